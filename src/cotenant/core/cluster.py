@@ -1,0 +1,247 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes with their tenants, and a cluster of them, as values.
+
+A `Cluster` never changes: placing a job makes a new one that shares all but one row of nodes with the old, so a
+tentative placement costs a few microseconds and giving it up costs nothing. Every new node value gets a version number
+that no other value has; whoever remembers something about a version need never ask whether it is still true.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.core.footprint import claims
+from cotenant.core.model import Claim, Demand, Gpus, Job, Machine, Placement, Slot, Tenant
+from cotenant.core.units import MiB, MilliCpu, MilliGpu
+
+Versions = NDArray[np.int64]
+
+ROW = 128
+"""nodes per row: replacing one copies two short tuples instead of one long one"""
+
+_next_version = count(1).__next__
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A machine, who sits on it and what is left. Build with `Node.of`; the derived fields follow from the tenants.
+
+    What is left may be negative where tenants hold more than the machine has (a card was swapped, say).
+    """
+
+    machine: Machine
+    tenants: tuple[Tenant, ...]
+    compute: tuple[int, ...]
+    """free milli-GPU of each GPU"""
+    memory: tuple[int, ...]
+    """free MiB of each GPU"""
+    slots: tuple[int, ...]
+    """free share slots of each GPU; none on one that takes no tenants"""
+    room: tuple[int, ...]
+    """the scarcer of free compute and free memory, in thousandths of the card"""
+    cpu: MilliCpu | None
+    host_memory: MiB | None
+    distinct: Gpus
+    """the first of each set of GPUs that nothing tells apart"""
+    sorted_room: tuple[int, ...]
+
+    @classmethod
+    def of(cls, machine: Machine, tenants: Iterable[Tenant] = ()) -> "Node":
+        """The node after all its tenants took their claims."""
+        node = _node(
+            machine,
+            (),
+            [gpu.compute_capacity for gpu in machine.gpus],
+            [gpu.memory_capacity for gpu in machine.gpus],
+            [0 if i in machine.unusable else gpu.slots for i, gpu in enumerate(machine.gpus)],
+            machine.cpu,
+            machine.host_memory,
+        )
+        for tenant in tenants:
+            node = node.with_tenant(tenant)
+        return node
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    def with_tenant(self, tenant: Tenant) -> "Node":
+        return self._changed((*self.tenants, tenant), tenant, -1)
+
+    def without_tenant(self, job: str, replica: int = 0) -> "Node":
+        """The node after that tenant left; unknown tenants are an error of the caller."""
+        tenant = next(one for one in self.tenants if one.job == job and one.replica == replica)
+        return self._changed(tuple(one for one in self.tenants if one is not tenant), tenant, +1)
+
+    def _changed(self, tenants: tuple[Tenant, ...], tenant: Tenant, sign: int) -> "Node":
+        demand = tenant.demand
+        compute, memory, slots = list(self.compute), list(self.memory), list(self.slots)
+        for i, claim in claims(demand, tenant.gpus, self.machine.gpus).items():
+            compute[i] += sign * claim.compute
+            memory[i] += sign * claim.memory
+            slots[i] += sign * claim.slots
+        cpu = None if self.cpu is None else MilliCpu(self.cpu + sign * demand.cpu)
+        host_memory = None if self.host_memory is None else MiB(self.host_memory + sign * demand.host_memory)
+        return _node(self.machine, tenants, compute, memory, slots, cpu, host_memory)
+
+    def after(self, demand: Demand, gpus: Gpus) -> "Node":
+        """What the node would be with one more such tenant."""
+        return self.with_tenant(Tenant("", demand, gpus))
+
+    def free(self, gpu: int) -> Claim:
+        return Claim(MiB(self.memory[gpu]), MilliGpu(self.compute[gpu]), self.slots[gpu])
+
+
+def _node(
+    machine: Machine,
+    tenants: tuple[Tenant, ...],
+    compute: list[int],
+    memory: list[int],
+    slots: list[int],
+    cpu: MilliCpu | None,
+    host_memory: MiB | None,
+) -> Node:
+    room = [
+        0 if slot <= 0 else max(0, min(free * 1000 // whole, left * 1000 // size if size else 1000))
+        for slot, free, whole, left, size in zip(
+            slots, compute, machine.compute_capacities, memory, machine.memory_capacities, strict=True
+        )
+    ]
+    return Node(
+        machine,
+        tenants,
+        tuple(compute),
+        tuple(memory),
+        tuple(slots),
+        tuple(room),
+        cpu,
+        host_memory,
+        _distinct(machine, tenants, compute, memory, slots),
+        tuple(sorted(room)),
+    )
+
+
+def _distinct(
+    machine: Machine, tenants: tuple[Tenant, ...], compute: list[int], memory: list[int], slots: list[int]
+) -> Gpus:
+    """One GPU of each kind. On machines with links, or with named groups about, every GPU is its own kind."""
+    if not machine.uniform or any(one.demand.affinity or one.demand.anti_affinity for one in tenants):
+        return tuple(range(len(compute)))
+    first: dict[tuple[int, int, int], int] = {}
+    for i, state in enumerate(zip(compute, memory, slots, strict=True)):
+        if state not in first:
+            first[state] = i
+    return tuple(first.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """Nodes in name order: the order is the tie-break."""
+
+    names: tuple[str, ...]
+    index: Mapping[str, int]
+    rows: tuple[tuple[Node, ...], ...]
+    versions: Versions
+    """one number per node; the same number means the same value"""
+    groups: Mapping[str, tuple[tuple[str, int], ...]]
+    """where the members of each affinity group sit: (node, how many of them)"""
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node | Machine]) -> "Cluster":
+        """A cluster of these nodes; nodes that a policy cannot tell apart start with one version."""
+        values = sorted((Node.of(one) if isinstance(one, Machine) else one for one in nodes), key=lambda one: one.name)
+        names = tuple(node.name for node in values)
+        if len(set(names)) != len(names):
+            raise ValueError("two nodes have the same name")
+        known: dict[object, int] = {}
+        versions = [
+            _next_version() if node.tenants else known.setdefault(node.machine.kind, _next_version())
+            for node in values
+        ]
+        groups: dict[str, tuple[tuple[str, int], ...]] = {}
+        for node in values:
+            for tenant in node.tenants:
+                groups = _regroup(groups, tenant.demand, node.name, +1)
+        return cls(
+            names,
+            {name: i for i, name in enumerate(names)},
+            tuple(tuple(values[i : i + ROW]) for i in range(0, len(values), ROW)),
+            np.array(versions, dtype=np.int64),
+            groups,
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Node]:
+        for row in self.rows:
+            yield from row
+
+    def node(self, name: str) -> Node:
+        return self.at(self.index[name])
+
+    def at(self, i: int) -> Node:
+        return self.rows[i // ROW][i % ROW]
+
+    def place(self, placement: Placement) -> "Cluster":
+        """The cluster with that job on that slot."""
+        return self.seat(placement.job, placement.slot, placement.replica)
+
+    def seat(self, job: Job, slot: Slot, replica: int = 0) -> "Cluster":
+        tenant = Tenant(job.id, job.demand, slot.gpus, replica, job.workload)
+        groups = _regroup(self.groups, job.demand, slot.node, +1)
+        return self._replaced(self.index[slot.node], lambda node: node.with_tenant(tenant), groups)
+
+    def finish(self, placement: Placement) -> "Cluster":
+        """The cluster after that job left that slot."""
+        job, slot = placement.job, placement.slot
+        groups = _regroup(self.groups, job.demand, slot.node, -1)
+        return self._replaced(
+            self.index[slot.node], lambda node: node.without_tenant(job.id, placement.replica), groups
+        )
+
+    def replace(self, machine: Machine) -> "Cluster":
+        """The cluster with that machine changed (health, a cordon, a new card), its tenants where they were."""
+        return self._replaced(self.index[machine.name], lambda node: Node.of(machine, node.tenants), self.groups)
+
+    def join(self, *new: Node | Machine) -> "Cluster":
+        """The cluster with more nodes; the others keep their versions."""
+        return self._with_nodes([*self, *(Node.of(one) if isinstance(one, Machine) else one for one in new)])
+
+    def leave(self, *names: str) -> "Cluster":
+        """The cluster without these nodes and their tenants."""
+        return self._with_nodes([node for node in self if node.name not in names])
+
+    def _replaced(
+        self, i: int, change: Callable[[Node], Node], groups: Mapping[str, tuple[tuple[str, int], ...]]
+    ) -> "Cluster":
+        r, c = divmod(i, ROW)
+        row = self.rows[r]
+        versions = self.versions.copy()
+        versions[i] = _next_version()
+        rows = (*self.rows[:r], (*row[:c], change(row[c]), *row[c + 1 :]), *self.rows[r + 1 :])
+        return Cluster(self.names, self.index, rows, versions, groups)
+
+    def _with_nodes(self, nodes: list[Node]) -> "Cluster":
+        cluster = Cluster.of(nodes)
+        kept = [(i, self.index[name]) for i, name in enumerate(cluster.names) if name in self.index]
+        for i, old in kept:
+            if cluster.at(i) is self.at(old):
+                cluster.versions[i] = self.versions[old]
+        return cluster
+
+
+def _regroup(
+    groups: Mapping[str, tuple[tuple[str, int], ...]], demand: Demand, node: str, change: int
+) -> dict[str, tuple[tuple[str, int], ...]] | Mapping[str, tuple[tuple[str, int], ...]]:
+    if demand.affinity is None:
+        return groups
+    members = dict(groups.get(demand.affinity, ()))
+    members[node] = members.get(node, 0) + change
+    left = tuple(sorted((name, n) for name, n in members.items() if n > 0))
+    others = {group: where for group, where in groups.items() if group != demand.affinity}
+    return {**others, demand.affinity: left} if left else others

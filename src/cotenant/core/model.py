@@ -1,0 +1,265 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words of the core as frozen values: what is asked, what there is, and who sits where.
+
+A `Machine` is what a node *is* (it changes when hardware does); a `Node` is a machine with its tenants. Nothing here
+knows a clock, a file or an engine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
+
+from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds
+
+Gpus = tuple[int, ...]
+"""GPU indices on one node."""
+
+
+MACHINE_TYPE_LABEL = "cotenant.io/machine-type"
+"""names a table of well-linked GPU sets (`topology.STATIC_TABLES`)"""
+
+
+class Link(IntEnum):
+    """How two GPUs reach each other, worst first; the value is the pair's score (nvidia-smi's names)."""
+
+    SYS = 10
+    """across the CPU interconnect"""
+    NODE = 20
+    """within one NUMA node, across host bridges"""
+    PHB = 30
+    """through one host bridge"""
+    PXB = 40
+    """through several PCIe switches"""
+    PIX = 50
+    """through one PCIe switch"""
+    PSB = 60
+    """on one board"""
+    NVLINK = 100
+    """one NVLink; n of them count n times"""
+
+
+class ContainerKind(StrEnum):
+    """When a container of a pod runs, as Kubernetes orders it."""
+
+    INIT = "init"
+    """runs to its end before the next starts"""
+    SIDECAR = "sidecar"
+    """starts in init order and stays (an init container with restartPolicy Always)"""
+    APP = "app"
+    """runs beside all other app containers and all sidecars"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What one container of a pod asks; its GPUs are distinct, other containers may sit on the same ones."""
+
+    kind: ContainerKind = ContainerKind.APP
+    gpus: int = 1
+    memory: MiB = MiB(0)
+    memory_percent: Percent | None = None
+    compute: MilliGpu = WHOLE_GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a job asks of each GPU it runs on, and of the host beside them.
+
+    Two jobs with equal demands are interchangeable to a policy; that is what makes remembering scores possible.
+    """
+
+    gpus: int = 1
+    memory: MiB = MiB(0)
+    """on each GPU"""
+    memory_percent: Percent | None = None
+    """of whichever card it lands on, instead of `memory`"""
+    compute: MilliGpu = WHOLE_GPU
+    """on each GPU; 0 claims no share of compute"""
+    exclusive: bool = False
+    """on GPUs that nobody else uses, whatever is asked of them"""
+    use_types: tuple[str, ...] = ()
+    """card types that will do, `*` matches anything; empty: every type"""
+    avoid_types: tuple[str, ...] = ()
+    use_uuids: frozenset[str] = frozenset()
+    avoid_uuids: frozenset[str] = frozenset()
+    one_numa: bool = False
+    """all its GPUs on one NUMA node"""
+    link: Link | None = None
+    """the worst link it accepts between any two of its GPUs"""
+    affinity: str | None = None
+    """members of this group share the same GPUs"""
+    anti_affinity: str | None = None
+    """members of this group never share a GPU"""
+    priority: int = 0
+    """larger goes first"""
+    cpu: MilliCpu = MilliCpu(0)
+    host_memory: MiB = MiB(0)
+    containers: tuple[Container, ...] = ()
+    """a pod whose containers ask for different things; then `gpus`, `memory` and `compute` above are not used"""
+    plain: bool = field(init=False, repr=False, compare=False)
+    """whether only amounts and card types matter, which is nearly always and can be answered faster"""
+
+    def __post_init__(self) -> None:
+        special = (
+            self.memory_percent is not None,
+            self.exclusive,
+            self.avoid_types,
+            self.use_uuids,
+            self.avoid_uuids,
+            self.one_numa,
+            self.link is not None,
+            self.affinity is not None,
+            self.anti_affinity is not None,
+            self.containers,
+        )
+        object.__setattr__(self, "plain", not any(special))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A demand with an identity."""
+
+    id: str
+    demand: Demand
+    replicas: int = 1
+    """copies of the demand that start together or not at all"""
+    submitted: Seconds = Seconds(0.0)
+    estimate: Seconds | None = None
+    """how long it is believed to run; never the truth the simulator knows"""
+    attained: Seconds = Seconds(0.0)
+    """GPU-seconds of service it has had"""
+    workload: str | None = None
+    """what kind of work it is, for interference and tuning"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One card as installed. Scaling above 100 % hands out more than the card has (oversubscription)."""
+
+    uuid: str
+    type: str = "gpu"
+    memory: MiB = MiB(0)
+    slots: int = 1000
+    """how many tenants may share it"""
+    numa: int | None = None
+    healthy: bool = True
+    cordoned: bool = False
+    memory_scaling: Percent = Percent(100)
+    compute_scaling: Percent = Percent(100)
+
+    @property
+    def memory_capacity(self) -> MiB:
+        return MiB(self.memory * self.memory_scaling // 100)
+
+    @property
+    def compute_capacity(self) -> MilliGpu:
+        return MilliGpu(WHOLE_GPU * self.compute_scaling // 100)
+
+
+class Card(NamedTuple):
+    """What tells cards apart when it comes to what fits on them."""
+
+    type: str
+    memory: MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a node is: its cards, how they are linked, its host."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    links: tuple[tuple[int, ...], ...] | None = None
+    """score of each pair of GPUs (see `topology.link_matrix`); None: not known, every pair alike"""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    cpu: MilliCpu | None = None
+    host_memory: MiB | None = None
+
+    @cached_property
+    def kind(self) -> tuple[object, ...]:
+        """All that a policy can tell two machines apart by; names and UUIDs are not among it."""
+        cards = tuple(
+            (gpu.type, gpu.memory_capacity, gpu.compute_capacity, gpu.slots, gpu.numa, gpu.healthy, gpu.cordoned)
+            for gpu in self.gpus
+        )
+        return cards, self.links, tuple(sorted(self.labels.items())), self.cpu, self.host_memory
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether its GPUs differ in nothing but what is free on them."""
+        return self.links is None and len(set(self.kind[0])) <= 1  # type: ignore[arg-type]
+
+    @cached_property
+    def unusable(self) -> frozenset[int]:
+        """GPUs that take no new tenant."""
+        return frozenset(i for i, gpu in enumerate(self.gpus) if gpu.cordoned or not gpu.healthy)
+
+    @cached_property
+    def compute_capacities(self) -> tuple[int, ...]:
+        return tuple(gpu.compute_capacity for gpu in self.gpus)
+
+    @cached_property
+    def memory_capacities(self) -> tuple[int, ...]:
+        return tuple(gpu.memory_capacity for gpu in self.gpus)
+
+    @cached_property
+    def card(self) -> "Card | None":
+        """What its GPUs are, where they are all the same."""
+        cards = {Card(gpu.type, gpu.memory_capacity) for gpu in self.gpus}
+        return cards.pop() if len(cards) == 1 else None
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        return frozenset(gpu.type for gpu in self.gpus)
+
+
+class Claim(NamedTuple):
+    """What one tenant takes of one GPU at its peak."""
+
+    memory: MiB
+    compute: MilliGpu
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A job's replica on some GPUs of a node; with containers, `gpus` lists theirs one after the other."""
+
+    job: str
+    demand: Demand
+    gpus: Gpus
+    replica: int = 0
+    workload: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """Some GPUs of one node. Ordered, so that ties break the same way everywhere."""
+
+    node: str
+    gpus: Gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A job (one replica of it) on a slot."""
+
+    job: Job
+    slot: Slot
+    replica: int = 0
+
+
+class Reason(NamedTuple):
+    """Why a node will not do: which check refused, what was needed and the most there was."""
+
+    check: str
+    text: str
+    """a sentence with `{needed}` and `{available}` in it; few distinct ones, so that it can serve as a class"""
+    needed: int = 0
+    available: int = 0
+
+    def __str__(self) -> str:
+        return self.text.format(needed=self.needed, available=self.available)

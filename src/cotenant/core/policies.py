@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The policies by name. A policy is an order of the queue, an order of nodes and an order of the GPUs within a node.
+
+`binpack` names a policy; `spread/binpack` chooses nodes by the first and GPUs by the second; `binpack+numa` compares by
+the first and breaks ties by the second.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cotenant.core import fgd, fragmentation, scores
+from cotenant.core.mix import Inventory, Mix
+from cotenant.core.model import Job
+from cotenant.core.potential import gradient
+from cotenant.core.ranking import Policy, QueueOrder
+from cotenant.core.scores import Order
+from cotenant.core.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What some policies are built from: the mix of demands and the machines there are."""
+
+    mix: Mix = field(default_factory=dict)
+    inventory: Inventory = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """How a named order compares nodes, and how it chooses GPUs within one."""
+
+    nodes: tuple[Order, ...]
+    gpus: tuple[Order, ...]
+
+
+TIGHTEST = (scores.binpack,)
+
+
+def _same(*orders: Order) -> Orders:
+    return Orders(orders, orders)
+
+
+def _fgd(known: Knowledge) -> Orders:
+    return _same(gradient(fgd.Fragmentation(known.mix), fgd.descent_score))
+
+
+def _fragmentation(known: Knowledge) -> Orders:
+    potential = fragmentation.FreeRoom(known.mix, known.inventory)
+    return _same(gradient(potential, fragmentation.descent_score))
+
+
+ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
+    "binpack": lambda known: Orders((scores.binpack, scores.node_binpack), TIGHTEST),
+    "spread": lambda known: Orders((scores.spread, scores.node_spread), (scores.spread,)),
+    "exclusive": lambda known: _same(scores.exclusive_first, scores.binpack),
+    "numa": lambda known: _same(scores.one_numa),
+    "bestfit": lambda known: Orders((scores.best_fit,), TIGHTEST),
+    "dotprod": lambda known: Orders((scores.dot_product,), TIGHTEST),
+    "clustering": lambda known: Orders((scores.clustering,), TIGHTEST),
+    "packing": lambda known: Orders((scores.packing,), TIGHTEST),
+    "fgd": _fgd,
+    "fragmentation": _fragmentation,
+    "topology": lambda known: _same(scores.linked),
+    "topology-static": lambda known: _same(scores.listed),
+    "topology-simple": lambda known: Orders((scores.anything,), (scores.lowest_index,)),
+    "random": lambda known: _same(scores.anything),
+}
+"""Every name that a policy can be made of. To add one, write its order in `scores.py` and give it a line here."""
+
+
+def fifo(job: Job, now: Seconds) -> float:
+    return job.submitted
+
+
+def shortest_first(job: Job, now: Seconds) -> float:
+    """By the whole work believed; jobs of unknown length last."""
+    return job.estimate * job.demand.gpus * job.replicas if job.estimate is not None else float("inf")
+
+
+def least_attained(job: Job, now: Seconds) -> float:
+    return job.attained
+
+
+def shortest_remaining(job: Job, now: Seconds) -> float:
+    """By the work believed to be left."""
+    return shortest_first(job, now) - job.attained
+
+
+QUEUES: Mapping[str, QueueOrder] = {
+    "fifo": fifo,
+    "sjf": shortest_first,
+    "srpt": shortest_remaining,
+    "las": least_attained,
+}
+PREEMPTIVE = frozenset({"srpt", "las"})
+"""orders that mean something only if running jobs can be set aside"""
+
+
+def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo") -> Policy:
+    """The policy of that name; ValueError with the list of names where there is none."""
+    known = Knowledge() if known is None else known
+    node_part, _, gpu_part = spec.partition("/")
+    nodes, gpus = _orders(node_part, known), _orders(gpu_part or node_part, known)
+    alone = not gpu_part and len(nodes) == 1 and nodes[0].nodes == nodes[0].gpus
+    node_orders = tuple(order for one in nodes for order in one.nodes)
+    return Policy(
+        name=spec,
+        queue=QUEUES[queue],
+        nodes=node_orders,
+        gpus=node_orders if alone else tuple(order for one in gpus for order in one.gpus),
+        random=spec == "random",
+    )
+
+
+def _orders(part: str, known: Knowledge) -> list[Orders]:
+    names = part.split("+")
+    for name in names:
+        if name not in ORDERS:
+            raise ValueError(f"unknown policy {name!r}; there are: {', '.join(sorted(ORDERS))}")
+    return [ORDERS[name](known) for name in names]

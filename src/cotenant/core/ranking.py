@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ranking: which slots fit a demand, best first, and why the other nodes will not do.
+
+A `Ranker` is a memo of pure functions: for each demand it has been asked about, one number per node and the node version
+it was computed for. To rank, only nodes whose version differs are rated again. Drop it at any time and every answer is
+the same; so tentative clusters, older ones and recorded ones all get right answers from one ranker.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.core.cluster import ROW, Cluster, Node
+from cotenant.core.filters import CHECKS, Check, eligible_gpus, plain_text
+from cotenant.core.ladder import Ladder, Score
+from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
+from cotenant.core.scores import Order
+from cotenant.core.slots import candidate_slots, refusal
+from cotenant.core.units import Seconds
+
+QueueOrder = Callable[[Job, Seconds], float]
+Draw = Callable[[int], int]
+"""a number from 0 to n - 1 by lot, for policies that are random"""
+
+REFUSED = -np.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How jobs are ordered, which slots will do and which is best: values and pure functions."""
+
+    name: str
+    queue: QueueOrder
+    """smallest goes first"""
+    nodes: tuple[Order, ...]
+    """compares nodes, each by its chosen slot"""
+    gpus: tuple[Order, ...]
+    """chooses the GPUs within a node"""
+    checks: tuple[Check, ...] = CHECKS
+    random: bool = False
+    """nodes and GPUs that fit are drawn by lot"""
+
+
+class Fit(NamedTuple):
+    """A slot that will do, and its score."""
+
+    score: Score
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a policy makes of a demand on a cluster."""
+
+    fits: tuple[Fit, ...]
+    """the best slot of each node that has one, best first"""
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    """for every other node, what refused"""
+
+
+def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | None:
+    """The best slot of one node and its score; None where the demand does not fit."""
+    slots = candidate_slots(demand, node, policy.checks)
+    if not slots:
+        return None
+    if len(slots) == 1:
+        return tuple([order(demand, node, slots)[0] for order in policy.nodes]), slots[0]
+    columns = [order(demand, node, slots) for order in policy.gpus]
+    scores = [(value,) for value in columns[0]] if len(columns) == 1 else list(zip(*columns, strict=True))
+    best = max(scores)
+    at = scores.index(best)
+    if policy.nodes is policy.gpus:
+        return best, slots[at]
+    chosen = [slots[at]]
+    return tuple([order(demand, node, chosen)[0] for order in policy.nodes]), slots[at]
+
+
+class Ranker:
+    """Remembers ratings per demand; the demands asked about least recently are forgotten first."""
+
+    def __init__(self, policy: Policy, remember: int = 512) -> None:
+        self.policy = policy
+        self.rated = 0
+        """nodes rated so far: what the memo did not save"""
+        self._remember = remember
+        self._shapes: dict[Demand, _Shape] = {}
+
+    def best(self, demand: Demand, cluster: Cluster, draw: Draw | None = None) -> Fit | None:
+        """The best slot of the whole cluster. A random policy draws among those that fit."""
+        only = self._home(demand, cluster)
+        if only is not None:
+            return next(iter(self.top(demand, cluster, only, 1)), None)
+        labels = self._labels(demand, cluster)
+        if self.policy.random and draw is not None:
+            fits = np.flatnonzero(labels > REFUSED)
+            if len(fits) == 0:
+                return None
+            return self._drawn(demand, cluster.at(int(fits[draw(len(fits))])), draw)
+        if len(labels) == 0:
+            return None
+        i = int(labels.argmax())  # the first of equals: name order
+        return None if labels[i] == REFUSED else self._fit(demand, cluster.at(i))
+
+    def top(
+        self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
+    ) -> list[Fit]:
+        """The best slot of each of the named nodes (default: all) that has one, best first, at most so many."""
+        only = self._home(demand, cluster)
+        wanted = only if nodes is None else set(nodes) if only is None else only & set(nodes)
+        if wanted is not None and len(wanted) <= 8:  # too few to be worth the arrays
+            rated = ((rate(self.policy, demand, cluster.node(n)), n) for n in sorted(wanted) if n in cluster.index)
+            found = [Fit(fit[0], Slot(name, fit[1])) for fit, name in rated if fit is not None]
+            return sorted(found, key=lambda fit: [-part for part in fit.score])[:most]
+        names = cluster.names
+        ordered = _best_first(self._labels(demand, cluster))
+        chosen = islice((i for i in ordered if wanted is None or names[i] in wanted), most)
+        return [fit for i in chosen if (fit := self._fit(demand, cluster.at(i))) is not None]
+
+    def reasons(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None) -> dict[str, Reason]:
+        """For each of the named nodes (default: all) on which the demand does not fit, what refused."""
+        only = self._home(demand, cluster)
+        if only is not None:
+            elsewhere = Reason("affinity", f"group {plain_text(demand.affinity or '')} is on another node")
+            here = {n: refusal(demand, cluster.node(n), self.policy.checks) for n in only}
+            said = {name: here.get(name, elsewhere) for name in cluster.names}
+            return {n: why for n, why in said.items() if why is not None and (nodes is None or n in nodes)}
+        labels = self._labels(demand, cluster)
+        refused = np.flatnonzero(labels == REFUSED).tolist()
+        known: dict[int, Reason | None] = {}
+        versions = cluster.versions
+        found: dict[str, Reason] = {}
+        for i in refused:
+            if nodes is not None and cluster.names[i] not in nodes:
+                continue
+            version = int(versions[i])
+            if version not in known:
+                known[version] = refusal(demand, cluster.at(i), self.policy.checks)
+            why = known[version]
+            if why is not None:
+                found[cluster.names[i]] = why
+        return found
+
+    def _home(self, demand: Demand, cluster: Cluster) -> set[str] | None:
+        """The only nodes that will do, where a job must join its affinity group."""
+        members = cluster.groups.get(demand.affinity, ()) if demand.affinity is not None else ()
+        return {name for name, _ in members} or None
+
+    def _fit(self, demand: Demand, node: Node) -> Fit | None:
+        rated = rate(self.policy, demand, node)
+        return None if rated is None else Fit(rated[0], Slot(node.name, rated[1]))
+
+    def _drawn(self, demand: Demand, node: Node, draw: Draw) -> Fit | None:
+        """A slot of this node by lot: every GPU that fits is as likely as every other."""
+        fit = self._fit(demand, node)
+        if fit is None or demand.containers or demand.link is not None or demand.one_numa or demand.gpus == 0:
+            return fit
+        eligible = eligible_gpus(demand, node, self.policy.checks)
+        pool = [] if isinstance(eligible, Reason) else list(eligible)
+        chosen = tuple(sorted(pool.pop(draw(len(pool))) for _ in range(demand.gpus)))
+        return Fit(fit.score, Slot(node.name, chosen))
+
+    def _labels(self, demand: Demand, cluster: Cluster) -> NDArray[np.float64]:
+        shape = self._shape(demand, cluster)
+        stale = np.flatnonzero(shape.seen != cluster.versions)
+        if len(stale):
+            versions = cluster.versions[stale]
+            shape.labels[stale] = self._rate_all(demand, cluster, shape.ladder, stale.tolist(), versions.tolist())
+            shape.seen[stale] = versions
+        if shape.ladder.renumbered or len(shape.ladder) > 2 * len(cluster) + 64:
+            shape.forget()
+            return self._labels(demand, cluster)
+        return shape.labels
+
+    def _shape(self, demand: Demand, cluster: Cluster) -> "_Shape":
+        shape = self._shapes.pop(demand, None)
+        if shape is None:
+            shape = _Shape(cluster)
+        elif shape.names is not cluster.names:
+            shape.align(cluster)
+        self._shapes[demand] = shape  # most recent last
+        if len(self._shapes) > self._remember:
+            del self._shapes[next(iter(self._shapes))]
+        return shape
+
+    def _rate_all(
+        self, demand: Demand, cluster: Cluster, ladder: Ladder, nodes: list[int], versions: list[int]
+    ) -> list[float]:
+        """Labels of these nodes; equal versions are rated once, unless the demand tells cards apart by name."""
+        policy, rows = self.policy, cluster.rows
+        by_name = bool(demand.use_uuids or demand.avoid_uuids)
+        known: dict[int, float] = {}
+        labels = []
+        for i, version in zip(nodes, versions, strict=True):
+            label = known.get(version)
+            if label is None or by_name:
+                found = rate(policy, demand, rows[i // ROW][i % ROW])
+                label = known[version] = REFUSED if found is None else ladder.label(found[0])
+                self.rated += 1
+            labels.append(label)
+        return labels
+
+
+class _Shape:
+    """What is known of one demand: a label per node and the version it was computed for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.names = cluster.names
+        self.labels = np.full(len(cluster), REFUSED)
+        self.seen = np.zeros(len(cluster), dtype=np.int64)
+        self.ladder = Ladder()
+
+    def forget(self) -> None:
+        self.seen[:] = 0
+        self.ladder = Ladder()
+
+    def align(self, cluster: Cluster) -> None:
+        """Nodes joined or left: keep what is known of those that stayed."""
+        old = {name: i for i, name in enumerate(self.names)}
+        came_from = np.array([old.get(name, -1) for name in cluster.names], dtype=np.int64)
+        stayed = came_from >= 0
+        labels, seen = np.full(len(cluster), REFUSED), np.zeros(len(cluster), dtype=np.int64)
+        labels[stayed], seen[stayed] = self.labels[came_from[stayed]], self.seen[came_from[stayed]]
+        self.names, self.labels, self.seen = cluster.names, labels, seen
+
+
+def _best_first(labels: NDArray[np.float64], chunk: int = 64) -> Iterator[int]:
+    """Nodes that fit, best first, ties in name order; sorts no more of them than are asked for."""
+    rest = np.flatnonzero(labels > REFUSED)
+    while len(rest):
+        values, at = labels[rest], max(0, len(rest) - chunk)
+        floor = np.partition(values, at)[at]
+        group = rest[values >= floor]  # with all ties of the last one
+        yield from group[np.argsort(-labels[group], kind="stable")].tolist()
+        rest, chunk = rest[values < floor], chunk * 4
