@@ -19,6 +19,7 @@ from cotenant.core.model import Claim, Demand, Gpus, Job, Machine, Placement, Sl
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 Versions = NDArray[np.int64]
+Groups = Mapping[str, tuple[tuple[str, int], ...]]
 
 ROW = 128
 """nodes per row: replacing one copies two short tuples instead of one long one"""
@@ -52,15 +53,10 @@ class Node:
     @classmethod
     def of(cls, machine: Machine, tenants: Iterable[Tenant] = ()) -> "Node":
         """The node after all its tenants took their claims."""
-        node = _node(
-            machine,
-            (),
-            [gpu.compute_capacity for gpu in machine.gpus],
-            [gpu.memory_capacity for gpu in machine.gpus],
-            [0 if i in machine.unusable else gpu.slots for i, gpu in enumerate(machine.gpus)],
-            machine.cpu,
-            machine.host_memory,
-        )
+        slots = [0 if i in machine.unusable else gpu.slots for i, gpu in enumerate(machine.gpus)]
+        compute, memory = list(machine.compute_capacities), list(machine.memory_capacities)
+        room = [_room(machine, i, compute[i], memory[i], slots[i]) for i in range(len(slots))]
+        node = _node(machine, (), compute, memory, slots, room, machine.cpu, machine.host_memory)
         for tenant in tenants:
             node = node.with_tenant(tenant)
         return node
@@ -79,18 +75,25 @@ class Node:
 
     def _changed(self, tenants: tuple[Tenant, ...], tenant: Tenant, sign: int) -> "Node":
         demand = tenant.demand
-        compute, memory, slots = list(self.compute), list(self.memory), list(self.slots)
-        for i, claim in claims(demand, tenant.gpus, self.machine.gpus).items():
+        machine = self.machine
+        compute, memory, slots, room = list(self.compute), list(self.memory), list(self.slots), list(self.room)
+        for i, claim in claims(demand, tenant.gpus, machine.gpus).items():
             compute[i] += sign * claim.compute
             memory[i] += sign * claim.memory
             slots[i] += sign * claim.slots
+            room[i] = _room(machine, i, compute[i], memory[i], slots[i])
         cpu = None if self.cpu is None else MilliCpu(self.cpu + sign * demand.cpu)
         host_memory = None if self.host_memory is None else MiB(self.host_memory + sign * demand.host_memory)
-        return _node(self.machine, tenants, compute, memory, slots, cpu, host_memory)
+        return _node(machine, tenants, compute, memory, slots, room, cpu, host_memory)
 
     def after(self, demand: Demand, gpus: Gpus) -> "Node":
         """What the node would be with one more such tenant."""
         return self.with_tenant(Tenant("", demand, gpus))
+
+    @property
+    def widest(self) -> int:
+        """The most free milli-GPU on one GPU."""
+        return max(self.compute, default=0)
 
     def free(self, gpu: int) -> Claim:
         return Claim(MiB(self.memory[gpu]), MilliGpu(self.compute[gpu]), self.slots[gpu])
@@ -102,15 +105,10 @@ def _node(
     compute: list[int],
     memory: list[int],
     slots: list[int],
+    room: list[int],
     cpu: MilliCpu | None,
     host_memory: MiB | None,
 ) -> Node:
-    room = [
-        0 if slot <= 0 else max(0, min(free * 1000 // whole, left * 1000 // size if size else 1000))
-        for slot, free, whole, left, size in zip(
-            slots, compute, machine.compute_capacities, memory, machine.memory_capacities, strict=True
-        )
-    ]
     return Node(
         machine,
         tenants,
@@ -125,17 +123,24 @@ def _node(
     )
 
 
+def _room(machine: Machine, gpu: int, compute: int, memory: int, slots: int) -> int:
+    if slots <= 0:
+        return 0
+    by_compute = compute * 1000 // machine.compute_capacities[gpu]
+    size = machine.memory_capacities[gpu]
+    return max(0, min(by_compute, memory * 1000 // size)) if size else max(0, by_compute)
+
+
 def _distinct(
     machine: Machine, tenants: tuple[Tenant, ...], compute: list[int], memory: list[int], slots: list[int]
 ) -> Gpus:
     """One GPU of each kind. On machines with links, or with named groups about, every GPU is its own kind."""
-    if not machine.uniform or any(one.demand.affinity or one.demand.anti_affinity for one in tenants):
+    if not machine.uniform or any([one.demand.grouped for one in tenants]):
         return tuple(range(len(compute)))
-    first: dict[tuple[int, int, int], int] = {}
-    for i, state in enumerate(zip(compute, memory, slots, strict=True)):
-        if state not in first:
-            first[state] = i
-    return tuple(first.values())
+    states = list(zip(compute, memory, slots, strict=True))
+    # A dictionary keeps the last value of equal keys: built backwards, that is the first GPU.
+    first = dict(zip(reversed(states), range(len(states) - 1, -1, -1), strict=True))
+    return tuple(sorted(first.values()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,9 +150,9 @@ class Cluster:
     names: tuple[str, ...]
     index: Mapping[str, int]
     rows: tuple[tuple[Node, ...], ...]
-    versions: Versions
-    """one number per node; the same number means the same value"""
-    groups: Mapping[str, tuple[tuple[str, int], ...]]
+    table: Versions
+    """two rows, one column per node: `versions` and `widest`; one array, because it is copied at every change"""
+    groups: Groups
     """where the members of each affinity group sit: (node, how many of them)"""
 
     @classmethod
@@ -162,7 +167,7 @@ class Cluster:
             _next_version() if node.tenants else known.setdefault(node.machine.kind, _next_version())
             for node in values
         ]
-        groups: dict[str, tuple[tuple[str, int], ...]] = {}
+        groups: Groups = {}
         for node in values:
             for tenant in node.tenants:
                 groups = _regroup(groups, tenant.demand, node.name, +1)
@@ -170,9 +175,19 @@ class Cluster:
             names,
             {name: i for i, name in enumerate(names)},
             tuple(tuple(values[i : i + ROW]) for i in range(0, len(values), ROW)),
-            np.array(versions, dtype=np.int64),
+            np.array([versions, [node.widest for node in values]], dtype=np.int64),
             groups,
         )
+
+    @property
+    def versions(self) -> Versions:
+        """One number per node; the same number means the same value."""
+        return self.table[0]
+
+    @property
+    def widest(self) -> Versions:
+        """The most free milli-GPU on one GPU of each node: what asks for more need not be tried there."""
+        return self.table[1]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -216,15 +231,14 @@ class Cluster:
         """The cluster without these nodes and their tenants."""
         return self._with_nodes([node for node in self if node.name not in names])
 
-    def _replaced(
-        self, i: int, change: Callable[[Node], Node], groups: Mapping[str, tuple[tuple[str, int], ...]]
-    ) -> "Cluster":
+    def _replaced(self, i: int, change: Callable[[Node], Node], groups: Groups) -> "Cluster":
         r, c = divmod(i, ROW)
         row = self.rows[r]
-        versions = self.versions.copy()
-        versions[i] = _next_version()
-        rows = (*self.rows[:r], (*row[:c], change(row[c]), *row[c + 1 :]), *self.rows[r + 1 :])
-        return Cluster(self.names, self.index, rows, versions, groups)
+        node = change(row[c])
+        table = self.table.copy()
+        table[:, i] = _next_version(), node.widest
+        rows = (*self.rows[:r], (*row[:c], node, *row[c + 1 :]), *self.rows[r + 1 :])
+        return Cluster(self.names, self.index, rows, table, groups)
 
     def _with_nodes(self, nodes: list[Node]) -> "Cluster":
         cluster = Cluster.of(nodes)
@@ -235,9 +249,7 @@ class Cluster:
         return cluster
 
 
-def _regroup(
-    groups: Mapping[str, tuple[tuple[str, int], ...]], demand: Demand, node: str, change: int
-) -> dict[str, tuple[tuple[str, int], ...]] | Mapping[str, tuple[tuple[str, int], ...]]:
+def _regroup(groups: Groups, demand: Demand, node: str, change: int) -> Groups:
     if demand.affinity is None:
         return groups
     members = dict(groups.get(demand.affinity, ()))

@@ -40,9 +40,9 @@ def remainder_values(wanted: Mapping[int, int]) -> tuple[float, ...]:
 
 def _dual_prices(sizes: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Gilmore and Gomory's column generation: price, find the most valuable pattern, pivot it in, until none pays."""
-    basis = np.diag((WHOLE // sizes).astype(float))
+    basis: NDArray[np.float64] = np.diag((WHOLE // sizes).astype(np.float64))
     amounts = counts / np.diag(basis)
-    prices = 1.0 / np.diag(basis)
+    prices: NDArray[np.float64] = np.asarray(1.0 / np.diag(basis), dtype=np.float64)
     for _ in range(_MOST_PIVOTS):
         best, pattern = _best_fill(sizes, prices)
         if best[WHOLE] <= 1 + _TOLERANCE:
@@ -55,7 +55,7 @@ def _dual_prices(sizes: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArr
         amounts -= step * direction
         amounts[leaving] = step
         basis[:, leaving] = pattern
-        prices = np.linalg.solve(basis.T, np.ones(len(sizes)))
+        prices = np.asarray(np.linalg.solve(basis.T, np.ones(len(sizes))), dtype=np.float64)
     return prices
 
 

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two doors of the core: `rank` and `decide`. Every engine calls these, and equal arguments give equal answers."""
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Placement
@@ -31,31 +32,36 @@ class Queue:
     def __init__(self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0)) -> None:
         self._policy = policy
         self._kinds: dict[tuple[Demand, int], list[tuple[Turn, Job]]] = {}
+        self._turns: dict[str, Turn] = {}
         for job in jobs:
             self.add(job, now)
 
     def __len__(self) -> int:
-        return sum(map(len, self._kinds.values()))
+        return len(self._turns)
 
     def __iter__(self) -> Iterator[Job]:
         """All waiting jobs, in order."""
-        return (job for _, job in sorted((item for kind in self._kinds.values() for item in kind), key=lambda x: x[0]))
+        return (job for _, job in sorted(chain.from_iterable(self._kinds.values()), key=_turn))
 
     def add(self, job: Job, now: Seconds) -> None:
         turn = (-job.demand.priority, self._policy.queue(job, now), job.id)
-        insort(self._kinds.setdefault((job.demand, job.replicas), []), (turn, job), key=lambda item: item[0])
+        self._turns[job.id] = turn
+        insort(self._kinds.setdefault((job.demand, job.replicas), []), (turn, job), key=_turn)
 
     def remove(self, job: Job) -> None:
         kind = (job.demand, job.replicas)
-        left = [item for item in self._kinds[kind] if item[1].id != job.id]
-        if left:
-            self._kinds[kind] = left
-        else:
+        waiting = self._kinds[kind]
+        del waiting[bisect_left(waiting, self._turns.pop(job.id), key=_turn)]
+        if not waiting:
             del self._kinds[kind]
 
     def heads(self) -> list[tuple[Turn, int, list[tuple[Turn, Job]]]]:
         """The first of each kind: its turn, a position to advance, and its kind's list."""
         return [(kind[0][0], 0, kind) for kind in self._kinds.values()]
+
+
+def _turn(item: tuple[Turn, Job]) -> Turn:
+    return item[0]
 
 
 def rank(

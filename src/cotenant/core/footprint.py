@@ -22,6 +22,8 @@ def memory_on(asked: Demand | Container, gpu: Gpu) -> MiB:
 
 def claims(demand: Demand, chosen: Gpus, cards: Sequence[Gpu]) -> Mapping[int, Claim]:
     """The peak claim on each GPU of a slot."""
+    if demand.plain:
+        return dict.fromkeys(chosen, Claim(demand.memory, demand.compute, 1))
     if demand.containers:
         return container_claims(demand, chosen, cards)
     return {
@@ -76,6 +78,8 @@ def _with(running: dict[int, Claim], container: Container, own: Gpus, cards: Seq
 
 
 def _larger(one: dict[int, Claim], other: dict[int, Claim]) -> dict[int, Claim]:
-    return {
-        i: Claim(*map(max, one.get(i, NOTHING), other.get(i, NOTHING))) for i in sorted(one.keys() | other.keys())
-    }
+    return {i: _max(one.get(i, NOTHING), other.get(i, NOTHING)) for i in sorted(one.keys() | other.keys())}
+
+
+def _max(a: Claim, b: Claim) -> Claim:
+    return Claim(max(a.memory, b.memory), max(a.compute, b.compute), max(a.slots, b.slots))

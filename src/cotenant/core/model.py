@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from types import MappingProxyType
 from typing import NamedTuple
 
 from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds
@@ -117,6 +116,11 @@ class Demand:
         )
         object.__setattr__(self, "plain", not any(special))
 
+    @property
+    def grouped(self) -> bool:
+        """Whether it matters to others which GPUs it is on."""
+        return self.affinity is not None or self.anti_affinity is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -174,23 +178,26 @@ class Machine:
     gpus: tuple[Gpu, ...]
     links: tuple[tuple[int, ...], ...] | None = None
     """score of each pair of GPUs (see `topology.link_matrix`); None: not known, every pair alike"""
-    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    labels: Mapping[str, str] = field(default_factory=dict)
     cpu: MilliCpu | None = None
     host_memory: MiB | None = None
 
     @cached_property
     def kind(self) -> tuple[object, ...]:
         """All that a policy can tell two machines apart by; names and UUIDs are not among it."""
-        cards = tuple(
+        return self._cards, self.links, tuple(sorted(self.labels.items())), self.cpu, self.host_memory
+
+    @cached_property
+    def _cards(self) -> tuple[tuple[object, ...], ...]:
+        return tuple(
             (gpu.type, gpu.memory_capacity, gpu.compute_capacity, gpu.slots, gpu.numa, gpu.healthy, gpu.cordoned)
             for gpu in self.gpus
         )
-        return cards, self.links, tuple(sorted(self.labels.items())), self.cpu, self.host_memory
 
     @cached_property
     def uniform(self) -> bool:
         """Whether its GPUs differ in nothing but what is free on them."""
-        return self.links is None and len(set(self.kind[0])) <= 1  # type: ignore[arg-type]
+        return self.links is None and len(set(self._cards)) <= 1
 
     @cached_property
     def unusable(self) -> frozenset[int]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.core.cluster import ROW, Cluster, Node
-from cotenant.core.filters import CHECKS, Check, eligible_gpus, plain_text
+from cotenant.core.filters import CHECKS, Check, eligible_gpus, gpu_compute, plain_text
 from cotenant.core.ladder import Ladder, Score
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
 from cotenant.core.scores import Order
@@ -70,12 +70,14 @@ def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | Non
         return None
     if len(slots) == 1:
         return tuple([order(demand, node, slots)[0] for order in policy.nodes]), slots[0]
-    columns = [order(demand, node, slots) for order in policy.gpus]
-    scores = [(value,) for value in columns[0]] if len(columns) == 1 else list(zip(*columns, strict=True))
-    best = max(scores)
-    at = scores.index(best)
-    if policy.nodes is policy.gpus:
-        return best, slots[at]
+    if len(policy.gpus) == 1:
+        values = policy.gpus[0](demand, node, slots)
+        at = values.index(max(values))
+        if policy.nodes is policy.gpus:
+            return (values[at],), slots[at]
+    else:
+        scores = list(zip(*[order(demand, node, slots) for order in policy.gpus], strict=True))
+        at = scores.index(max(scores))
     chosen = [slots[at]]
     return tuple([order(demand, node, chosen)[0] for order in policy.nodes]), slots[at]
 
@@ -88,6 +90,7 @@ class Ranker:
         self.rated = 0
         """nodes rated so far: what the memo did not save"""
         self._remember = remember
+        self._needs_compute = gpu_compute in policy.checks
         self._shapes: dict[Demand, _Shape] = {}
 
     def best(self, demand: Demand, cluster: Cluster, draw: Draw | None = None) -> Fit | None:
@@ -168,9 +171,15 @@ class Ranker:
         shape = self._shape(demand, cluster)
         stale = np.flatnonzero(shape.seen != cluster.versions)
         if len(stale):
-            versions = cluster.versions[stale]
-            shape.labels[stale] = self._rate_all(demand, cluster, shape.ladder, stale.tolist(), versions.tolist())
-            shape.seen[stale] = versions
+            shape.seen[stale] = cluster.versions[stale]
+            if self._needs_compute and demand.gpus and not demand.containers:
+                # Most nodes that refuse do so for want of compute: say so for all of them at once.
+                hopeless = cluster.widest[stale] < demand.compute
+                shape.labels[stale[hopeless]] = REFUSED
+                stale = stale[~hopeless]
+            shape.labels[stale] = self._rate_all(
+                demand, cluster, shape.ladder, stale.tolist(), cluster.versions[stale].tolist()
+            )
         if shape.ladder.renumbered or len(shape.ladder) > 2 * len(cluster) + 64:
             shape.forget()
             return self._labels(demand, cluster)

@@ -25,8 +25,8 @@ _GPU_SCALE = 8_000.0
 def binpack(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """The least room on the chosen GPUs, then on the node: what is nearly full is filled first."""
     room = node.room
-    if len(slots) == 1 and len(slots[0]) == 1:
-        return [-room[slots[0][0]]]
+    if demand.gpus == 1 and not demand.containers:
+        return [-room[slot[0]] for slot in slots]
     return [-sum([room[i] for i in slot]) for slot in slots]
 
 
@@ -119,7 +119,7 @@ def listed(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     if table is None:
         return linked(demand, node, slots)
     sets = table.get(demand.gpus, ())
-    choice = topology.static_or_best(table, node.machine.links, _free(slots), demand.gpus)
+    choice = topology.static_or_best(table, node.machine.links or (), _free(slots), demand.gpus)
     return [2.0 if slot in sets else 1.0 if slot == choice else 0.0 for slot in slots]
 
 

@@ -12,7 +12,7 @@ from cotenant.core import topology
 from cotenant.core.cluster import Node
 from cotenant.core.filters import CHECKS, Check, by_numa, eligible_gpus, linked_slot, type_allowed
 from cotenant.core.footprint import claims
-from cotenant.core.model import MACHINE_TYPE_LABEL, Container, ContainerKind, Demand, Gpus, Reason
+from cotenant.core.model import MACHINE_TYPE_LABEL, Claim, Container, ContainerKind, Demand, Gpus, Reason
 from cotenant.core.units import MiB, MilliGpu
 
 
@@ -37,6 +37,20 @@ def refusal(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> R
         return _container_refusal(demand, node)
     eligible = eligible_gpus(demand, node, checks)
     return eligible if isinstance(eligible, Reason) else None
+
+
+def slot_fits(demand: Demand, node: Node, gpus: Gpus) -> bool:
+    """Whether the demand fits on exactly these GPUs, by amounts."""
+    if (node.cpu is not None and demand.cpu > node.cpu) or (
+        node.host_memory is not None and demand.host_memory > node.host_memory
+    ):
+        return False
+    asked = claims(demand, gpus, node.machine.gpus)
+    return all(_within(claim, node.free(i)) for i, claim in asked.items())
+
+
+def _within(claim: Claim, free: Claim) -> bool:
+    return claim.memory <= free.memory and claim.compute <= free.compute and claim.slots <= free.slots
 
 
 def _by_identity(demand: Demand) -> bool:
@@ -93,7 +107,7 @@ def _several(demand: Demand, node: Node, eligible: list[int]) -> list[Gpus]:
             roomy = sorted(scope, key=lambda i: (-node.room[i], i))
             found[tuple(sorted(roomy[:size]))] = None
         found[tuple(scope[:size])] = None
-        if table is not None and (listed := topology.static_or_best(table, links, scope, size)) is not None:
+        if table is not None and (listed := topology.static_or_best(table, links or (), scope, size)) is not None:
             found[listed] = None
         if links is not None and (best := topology.best_linked(links, scope, size)) is not None:
             found[best] = None
@@ -160,5 +174,4 @@ def _takes(demand: Demand, node: Node, containers: tuple[Container, ...], chosen
     """Whether the last of these containers fits on that GPU beside the ones before it."""
     partial = replace(demand, containers=(*containers[:-1], replace(containers[-1], gpus=1)))
     claim = claims(partial, (*chosen, gpu), node.machine.gpus)[gpu]
-    free = node.free(gpu)
-    return all(asked <= left for asked, left in zip(claim, free, strict=True))
+    return _within(claim, node.free(gpu))

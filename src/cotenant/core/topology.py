@@ -22,16 +22,19 @@ from numpy.typing import NDArray
 from cotenant.core.model import Gpus, Link
 
 LinkMatrix = tuple[tuple[int, ...], ...]
-"""The score of each pair of GPUs, the same in both directions; the diagonal means nothing."""
+"""The score of each pair of GPUs, the same in both directions; the diagonal means nothing. Empty: every pair alike."""
 
 StaticTable = Mapping[int, tuple[Gpus, ...]]
 """For each size the sets of GPUs to hand out, the preferred first."""
 
 EXACT_UP_TO = 16
 """Free GPUs up to which every set is weighed; remembering all such sets takes 16 MB."""
+_PRODUCT = 250_000
+"""Multiplications in one matrix product; for more, numpy starts threads, and on busy cores they cost 40 ms."""
 _CLIMBS = 32
 """How many grown sets are improved by swaps, best first, where there are too many GPUs to weigh every set."""
 _LARGEST = 2**61
+"""What a sum may reach before it might overflow; with hundreds of GPUs the rest is then left out of account."""
 _CLIQUE_STEPS = 50_000
 """How long a set above a least link is looked for where there are too many GPUs to weigh every set."""
 
@@ -87,7 +90,7 @@ def best_linked(links: LinkMatrix, free: Collection[int], size: int, required: C
     others = [gpu for gpu in candidates if gpu not in fixed]
     missing = size - len(fixed)
     matrix = _matrix(links)
-    if size <= 1 or missing in (0, len(others)) or matrix.uniform:
+    if size <= 1 or missing == 0 or matrix.uniform:
         return tuple(sorted(fixed + others[:missing]))
     chosen = _search(_worth(matrix.scores, candidates, fixed, others), missing)
     return tuple(sorted(fixed + [others[i] for i in chosen]))
@@ -104,8 +107,9 @@ def linked_at_least(links: LinkMatrix, free: Collection[int], size: int, least: 
         return first_free(others, size)
     worth = _worth(matrix.scores, candidates, [], others)
     # One pair that is too far costs more than all others can bring.
-    too_far = -float(np.abs(worth.pairs).sum() + 1)
-    chosen = _search(worth._replace(pairs=np.where(near, worth.pairs, too_far)), size)
+    pairs = np.where(near, worth.pairs, -(worth.pairs.sum() + 1))
+    np.fill_diagonal(pairs, 0.0)
+    chosen = _search(worth._replace(pairs=pairs), size)
     if not _is_clique(near, chosen):
         # Weighing every set cannot miss one; climbing can.
         found = _some_clique(near, size) if len(others) > EXACT_UP_TO else None
@@ -181,6 +185,8 @@ def _worth(scores: _Floats, candidates: list[int], fixed: list[int], others: lis
 
 def _search(worth: _Worth, size: int) -> list[int]:
     """Positions of the best `size`; scores are whole numbers, so that sums of floats are exact."""
+    if size == len(worth.own):
+        return list(range(size))
     return _weigh_all(worth, size) if len(worth.own) <= EXACT_UP_TO else _climb(worth, size)
 
 
@@ -198,9 +204,12 @@ def _subsets(total: int, size: int) -> _Floats:
 def _weigh_all(worth: _Worth, size: int) -> list[int]:
     subsets = _subsets(len(worth.own), size)
     # Twice the worth: each pair is met from both ends, and a 1 times itself is a 1.
-    values = np.einsum("ij,ij->i", subsets @ (worth.pairs + np.diag(2 * worth.own)), subsets)
+    weights = worth.pairs + np.diag(2 * worth.own)
+    rows = _PRODUCT // weights.size
+    parts = [subsets[first : first + rows] for first in range(0, len(subsets), rows)]
+    values = np.concatenate([np.einsum("ij,ij->i", part @ weights, part) for part in parts])
     tied = np.flatnonzero(values == values.max())
-    best = tied[(subsets[tied] @ worth.burden).argmin()] if len(tied) > 1 else tied[0]
+    best = tied[np.einsum("ij,j->i", subsets[tied], worth.burden).argmin()]
     positions: list[int] = np.flatnonzero(subsets[best]).tolist()
     return positions
 
@@ -208,11 +217,11 @@ def _weigh_all(worth: _Worth, size: int) -> list[int]:
 def _climb(worth: _Worth, size: int) -> list[int]:
     """Grow a set around each GPU by its best next member, then swap members while that gains."""
     # One whole number for both wishes: any gain in links outweighs every difference in burden.
-    scale = int(worth.burden.sum()) + 1
+    scale, burden = int(worth.burden.sum()) + 1, worth.burden.astype(np.int64)
     if scale * float(np.abs(worth.pairs).sum()) > _LARGEST:
-        scale = 1  # hundreds of GPUs: the burden may then count as much as a link, but no number overflows
+        scale, burden = 1, np.zeros_like(burden)
     pairs = worth.pairs.astype(np.int64) * scale
-    own = worth.own.astype(np.int64) * scale - worth.burden.astype(np.int64)
+    own = worth.own.astype(np.int64) * scale - burden
     everyone = np.arange(len(own))
     sets = np.eye(len(own), dtype=bool)
     values, gains = own.copy(), own + pairs
@@ -221,9 +230,8 @@ def _climb(worth: _Worth, size: int) -> list[int]:
         values += gains[everyone, joining]
         sets[everyone, joining] = True
         gains += pairs[joining]
-    promising = np.unique(sets[np.argsort(-values, kind="stable")[:_CLIMBS]], axis=0)
-    climbed = [_swap_while_better(pairs, own, members) for members in promising]
-    return min(climbed)[1]
+    promising = {sets[start].tobytes(): sets[start] for start in np.argsort(-values, kind="stable")[:_CLIMBS]}
+    return min(_swap_while_better(pairs, own, members) for members in promising.values())[1]
 
 
 def _swap_while_better(pairs: _Whole, own: _Whole, members: NDArray[np.bool_]) -> tuple[int, list[int]]:

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Everything that can be run here. Needs Python 3.11 or later (with venv) and make; the rest installs itself into .venv.
+
+PYTHON ?= python3
+ONLY ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The stamps name this folder: a virtual environment knows its place by absolute path, so a copied one is made anew.
+PLACE := $(shell printf %s '$(CURDIR)' | cksum | cut -d ' ' -f 1)
+BOOTSTRAPPED := $(VENV)/bootstrapped-$(PLACE)
+INSTALLED := $(VENV)/installed-$(PLACE)
+
+# What a user's shell may carry that would lead an install or a test elsewhere.
+unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX VIRTUAL_ENV
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Trust whom the machine trusts (a mirror may have a certificate of its own); uv brings its own list where there is none.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
+export UV_SYSTEM_CERTS ?= 1
+endif
+# Where HOME cannot be written to, do without a cache.
+ifneq ($(shell test -n "$$HOME" -a -w "$$HOME" && echo writable),writable)
+export UV_NO_CACHE := 1
+export PIP_NO_CACHE_DIR := 1
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check format bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+run: $(INSTALLED) ## the main job: a short simulation with its report
+	$(BIN)/cotenant simulate --trace demo --policy bestfit,fgd,fragmentation --seeds 42-43 --mode fill --out build/demo
+	@echo "The report is $(CURDIR)/build/demo/report.html"
+
+test: $(INSTALLED) ## everything that must pass; ARGS="-k word" for a part of it
+	$(BIN)/python -m pytest -n 2 -q -rsfE $(ARGS)
+
+check: $(INSTALLED) ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(INSTALLED) ## let ruff fix and format what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED) ## measure, print a table, write bench/results.json; ONLY=name[,name] for a part of it
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+
+# Wishes (pyproject.toml, requirements/*.in) become exact versions with hashes, for every Python from 3.11 on.
+# No address and no path is written down: each machine has its own way to the packages.
+COMPILE = $(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 --upgrade --generate-hashes \
+	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+lock: $(BOOTSTRAPPED) ## renew the locked versions in requirements/
+	@echo "Locking requirements/uv.txt and requirements/dev.txt"
+	@$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
+	@$(COMPILE) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+
+clean: ## remove all that make and the tools have made
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Two steps, each with a stamp that exists only if the step went well: first uv by pip, then everything else by uv.
+
+$(BOOTSTRAPPED): requirements/uv.txt
+	@command -v $(PYTHON) >/dev/null \
+		|| { echo "cotenant needs Python 3.11 or later; '$(PYTHON)' was not found (another one: make PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "cotenant needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) -V 2>&1) (another one: make PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "'$(PYTHON)' cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Making a virtual environment in $(VENV)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@echo "Installing uv ($$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements/uv.txt)), checked by hash"
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt
+	@touch $@
+
+$(INSTALLED): $(BOOTSTRAPPED) requirements/dev.txt pyproject.toml
+	@echo "Installing the packages of requirements/dev.txt, checked by hash"
+	@rm -f $@
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	@echo "Installing cotenant itself, editable"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@

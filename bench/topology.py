@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How fast the best linked GPUs of a node are found, and how often they are the best there are."""
+
+import statistics
+import time
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+
+from bench.harness import Figure, at_least, benchmark, in_fresh_process
+from cotenant.core.topology import LinkMatrix, best_linked, total_link
+
+SCORES = (10, 20, 30, 40, 50, 60, 100, 200, 300, 400, 600, 1200)
+BASELINE = "go-gpuallocator 4,230"
+
+
+@benchmark("topology-16")
+def topology_16() -> Iterator[Figure]:
+    """Best 4 of 16 free GPUs; the same total as exhaustive search where that is affordable."""
+    generator = np.random.default_rng(16)
+    four = statistics.median(milliseconds(random_links(generator, 16), 4) for _ in range(2000))
+    yield Figure(
+        name="best 4 of 16, median",
+        figure=four,
+        unit="ms",
+        baseline=BASELINE,
+        target="< 1",
+        met=four < 1,
+        note="2,000 random link matrices, each seen for the first time",
+    )
+    eight = statistics.median(milliseconds(random_links(generator, 16), 8) for _ in range(200))
+    yield Figure(name="best 8 of 16, median", figure=eight, unit="ms", note="the most sets there are: 12,870")
+    cold = statistics.median(in_fresh_process(first_choice).result for _ in range(3))
+    yield Figure(name="best 4 of 16, first call of a process", figure=cold, unit="ms", baseline=BASELINE)
+    yield at_least(
+        "same total as exhaustive, up to 10 GPUs",
+        100 * statistics.mean(is_best(generator, gpus=int(generator.integers(2, 11))) for _ in range(1000)),
+        "%",
+        limit=100,
+        note="1,000 random matrices, free GPUs and sizes",
+    )
+    yield Figure(
+        name="same total as exhaustive, 17 GPUs",
+        figure=100 * statistics.mean(climb_is_best(generator) for _ in range(300)),
+        unit="%",
+        note="any size; above 16 free GPUs sets are grown and swapped, not all weighed",
+    )
+
+
+def random_links(generator: np.random.Generator, gpus: int) -> LinkMatrix:
+    """Unrelated links, harder than any real machine's."""
+    scores = np.triu(generator.choice(SCORES, (gpus, gpus)), 1)
+    return tuple(tuple(row) for row in (scores + scores.T).tolist())
+
+
+def milliseconds(links: LinkMatrix, size: int) -> float:
+    """The time of one choice among all GPUs."""
+    start = time.perf_counter()
+    best_linked(links, range(len(links)), size)
+    return (time.perf_counter() - start) * 1000
+
+
+def first_choice() -> float:
+    """What the first choice takes where nothing has been remembered."""
+    return milliseconds(random_links(np.random.default_rng(0), 16), 4)
+
+
+def is_best(generator: np.random.Generator, gpus: int) -> bool:
+    """Whether a choice among some of the GPUs has the largest total that any choice has."""
+    links = random_links(generator, gpus)
+    free = sorted(generator.choice(gpus, generator.integers(1, gpus + 1), replace=False).tolist())
+    size = int(generator.integers(1, len(free) + 1))
+    chosen = best_linked(links, free, size)
+    largest = max(sum(links[a][b] for a, b in combinations(every, 2)) for every in combinations(free, size))
+    return chosen is not None and len(set(chosen) & set(free)) == size and total_link(links, chosen) == largest
+
+
+def climb_is_best(generator: np.random.Generator, gpus: int = 17) -> bool:
+    """The same for more GPUs than are weighed exactly."""
+    links, size = random_links(generator, gpus), int(generator.integers(2, gpus))
+    every, scores = np.array(list(combinations(range(gpus), size))), np.array(links)
+    totals = sum(scores[every[:, a], every[:, b]] for a, b in combinations(range(size), 2))
+    chosen = best_linked(links, range(gpus), size)
+    return chosen is not None and total_link(links, chosen) == int(np.max(totals))

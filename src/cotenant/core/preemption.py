@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who must give way so that jobs that come first can run: as few as will do, the last in order first.
+
+A cluster is a value, so trying means removing tenants from a tentative one; nothing has happened until the caller acts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.deciding import Decision, place_together
+from cotenant.core.model import Job, Placement
+from cotenant.core.ranking import Ranker
+from cotenant.core.slots import slot_fits
+
+Turn = Callable[[Job], float]
+Holder = tuple[Job, tuple[Placement, ...]]
+
+
+def make_way(
+    ranker: Ranker, waiting: Iterable[Job], running: Sequence[Holder], cluster: Cluster, turn: Turn
+) -> Iterator[list[Job]]:
+    """For each waiting job that displaces someone, in order: the jobs it displaces.
+
+    A job whose kind found no way is not followed by others that ask the same.
+    """
+    last_first = sorted(running, key=lambda holder: (turn(holder[0]), holder[0].id), reverse=True)
+    gone: set[str] = set()
+    hopeless: set[object] = set()
+    for job in waiting:
+        kind = (job.demand, job.replicas)
+        if kind in hopeless:
+            continue
+        found = _displace(ranker, job, [one for one in last_first if one[0].id not in gone], cluster, turn)
+        if found is None:
+            hopeless.add(kind)
+            continue
+        victims, decision = found
+        cluster = decision.cluster
+        gone.update(victim.id for victim in victims)
+        if victims:
+            yield victims
+
+
+def _displace(
+    ranker: Ranker, job: Job, last_first: Sequence[Holder], cluster: Cluster, turn: Turn
+) -> tuple[list[Job], Decision] | None:
+    """The fewest last jobs whose leaving lets this one start; those that can stay after all are put back."""
+    tentative: Cluster = cluster
+    removed: list[Holder] = []
+    for holder in last_first:
+        decision = place_together(ranker, job, tentative)
+        if decision is not None:
+            return _put_back(removed, decision)
+        if turn(holder[0]) <= turn(job):
+            return None
+        for placement in holder[1]:
+            tentative = tentative.finish(placement)
+        removed.append(holder)
+    decision = place_together(ranker, job, tentative)
+    return None if decision is None else _put_back(removed, decision)
+
+
+def _put_back(removed: Sequence[Holder], decision: Decision) -> tuple[list[Job], Decision]:
+    cluster, victims = decision.cluster, []
+    for job, placements in reversed(removed):
+        tentative: Cluster | None = cluster
+        for placement in placements:
+            if tentative is not None and slot_fits(job.demand, tentative.node(placement.slot.node), placement.slot.gpus):
+                tentative = tentative.place(placement)
+            else:
+                tentative = None
+        if tentative is None:
+            victims.append(job)
+        else:
+            cluster = tentative
+    return victims, Decision(decision.placements, cluster)

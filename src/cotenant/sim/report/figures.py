@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which figures tell the story of a simulation: for each mode, what is drawn against what, and what to see in it."""
+
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cotenant.sim.report import axes
+from cotenant.sim.report.plots import Line, Panel, Panels, Plot, draw, draw_panels
+from cotenant.sim.report.stats import Curve, by_policy, level_curve, longest, quantile_curve, time_curve
+from cotenant.sim.results import HeatMap, Results, RunResult
+
+_MOST_CELLS = 480
+"""columns of a heat map's picture: more than two to a point of the drawing would be bytes without detail"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing with its words."""
+
+    slug: str
+    title: str
+    caption: str
+    svg: str
+
+    @property
+    def address(self) -> str:
+        """The drawing as a file to download, without leaving the page."""
+        return "data:image/svg+xml;base64," + b64encode(self.svg.encode()).decode()
+
+
+def figures(results: Results) -> list[Figure]:
+    """Every figure for which the results hold the numbers."""
+    drawn = _fill(results) if results.mode == "fill" else _timed(results)
+    return [*drawn, *_heat(results)]
+
+
+def _fill(results: Results) -> Iterator[Figure]:
+    note = _band_note(results)
+    allocated = _levels(results, "allocated")
+    if allocated:
+        end = max(float(curve.x[-1]) for curve in allocated.values())
+        x = axes.straight("Arrived load (% of GPU capacity)", 0.0, end)
+        bend = [(0.0, 0.0), (min(end, 100.0), min(end, 100.0)), (end, min(end, 100.0))]
+        yield _plot(
+            "allocation",
+            "GPU allocation",
+            f"Share of all GPUs allocated as load arrives; dotted: all that has arrived is allocated.{note}",
+            x,
+            axes.straight("Allocated (% of GPUs)", 0.0, 100.0),
+            _upright(results, allocated),
+            bend,
+            "ideal",
+        )
+        if end > 100.0:
+            yield _unallocated(results, allocated, end, note)
+    fragmented = _levels(results, "fragmented")
+    if fragmented:
+        end = max(float(curve.x[-1]) for curve in fragmented.values())
+        yield _plot(
+            "fragmentation",
+            "Fragmentation",
+            f"Idle GPU capacity that the expected mix of jobs cannot use, as a share of all GPUs.{note}",
+            axes.straight("Arrived load (% of GPU capacity)", 0.0, end),
+            axes.straight("Fragmented (% of GPUs)", 0.0, _top(fragmented), fit=True),
+            _upright(results, fragmented),
+        )
+
+
+def _unallocated(results: Results, allocated: dict[str, Curve], end: float, note: str) -> Figure:
+    left, right = 80.0, min(130.0, end)
+    missing = {policy: Curve(curve.x, 100.0 - curve.mean, curve.half) for policy, curve in allocated.items()}
+    # Below 100 % most of what is idle has nothing to run yet; the scale is set by what differs: the right-hand part.
+    late = {policy: _part(curve, 95.0, right) for policy, curve in missing.items()}
+    return _plot(
+        "unallocated",
+        "Unallocated GPUs around full load",
+        "What the curves of GPU allocation lack to 100 %, enlarged. Lower is better; "
+        f"dotted: what no policy can avoid.{note}",
+        axes.straight("Arrived load (% of GPU capacity)", left, right),
+        axes.straight("Unallocated (% of GPUs)", 0.0, 1.1 * _top(late), fit=True),
+        _upright(results, missing),
+        [(left, 100.0 - left), (100.0, 0.0), (right, 0.0)],
+        "ideal",
+    )
+
+
+def _timed(results: Results) -> Iterator[Figure]:
+    note = _band_note(results)
+    yield from _distribution(results, "jct", "Job completion time", "from arrival to end", note)
+    yield from _distribution(results, "wait", "Waiting time", "from arrival to start", note)
+    end = longest(results.runs, "time")
+    for slug, name, title, label, caption in (
+        ("allocation", "allocated", "GPU allocation over time", "Allocated (% of GPUs)", "Share of all GPUs allocated"),
+        ("queue", "queued", "Queue over time", "Waiting jobs", "Jobs that have arrived and not started"),
+        (
+            "fragmentation",
+            "fragmented",
+            "Fragmentation over time",
+            "Fragmented (% of GPUs)",
+            "Idle GPU capacity that the expected mix of jobs cannot use",
+        ),
+    ):
+        curves = _each(results, lambda runs, name=name: time_curve(runs, "time", name, end))  # type: ignore[misc]
+        if curves:
+            top = 100.0 if name == "allocated" else _top(curves)
+            yield _plot(
+                slug,
+                title,
+                f"{caption}, averaged over spans of 1/240 of the time shown.{note}",
+                axes.elapsed("Time", end),
+                axes.straight(label, 0.0, top, fit=True),
+                _upright(results, curves),
+            )
+
+
+def _distribution(results: Results, name: str, title: str, meaning: str, note: str) -> Iterator[Figure]:
+    curves = _each(results, lambda runs: quantile_curve(runs, name))
+    if not curves:
+        return
+    high = max(float(curve.mean[-1]) for curve in curves.values())
+    smallest = min(float(curve.mean[0]) for curve in curves.values())
+    # A wait is often zero, which a logarithm cannot show: all that is below a second stands at the left end.
+    low = axes.log_floor(min(max(smallest, 1.0), max(high / 10, 0.01)))
+    below = smallest < low
+    yield _plot(
+        name,
+        title,
+        f"Share of jobs at or below each time {meaning}; further left is better.{note}",
+        axes.log_time(f"{title} (logarithmic)", low, high, below=below),
+        axes.straight("Share of jobs (%)", 0.0, 100.0),
+        _sideways(results, curves),
+    )
+
+
+def _heat(results: Results) -> Iterator[Figure]:
+    shown = [run for runs in by_policy(results).values() if (run := next((r for r in runs if r.heat), None))]
+    maps = [(run, run.heat) for run in shown if run.heat and run.heat.rows and run.heat.columns]
+    if not maps:
+        return
+    fill = results.mode == "fill"
+    end = max(_right_edge(heat) for _, heat in maps)
+    axis = axes.straight("Arrived load (% of GPU capacity)", 0.0, end) if fill else axes.elapsed("Time", end, count=5)
+    panels = [
+        Panel(title=f"{run.policy}, seed {run.seed}", rows=heat.rows, values=_cells(heat, end)) for run, heat in maps
+    ]
+    figure = Panels(
+        slug="heat",
+        title=f"GPU heat map {'as load arrives' if fill else 'over time'}",
+        text="How full each GPU, or group of neighbouring GPUs, is; one panel per policy.",
+        x=axis,
+        scale_name="allocated compute (%)",
+        panels=panels,
+    )
+    caption = "Allocated compute of each GPU or group of neighbouring GPUs (rows); one seed of each policy."
+    yield Figure(figure.slug, figure.title, caption, draw_panels(figure))
+
+
+def _right_edge(heat: HeatMap) -> float:
+    # Only left edges are recorded; the last column is as wide as the one before it.
+    width = heat.columns[-1] - heat.columns[-2] if len(heat.columns) > 1 else 1.0
+    return heat.columns[-1] + width
+
+
+def _cells(heat: HeatMap, end: float) -> list[list[float | None]]:
+    """Each row read at equal steps from 0 to `end`; None where this run had ended."""
+    count = min(_MOST_CELLS, max(len(heat.columns), round(len(heat.columns) * end / _right_edge(heat))))
+    where = [bisect_right(heat.columns, (step + 0.5) * end / count) - 1 for step in range(count)]
+    last = _right_edge(heat)
+    inside = [at >= 0 and (step + 0.5) * end / count < last for step, at in enumerate(where)]
+    return [[row[at] if shown else None for at, shown in zip(where, inside, strict=True)] for row in heat.values]
+
+
+def _plot(
+    slug: str,
+    title: str,
+    caption: str,
+    x: axes.Axis,
+    y: axes.Axis,
+    lines: Sequence[Line],
+    reference: Sequence[tuple[float, float]] = (),
+    reference_name: str = "",
+) -> Figure:
+    plot = Plot(
+        slug=slug,
+        title=title,
+        text=f"{caption} Policies: {', '.join(line.name for line in lines)}.",
+        x=x,
+        y=y,
+        lines=lines,
+        reference=reference,
+        reference_name=reference_name,
+    )
+    return Figure(slug, title, caption, draw(plot))
+
+
+def _each(results: Results, curve: Callable[[list[RunResult]], Curve | None]) -> dict[str, Curve]:
+    curves = {policy: curve(runs) for policy, runs in by_policy(results).items()}
+    return {policy: found for policy, found in curves.items() if found is not None}
+
+
+def _levels(results: Results, name: str) -> dict[str, Curve]:
+    return _each(results, lambda runs: level_curve(runs, "arrived", name))
+
+
+def _upright(results: Results, curves: dict[str, Curve]) -> list[Line]:
+    """Curves whose interval is above and below them; a policy looks the same in every figure."""
+    lines = []
+    styles = {policy: index for index, policy in enumerate(by_policy(results))}
+    for policy, curve in curves.items():
+        band: list[tuple[float, float]] = []
+        if curve.half is not None:
+            upper = zip(curve.x, curve.mean + curve.half, strict=True)
+            lower = zip(curve.x[::-1], (curve.mean - curve.half)[::-1], strict=True)
+            band = [*upper, *lower]
+        lines.append(
+            Line(name=policy, points=list(zip(curve.x, curve.mean, strict=True)), band=band, style=styles[policy])
+        )
+    return lines
+
+
+def _sideways(results: Results, curves: dict[str, Curve]) -> list[Line]:
+    """Distributions: the interval of a percentile is to its left and right."""
+    flipped = []
+    for line in _upright(results, curves):
+        points, band = ([(y, x) for x, y in points] for points in (line.points, line.band))
+        flipped.append(Line(name=line.name, points=points, band=band, style=line.style))
+    return flipped
+
+
+def _part(curve: Curve, left: float, right: float) -> Curve:
+    inside = (curve.x >= left) & (curve.x <= right)
+    return Curve(curve.x[inside], curve.mean[inside], None if curve.half is None else curve.half[inside])
+
+
+def _top(curves: dict[str, Curve]) -> float:
+    return max((float(curve.mean.max()) for curve in curves.values() if len(curve.mean)), default=1.0) or 1.0
+
+
+def _band_note(results: Results) -> str:
+    several = any(len(runs) > 1 for runs in by_policy(results).values())
+    return " Line: mean over seeds; band: 95 % confidence interval." if several else ""

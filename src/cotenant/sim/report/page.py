@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The HTML report: one file that opens anywhere, needs no network, and says how to make it again."""
+
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from cotenant.sim.report.figures import figures
+from cotenant.sim.report.stats import by_policy
+from cotenant.sim.report.summary import summarise
+from cotenant.sim.results import Results
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+def render(results: Results) -> str:
+    """The whole report as text."""
+    seeds = sorted({run.seed for run in results.runs})
+    return _template().render(
+        results=results,
+        policies=list(by_policy(results)),
+        seeds=spans(seeds),
+        several=len(seeds) > 1,
+        summary=summarise(results),
+        unplaceable=int(max((run.summary.get("unplaceable", 0.0) for run in results.runs), default=0.0)),
+        figures=figures(results),
+    )
+
+
+def spans(numbers: list[int]) -> str:
+    """Sorted numbers with runs of neighbours joined: 1, 4–7."""
+    parts = []
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in group]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}–{members[-1]}")
+    return ", ".join(parts)
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.from_string(files(__package__).joinpath("template.html").read_text("utf-8"))

@@ -1,0 +1,260 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Line plots and heat maps as SVG. Each drawing stands alone: own fonts, own colours, light and dark, no script.
+
+A few lines of our own keep the report one small file whose bytes depend on the results and on nothing else.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import pairwise
+
+from cotenant.sim.report.axes import Axis
+from cotenant.sim.report.png import SCALE, Cells, data_address
+
+Point = tuple[float, float]
+
+WIDTH = 640.0
+"""of every drawing, in its own units; text is sized for a column of a page at this width"""
+_ROW_LABEL = 16
+_LEFT, _RIGHT, _BOTTOM, _PLOT_HEIGHT = 64.0, 18.0, 50.0, 300.0
+
+# Okabe and Ito's palette, told apart with any colour vision; yellow, faint on paper, comes last.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "4.5 2", "14 3", "7 2 2 2 2 2")
+# Seven dashes and eight colours have no common factor: 56 policies before a pair of them comes again.
+
+_REFERENCE = 'class="axis" fill="none" stroke="#6b747d" stroke-width="1.3" stroke-dasharray="1.3 3"'
+_STYLE = (
+    "@media screen and (prefers-color-scheme:dark){"
+    ".paper{fill:#15181c}.ink{fill:#d9dde2}.faint{fill:#9aa3ad}.grid{stroke:#2b3138}.axis{stroke:#7b858f}"
+    ".line.c0{stroke:#2f93d6}.band.c0{fill:#2f93d6}.line.c6{stroke:#f2f2f2}.band.c6{fill:#f2f2f2}}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One policy's curve; `band` is the outline of its confidence interval."""
+
+    name: str
+    points: Sequence[Point]
+    band: Sequence[Point] = ()
+    style: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Curves on two axes, and perhaps one to compare them with."""
+
+    slug: str
+    title: str
+    text: str
+    x: Axis
+    y: Axis
+    lines: Sequence[Line]
+    reference: Sequence[Point] = ()
+    reference_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One picture of a heat map: percentages from 0 to 100, top row first, None for nothing."""
+
+    title: str
+    rows: Sequence[str]
+    values: Cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """Heat maps side by side, on one axis and one scale of colours."""
+
+    slug: str
+    title: str
+    text: str
+    x: Axis
+    scale_name: str
+    panels: Sequence[Panel] = field(default_factory=list)
+
+
+def draw(plot: Plot) -> str:
+    """The plot as one SVG element."""
+    legend, top = _legend(plot)
+    right, bottom = WIDTH - _RIGHT, top + _PLOT_HEIGHT
+    frame = f'x="{_LEFT:g}" y="{top:g}" width="{right - _LEFT:g}" height="{_PLOT_HEIGHT:g}"'
+    parts = [
+        *legend,
+        *_horizontal(plot.x, (_LEFT, right), (top, bottom)),
+        *_vertical(plot.y, (bottom, top), (_LEFT, right)),
+        f'<clipPath id="clip-{plot.slug}"><rect {frame}/></clipPath><g clip-path="url(#clip-{plot.slug})">',
+    ]
+
+    def path(points: Sequence[Point], *, closed: bool = False) -> str:
+        return _path([(plot.x.place(x, _LEFT, right), plot.y.place(y, bottom, top)) for x, y in points], closed=closed)
+
+    if plot.reference:
+        parts.append(f'<path d="{path(plot.reference)}" {_REFERENCE}/>')
+    for line in plot.lines:
+        if line.band:
+            parts.append(f'<path d="{path(line.band, closed=True)}" {_fill(line.style)}/>')
+    # The first policy asked for is drawn last, on top of those it is compared with.
+    parts += [f'<path d="{path(line.points)}" {_stroke(line.style)}/>' for line in reversed(plot.lines)]
+    parts.append("</g>")
+    return _svg(plot.slug, plot.title, plot.text, bottom + _BOTTOM, parts)
+
+
+def draw_panels(figure: Panels) -> str:
+    """Small multiples as one SVG element, with the scale of colours above them."""
+    columns = 1 if len(figure.panels) == 1 else 2
+    gap, head, title, height, foot = 22.0, 40.0, 22.0, 132.0, 22.0
+    left = 14.0 + _label_width(max(len(_short(row, _ROW_LABEL)) for panel in figure.panels for row in panel.rows))
+    width = (WIDTH - _RIGHT - left - (columns - 1) * gap) / columns
+    parts = list(_colour_scale(figure.scale_name, left))
+    for index, panel in enumerate(figure.panels):
+        x = left + (index % columns) * (width + gap)
+        y = head + (index // columns) * (title + height + foot) + title
+        # Every policy has the same cluster: rows are named once, on the left.
+        parts += _panel(panel, figure.x, (x, y, width, height), named=index % columns == 0)
+    bottom = head + math.ceil(len(figure.panels) / columns) * (title + height + foot)
+    parts.append(_text((left + WIDTH - _RIGHT) / 2, bottom + 16, figure.x.label, anchor="middle"))
+    return _svg(figure.slug, figure.title, figure.text, bottom + 28, parts)
+
+
+def clean(text: str) -> str:
+    """Text as XML can hold it: control characters, which no XML may contain, are replaced."""
+    return escape(re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))
+
+
+def _svg(slug: str, title: str, text: str, height: float, parts: Iterable[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" role="img"'
+        f' aria-labelledby="title-{slug} text-{slug}" font-size="12.5"'
+        ' font-family="Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif">'
+        f'<title id="title-{slug}">{clean(title)}</title><desc id="text-{slug}">{clean(text)}</desc>'
+        f'<style>{_STYLE}</style><rect class="paper" width="{WIDTH:g}" height="{height:g}" fill="#ffffff"/>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _legend(plot: Plot) -> tuple[list[str], float]:
+    """A row or more of names above the plot, and where the plot may begin."""
+    entries = [(_short(line.name, 44), _stroke(line.style)) for line in plot.lines]
+    if plot.reference:
+        entries.append((plot.reference_name, _REFERENCE))
+    parts, x, y = [], _LEFT, 14.0
+    for name, stroke in entries:
+        width = 30 + _label_width(len(name)) + 12
+        if x > _LEFT and x + width - 12 > WIDTH:
+            x, y = _LEFT, y + 19
+        parts.append(f'<path d="M{x:g} {y:g}h24" {stroke}/>')
+        parts.append(_text(x + 30, y + 4.2, name))
+        x += width
+    return parts, y + 16
+
+
+def _horizontal(axis: Axis, across: Point, down: Point) -> Iterable[str]:
+    for value, label in axis.ticks:
+        x = axis.place(value, *across)
+        yield f'<path class="grid" d="M{x:.1f} {down[0]:g}V{down[1]:g}" stroke="#e3e6e9"/>'
+        yield _text(x, down[1] + 18, label, anchor="middle")
+    yield f'<path class="axis" d="M{across[0]:g} {down[1]:g}H{across[1]:g}" stroke="#6b747d"/>'
+    yield _text((across[0] + across[1]) / 2, down[1] + 40, axis.label, anchor="middle")
+
+
+def _vertical(axis: Axis, up: Point, across: Point) -> Iterable[str]:
+    for value, label in axis.ticks:
+        y = axis.place(value, *up)
+        yield f'<path class="grid" d="M{across[0]:g} {y:.1f}H{across[1]:g}" stroke="#e3e6e9"/>'
+        yield _text(across[0] - 8, y + 4.3, label, anchor="end")
+    yield f'<path class="axis" d="M{across[0]:g} {up[1]:g}V{up[0]:g}" stroke="#6b747d"/>'
+    middle = (up[0] + up[1]) / 2
+    yield _text(16, middle, axis.label, anchor="middle", more=f' transform="rotate(-90 16 {middle:g})"')
+
+
+def _panel(panel: Panel, axis: Axis, box: tuple[float, float, float, float], *, named: bool) -> Iterable[str]:
+    x, y, width, height = box
+    rows, columns = len(panel.values), len(panel.values[0])
+    # Whole cells when there is room for them; smoothed when several share one point of the drawing.
+    rendering = ' style="image-rendering:pixelated"' if rows <= height and columns <= width else ""
+    frame = f'x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{height:g}"'
+    yield _text(x, y - 6, _short(panel.title, 44), more=' font-weight="600"')
+    yield (
+        f'<image {frame} preserveAspectRatio="none"{rendering}'
+        f' href="{data_address(panel.values)}"/>'
+        f'<rect class="axis" {frame} fill="none" stroke="#6b747d"/>'
+    )
+    ends = (
+        [(panel.rows[0], y + 9.5), (panel.rows[-1], y + height - 1)] if rows > 1 else [(panel.rows[0], y + height / 2)]
+    )
+    for label, where in ends if named else []:
+        yield _text(x - 6, where, _short(label, _ROW_LABEL), anchor="end", kind="faint", more=' font-size="10.5"')
+    for value, label in axis.ticks:
+        at = axis.place(value, x, x + width)
+        yield f'<path class="axis" d="M{at:.1f} {y + height:g}v4" stroke="#6b747d"/>'
+        yield _text(at, y + height + 15, label, anchor="middle", kind="faint", more=' font-size="10.5"')
+
+
+def _colour_scale(name: str, left: float) -> Iterable[str]:
+    width = 160.0
+    step = width / len(SCALE)
+    for index, colour in enumerate(SCALE):
+        yield f'<rect x="{left + index * step:.2f}" y="6" width="{step + 0.3:.2f}" height="10" fill="{colour}"/>'
+    yield _text(left, 28, "0", kind="faint", more=' font-size="10.5"')
+    yield _text(left + width, 28, "100", anchor="end", kind="faint", more=' font-size="10.5"')
+    yield _text(left + width + 12, 15.3, name)
+
+
+def _path(points: Sequence[Point], *, closed: bool) -> str:
+    """A path in tenths of a unit, each step relative to the point before: a third of the bytes, and no drift."""
+    whole = [(round(x * 10), round(y * 10)) for x, y in points]
+    kept = _thin(whole)
+    start = kept[0]
+    steps = (f"{_tenth(b[0] - a[0])} {_tenth(b[1] - a[1])}" for a, b in pairwise(kept))
+    return f"M{_tenth(start[0])} {_tenth(start[1])}l{' '.join(steps)}{'z' if closed else ''}"
+
+
+def _thin(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without the points that lie on a level or upright stretch, of which step-like curves are full."""
+    kept = list(points[:1])
+    for point, after in pairwise(points[1:]):
+        level = kept[-1][1] == point[1] == after[1]
+        upright = kept[-1][0] == point[0] == after[0]
+        if not level and not upright:
+            kept.append(point)
+    return [*kept, points[-1]] if len(points) > 1 else [*kept, *kept]
+
+
+def _tenth(value: int) -> str:
+    return f"{value // 10}" if value % 10 == 0 else f"{value / 10:.1f}"
+
+
+def _fill(style: int) -> str:
+    index = style % len(COLOURS)
+    return f'class="band c{index}" fill="{COLOURS[index]}" fill-opacity=".16"'
+
+
+def _stroke(style: int) -> str:
+    index = style % len(COLOURS)
+    dash = DASHES[style % len(DASHES)]
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    colour = f'class="line c{index}" fill="none" stroke="{COLOURS[index]}"'
+    return f'{colour} stroke-width="1.8" stroke-linejoin="round"{dashes}'
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "ink", more: str = "") -> str:
+    fill = "#1d2125" if kind == "ink" else "#5c656e"
+    return (
+        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{more}>{clean(text)}</text>'
+    )
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _label_width(characters: int) -> float:
+    # Fonts differ and we cannot measure them here; 6.2 is a little wide for most of those named above.
+    return 6.2 * characters

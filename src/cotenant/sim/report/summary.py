@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The summary of a simulation, one row per policy, as text for any table: terminal and HTML show the same cells."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cotenant.sim.report.stats import Estimate, by_policy, estimate
+from cotenant.sim.results import Results, RunResult
+
+Kind = Literal["percent", "seconds", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A quantity of the summary: where it comes from, how it is written, and which direction is better."""
+
+    key: str
+    title: str
+    short: tuple[str, ...]
+    """for the terminal, where ten columns share a line; one line each"""
+    kind: Kind
+    better: Literal["high", "low"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A mean with its interval, as text; `spread` is empty where there is one seed."""
+
+    mean: str
+    spread: str
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A column's title, in full and in short, and its unit."""
+
+    title: str
+    short: tuple[str, ...]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy."""
+
+    policy: str
+    seeds: int
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The whole table."""
+
+    headings: tuple[Heading, ...]
+    rows: tuple[Row, ...]
+
+
+COLUMNS = {
+    "fill": (
+        Column("allocated_at_100", "Allocated at 100 % arrived", ("Allocated", "at 100 %"), "percent", "high"),
+        Column("unallocated_at_100", "Unallocated at 100 % arrived", ("Unallocated", "at 100 %"), "percent", "low"),
+        Column("fragmented_at_100", "Fragmented at 100 % arrived", ("Fragmented", "at 100 %"), "percent", "low"),
+        Column("allocated", "Allocated at the end", ("Allocated", "at the end"), "percent", "high"),
+        Column("rejected", "Rejected", ("Rejected",), "count", "low"),
+    ),
+    "timed": (
+        Column("jobs", "Jobs", ("Jobs",), "count", None),
+        Column("mean_wait", "Mean wait", ("Mean", "wait"), "seconds", "low"),
+        Column("p95_wait", "95th percentile wait", ("p95", "wait"), "seconds", "low"),
+        Column("mean_jct", "Mean JCT", ("Mean", "JCT"), "seconds", "low"),
+        Column("median_jct", "Median JCT", ("Median", "JCT"), "seconds", "low"),
+        Column("p95_jct", "95th percentile JCT", ("p95", "JCT"), "seconds", "low"),
+        Column("makespan", "Makespan", ("Make-", "span"), "seconds", "low"),
+        Column("utilisation", "Utilisation", ("Utilised",), "percent", "high"),
+        Column("fragmented", "Fragmented", ("Frag-", "mented"), "percent", "low"),
+        Column("preemptions", "Preemptions", ("Pre-", "empted"), "count", "low"),
+    ),
+}
+
+_TIME_UNITS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (720_000.0, 3600.0, "h"), (float("inf"), 86400.0, "d"))
+
+
+def summarise(results: Results) -> Summary:
+    """Mean and 95 % interval over seeds of every quantity, the best of each column marked."""
+    policies = by_policy(results)
+    headings: list[Heading] = []
+    columns: list[list[Cell]] = []
+    for column in COLUMNS[results.mode]:
+        estimates = [estimate(_values(runs, column.key)) for runs in policies.values()]
+        heading, cells = _column(column, estimates)
+        headings.append(heading)
+        columns.append(cells)
+    rows = (
+        Row(policy, len(runs), tuple(cells[index] for cells in columns))
+        for index, (policy, runs) in enumerate(policies.items())
+    )
+    return Summary(tuple(headings), tuple(rows))
+
+
+def time_unit(largest: float) -> tuple[float, str]:
+    """Seconds per unit and name of the unit that keeps the largest of some times readable."""
+    return next((seconds, name) for below, seconds, name in _TIME_UNITS if largest < below)
+
+
+def _values(runs: Sequence[RunResult], key: str) -> list[float]:
+    if key == "unallocated_at_100":
+        return [100.0 - value for value in _values(runs, "allocated_at_100")]
+    return [run.summary[key] for run in runs if key in run.summary]
+
+
+def _column(column: Column, estimates: Sequence[Estimate | None]) -> tuple[Heading, list[Cell]]:
+    known = [value for value in estimates if value is not None]
+    largest = max((abs(value.mean) for value in known), default=0.0)
+    scale, unit = _unit(column.kind, largest)
+    digits = _digits(column.kind, known, largest / scale)
+    means = [None if value is None else f"{value.mean / scale:,.{digits}f}" for value in estimates]
+    best = _best(column, means, known, estimates)
+    cells = []
+    for value, mean in zip(estimates, means, strict=True):
+        constant = value is None or value.half is None or (column.kind == "count" and value.half == 0)
+        spread = "" if value is None or constant else f"±{(value.half or 0.0) / scale:,.{digits}f}"
+        cells.append(Cell(mean or "–", spread, mean is not None and mean == best))
+    return Heading(column.title, column.short, unit), cells
+
+
+def _unit(kind: Kind, largest: float) -> tuple[float, str]:
+    if kind == "seconds":
+        return time_unit(largest)
+    return 1.0, "%" if kind == "percent" else ""
+
+
+def _digits(kind: Kind, known: Sequence[Estimate], largest: float) -> int:
+    if kind == "percent":
+        return 2
+    if kind == "count":
+        return 0 if all(value.mean.is_integer() for value in known) and not any(v.half for v in known) else 1
+    return 2 if largest < 100 else 1
+
+
+def _best(
+    column: Column, means: Sequence[str | None], known: Sequence[Estimate], estimates: Sequence[Estimate | None]
+) -> str | None:
+    # Equal as shown is equal: the reader must not see one of two same numbers marked. All equal: nothing is best.
+    if column.better is None or len(set(means)) < 2:
+        return None
+    choose = max if column.better == "high" else min
+    winner = choose(value.mean for value in known)
+    return next(
+        mean for value, mean in zip(estimates, means, strict=True) if value is not None and value.mean == winner
+    )

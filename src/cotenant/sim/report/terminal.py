@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The table a person sees when a simulation ends."""
+
+from typing import TYPE_CHECKING
+
+from cotenant.sim.report.summary import summarise
+from cotenant.sim.results import Results
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def table(results: Results) -> "Table":
+    """One row per policy: mean ± 95 % confidence interval over seeds, the best of each column in bold."""
+    # rich costs more to import than a small simulation takes to run; who writes files only never pays for it.
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    summary = summarise(results)
+    drawn = Table(
+        title=Text(f"{results.trace} on {results.nodes:,} nodes, {results.gpus:,} GPUs"),
+        caption=Text(_caption(results, max((row.seeds for row in summary.rows), default=0))),
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+        caption_justify="left",
+    )
+    drawn.add_column("Policy", no_wrap=True, overflow="ellipsis")
+    # With many columns the interval goes below its mean, in every row alike, before the terminal wraps some of them.
+    between = "\n" if len(summary.headings) > 6 else " "
+    for heading in summary.headings:
+        unit = f"\n({heading.unit})" if heading.unit else ""
+        drawn.add_column(Text("\n".join(heading.short) + unit), justify="right", overflow="fold")
+    for row in summary.rows:
+        cells = (
+            Text.assemble(
+                (cell.mean, "bold" if cell.best else ""), (between + cell.spread if cell.spread else "", "dim")
+            )
+            for cell in row.cells
+        )
+        drawn.add_row(Text(row.policy), *cells)
+    return drawn
+
+
+def _caption(results: Results, seeds: int) -> str:
+    parts = ["Bold: best of its column."]
+    if seeds > 1:
+        parts.insert(0, f"Mean ± 95 % confidence interval over {seeds} seeds.")
+    if not results.complete:
+        parts.append("Incomplete: the simulation was interrupted and some runs are missing.")
+    return " ".join(parts)

@@ -1,0 +1,269 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Timed: jobs arrive, wait in the queue, run and finish, on a simulated clock.
+
+The event key is (time, kind, sequence), so a trace and a seed give the same report to the byte. The engine observes a
+cluster, calls `decide` and acts on its placements by scheduling a finish; it decides nothing itself.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from random import Random
+
+import numpy as np
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.deciding import Queue, decide, place_together
+from cotenant.core.learning import Learner
+from cotenant.core.mix import Mix, inventory_of
+from cotenant.core.model import Demand, Job, Machine, Placement
+from cotenant.core.policies import PREEMPTIVE, Knowledge, build_policy
+from cotenant.core.preemption import make_way
+from cotenant.core.ranking import Ranker
+from cotenant.core.units import Seconds
+from cotenant.sim.arrivals import Arrival
+from cotenant.sim.fill import ONLINE
+from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles
+from cotenant.sim.results import HeatMap, RunResult
+
+ALLOCATED, QUEUED, FRAGMENTED = range(3)
+CHANNELS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How a timed run is set up, beyond the trace and the machines."""
+
+    queue: str = "fifo"
+    round: Seconds = Seconds(300.0)
+    """how often running jobs may be set aside, for queue orders that do so"""
+    restart: Seconds = Seconds(30.0)
+    """work lost when a job is set aside"""
+    fragmentation: bool = True
+    """measure fragmentation after every event; a little costly on very large runs"""
+    heat: bool = True
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job on its slots, and the truth about it."""
+
+    job: Job
+    placements: tuple[Placement, ...]
+    arrival: Arrival
+    started: float
+    ends: float
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What a job has left to do, over all the times it ran."""
+
+    arrival: Arrival
+    left: float
+    waiting_since: float
+    waited: float = 0.0
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the run adds up to."""
+
+    waits: list[float] = field(default_factory=list)
+    completions: list[float] = field(default_factory=list)
+    unplaceable: int = 0
+    preemptions: int = 0
+
+
+class TimedRun:
+    """One policy on one trace. `run` consumes the arrivals once; nothing is kept of jobs that have finished."""
+
+    def __init__(self, machines: Iterable[Machine], policy: str, mix: Mix, seed: int, timing: Timing) -> None:
+        machines = list(machines)
+        self._timing = timing
+        self._empty = self._cluster = Cluster.of(machines)
+        inventory = inventory_of(machines)
+        spec = policy.removesuffix(ONLINE)
+        self._learner = Learner(spec, inventory, timing.queue) if policy.endswith(ONLINE) else None
+        known = Knowledge(mix, inventory)
+        self._ranker = self._learner.ranker if self._learner else Ranker(build_policy(spec, known, timing.queue))
+        self._queue = Queue(self._ranker.policy)
+        self._draw = Random(seed).randrange
+        self._meter = FragmentationMeter(mix, self._cluster) if timing.fragmentation else None
+        self._rows = GpuRows(self._cluster)
+        self._capacity = float(self._rows.capacity.sum())
+        self._levels = np.zeros(CHANNELS + self._rows.rows)
+        self._finishes: list[tuple[float, int, str]] = []
+        self._sequence = 0
+        self._running: dict[str, _Running] = {}
+        self._progress: dict[str, _Progress] = {}
+        self._placeable: dict[tuple[Demand, int], bool] = {}
+        self._tally = _Tally()
+
+    def run(self, arrivals: Iterator[Arrival]) -> "TimedRun":
+        upcoming = next(arrivals, None)
+        start = self._now = float(upcoming.job.submitted) if upcoming is not None else 0.0
+        self._averages = TimeAverages(CHANNELS + self._rows.rows, start)
+        self._start, self._next_round = start, math.inf
+        while upcoming is not None or self._finishes:
+            arrives = float(upcoming.job.submitted) if upcoming is not None else math.inf
+            now = min(arrives, self._finishes[0][0] if self._finishes else math.inf, self._next_round)
+            self._advance(now)
+            freed = self._finish_due(now)
+            came: list[Job] = []
+            while upcoming is not None and upcoming.job.submitted <= now:
+                came += self._admit(upcoming, now)
+                upcoming = next(arrivals, None)
+            # What waits did not fit before and nothing left: only newcomers can be placed.
+            self._place(self._queue if freed else came, now)
+            if now >= self._next_round:
+                self._set_aside(now)
+            if self._timing.queue in PREEMPTIVE:
+                self._next_round = self._round_after(now) if len(self._queue) and self._running else math.inf
+            self._levels[QUEUED] = len(self._queue)
+        return self
+
+    def result(self, policy: str, seed: int) -> RunResult:
+        tally, mean = self._tally, self._averages.mean()
+        edges, rows = self._averages.series()
+        jobs = len(tally.completions)
+        waits, completions = quantiles(tally.waits), quantiles(tally.completions)
+        summary = {
+            "jobs": float(jobs),
+            "unplaceable": float(tally.unplaceable),
+            "makespan": self._now - self._start,
+            "utilisation": float(mean[ALLOCATED]),
+            "preemptions": float(tally.preemptions),
+        }
+        if jobs:
+            summary |= {
+                "mean_wait": float(np.mean(tally.waits)),
+                "p95_wait": waits[95],
+                "mean_jct": float(np.mean(tally.completions)),
+                "median_jct": completions[50],
+                "p95_jct": completions[95],
+            }
+        series = {
+            "time": edges,
+            "allocated": rows[:, ALLOCATED].round(3).tolist(),
+            "queued": rows[:, QUEUED].round(3).tolist(),
+        }
+        if self._meter is not None:
+            summary["fragmented"] = float(mean[FRAGMENTED])
+            series["fragmented"] = rows[:, FRAGMENTED].round(3).tolist()
+        return RunResult(
+            policy=policy,
+            seed=seed,
+            summary={name: round(value, 6) for name, value in summary.items()},
+            series=series,
+            quantiles={"wait": waits, "jct": completions},
+            heat=self._heat(edges, rows[:, CHANNELS:]) if self._timing.heat else None,
+        )
+
+    def _heat(self, edges: list[float], used: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> HeatMap:
+        every = max(1, len(edges) // 128)
+        percent = (100 * used[::every] / self._rows.capacity).round(1)
+        return HeatMap(columns=edges[::every], rows=self._rows.labels, values=percent.T.tolist())
+
+    def _advance(self, now: float) -> None:
+        self._averages.hold(self._levels, now)
+        self._now = now
+
+    def _admit(self, arrival: Arrival, now: float) -> list[Job]:
+        """A newcomer; dropped at once if it would not even fit the empty cluster."""
+        job = arrival.job
+        if self._learner is not None and self._learner.observe(job.demand):
+            self._ranker = self._learner.ranker
+        shape = (job.demand, job.replicas)
+        if shape not in self._placeable:
+            self._placeable[shape] = place_together(self._ranker, job, self._empty) is not None
+        if not self._placeable[shape]:
+            self._tally.unplaceable += 1
+            return []
+        self._progress[job.id] = _Progress(arrival, float(arrival.duration or 0.0), now)
+        self._queue.add(job, Seconds(now))
+        return [job]
+
+    def _place(self, waiting: Iterable[Job], now: float) -> None:
+        decision = decide(
+            self._ranker.policy, waiting, self._cluster, Seconds(now), ranker=self._ranker, draw=self._draw
+        )
+        self._cluster = decision.cluster
+        by_job: dict[str, list[Placement]] = {}
+        for placement in decision.placements:
+            by_job.setdefault(placement.job.id, []).append(placement)
+        for placements in by_job.values():
+            self._start_job(tuple(placements), now)
+
+    def _start_job(self, placements: tuple[Placement, ...], now: float) -> None:
+        job = placements[0].job
+        progress = self._progress[job.id]
+        progress.waited += now - progress.waiting_since
+        self._queue.remove(job)
+        ends = now + progress.left
+        self._running[job.id] = _Running(job, placements, progress.arrival, now, ends)
+        self._sequence += 1
+        heappush(self._finishes, (ends, self._sequence, job.id))
+        self._count(placements, +1)
+
+    def _finish_due(self, now: float) -> bool:
+        freed = False
+        while self._finishes and self._finishes[0][0] <= now:
+            ends, _, job_id = heappop(self._finishes)
+            running = self._running.get(job_id)
+            if running is None or running.ends != ends:
+                continue  # it was set aside since
+            del self._running[job_id]
+            progress = self._progress.pop(job_id)
+            self._vacate(running)
+            self._tally.waits.append(progress.waited)
+            self._tally.completions.append(now - float(running.job.submitted))
+            freed = True
+        return freed
+
+    def _vacate(self, running: _Running) -> None:
+        for placement in running.placements:
+            self._cluster = self._cluster.finish(placement)
+        self._count(running.placements, -1)
+
+    def _count(self, placements: tuple[Placement, ...], sign: int) -> None:
+        """Books allocated compute and fragmentation after these placements came or went."""
+        demand = placements[0].job.demand
+        for placement in placements:
+            slot = placement.slot
+            compute = sign * demand.compute
+            self._rows.add(self._levels[CHANNELS:], slot.node, slot.gpus, compute)
+            self._levels[ALLOCATED] += 100.0 * compute * len(slot.gpus) / self._capacity
+            if self._meter is not None:
+                self._meter.update(self._cluster.index[slot.node], self._cluster.node(slot.node))
+        if self._meter is not None:
+            self._levels[FRAGMENTED] = 100.0 * self._meter.read()[0] / self._capacity
+
+    def _round_after(self, now: float) -> float:
+        rounds = math.floor((now - self._start) / self._timing.round) + 1
+        return self._start + rounds * self._timing.round
+
+    def _set_aside(self, now: float) -> None:
+        """Running jobs give way to waiting ones that come first in the queue order, as few as will do."""
+        running = {one.job.id: self._attained(one, now) for one in self._running.values()}
+        holders = [(job, self._running[job.id].placements) for job in running.values()]
+        order = self._ranker.policy.queue
+        for victims in make_way(self._ranker, self._queue, holders, self._cluster, lambda job: order(job, Seconds(now))):
+            for victim in victims:
+                self._requeue(self._running.pop(victim.id), running[victim.id], now)
+        self._place(self._queue, now)
+
+    def _attained(self, running: _Running, now: float) -> Job:
+        gpus = running.job.demand.gpus * running.job.replicas
+        return replace(running.job, attained=Seconds(running.job.attained + (now - running.started) * gpus))
+
+    def _requeue(self, running: _Running, job: Job, now: float) -> None:
+        progress = self._progress[job.id]
+        done = max(0.0, now - running.started - self._timing.restart)
+        progress.left -= done
+        progress.waiting_since = now
+        self._vacate(running)
+        self._queue.add(job, Seconds(now))
+        self._tally.preemptions += 1

@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A day on a small shared cluster, made up by a seeded generator, so that anyone can try a simulation without data.
+
+The mix follows what public traces have in common: most jobs are small, many take only a share of a GPU, durations have
+a long tail, and people submit by day.
+"""
+
+from collections.abc import Iterator
+from math import cos, pi
+from random import Random
+
+from cotenant.core.model import Demand, Job
+from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
+from cotenant.sim.arrivals import Arrival
+
+JOBS = 600
+_DAY = 86_400
+_SEED = 20230701
+_MEDIAN_S, _SPREAD = 3_000, 1.4
+"""of the log-normal durations"""
+_LONGEST_S = 2 * _DAY
+
+_KINDS = {"share": 45, "one": 33, "two": 8, "four": 6, "eight": 5, "gang": 1, "cpu": 2}
+"""how many of a hundred jobs"""
+_GPUS = {"one": 1, "two": 2, "four": 4, "eight": 8, "gang": 8}
+_SHARES = (100, 200, 250, 300, 400, 500, 600, 800)
+_LARGE_CARDS = (("A100",), ("V100", "A100"))
+_WORKLOADS = ("resnet50", "vgg16", "squeezenet", "bert", "gpt2", "lstm", "neumf", "yolov3", "deepspeech2")
+
+
+def read() -> Iterator[Arrival]:
+    """The same jobs every time."""
+    random = Random(_SEED)
+    submitted = sorted(_time_of_day(random) for _ in range(JOBS))
+    for i, at in enumerate(submitted):
+        kind = random.choices(list(_KINDS), list(_KINDS.values()))[0]
+        job = Job(
+            id=f"demo-{i:03}",
+            demand=_demand(random, kind),
+            replicas=2 if kind == "gang" else 1,
+            submitted=Seconds(at),
+            workload=None if kind == "cpu" else random.choice(_WORKLOADS),
+        )
+        lasts = _MEDIAN_S * random.lognormvariate(0, _SPREAD)
+        yield Arrival(job, Seconds(round(min(max(lasts, 60), _LONGEST_S), 1)))
+
+
+def _time_of_day(random: Random) -> float:
+    """A second of the day; at noon three times as likely as at midnight."""
+    while True:
+        at = random.random() * _DAY
+        if random.random() * 3 < 2 - cos(2 * pi * at / _DAY):
+            return round(at, 1)
+
+
+def _demand(random: Random, kind: str) -> Demand:
+    if kind == "cpu":
+        return Demand(gpus=0, compute=MilliGpu(0), cpu=MilliCpu(8_000), host_memory=MiB(32 * 1024))
+    if kind == "share":
+        share = random.choice(_SHARES)
+        memory = max(1024, share * 14 // 1024 * 1024)  # about its share of a 16 GiB card
+        return Demand(
+            compute=MilliGpu(share),
+            memory=MiB(memory),
+            cpu=MilliCpu(random.choice((1_000, 2_000, 4_000))),
+            host_memory=MiB(8 * 1024),
+        )
+    gpus = _GPUS[kind]
+    large = random.random() < 0.25
+    return Demand(
+        gpus=gpus,
+        memory=MiB(1024 * (random.choice((20, 24, 30)) if large else random.choice((8, 12, 15)))),
+        use_types=random.choice(_LARGE_CARDS) if large else (),
+        cpu=MilliCpu(gpus * random.choice((4_000, 6_000, 8_000))),
+        host_memory=MiB(gpus * 32 * 1024),
+    )
