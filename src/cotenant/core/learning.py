@@ -8,9 +8,9 @@ A policy stays a value: when enough new jobs have been seen, a new one is built 
 from collections import Counter
 from collections.abc import Iterable
 
-from cotenant.core.mix import Inventory, Spec, spec_of
+from cotenant.core.mix import Inventory, Knowledge, Spec, spec_of
 from cotenant.core.model import Demand
-from cotenant.core.policies import Knowledge, build_policy
+from cotenant.core.policies import build_policy
 from cotenant.core.ranking import Policy, Ranker
 
 GROWTH = 1.15

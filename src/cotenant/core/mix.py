@@ -4,6 +4,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cotenant.core.model import Card, Demand, Machine
@@ -40,6 +41,14 @@ class MachineKind(NamedTuple):
 
 Inventory = Mapping[MachineKind, int]
 """how many machines of each kind there are"""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What some policies are built from: the mix of demands and the machines there are."""
+
+    mix: Mix = field(default_factory=dict)
+    inventory: Inventory = field(default_factory=dict)
 
 
 def spec_of(demand: Demand) -> Spec:

@@ -98,7 +98,7 @@ class Demand:
     host_memory: MiB = MiB(0)
     containers: tuple[Container, ...] = ()
     """a pod whose containers ask for different things; then `gpus`, `memory` and `compute` above are not used"""
-    plain: bool = field(init=False, repr=False, compare=False)
+    plain: bool = field(default=False, init=False, repr=False, compare=False)
     """whether only amounts and card types matter, which is nearly always and can be answered faster"""
 
     def __post_init__(self) -> None:

@@ -7,23 +7,15 @@ the first and breaks ties by the second.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cotenant.core import fgd, fragmentation, scores
-from cotenant.core.mix import Inventory, Mix
+from cotenant.core.mix import Knowledge
 from cotenant.core.model import Job
 from cotenant.core.potential import gradient
 from cotenant.core.ranking import Policy, QueueOrder
 from cotenant.core.scores import Order
 from cotenant.core.units import Seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Knowledge:
-    """What some policies are built from: the mix of demands and the machines there are."""
-
-    mix: Mix = field(default_factory=dict)
-    inventory: Inventory = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +102,13 @@ def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo")
         nodes=node_orders,
         gpus=node_orders if alone else tuple(order for one in gpus for order in one.gpus),
         random=spec == "random",
+        known=known,
     )
+
+
+def queue_name(policy: Policy) -> str:
+    """The name of a policy's queue order."""
+    return next(name for name, order in QUEUES.items() if order is policy.queue)
 
 
 def _orders(part: str, known: Knowledge) -> list[Orders]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.filters import CHECKS, Check, eligible_gpus, gpu_compute, plain_text
 from cotenant.core.ladder import Ladder, Score
+from cotenant.core.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
 from cotenant.core.scores import Order
 from cotenant.core.slots import candidate_slots, refusal
@@ -44,6 +45,8 @@ class Policy:
     checks: tuple[Check, ...] = CHECKS
     random: bool = False
     """nodes and GPUs that fit are drawn by lot"""
+    known: Knowledge = Knowledge()
+    """what it was built from, so that a decision can be written down whole"""
 
 
 class Fit(NamedTuple):

@@ -6,19 +6,20 @@ The protocol of FGD's evaluation (USENIX ATC 2023): what share of all GPUs is al
 against the load that has arrived.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import place_together
+from cotenant.core.deciding import Decision, place_together
 from cotenant.core.learning import Learner
-from cotenant.core.mix import inventory_of, mix_of
-from cotenant.core.model import Demand, Job, Machine
-from cotenant.core.policies import Knowledge, build_policy
-from cotenant.core.ranking import Ranker
+from cotenant.core.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.model import Job, Machine
+from cotenant.core.policies import build_policy
+from cotenant.core.ranking import Policy, Ranker
+from cotenant.errors import InputError
 from cotenant.sim.metrics import Floats, FragmentationMeter, GpuRows
 from cotenant.sim.results import HeatMap, RunResult
 
@@ -34,19 +35,24 @@ class Order:
     node_ranks: Sequence[int]
 
 
-def shuffled(demands: Sequence[Demand], machines: Sequence[Machine], seed: int, load: float) -> Order:
+def asked_milli_gpu(job: Job) -> int:
+    """What a job and its replicas ask in all."""
+    return job.demand.gpus * job.demand.compute * job.replicas
+
+
+def shuffled(jobs: Sequence[Job], machines: Sequence[Machine], seed: int, load: float) -> Order:
     """All jobs in random order, then repeated or thinned by lot until they ask `load` times the cluster's GPUs."""
     random = Random(seed)
-    arrivals = list(range(len(demands)))
+    arrivals = list(range(len(jobs)))
     random.shuffle(arrivals)
-    asked = [demand.gpus * demand.compute for demand in demands]
+    asked = [asked_milli_gpu(job) for job in jobs]
     total, target = sum(asked), load * sum(len(machine.gpus) for machine in machines) * 1000
     if not total:
-        raise ValueError("no job of this trace asks for a GPU")
+        raise InputError("no job of this trace asks for a share of GPU compute; fill mode needs some")
     while total > target and len(arrivals) > 1:
         total -= asked[arrivals.pop(random.randrange(len(arrivals)))]
     while total < target:
-        again = random.randrange(len(demands))
+        again = random.randrange(len(jobs))
         arrivals.append(again)
         total += asked[again]
     ranks = list(range(len(machines)))
@@ -58,6 +64,10 @@ def ranked(machines: Sequence[Machine], ranks: Sequence[int]) -> list[Machine]:
     """The machines renamed so that name order, which breaks ties, is the order of the ranks."""
     by_name = sorted(machines, key=lambda machine: machine.name)
     return [replace(one, name=f"{rank:06d}-{one.name}") for one, rank in zip(by_name, ranks, strict=True)]
+
+
+Watch = Callable[[Job, Cluster, Policy, Decision | None], None]
+"""told of each decision: the job, the cluster before it, the policy, and what was decided"""
 
 
 @dataclass(slots=True)
@@ -72,16 +82,16 @@ class Filled:
 
 
 def replay(
-    demands: Sequence[Demand],
+    jobs: Sequence[Job],
     machines: Sequence[Machine],
     order: Order,
     policy: str,
     seed: int,
-    heat: "FillHeat | None" = None,
+    watch: Watch | None = None,
 ) -> Filled:
-    """One policy on one order of arrivals, with every metric after every event."""
+    """One policy on one order of arrivals, with every metric after every event; `watch` sees each decision."""
     cluster = Cluster.of(ranked(machines, order.node_ranks))
-    mix, inventory = mix_of(demands), inventory_of(machines)
+    mix, inventory = mix_of(job.demand for job in jobs), inventory_of(machines)
     learner = Learner(policy.removesuffix(ONLINE), inventory) if policy.endswith(ONLINE) else None
     ranker = learner.ranker if learner else Ranker(build_policy(policy, Knowledge(mix, inventory)), remember=4096)
     meter, draw = FragmentationMeter(mix, cluster), Random(seed).randrange
@@ -89,22 +99,22 @@ def replay(
     arrived = allocated = 0
     fragmented, idle = meter.read()
     for turn, position in enumerate(order.arrivals):
-        demand = demands[position]
-        if learner is not None and learner.observe(demand):
+        job = jobs[position]
+        if turn >= len(jobs):  # drawn a second time: a job of its own
+            job = replace(job, id=f"{job.id}@{turn}")
+        if learner is not None and learner.observe(job.demand):
             ranker = learner.ranker
-        arrived += demand.gpus * demand.compute
-        decision = place_together(ranker, Job(id=str(turn), demand=demand), cluster, draw)
+        arrived += asked_milli_gpu(job)
+        decision = place_together(ranker, job, cluster, draw)
+        if watch is not None:
+            watch(job, cluster, ranker.policy, decision)
         if decision is not None:
             cluster = decision.cluster
-            node = decision.placements[0].slot.node
-            meter.update(cluster.index[node], cluster.node(node))
-            allocated += demand.gpus * demand.compute
+            for node in {placement.slot.node for placement in decision.placements}:
+                meter.update(cluster.index[node], cluster.node(node))
+            allocated += asked_milli_gpu(job)
             filled.placed += 1
             fragmented, idle = meter.read()
-            if heat is not None:
-                heat.took(decision.placements[0].slot.node, decision.placements[0].slot.gpus, demand.compute)
-        if heat is not None:
-            heat.arrived(arrived)
         filled.arrived.append(arrived)
         filled.allocated.append(allocated)
         # the published program writes these with two digits, and averages what it wrote
@@ -121,14 +131,15 @@ class FillHeat:
         self._rows = GpuRows(cluster)
         self._used: Floats = np.zeros(self._rows.rows)
         self._total = sum(len(machine.gpus) for machine in machines)
+        self._arrived = 0
         self._columns: list[float] = []
         self._snapshots: list[list[float]] = []
 
-    def took(self, node: str, gpus: tuple[int, ...], compute: int) -> None:
-        self._rows.add(self._used, node, gpus, compute)
-
-    def arrived(self, milli_gpu: int) -> None:
-        percent = milli_gpu / self._total / 10
+    def watch(self, job: Job, _cluster: Cluster, _policy: Policy, decision: Decision | None) -> None:
+        for placement in decision.placements if decision is not None else ():
+            self._rows.add(self._used, placement.slot.node, placement.slot.gpus, job.demand.compute)
+        self._arrived += asked_milli_gpu(job)
+        percent = self._arrived / self._total / 10
         if not self._columns or percent >= self._columns[-1] + 1:
             self._columns.append(float(int(percent)))
             self._snapshots.append((100 * self._used / self._rows.capacity).round(1).tolist())
@@ -158,11 +169,23 @@ def discretise(filled: Filled, gpus: int) -> dict[str, list[float]]:
 
 
 def run(
-    demands: Sequence[Demand], machines: Sequence[Machine], order: Order, policy: str, seed: int, heat: bool = True
+    jobs: Sequence[Job],
+    machines: Sequence[Machine],
+    order: Order,
+    policy: str,
+    seed: int,
+    watches: Sequence[Watch] = (),
+    heat: bool = True,
 ) -> RunResult:
     """One policy on one seed, as a result to report."""
     drawn = FillHeat(machines, order) if heat else None
-    filled = replay(demands, machines, order, policy, seed, drawn)
+    told = [*watches, *([drawn.watch] if drawn is not None else [])]
+
+    def watch(job: Job, cluster: Cluster, used: Policy, decision: Decision | None) -> None:
+        for one in told:
+            one(job, cluster, used, decision)
+
+    filled = replay(jobs, machines, order, policy, seed, watch if told else None)
     series = discretise(filled, sum(len(machine.gpus) for machine in machines))
     summary = {
         "allocated": series["allocated"][-1],

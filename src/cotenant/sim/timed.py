@@ -7,7 +7,7 @@ cluster, calls `decide` and acts on its placements by scheduling a finish; it de
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from random import Random
@@ -15,16 +15,16 @@ from random import Random
 import numpy as np
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Queue, decide, place_together
+from cotenant.core.deciding import Decision, Queue, decide, place_together
 from cotenant.core.learning import Learner
-from cotenant.core.mix import Mix, inventory_of
+from cotenant.core.mix import Knowledge, Mix, inventory_of
 from cotenant.core.model import Demand, Job, Machine, Placement
-from cotenant.core.policies import PREEMPTIVE, Knowledge, build_policy
+from cotenant.core.policies import PREEMPTIVE, build_policy
 from cotenant.core.preemption import make_way
 from cotenant.core.ranking import Ranker
 from cotenant.core.units import Seconds
 from cotenant.sim.arrivals import Arrival
-from cotenant.sim.fill import ONLINE
+from cotenant.sim.fill import ONLINE, Watch
 from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles
 from cotenant.sim.results import HeatMap, RunResult
 
@@ -80,8 +80,17 @@ class _Tally:
 class TimedRun:
     """One policy on one trace. `run` consumes the arrivals once; nothing is kept of jobs that have finished."""
 
-    def __init__(self, machines: Iterable[Machine], policy: str, mix: Mix, seed: int, timing: Timing) -> None:
+    def __init__(
+        self,
+        machines: Iterable[Machine],
+        policy: str,
+        mix: Mix,
+        seed: int,
+        timing: Timing,
+        watches: Sequence[Watch] = (),
+    ) -> None:
         machines = list(machines)
+        self._watches = watches
         self._timing = timing
         self._empty = self._cluster = Cluster.of(machines)
         inventory = inventory_of(machines)
@@ -190,12 +199,25 @@ class TimedRun:
         decision = decide(
             self._ranker.policy, waiting, self._cluster, Seconds(now), ranker=self._ranker, draw=self._draw
         )
-        self._cluster = decision.cluster
         by_job: dict[str, list[Placement]] = {}
         for placement in decision.placements:
             by_job.setdefault(placement.job.id, []).append(placement)
+        if self._watches:
+            self._tell(by_job)
+        self._cluster = decision.cluster
         for placements in by_job.values():
             self._start_job(tuple(placements), now)
+
+    def _tell(self, by_job: dict[str, list[Placement]]) -> None:
+        """Each decision of the pass, with the cluster as the one before it left it."""
+        cluster = self._cluster
+        for placements in by_job.values():
+            after = cluster
+            for placement in placements:
+                after = after.place(placement)
+            for watch in self._watches:
+                watch(placements[0].job, cluster, self._ranker.policy, Decision(tuple(placements), after))
+            cluster = after
 
     def _start_job(self, placements: tuple[Placement, ...], now: float) -> None:
         job = placements[0].job

@@ -1,0 +1,200 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant simulate`: policies on traces, with a table in the terminal and a report in a folder."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cotenant.core.policies import ORDERS, QUEUES
+from cotenant.core.units import Seconds
+from cotenant.errors import InputError
+
+if TYPE_CHECKING:
+    from cotenant.sim.experiment import Plan, Run
+    from cotenant.sim.results import Results
+
+MOST_SEEDS = 10_000
+
+EPILOG = """\b
+Examples:
+  cotenant simulate --policy bestfit,fgd,fragmentation --out report
+  cotenant simulate --trace openb:default --order published --policy fgd --seeds 42-51
+  cotenant simulate --trace jobs.csv --nodes 4x8:A100:80GiB --mode timed --queue sjf --estimates oracle
+"""
+
+
+def policies(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
+    """`A,B` as a tuple without repetitions."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    """`42-51,60` as numbers."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"--seeds {text}: expected whole numbers and ranges, for example 42-51 or 1,2,7")
+        low, high = int(first), int(last or first)
+        if high < low or high - low + len(found) >= MOST_SEEDS:
+            raise InputError(f"--seeds {text}: expected a rising range of at most {MOST_SEEDS} seeds")
+        found.update(dict.fromkeys(range(low, high + 1)))
+    return tuple(found)
+
+
+@click.command(epilog=EPILOG)
+@click.option("--trace", default="demo", show_default=True, metavar="PATH|NAME", help="Jobs: a CSV file, or a name such as demo, openb:default, philly.")
+@click.option("--nodes", metavar="PATH|NAME|SPEC", help="Machines: a file, a name (demo, openb), or a spec such as 16x8:V100:32GiB. Default: what suits the trace.")
+@click.option("--policy", "policy_names", default="bestfit,fgd,fragmentation", show_default=True, metavar="A,B,…", callback=policies, help=f"Policies to compare: {', '.join(ORDERS)}; A/B orders nodes by A and GPUs by B; A+B breaks ties of A by B; A@online learns the mix from the jobs seen.")
+@click.option("--seeds", "seed_numbers", default="42", show_default=True, metavar="42-51", callback=seeds, help="Seeds of the order of arrivals and of nodes.")
+@click.option("--mode", type=click.Choice(["fill", "timed"]), default="fill", show_default=True, help="fill: jobs arrive until the cluster is full. timed: jobs arrive, wait, run and finish.")
+@click.option("--queue", type=click.Choice(list(QUEUES)), default="fifo", show_default=True, help="timed: whose turn it is. srpt and las set running jobs aside.")
+@click.option("--order", type=click.Choice(["own", "published"]), default="own", show_default=True, help="fill: our own shuffle, or the published orders of FGD's evaluation.")
+@click.option("--load", type=click.FloatRange(0.01, 100), default=1.3, show_default=True, help="fill: how much arrives, in multiples of the cluster's GPUs.")
+@click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs.")
+@click.option("--compress", type=click.FloatRange(1e-6, 1e9), default=1.0, show_default=True, help="timed: arrivals come so many times as fast.")
+@click.option("--estimates", default="none", show_default=True, metavar="none|oracle|noisy:SIGMA", help="timed: what the queue is told of durations.")
+@click.option("--round", "round_seconds", type=click.FloatRange(0.001), default=300.0, show_default=True, help="timed: seconds between rounds in which jobs may be set aside.")
+@click.option("--restart", type=click.FloatRange(0), default=30.0, show_default=True, help="timed: seconds of work lost when a job is set aside.")
+@click.option("--record", default="", metavar="JOB,…", help="Write the decisions about these jobs into the folder, for `cotenant why`.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Folder for results.json, summary.csv, series.csv and report.html.")
+@click.option("--processes", type=click.IntRange(1, 1024), default=lambda: os.cpu_count() or 1, show_default="one per core")
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def simulate(
+    trace: str,
+    nodes: str | None,
+    policy_names: tuple[str, ...],
+    seed_numbers: tuple[int, ...],
+    mode: str,
+    queue: str,
+    order: str,
+    load: float,
+    limit: int | None,
+    compress: float,
+    estimates: str,
+    round_seconds: float,
+    restart: float,
+    record: str,
+    out: Path | None,
+    processes: int,
+    output: str,
+) -> None:
+    """Runs scheduling policies on a trace of jobs, in simulated time."""
+    from cotenant.sim import experiment
+    from cotenant.sim.timed import Timing
+
+    if record and out is None:
+        raise InputError("--record needs --out, the folder to write the decisions into")
+    if not policy_names:
+        raise InputError(f"--policy is empty; there are: {', '.join(sorted(ORDERS))}")
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: not a folder")
+    plan = experiment.Plan(
+        trace=trace,
+        nodes=nodes or default_nodes(trace),
+        policies=policy_names,
+        seeds=seed_numbers,
+        mode=mode,
+        load=load,
+        published_order=order == "published",
+        limit=limit,
+        compress=compress,
+        estimates=estimates,
+        timing=Timing(queue=queue, round=Seconds(round_seconds), restart=Seconds(restart)),
+        data=data_folder(),
+        record=frozenset(name.strip() for name in record.split(",") if name.strip()),
+    )
+    experiment.check(plan)
+    runs, interrupted = _run(plan, processes)
+    command = shlex.join(["cotenant", *sys.argv[1:]])
+    results = experiment.results_of(plan, command, [run.result for run in runs])
+    if out is not None and runs:
+        _write(results, runs, out)
+    _show(results, output)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def data_folder() -> Path | None:
+    """The folder of public traces, where one is set."""
+    named = os.environ.get("COTENANT_DATA")
+    return Path(named) if named else None
+
+
+def default_nodes(trace: str) -> str:
+    """A cluster that suits the trace: its own where it has one, else 16 nodes of 8 GPUs."""
+    family = trace.partition(":")[0]
+    return family if family in ("demo", "openb") else "16x8"
+
+
+def _run(plan: "Plan", processes: int) -> "tuple[list[Run], bool]":
+    """All runs, with progress; what was finished before an interrupt is kept."""
+    from cotenant.sim.experiment import run_all
+
+    runs: list[Run] = []
+    with _progress(len(plan.policies) * len(plan.seeds)) as advance:
+
+        def finished(run: "Run") -> None:
+            runs.append(run)
+            advance(f"{run.result.policy}, seed {run.result.seed}")
+
+        try:
+            run_all(plan, processes, finished)
+        except KeyboardInterrupt:
+            return runs, True
+    return runs, False
+
+
+@contextmanager
+def _progress(total: int) -> "Iterator[Callable[[str], None]]":
+    """A bar on standard error where someone is looking."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda what: bar.update(task, advance=1, description=what)
+
+
+def _write(results: "Results", runs: "list[Run]", out: Path) -> None:
+    from cotenant.sim.report import write
+    from cotenant.sim.report.files import replace_files
+    from cotenant.wire.decision import encode
+
+    write(results, out)
+    decisions = {
+        f"decision-{_file_name(run.result.policy)}-{run.result.seed}-{_file_name(one.job.id)}.json": encode(one)
+        for run in runs
+        for one in run.decisions
+    }
+    if decisions:
+        replace_files(out, decisions)
+
+
+def _file_name(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "+@_." else "_" for letter in text)[:100]
+
+
+def _show(results: "Results", output: str) -> None:
+    if output == "json":
+        import msgspec
+
+        click.echo(msgspec.json.encode(results, order="deterministic").decode())
+        return
+    from rich.console import Console
+
+    from cotenant.sim.report import table
+
+    if results.runs:
+        Console().print(table(results))
+    if not results.complete:
+        click.echo(f"incomplete: {len(results.runs)} runs had finished", err=True)

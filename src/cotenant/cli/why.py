@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant why`: why a job was put where it is, or why it waits, in numbers."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cotenant.errors import InputError
+
+if TYPE_CHECKING:
+    from cotenant.core.model import Slot
+    from cotenant.core.ranking import Ranking
+
+MOST_BYTES = 512 * 1024 * 1024
+
+EPILOG = """\b
+Example:
+  cotenant simulate --policy fgd --record job-17 --out report
+  cotenant why --decision report/decision-fgd-42-job_17.json
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--decision", type=click.Path(path_type=Path), required=True, metavar="FILE", help="A recorded decision.")
+@click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="table: how many nodes to show.")
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def why(decision: Path, most: int, output: str) -> None:
+    """Replays a recorded decision with every node's score or reason."""
+    from cotenant.core.deciding import place_together, rank
+    from cotenant.core.ranking import Ranker
+    from cotenant.wire.decision import decode
+
+    recorded = decode(_read(decision), str(decision))
+    policy, cluster = recorded.build_policy(), recorded.cluster()
+    ranking = rank(policy, recorded.job, cluster)
+    placed = place_together(Ranker(policy), recorded.job, cluster)
+    slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
+    same = slots == recorded.slots or (policy.random and bool(slots) == bool(recorded.slots))
+    if output == "json":
+        _print_json(recorded.job.id, policy.name, ranking, slots, same)
+    else:
+        _print_table(recorded.job.id, policy.name, ranking, slots, most)
+    if not same:
+        chosen = ", ".join(f"{slot.node}/{list(slot.gpus)}" for slot in recorded.slots) or "nowhere"
+        raise InputError(f"{decision}: the replay differs from what was recorded ({chosen}); was the file edited?")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path}: larger than {MOST_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _print_table(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]", most: int) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    where = ", ".join(f"{slot.node} GPU {' '.join(map(str, slot.gpus)) or 'none'}" for slot in slots)
+    console.print(escape(f"{job} under {policy}: {where or 'fits nowhere'}"), highlight=False)
+    if ranking.fits:
+        fits = Table("rank", "node", "GPUs", "score")
+        for place, fit in enumerate(ranking.fits[:most], 1):
+            score = " ".join(f"{part:g}" for part in fit.score)
+            fits.add_row(str(place), escape(fit.slot.node), " ".join(map(str, fit.slot.gpus)), score)
+        console.print(fits)
+        if len(ranking.fits) > most:
+            console.print(f"and {len(ranking.fits) - most} more nodes that fit (--most {len(ranking.fits)} shows all)")
+    if ranking.reasons:
+        refused = Table("nodes", "why not", "for example")
+        texts = Counter(reason.text for reason in ranking.reasons.values())
+        for text, count in texts.most_common():
+            node, reason = next((node, why) for node, why in ranking.reasons.items() if why.text == text)
+            refused.add_row(str(count), escape(str(reason)), escape(node))
+        console.print(refused)
+
+
+def _print_json(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]", same: bool) -> None:
+    import msgspec
+
+    answer = {
+        "job": job,
+        "policy": policy,
+        "slots": [{"node": slot.node, "gpus": slot.gpus} for slot in slots],
+        "as_recorded": same,
+        "fits": [{"node": fit.slot.node, "gpus": fit.slot.gpus, "score": fit.score} for fit in ranking.fits],
+        "reasons": {
+            node: {"check": why.check, "text": str(why), "needed": why.needed, "available": why.available}
+            for node, why in sorted(ranking.reasons.items())
+        },
+    }
+    click.echo(msgspec.json.encode(answer).decode())

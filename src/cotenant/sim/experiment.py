@@ -1,0 +1,241 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Several policies on several seeds, side by side in processes: one plan in, one `Results` out."""
+
+import gzip
+import json
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.deciding import Decision
+from cotenant.core.mix import Mix, mix_of
+from cotenant.core.model import Job, Machine
+from cotenant.core.policies import QUEUES, build_policy
+from cotenant.core.ranking import Policy
+from cotenant.core.units import Seconds
+from cotenant.errors import InputError
+from cotenant.sim import fill
+from cotenant.sim.arrivals import Arrival, Trace
+from cotenant.sim.clusters import open_cluster
+from cotenant.sim.results import Results, RunResult
+from cotenant.sim.timed import TimedRun, Timing
+from cotenant.sim.traces.registry import open_trace
+from cotenant.wire.decision import RecordedDecision, record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to simulate, in the user's words; checked by `check` before anything runs."""
+
+    trace: str
+    nodes: str
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    mode: str = "fill"
+    load: float = 1.3
+    """fill: GPU capacity asked for in all"""
+    published_order: bool = False
+    """fill: the exact arrival orders of FGD's evaluation, from the data folder"""
+    limit: int | None = None
+    """only the first so many jobs of the trace"""
+    compress: float = 1.0
+    """timed: arrivals come so many times as fast"""
+    estimates: str = "none"
+    """timed: what the queue believes of durations: none, oracle, or noisy:SIGMA (log-normal error)"""
+    timing: Timing = Timing()
+    data: Path | None = None
+    record: frozenset[str] = frozenset()
+    """ids of jobs whose decision is recorded"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One (policy, seed) that has finished."""
+
+    result: RunResult
+    decisions: tuple[RecordedDecision, ...]
+
+
+def check(plan: Plan) -> None:
+    """Everything that can be refused before the first run is."""
+    for policy in plan.policies:
+        try:
+            build_policy(policy.removesuffix(fill.ONLINE))
+        except ValueError as error:
+            raise InputError(str(error)) from None
+    if plan.timing.queue not in QUEUES:
+        raise InputError(f"unknown queue order {plan.timing.queue!r}; there are: {', '.join(QUEUES)}")
+    if plan.mode == "timed" and plan.timing.queue in ("sjf", "srpt") and plan.estimates == "none":
+        raise InputError(
+            f"queue order {plan.timing.queue} needs durations: give --estimates oracle (exact) or noisy:0.5 (with error)"
+        )
+    _estimator(plan, 0)
+    machines = _machines(plan)
+    first = next(_arrivals(plan, _trace(plan)), None)
+    if first is None:
+        raise InputError(f"trace {plan.trace} has no jobs")
+    if plan.mode == "timed" and first.duration is None:
+        raise InputError(f"trace {plan.trace} has no durations, which timed mode needs; use --mode fill")
+    if plan.published_order:
+        for seed in plan.seeds:
+            _published(plan, seed, len(machines))
+
+
+def run_all(plan: Plan, processes: int, finished: Callable[[Run], None]) -> None:
+    """Runs every policy on every seed; `finished` is told of each as it ends, in no particular order."""
+    tasks = [(plan, policy, seed) for seed in plan.seeds for policy in plan.policies]
+    if processes == 1 or len(tasks) == 1:
+        for task in tasks:
+            finished(run_one(*task))
+        return
+    pool = ProcessPoolExecutor(min(processes, len(tasks)), initializer=_leave_interrupts_to_parent)
+    try:
+        pending: set[Future[Run]] = {pool.submit(run_one, *task) for task in tasks}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                finished(future.result())
+    except BaseException:
+        _stop(pool)
+        raise
+    pool.shutdown()
+
+
+def results_of(plan: Plan, command: str, runs: list[RunResult]) -> Results:
+    """The finished runs in the order asked for."""
+    machines = _machines(plan)
+    place = {policy: i for i, policy in enumerate(plan.policies)}
+    return Results(
+        command=command,
+        mode=plan.mode,
+        trace=_trace(plan).name,
+        nodes=len(machines),
+        gpus=sum(len(machine.gpus) for machine in machines),
+        runs=sorted(runs, key=lambda run: (place[run.policy], run.seed)),
+        complete=len(runs) == len(plan.policies) * len(plan.seeds),
+    )
+
+
+def run_one(plan: Plan, policy: str, seed: int) -> Run:
+    """One policy on one seed, in this process."""
+    machines = _machines(plan)
+    recorder = _Recorder(plan.record)
+    watches = [recorder.watch] if plan.record else []
+    if plan.mode == "timed":
+        ranks = list(range(len(machines)))
+        Random(seed).shuffle(ranks)
+        timed = TimedRun(fill.ranked(machines, ranks), policy, _mix(plan), seed, plan.timing, watches)
+        timed.run(_with_estimates(plan, seed, _arrivals(plan, _trace(plan))))
+        return Run(timed.result(policy, seed), tuple(recorder.decisions))
+    jobs = _jobs(plan)
+    order = _published(plan, seed, len(machines)) if plan.published_order else fill.shuffled(jobs, machines, seed, plan.load)
+    return Run(fill.run(jobs, machines, order, policy, seed, watches), tuple(recorder.decisions))
+
+
+class _Recorder:
+    """Writes down the decisions about the jobs that were asked for."""
+
+    def __init__(self, wanted: frozenset[str]) -> None:
+        self._wanted = wanted
+        self.decisions: list[RecordedDecision] = []
+
+    def watch(self, job: Job, cluster: Cluster, policy: Policy, decision: Decision | None) -> None:
+        if job.id in self._wanted:
+            slots = tuple(placement.slot for placement in decision.placements) if decision is not None else ()
+            self.decisions.append(record(policy, job, cluster, job.submitted, slots))
+
+
+def _leave_interrupts_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    workers = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.terminate()
+
+
+@lru_cache(maxsize=1)
+def _machines(plan: Plan) -> tuple[Machine, ...]:
+    return open_cluster(plan.nodes, data=plan.data)
+
+
+@lru_cache(maxsize=1)
+def _trace(plan: Plan) -> Trace:
+    most = max((len(machine.gpus) for machine in _machines(plan)), default=8)
+    return open_trace(plan.trace, data=plan.data, gpus_per_node=max(1, most))
+
+
+@lru_cache(maxsize=1)
+def _jobs(plan: Plan) -> tuple[Job, ...]:
+    return tuple(arrival.job for arrival in islice(_trace(plan).read(), plan.limit))
+
+
+@lru_cache(maxsize=1)
+def _mix(plan: Plan) -> Mix:
+    return mix_of(arrival.job.demand for arrival in islice(_trace(plan).read(), plan.limit))
+
+
+def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
+    """Arrivals by submission time, held in memory only where the trace is not in order."""
+    arrivals = islice(trace.read(), plan.limit)
+    if not trace.in_order:
+        arrivals = iter(sorted(arrivals, key=lambda arrival: (arrival.job.submitted, arrival.job.id)))
+    if plan.compress == 1.0:
+        return arrivals
+    return (
+        Arrival(replace(one.job, submitted=Seconds(one.job.submitted / plan.compress)), one.duration) for one in arrivals
+    )
+
+
+def _with_estimates(plan: Plan, seed: int, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+    estimate = _estimator(plan, seed)
+    if estimate is None:
+        return arrivals
+    return (
+        Arrival(replace(one.job, estimate=Seconds(estimate(float(one.duration or 0.0)))), one.duration)
+        for one in arrivals
+    )
+
+
+def _estimator(plan: Plan, seed: int) -> Callable[[float], float] | None:
+    """From the truth to what the queue is told of it."""
+    kind, _, sigma = plan.estimates.partition(":")
+    if plan.estimates == "none":
+        return None
+    if plan.estimates == "oracle":
+        return lambda duration: duration
+    try:
+        spread = float(sigma) if kind == "noisy" else -1.0
+    except ValueError:
+        spread = -1.0
+    if not 0 <= spread <= 10:
+        raise InputError(f"--estimates {plan.estimates}: expected none, oracle, or noisy:SIGMA with SIGMA from 0 to 10")
+    random = Random(seed)
+    return lambda duration: duration * random.lognormvariate(0.0, spread)
+
+
+@lru_cache(maxsize=16)
+def _published(plan: Plan, seed: int, nodes: int) -> fill.Order:
+    """FGD's own arrival order for a trace and a seed (`fgd_replay` in the data folder)."""
+    name = (plan.trace.partition(":")[2] or "default") if plan.trace.split(":")[0] == "openb" else None
+    if name is None or plan.data is None:
+        raise InputError("--order published is for openb traces, with COTENANT_DATA set")
+    path = plan.data / "fgd_replay" / f"{name}.json.gz"
+    if not path.is_file():
+        raise InputError(f"{path}: no published order for this trace")
+    seeds = json.loads(gzip.decompress(path.read_bytes()))["seeds"]
+    if str(seed) not in seeds:
+        raise InputError(f"{path}: no published order for seed {seed}; there are {', '.join(sorted(seeds))}")
+    order = fill.Order(tuple(seeds[str(seed)]["order"]), tuple(seeds[str(seed)]["node_rank"]))
+    if len(order.node_ranks) != nodes:
+        raise InputError(f"--order published ranks {len(order.node_ranks)} nodes; use --nodes openb")
+    return order

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A decision as a file: the cluster, the job, the policy and what came of it, so that anyone can replay and question it.
+
+Version 1 is JSON with the core's own field names; fields at their defaults may be left out, unknown ones are refused.
+"""
+
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+
+import msgspec
+
+from cotenant.core.cluster import Cluster, Node
+from cotenant.core.mix import Knowledge, Spec, inventory_of
+from cotenant.core.model import Job, Machine, Slot, Tenant
+from cotenant.core.policies import build_policy, queue_name
+from cotenant.core.ranking import Policy
+from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
+from cotenant.errors import InputError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSpec:
+    """One kind of demand that the policy knew of, and how often it had been seen."""
+
+    seen: int
+    cpu: MilliCpu = MilliCpu(0)
+    compute: MilliGpu = MilliGpu(1000)
+    gpus: int = 1
+    types: tuple[str, ...] = ()
+    memory: MiB = MiB(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedNode:
+    """A machine and who was on it."""
+
+    machine: Machine
+    tenants: tuple[Tenant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedDecision:
+    """Everything that a policy was given, and the slots it chose (none: the job fitted nowhere)."""
+
+    version: int
+    policy: str
+    job: Job
+    nodes: tuple[RecordedNode, ...]
+    slots: tuple[Slot, ...]
+    queue: str = "fifo"
+    now: Seconds = Seconds(0.0)
+    mix: tuple[RecordedSpec, ...] = field(default=())
+
+    def cluster(self) -> Cluster:
+        return Cluster.of(Node.of(one.machine, one.tenants) for one in self.nodes)
+
+    def build_policy(self) -> Policy:
+        mix = {Spec(one.cpu, one.compute, one.gpus, one.types, one.memory): one.seen for one in self.mix}
+        known = Knowledge(mix, inventory_of(one.machine for one in self.nodes))
+        return build_policy(self.policy, known, self.queue)
+
+
+def record(policy: Policy, job: Job, cluster: Cluster, now: Seconds, slots: tuple[Slot, ...]) -> RecordedDecision:
+    """A decision, ready to be written."""
+    return RecordedDecision(
+        version=VERSION,
+        policy=policy.name,
+        queue=queue_name(policy),
+        job=job,
+        now=now,
+        nodes=tuple(RecordedNode(machine=node.machine, tenants=node.tenants) for node in cluster),
+        slots=slots,
+        mix=tuple(RecordedSpec(seen=seen, **spec._asdict()) for spec, seen in sorted(policy.known.mix.items())),
+    )
+
+
+def encode(decision: RecordedDecision) -> bytes:
+    """The file's content: indented JSON, defaults left out."""
+    return msgspec.json.format(msgspec.json.encode(_compact(decision), order="deterministic"), indent=1) + b"\n"
+
+
+def decode(content: bytes, where: str) -> RecordedDecision:
+    """The decision in that content; InputError with the place where it is wrong."""
+    try:
+        raw = msgspec.json.decode(content)
+        version = raw.get("version") if isinstance(raw, dict) else None
+        if version != VERSION:
+            raise InputError(f"{where}: not a recorded decision of version {VERSION} (its version is {version!r})")
+        decision = msgspec.convert(raw, RecordedDecision)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{where}: not a recorded decision: {error}") from None
+    unknown = _unknown(raw, msgspec.to_builtins(decision), "$")
+    if unknown is not None:
+        raise InputError(f"{where}: unknown field {unknown}")
+    _check(decision, where)
+    return decision
+
+
+def _check(decision: RecordedDecision, where: str) -> None:
+    """What types alone do not say."""
+    names = [one.machine.name for one in decision.nodes]
+    if len(set(names)) != len(names):
+        raise InputError(f"{where}: two nodes have the same name")
+    for one in decision.nodes:
+        count = len(one.machine.gpus)
+        links = one.machine.links
+        if links is not None and (len(links) != count or any(len(row) != count for row in links)):
+            raise InputError(f"{where}: node {one.machine.name}: links must be a {count} by {count} matrix")
+        if any(gpu.compute_scaling < 1 or gpu.memory < 0 or gpu.memory_scaling < 0 for gpu in one.machine.gpus):
+            raise InputError(f"{where}: node {one.machine.name}: a GPU has less than nothing to give")
+        if any(gpu not in range(count) for tenant in one.tenants for gpu in tenant.gpus):
+            raise InputError(f"{where}: node {one.machine.name}: a tenant is on a GPU that is not there")
+    try:
+        decision.build_policy()
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _compact(value: object) -> object:
+    """Plain values for JSON, without fields that are at their defaults or derived."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            one.name: _compact(getattr(value, one.name))
+            for one in fields(value)
+            if one.init and not _is_default(one.default, one.default_factory, getattr(value, one.name))
+        }
+    if isinstance(value, list | tuple):
+        return [_compact(one) for one in value]
+    if isinstance(value, frozenset):
+        return sorted(_compact(one) for one in value)  # type: ignore[type-var]
+    return value
+
+
+def _is_default(default: object, factory: object, value: object) -> bool:
+    if default is not MISSING:
+        return value == default
+    return callable(factory) and value == factory()
+
+
+def _unknown(raw: object, known: object, path: str) -> str | None:
+    """The first key of `raw` that reading it did not understand."""
+    if isinstance(raw, dict) and isinstance(known, dict):
+        for key, value in raw.items():
+            if key not in known:
+                return f"{path}.{key}"
+            if (found := _unknown(value, known[key], f"{path}.{key}")) is not None:
+                return found
+    if isinstance(raw, list) and isinstance(known, list):
+        for i, (one, other) in enumerate(zip(raw, known, strict=False)):
+            if (found := _unknown(one, other, f"{path}[{i}]")) is not None:
+                return found
+    return None
