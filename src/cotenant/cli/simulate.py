@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 MOST_SEEDS = 10_000
 
+POLICY_GRAMMAR = (
+    "A/B orders nodes by A and GPUs by B; A+B breaks ties of A by B; A@online learns the mix from the jobs seen."
+)
+
 EPILOG = """\b
 Examples:
   cotenant simulate --policy bestfit,fgd,fragmentation --out report
@@ -50,22 +54,109 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
 
 
 @click.command(epilog=EPILOG)
-@click.option("--trace", default="demo", show_default=True, metavar="PATH|NAME", help="Jobs: a CSV file, or a name such as demo, openb:default, philly.")
-@click.option("--nodes", metavar="PATH|NAME|SPEC", help="Machines: a file, a name (demo, openb), or a spec such as 16x8:V100:32GiB. Default: what suits the trace.")
-@click.option("--policy", "policy_names", default="bestfit,fgd,fragmentation", show_default=True, metavar="A,B,…", callback=policies, help=f"Policies to compare: {', '.join(ORDERS)}; A/B orders nodes by A and GPUs by B; A+B breaks ties of A by B; A@online learns the mix from the jobs seen.")
-@click.option("--seeds", "seed_numbers", default="42", show_default=True, metavar="42-51", callback=seeds, help="Seeds of the order of arrivals and of nodes.")
-@click.option("--mode", type=click.Choice(["fill", "timed"]), default="fill", show_default=True, help="fill: jobs arrive until the cluster is full. timed: jobs arrive, wait, run and finish.")
-@click.option("--queue", type=click.Choice(list(QUEUES)), default="fifo", show_default=True, help="timed: whose turn it is. srpt and las set running jobs aside.")
-@click.option("--order", type=click.Choice(["own", "published"]), default="own", show_default=True, help="fill: our own shuffle, or the published orders of FGD's evaluation.")
-@click.option("--load", type=click.FloatRange(0.01, 100), default=1.3, show_default=True, help="fill: how much arrives, in multiples of the cluster's GPUs.")
+@click.option(
+    "--trace",
+    default="demo",
+    show_default=True,
+    metavar="PATH|NAME",
+    help="Jobs: a CSV file, or a name such as demo, openb:default, philly.",
+)
+@click.option(
+    "--nodes",
+    metavar="PATH|NAME|SPEC",
+    help="Machines: a file, a name (demo, openb), or a spec such as 16x8:V100:32GiB. Default: what suits the trace.",
+)
+@click.option(
+    "--policy",
+    "policy_names",
+    default="bestfit,fgd,fragmentation",
+    show_default=True,
+    metavar="A,B,…",
+    callback=policies,
+    help=f"Policies to compare: {', '.join(ORDERS)}. {POLICY_GRAMMAR}",
+)
+@click.option(
+    "--seeds",
+    "seed_numbers",
+    default="42",
+    show_default=True,
+    metavar="42-51",
+    callback=seeds,
+    help="Seeds of the order of arrivals and of nodes.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["fill", "timed"]),
+    default="fill",
+    show_default=True,
+    help="fill: jobs arrive until the cluster is full. timed: jobs arrive, wait, run and finish.",
+)
+@click.option(
+    "--queue",
+    type=click.Choice(list(QUEUES)),
+    default="fifo",
+    show_default=True,
+    help="timed: whose turn it is. srpt and las set running jobs aside.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["own", "published"]),
+    default="own",
+    show_default=True,
+    help="fill: our own shuffle, or the published orders of FGD's evaluation.",
+)
+@click.option(
+    "--load",
+    type=click.FloatRange(0.01, 100),
+    default=1.3,
+    show_default=True,
+    help="fill: how much arrives, in multiples of the cluster's GPUs.",
+)
 @click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs.")
-@click.option("--compress", type=click.FloatRange(1e-6, 1e9), default=1.0, show_default=True, help="timed: arrivals come so many times as fast.")
-@click.option("--estimates", default="none", show_default=True, metavar="none|oracle|noisy:SIGMA", help="timed: what the queue is told of durations.")
-@click.option("--round", "round_seconds", type=click.FloatRange(0.001), default=300.0, show_default=True, help="timed: seconds between rounds in which jobs may be set aside.")
-@click.option("--restart", type=click.FloatRange(0), default=30.0, show_default=True, help="timed: seconds of work lost when a job is set aside.")
-@click.option("--record", default="", metavar="JOB,…", help="Write the decisions about these jobs into the folder, for `cotenant why`.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Folder for results.json, summary.csv, series.csv and report.html.")
-@click.option("--processes", type=click.IntRange(1, 1024), default=lambda: os.cpu_count() or 1, show_default="one per core")
+@click.option(
+    "--compress",
+    type=click.FloatRange(1e-6, 1e9),
+    default=1.0,
+    show_default=True,
+    help="timed: arrivals come so many times as fast.",
+)
+@click.option(
+    "--estimates",
+    default="none",
+    show_default=True,
+    metavar="none|oracle|noisy:SIGMA",
+    help="timed: what the queue is told of durations.",
+)
+@click.option(
+    "--round",
+    "round_seconds",
+    type=click.FloatRange(0.001),
+    default=300.0,
+    show_default=True,
+    help="timed: seconds between rounds in which jobs may be set aside.",
+)
+@click.option(
+    "--restart",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="timed: seconds of work lost when a job is set aside.",
+)
+@click.option(
+    "--record",
+    default="",
+    metavar="JOB,…",
+    help="Write the decisions about these jobs into the folder, for `cotenant why`.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder for results.json, summary.csv, series.csv and report.html.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1, 1024), default=lambda: os.cpu_count() or 1, show_default="one per core"
+)
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def simulate(
     trace: str,
@@ -156,10 +247,24 @@ def _run(plan: "Plan", processes: int) -> "tuple[list[Run], bool]":
 def _progress(total: int) -> "Iterator[Callable[[str], None]]":
     """A bar on standard error where someone is looking."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("simulating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda what: bar.update(task, advance=1, description=what)

@@ -19,6 +19,7 @@ from cotenant.core.model import Claim, Demand, Gpus, Job, Machine, Placement, Sl
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 Versions = NDArray[np.int64]
+Amounts = NDArray[np.int32]
 Groups = Mapping[str, tuple[tuple[str, int], ...]]
 
 ROW = 128
@@ -135,7 +136,7 @@ def _distinct(
     machine: Machine, tenants: tuple[Tenant, ...], compute: list[int], memory: list[int], slots: list[int]
 ) -> Gpus:
     """One GPU of each kind. On machines with links, or with named groups about, every GPU is its own kind."""
-    if not machine.uniform or any([one.demand.grouped for one in tenants]):
+    if not machine.uniform or any(one.demand.grouped for one in tenants):
         return tuple(range(len(compute)))
     states = list(zip(compute, memory, slots, strict=True))
     # A dictionary keeps the last value of equal keys: built backwards, that is the first GPU.
@@ -150,8 +151,10 @@ class Cluster:
     names: tuple[str, ...]
     index: Mapping[str, int]
     rows: tuple[tuple[Node, ...], ...]
-    table: Versions
-    """two rows, one column per node: `versions` and `widest`; one array, because it is copied at every change"""
+    versions: Versions
+    """one number per node; the same number means the same value"""
+    widest: Amounts
+    """the most free milli-GPU on one GPU of each node: what asks for more need not be tried there"""
     groups: Groups
     """where the members of each affinity group sit: (node, how many of them)"""
 
@@ -164,8 +167,7 @@ class Cluster:
             raise ValueError("two nodes have the same name")
         known: dict[object, int] = {}
         versions = [
-            _next_version() if node.tenants else known.setdefault(node.machine.kind, _next_version())
-            for node in values
+            _next_version() if node.tenants else known.setdefault(node.machine.kind, _next_version()) for node in values
         ]
         groups: Groups = {}
         for node in values:
@@ -175,19 +177,10 @@ class Cluster:
             names,
             {name: i for i, name in enumerate(names)},
             tuple(tuple(values[i : i + ROW]) for i in range(0, len(values), ROW)),
-            np.array([versions, [node.widest for node in values]], dtype=np.int64),
+            np.array(versions, dtype=np.int64),
+            np.array([node.widest for node in values], dtype=np.int32),
             groups,
         )
-
-    @property
-    def versions(self) -> Versions:
-        """One number per node; the same number means the same value."""
-        return self.table[0]
-
-    @property
-    def widest(self) -> Versions:
-        """The most free milli-GPU on one GPU of each node: what asks for more need not be tried there."""
-        return self.table[1]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -235,10 +228,10 @@ class Cluster:
         r, c = divmod(i, ROW)
         row = self.rows[r]
         node = change(row[c])
-        table = self.table.copy()
-        table[:, i] = _next_version(), node.widest
+        versions, widest = self.versions.copy(), self.widest.copy()
+        versions[i], widest[i] = _next_version(), node.widest
         rows = (*self.rows[:r], (*row[:c], node, *row[c + 1 :]), *self.rows[r + 1 :])
-        return Cluster(self.names, self.index, rows, table, groups)
+        return Cluster(self.names, self.index, rows, versions, widest, groups)
 
     def _with_nodes(self, nodes: list[Node]) -> "Cluster":
         cluster = Cluster.of(nodes)

@@ -8,9 +8,9 @@ a remainder is the best price of what still fits into it. A remainder that no sh
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 STEP = 10
 """resolution in milli-GPU"""
@@ -25,24 +25,28 @@ def remainder_values(wanted: Mapping[int, int]) -> tuple[float, ...]:
 
     `wanted` counts GPUs by the size of share asked on them (1000: a whole one).
     """
-    sizes = np.array(sorted({-(-size // STEP) for size in wanted if 0 < size <= 1000}), dtype=np.int64)
-    if len(sizes) == 0:
-        return tuple(r / WHOLE for r in range(WHOLE + 1))
-    counts = np.zeros(len(sizes))
+    steps: dict[int, int] = {}
     for size, count in wanted.items():
         if 0 < size <= 1000:
-            counts[np.searchsorted(sizes, -(-size // STEP))] += count
-    best, _ = _best_fill(sizes, _dual_prices(sizes, counts))
-    values = [min(1.0, float(value)) for value in best]
-    values[WHOLE] = 1.0
-    return tuple(values)
+            steps[-(-size // STEP)] = steps.get(-(-size // STEP), 0) + count
+    return _values(tuple(sorted(steps.items())))
 
 
-def _dual_prices(sizes: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+@lru_cache(maxsize=256)
+def _values(wanted: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
+    if not wanted:
+        return tuple(r / WHOLE for r in range(WHOLE + 1))
+    sizes = [size for size, _ in wanted]
+    best, _ = _best_fill(sizes, _dual_prices(sizes, [count for _, count in wanted]))
+    return (*[min(1.0, value) for value in best[:WHOLE]], 1.0)
+
+
+def _dual_prices(sizes: list[int], counts: list[int]) -> list[float]:
     """Gilmore and Gomory's column generation: price, find the most valuable pattern, pivot it in, until none pays."""
-    basis: NDArray[np.float64] = np.diag((WHOLE // sizes).astype(np.float64))
-    amounts = counts / np.diag(basis)
-    prices: NDArray[np.float64] = np.asarray(1.0 / np.diag(basis), dtype=np.float64)
+    copies = [WHOLE // size for size in sizes]
+    basis = np.diag(np.array(copies, dtype=np.float64))
+    amounts = np.array(counts, dtype=np.float64) / copies
+    prices = [1.0 / each for each in copies]
     for _ in range(_MOST_PIVOTS):
         best, pattern = _best_fill(sizes, prices)
         if best[WHOLE] <= 1 + _TOLERANCE:
@@ -55,32 +59,31 @@ def _dual_prices(sizes: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArr
         amounts -= step * direction
         amounts[leaving] = step
         basis[:, leaving] = pattern
-        prices = np.asarray(np.linalg.solve(basis.T, np.ones(len(sizes))), dtype=np.float64)
+        prices = np.linalg.solve(basis.T, np.ones(len(sizes))).tolist()
     return prices
 
 
-def _best_fill(
-    sizes: NDArray[np.int64], prices: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _best_fill(sizes: list[int], prices: list[float]) -> tuple[list[float], list[int]]:
     """The best total price for every length up to a whole GPU, and the pattern that reaches it for a whole one."""
-    best = np.zeros(WHOLE + 1)
-    choice = np.full(WHOLE + 1, -1)
+    best = [0.0] * (WHOLE + 1)
+    choice: list[int | None] = [None] * (WHOLE + 1)
+    paying = [(size, price, item) for item, (size, price) in enumerate(zip(sizes, prices, strict=True)) if price > 0]
     for length in range(1, WHOLE + 1):
-        best[length] = best[length - 1]
-        fits = np.flatnonzero(sizes <= length)
-        if len(fits) == 0:
-            continue
-        totals = best[length - sizes[fits]] + prices[fits]
-        top = int(totals.argmax())
-        if totals[top] > best[length] + _TOLERANCE:
-            best[length] = totals[top]
-            choice[length] = fits[top]
-    pattern = np.zeros(len(sizes))
+        most = best[length - 1]
+        for size, price, item in paying:
+            if size > length:
+                break
+            total = best[length - size] + price
+            if total > most + _TOLERANCE:
+                most, choice[length] = total, item
+        best[length] = most
+    pattern = [0] * len(sizes)
     length = WHOLE
     while length > 0:
-        if choice[length] < 0:
+        item_here = choice[length]
+        if item_here is None:
             length -= 1
-            continue
-        pattern[choice[length]] += 1
-        length -= int(sizes[choice[length]])
+        else:
+            pattern[item_here] += 1
+            length -= sizes[item_here]
     return best, pattern

@@ -16,16 +16,18 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 
 from cotenant.core.cluster import Node
-from cotenant.core.model import Card
-from cotenant.core.mix import Mix, Spec
-from cotenant.core.potential import Rooms
 from cotenant.core.filters import type_allowed
+from cotenant.core.mix import Mix, Spec
+from cotenant.core.model import Card
+from cotenant.core.potential import Rooms
 
 POPULAR = 95
 """percent of the pods that the typical ones make up"""
 
 LACK_BOTH, LACK_GPU, SATISFIED, LACK_CPU, NO_GPU_ASKED, NO_GPU_ASKED_LACK_CPU, WRONG_MODEL = range(7)
 FRAGMENTED = (LACK_BOTH, LACK_GPU, LACK_CPU, NO_GPU_ASKED, NO_GPU_ASKED_LACK_CPU, WRONG_MODEL)
+
+_Typical = tuple[int, int, int | None, float]
 
 Amounts = tuple[float, ...]
 """free room by what the typical pods could do with it, one number for each of the seven cases"""
@@ -58,6 +60,7 @@ class Fragmentation:
     def __init__(self, mix: Mix) -> None:
         self._typical = typical_pods(mix)
         self._cpu_steps = sorted({spec.cpu for spec, _ in self._typical})
+        self._on_card: dict[Card, list[_Typical]] = {}
         self._amounts: dict[tuple[Card, int, Rooms], tuple[float, Amounts]] = {}
 
     def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
@@ -82,18 +85,18 @@ class Fragmentation:
     def _measure(self, card: Card, enough: int, rooms: Rooms) -> tuple[float, Amounts]:
         most_cpu = self._cpu_steps[enough - 1] if enough else -1
         below = [0, *accumulate(rooms)]
-        total = below[-1]
+        total, count = below[-1], len(rooms)
         amounts = [0.0] * 7
-        for spec, share in self._typical:
-            has_cpu = spec.cpu <= most_cpu
-            if spec.gpus == 0:
+        for cpu, gpus, size, share in self._typical_on(card):
+            has_cpu = cpu <= most_cpu
+            if gpus == 0:
                 amounts[NO_GPU_ASKED if has_cpu else NO_GPU_ASKED_LACK_CPU] += share * total
                 continue
-            if spec.types and not type_allowed(card.type, spec.types, ()):
+            if size is None:
                 amounts[WRONG_MODEL] += share * total
                 continue
-            too_small = bisect_left(rooms, spec.size_on(card))
-            if len(rooms) - too_small < spec.gpus:
+            too_small = bisect_left(rooms, size)
+            if count - too_small < gpus:
                 amounts[LACK_GPU if has_cpu else LACK_BOTH] += share * total
             elif not has_cpu:
                 amounts[LACK_CPU] += share * total
@@ -101,6 +104,15 @@ class Fragmentation:
                 amounts[LACK_GPU] += share * below[too_small]
                 amounts[SATISFIED] += share * (total - below[too_small])
         return fragmented(amounts), tuple(amounts)
+
+    def _typical_on(self, card: Card) -> "list[_Typical]":
+        """The typical pods as they look from one kind of card: CPU, GPUs, size (None: wrong model), popularity."""
+        if card not in self._on_card:
+            self._on_card[card] = [
+                (spec.cpu, spec.gpus, spec.size_on(card) if type_allowed(card.type, spec.types, ()) else None, share)
+                for spec, share in self._typical
+            ]
+        return self._on_card[card]
 
 
 def fragmented(amounts: "list[float] | Amounts") -> float:

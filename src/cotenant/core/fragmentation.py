@@ -10,7 +10,7 @@ are, so that the few nodes that can hold an 8-GPU job or a rare card are kept fo
     packing  PACKING * 1000 * sum_i v(r_i)                              what can still be cut from each GPU
     strands -1000 * sum_i v(r_i) * (1 - u(r_i, C))                      u: share of that work whose CPU is still there
     places  -sum_m w_m * (COPIES * (T - copies_m * k_m g_m) + (1 - COPIES) * F_m)
-                                                                        room demand m cannot use: in whole copies; as FGD
+                                                                        room demand m cannot use: by copies, by FGD
     models   MODELS * pressure(card) * T                                free room on cards that are asked for by type
 """
 
@@ -157,5 +157,3 @@ def _pressure(asking: Mix, inventory: Inventory) -> dict[Card, float]:
 
 def _work(counted: Iterable[tuple[Spec, int]]) -> Iterable[int]:
     return (count * spec.gpus * spec.compute for spec, count in counted)
-
-

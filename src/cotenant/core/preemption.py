@@ -66,7 +66,9 @@ def _put_back(removed: Sequence[Holder], decision: Decision) -> tuple[list[Job],
     for job, placements in reversed(removed):
         tentative: Cluster | None = cluster
         for placement in placements:
-            if tentative is not None and slot_fits(job.demand, tentative.node(placement.slot.node), placement.slot.gpus):
+            if tentative is not None and slot_fits(
+                job.demand, tentative.node(placement.slot.node), placement.slot.gpus
+            ):
                 tentative = tentative.place(placement)
             else:
                 tentative = None

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranking: which slots fit a demand, best first, and why the other nodes will not do.
 
-A `Ranker` is a memo of pure functions: for each demand it has been asked about, one number per node and the node version
-it was computed for. To rank, only nodes whose version differs are rated again. Drop it at any time and every answer is
-the same; so tentative clusters, older ones and recorded ones all get right answers from one ranker.
+A `Ranker` is a memo of pure functions: for each demand it has been asked about, one number per node and the
+node version it was computed for. To rank, only nodes whose version differs are rated again. Drop it at any time and
+every answer is the same; so tentative clusters, older ones and recorded ones all get right answers from one ranker.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -45,7 +45,7 @@ class Policy:
     checks: tuple[Check, ...] = CHECKS
     random: bool = False
     """nodes and GPUs that fit are drawn by lot"""
-    known: Knowledge = Knowledge()
+    known: Knowledge = field(default_factory=Knowledge)
     """what it was built from, so that a decision can be written down whole"""
 
 

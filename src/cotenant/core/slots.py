@@ -133,9 +133,11 @@ def _container_refusal(demand: Demand, node: Node) -> Reason | None:
     if isinstance(pools, Reason):
         return pools
     outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
-    return next((one for one in outcomes if isinstance(one, Reason)), None) if all(
-        isinstance(one, Reason) for one in outcomes
-    ) else None
+    return (
+        next((one for one in outcomes if isinstance(one, Reason)), None)
+        if all(isinstance(one, Reason) for one in outcomes)
+        else None
+    )
 
 
 def _container_pools(demand: Demand, node: Node) -> list[list[int]] | Reason:
@@ -148,7 +150,7 @@ def _container_pools(demand: Demand, node: Node) -> list[list[int]] | Reason:
 
 
 def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus | Reason:
-    """One greedy pass: tightest first (sign 1) or roomiest first (sign -1), where an init container was before others."""
+    """One greedy pass: tightest first (sign 1) or roomiest first (sign -1), init containers' before all."""
     chosen: Gpus = ()
     free_again: set[int] = set()
     for position, container in enumerate(demand.containers):

@@ -7,7 +7,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -49,7 +49,7 @@ class Plan:
     """timed: arrivals come so many times as fast"""
     estimates: str = "none"
     """timed: what the queue believes of durations: none, oracle, or noisy:SIGMA (log-normal error)"""
-    timing: Timing = Timing()
+    timing: Timing = field(default_factory=Timing)
     data: Path | None = None
     record: frozenset[str] = frozenset()
     """ids of jobs whose decision is recorded"""
@@ -74,7 +74,7 @@ def check(plan: Plan) -> None:
         raise InputError(f"unknown queue order {plan.timing.queue!r}; there are: {', '.join(QUEUES)}")
     if plan.mode == "timed" and plan.timing.queue in ("sjf", "srpt") and plan.estimates == "none":
         raise InputError(
-            f"queue order {plan.timing.queue} needs durations: give --estimates oracle (exact) or noisy:0.5 (with error)"
+            f"queue order {plan.timing.queue} needs durations: give --estimates oracle, or noisy:0.5 for some error"
         )
     _estimator(plan, 0)
     machines = _machines(plan)
@@ -135,7 +135,11 @@ def run_one(plan: Plan, policy: str, seed: int) -> Run:
         timed.run(_with_estimates(plan, seed, _arrivals(plan, _trace(plan))))
         return Run(timed.result(policy, seed), tuple(recorder.decisions))
     jobs = _jobs(plan)
-    order = _published(plan, seed, len(machines)) if plan.published_order else fill.shuffled(jobs, machines, seed, plan.load)
+    order = (
+        _published(plan, seed, len(machines))
+        if plan.published_order
+        else fill.shuffled(jobs, machines, seed, plan.load)
+    )
     return Run(fill.run(jobs, machines, order, policy, seed, watches), tuple(recorder.decisions))
 
 
@@ -186,13 +190,14 @@ def _mix(plan: Plan) -> Mix:
 
 def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
     """Arrivals by submission time, held in memory only where the trace is not in order."""
-    arrivals = islice(trace.read(), plan.limit)
+    arrivals: Iterator[Arrival] = islice(trace.read(), plan.limit)
     if not trace.in_order:
         arrivals = iter(sorted(arrivals, key=lambda arrival: (arrival.job.submitted, arrival.job.id)))
     if plan.compress == 1.0:
         return arrivals
     return (
-        Arrival(replace(one.job, submitted=Seconds(one.job.submitted / plan.compress)), one.duration) for one in arrivals
+        Arrival(replace(one.job, submitted=Seconds(one.job.submitted / plan.compress)), one.duration)
+        for one in arrivals
     )
 
 

@@ -95,9 +95,7 @@ class GpuRows:
         np.add.at(self.capacity, self.row_of, capacity)
         edges = np.flatnonzero(np.diff(self.row_of, prepend=-1)).tolist()
         ends = [*edges[1:], gpus]
-        self.labels = [
-            f"GPU {a}" if b - a == 1 else f"GPUs {a}-{b - 1}" for a, b in zip(edges, ends, strict=True)
-        ]
+        self.labels = [f"GPU {a}" if b - a == 1 else f"GPUs {a}-{b - 1}" for a, b in zip(edges, ends, strict=True)]
 
     def add(self, used: Floats, node: str, gpus: tuple[int, ...], compute: int) -> None:
         """Counts a tenant that came (or, with negative compute, went) in the rows of its GPUs."""

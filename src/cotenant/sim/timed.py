@@ -272,7 +272,9 @@ class TimedRun:
         running = {one.job.id: self._attained(one, now) for one in self._running.values()}
         holders = [(job, self._running[job.id].placements) for job in running.values()]
         order = self._ranker.policy.queue
-        for victims in make_way(self._ranker, self._queue, holders, self._cluster, lambda job: order(job, Seconds(now))):
+        for victims in make_way(
+            self._ranker, self._queue, holders, self._cluster, lambda job: order(job, Seconds(now))
+        ):
             for victim in victims:
                 self._requeue(self._running.pop(victim.id), running[victim.id], now)
         self._place(self._queue, now)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A decision as a file: the cluster, the job, the policy and what came of it, so that anyone can replay and question it.
+"""A decision as a file: the cluster, the job, the policy and what came of it, so that anyone can replay it.
 
 Version 1 is JSON with the core's own field names; fields at their defaults may be left out, unknown ones are refused.
 """

@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The published evaluation of FGD (USENIX ATC 2023), replayed: exactness, our own policy beside it, and speed.
+
+All of it reads the public traces from $COTENANT_DATA (default: ../shared/data beside the repository).
+"""
+
+import csv
+import gzip
+import json
+import os
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.harness import Figure, at_least, at_most, benchmark, cpu_seconds
+from cotenant.core.model import Machine
+from cotenant.sim import fill
+from cotenant.sim.arrivals import Trace
+from cotenant.sim.clusters import open_cluster
+from cotenant.sim.experiment import Plan, run_one
+from cotenant.sim.results import RunResult
+from cotenant.sim.traces.registry import open_trace
+
+DATA = Path(os.environ.get("COTENANT_DATA") or Path(__file__).parents[2] / "shared" / "data")
+PUBLISHED = {
+    "dotprod": "02-DotProd",
+    "clustering": "03-GpuClustering",
+    "packing": "04-GpuPacking",
+    "bestfit": "05-BestFit",
+    "fgd": "06-FGD",
+}
+RANDOM = "01-Random"
+SEEDS = tuple(range(42, 52))
+EQUAL = 0.01 + 1e-6
+POINTS = range(80, 131)
+
+
+class Task(NamedTuple):
+    """One replay of the published protocol."""
+
+    trace: str
+    policy: str
+    seed: int
+
+
+def traces() -> list[str]:
+    """The lists whose published arrival orders are there."""
+    return sorted(path.name.removesuffix(".json.gz") for path in (DATA / "fgd_replay").glob("*.json.gz"))
+
+
+def replay(task: Task) -> tuple[Task, RunResult]:
+    plan = Plan(
+        trace=f"openb:{task.trace}",
+        nodes="openb",
+        policies=(task.policy,),
+        seeds=(task.seed,),
+        published_order=True,
+        data=DATA,
+    )
+    return task, run_one(plan, task.policy, task.seed).result
+
+
+def replay_all(tasks: list[Task]) -> dict[Task, RunResult]:
+    """All of them, on all cores."""
+    with ProcessPoolExecutor() as pool:
+        found = {}
+        for task, result in pool.map(replay, tasks):
+            found[task] = result
+            if len(found) % 26 == 0:
+                print(f"  {len(found)} of {len(tasks)} replays", flush=True)
+        return found
+
+
+@lru_cache(maxsize=2)
+def published(name: str) -> dict[Task, dict[int, float]]:
+    """The published buckets: value by percent arrived, for each trace, published policy name and seed."""
+    with gzip.open(DATA / "fgd_expected" / name, "rt") as file:
+        return {
+            Task(row["workload"].removeprefix("openb_pod_list_"), row["sc_policy"], int(row["seed"])): {
+                int(percent): float(value) for percent, value in row.items() if percent.isdecimal() and value
+            }
+            for row in csv.DictReader(file)
+        }
+
+
+@benchmark("fgd-exact")
+def fgd_exact() -> Iterator[Figure]:
+    """Every bucket of five published policies, and the mean of the random one."""
+    tasks = [Task(*one) for one in product(traces(), PUBLISHED, SEEDS)]
+    results = replay_all(tasks)
+    for series, file in (
+        ("allocated", "analysis_allo_discrete.csv.gz"),
+        ("fragmented", "analysis_frag_discrete.csv.gz"),
+    ):
+        equal, total = equal_buckets(results, series, published(file))
+        note = f"{equal} of {total} buckets, {len(tasks)} replays"
+        yield at_least(f"{series} buckets within 0.01", 100 * equal / total, "%", limit=100, note=note)
+    yield from random_means()
+
+
+def equal_buckets(
+    results: dict[Task, RunResult], series: str, expected: dict[Task, dict[int, float]]
+) -> tuple[int, int]:
+    """How many buckets are equal within 0.01, of how many."""
+    equal = total = 0
+    for task, result in results.items():
+        theirs = expected[Task(task.trace, PUBLISHED[task.policy], task.seed)]
+        ours = dict(zip(result.series["arrived"], result.series[series], strict=True))
+        total += len(theirs)
+        equal += sum(abs(ours.get(percent, -1.0) - value) <= EQUAL for percent, value in theirs.items())
+    return equal, total
+
+
+def random_means() -> Iterator[Figure]:
+    tasks = [Task(*one) for one in product(traces(), ("random",), SEEDS)]
+    results = replay_all(tasks)
+    expected = published("analysis_allo_discrete.csv.gz")
+    gaps = {
+        trace: statistics.mean(results[Task(trace, "random", seed)].summary["allocated_at_100"] for seed in SEEDS)
+        - statistics.mean(expected[Task(trace, RANDOM, seed)][100] for seed in SEEDS)
+        for trace in traces()
+    }
+    worst = max(gaps, key=lambda trace: abs(gaps[trace]))
+    note = f"mean of 10 seeds at 100 % arrived; worst is {worst}"
+    yield at_most("random, largest gap to published", abs(gaps[worst]), "points", limit=0.3, note=note)
+
+
+@benchmark("fragmentation")
+def fragmentation() -> Iterator[Figure]:
+    """Our policy against our own exact replay of FGD, paired over seeds; then its online form."""
+    policies = ("fgd", "fragmentation", "fragmentation@online")
+    results = replay_all([Task(*one) for one in product(traces(), policies, SEEDS)])
+    gains = {trace: mean_gain(results, trace, "fragmentation") for trace in traces()}
+    for trace in traces():
+        unallocated, baseline = (
+            100 - statistics.mean(results[Task(trace, policy, seed)].summary["allocated_at_100"] for seed in SEEDS)
+            for policy in ("fragmentation", "fgd")
+        )
+        limit = 3.95 if trace == "default" else round(baseline, 2)
+        won = sum(gain_of(results, trace, "fragmentation", seed) > 0 for seed in SEEDS)
+        note = f"gain {gains[trace]:.2f} points, won {won} of {len(SEEDS)} seeds"
+        yield at_most(f"unallocated at 100 %, {trace}", unallocated, "%", limit=limit, baseline=baseline, note=note)
+    yield at_least("median gain over FGD", statistics.median(gains.values()), "points", limit=0.8)
+    worst = min((worst_point(results, trace), trace) for trace in traces())
+    yield at_least(
+        "worst point of a mean curve, 80 to 130 %", worst[0][0], "points", limit=-0.05,
+        note=f"{worst[1]} at {worst[0][1]} % arrived, against FGD",
+    )  # fmt: skip
+    online = {trace: mean_gain(results, trace, "fragmentation@online") for trace in traces()}
+    kept = statistics.mean(online.values()) / statistics.mean(gains.values())
+    least = min(traces(), key=lambda trace: online[trace] / gains[trace])
+    note = f"mean over traces; least on {least}: {100 * online[least] / gains[least]:.0f} %"
+    yield at_least("online form keeps of the gain", 100 * kept, "%", limit=85, note=note)
+
+
+def gain_of(results: dict[Task, RunResult], trace: str, policy: str, seed: int) -> float:
+    ours, theirs = (results[Task(trace, one, seed)].summary["allocated_at_100"] for one in (policy, "fgd"))
+    return ours - theirs
+
+
+def mean_gain(results: dict[Task, RunResult], trace: str, policy: str) -> float:
+    return statistics.mean(gain_of(results, trace, policy, seed) for seed in SEEDS)
+
+
+def worst_point(results: dict[Task, RunResult], trace: str) -> tuple[float, int]:
+    """The least mean difference of allocation to FGD along the curve, and where."""
+
+    def at(policy: str, percent: int) -> float:
+        runs = [results[Task(trace, policy, seed)].series for seed in SEEDS]
+        return statistics.mean(run["allocated"][run["arrived"].index(float(percent))] for run in runs)
+
+    return min((at("fragmentation", percent) - at("fgd", percent), percent) for percent in POINTS)
+
+
+@benchmark("fgd-speed")
+def fgd_speed() -> Iterator[Figure]:
+    """One full replay with all metrics after every event."""
+    trace: Trace = open_trace("openb:default", data=DATA)
+    machines: tuple[Machine, ...] = open_cluster("openb", data=DATA)
+    jobs = [arrival.job for arrival in trace.read()]
+    seed = json.loads(gzip.decompress((DATA / "fgd_replay" / "default.json.gz").read_bytes()))["seeds"]["42"]
+    order = fill.Order(seed["order"], seed["node_rank"])
+    for policy, limit in (("fgd", 1.5), ("bestfit", None), ("fragmentation", None)):
+        seconds = cpu_seconds(lambda policy=policy: fill.replay(jobs, machines, order, policy, 42), repeats=5)  # type: ignore[misc]
+        name, note = f"{policy} replay, CPU", f"{len(order.arrivals):,} arrivals on {len(machines):,} nodes"
+        if limit is None:
+            yield Figure(name=name, figure=seconds, unit="s", note=note)
+        else:
+            yield at_most(name, seconds, "s", limit=limit, baseline="numpy 23; Go 600", note=note)

@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What must never happen, whatever is asked for and in whatever order: promises that the machines cannot keep."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.core.cluster import Cluster, Node
+from cotenant.core.deciding import decide, place_together, rank
+from cotenant.core.filters import eligible_gpus
+from cotenant.core.footprint import claims
+from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
+from cotenant.core.policies import build_policy
+from cotenant.core.ranking import Ranker
+from cotenant.core.slots import candidate_slots, refusal, slot_fits
+from cotenant.core.units import Seconds
+from tests.properties.referee import broken_wishes, group_nodes, overfull, peak
+from tests.properties.strategies import clusters, demands, examples, machines, plain_demands, policies, queues
+
+NOW = Seconds(0.0)
+
+
+@st.composite
+def occupied(draw: st.DrawFn) -> Cluster:
+    """A cluster with tenants that a policy put there."""
+    cluster = draw(clusters())
+    policy = build_policy(draw(st.sampled_from(["binpack", "spread", "topology"])))
+    return decide(policy, draw(queues(demands())), cluster, NOW).cluster
+
+
+@examples(150)
+@given(st.data())
+def test_no_gpu_is_ever_promised_more_than_it_has(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    policy = data.draw(policies(cluster))
+    ranker = Ranker(policy, remember=3)
+    running: list[Placement] = []
+    for wave in range(data.draw(st.integers(1, 4))):
+        queue = [replace(job, id=f"{wave}-{job.id}") for job in data.draw(queues(demands(), largest=8))]
+        decision = decide(policy, queue, cluster, NOW, ranker=ranker)
+        cluster = decision.cluster
+        running += decision.placements
+        assert overfull(cluster) == []
+        for _ in range(data.draw(st.integers(0, len(running)))):
+            cluster = cluster.finish(running.pop(data.draw(st.integers(0, len(running) - 1))))
+        assert overfull(cluster) == []
+        assert sum(len(node.tenants) for node in cluster) == len(running)
+
+
+@examples(100)
+@given(st.data())
+def test_shuffling_the_queue_changes_nothing(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    policy = data.draw(policies(cluster))
+    queue = data.draw(queues(demands()))
+    shuffled = data.draw(st.permutations(queue))
+    assert decide(policy, queue, cluster, NOW).placements == decide(policy, shuffled, cluster, NOW).placements
+
+
+@examples(150)
+@given(st.data())
+def test_every_node_either_fits_or_says_why_not(data: st.DataObject) -> None:
+    cluster = data.draw(occupied())
+    job = Job(id="new", demand=data.draw(demands()))
+    ranking = rank(data.draw(policies(cluster)), job, cluster)
+    fits = [fit.slot.node for fit in ranking.fits]
+    assert sorted([*fits, *ranking.reasons]) == list(cluster.names)
+    assert all(reason.check and str(reason) for reason in ranking.reasons.values())
+
+
+@examples(150)
+@given(occupied(), demands())
+def test_a_reason_is_that_of_its_own_node(cluster: Cluster, demand: Demand) -> None:
+    policy = build_policy("binpack")
+    said = Ranker(policy).reasons(demand, cluster)
+    if not group_nodes(demand, cluster):
+        assert said == {node.name: why for node in cluster if (why := refusal(demand, node)) is not None}
+
+
+@examples(200)
+@given(occupied(), demands())
+def test_a_demand_is_refused_exactly_where_it_has_no_slot(cluster: Cluster, demand: Demand) -> None:
+    for node in cluster:
+        assert (refusal(demand, node) is None) == bool(candidate_slots(demand, node))
+
+
+@examples(200)
+@given(occupied(), demands())
+def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand) -> None:
+    for node in cluster:
+        slots = candidate_slots(demand, node)
+        assert len(set(slots)) == len(slots)
+        for slot in slots:
+            assert slot_fits(demand, node, slot)
+            assert broken_wishes(demand, node, slot) == []
+            assert overfull(Cluster.of([node.after(demand, slot)])) == []
+
+
+@examples(200)
+@given(occupied(), plain_demands())
+def test_the_fast_path_for_plain_demands_answers_as_the_checks_do(cluster: Cluster, demand: Demand) -> None:
+    assert demand.plain
+    for node in cluster:
+        eligible = eligible_gpus(demand, node)
+        fast = candidate_slots(demand, node)
+        if isinstance(eligible, Reason):
+            assert fast == []
+        elif demand.gpus == 1:
+            states = {_state(node, i) for i in eligible}
+            assert {_state(node, gpus[0]) for gpus in fast} == states
+            assert {gpus[0] for gpus in fast} <= set(eligible)
+        else:
+            # The same demand in a form that takes the long way.
+            assert fast == candidate_slots(replace(demand, avoid_types=("no such card",)), node)
+
+
+def _state(node: Node, gpu: int) -> tuple[object, ...]:
+    return node.machine.gpus[gpu].type, node.machine.gpus[gpu].numa, node.free(gpu)
+
+
+@examples(200)
+@given(occupied(), demands(), st.data())
+def test_finishing_a_job_never_makes_another_infeasible(cluster: Cluster, demand: Demand, data: st.DataObject) -> None:
+    tenants = [(node.name, one) for node in cluster for one in node.tenants]
+    if not tenants:
+        return
+    name, gone = data.draw(st.sampled_from(tenants))
+    node = cluster.node(name)
+    before = bool(candidate_slots(demand, node))
+    after = bool(candidate_slots(demand, node.without_tenant(gone.job, gone.replica)))
+    assert after or not before
+
+
+@examples(100)
+@given(st.data())
+def test_a_job_that_fits_a_cluster_still_fits_after_another_finished(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    policy = data.draw(policies(cluster))
+    decision = decide(policy, data.draw(queues(demands())), cluster, NOW)
+    ranker = Ranker(policy)
+    demand = data.draw(demands())
+    if not decision.placements or ranker.best(demand, decision.cluster) is None:
+        return
+    gone = data.draw(st.sampled_from(decision.placements))
+    assert ranker.best(demand, decision.cluster.finish(gone)) is not None
+
+
+@examples(200)
+@given(occupied(), demands())
+def test_place_then_finish_gives_back_exactly_what_was_taken(cluster: Cluster, demand: Demand) -> None:
+    fit = Ranker(build_policy("binpack")).best(demand, cluster)
+    if fit is None:
+        return
+    placement = Placement(Job(id="guest", demand=demand), fit.slot)
+    node, again = cluster.node(fit.slot.node), cluster.place(placement).finish(placement).node(fit.slot.node)
+    assert again.tenants == node.tenants
+    for part in ("compute", "memory", "slots", "room", "cpu", "host_memory", "distinct", "sorted_room"):
+        assert getattr(again, part) == getattr(node, part)
+
+
+@examples(100)
+@given(st.data())
+def test_a_gang_starts_together_or_not_at_all(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    policy = data.draw(policies(cluster))
+    queue = data.draw(queues(demands()))
+    decision = decide(policy, queue, cluster, NOW)
+    for job in queue:
+        replicas = [placed.replica for placed in decision.placements if placed.job.id == job.id]
+        assert replicas in ([], list(range(job.replicas)))
+    waiting = [job for job in queue if all(placed.job.id != job.id for placed in decision.placements)]
+    for job in waiting:
+        assert place_together(Ranker(policy), job, decision.cluster) is None
+
+
+@examples(200)
+@given(machines("n0"), demands(), st.data())
+def test_a_claim_is_the_peak_over_a_pods_life(machine: Machine, demand: Demand, data: st.DataObject) -> None:
+    for slot in candidate_slots(demand, Node.of(machine)):
+        counted = claims(demand, slot, machine.gpus)
+        assert set(counted) == set(slot)
+        for i, claim in counted.items():
+            assert claim == peak(demand, slot, i, machine.gpus[i])
+        node = Node.of(machine, [Tenant("one", demand, slot)])
+        assert node.memory == tuple(
+            gpu.memory_capacity - (counted[i].memory if i in counted else 0) for i, gpu in enumerate(machine.gpus)
+        )
