@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.mix import inventory_of, mix_of
+from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import MACHINE_TYPE_LABEL, Container, ContainerKind, Demand, Gpu, Gpus, Job, Link, Machine
-from cotenant.core.policies import Knowledge, build_policy, fifo
+from cotenant.core.policies import build_policy, fifo
 from cotenant.core.ranking import Policy
 from cotenant.core.topology import link_matrix_of_pairs
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent, Seconds
@@ -42,8 +42,6 @@ GROUPS = ("left", "right")
 ASKED_MEMORY = st.sampled_from([0, 1000, 2000, 3000, 5000, 8000])
 ASKED_COMPUTE = st.sampled_from([0, 100, 250, 300, 500, 700, 1000])
 PERCENTS = st.sampled_from([0, 10, 33, 50, 100])
-
-
 
 
 @st.composite
@@ -100,7 +98,7 @@ def clusters(draw: st.DrawFn, largest: int = 6) -> Cluster:
     """A few machines, some of them alike but for their names."""
     made: list[Machine] = []
     for i in range(draw(st.integers(1, largest))):
-        again = made and draw(st.booleans())
+        again = bool(made) and draw(st.booleans())
         made.append(renamed(draw(st.sampled_from(made)), f"n{i}") if again else draw(machines(f"n{i}")))
     return Cluster.of(made)
 
@@ -134,7 +132,7 @@ def containers(draw: st.DrawFn) -> Container:
 def special_demands(draw: st.DrawFn) -> Demand:
     """Everything a demand can ask for, in any combination."""
     uuids = st.frozensets(st.builds("n{}-{}".format, st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=6)
-    changes = draw(
+    changes: dict[str, Any] = draw(
         st.fixed_dictionaries(
             {},
             optional={

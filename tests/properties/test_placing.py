@@ -13,6 +13,7 @@ from cotenant.core.filters import eligible_gpus
 from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
 from cotenant.core.policies import build_policy
+from cotenant.core.preemption import make_way
 from cotenant.core.ranking import Ranker
 from cotenant.core.slots import candidate_slots, refusal, slot_fits
 from cotenant.core.units import Seconds
@@ -30,7 +31,7 @@ def occupied(draw: st.DrawFn) -> Cluster:
     return decide(policy, draw(queues(demands())), cluster, NOW).cluster
 
 
-@examples(150)
+@examples(80)
 @given(st.data())
 def test_no_gpu_is_ever_promised_more_than_it_has(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
@@ -49,7 +50,7 @@ def test_no_gpu_is_ever_promised_more_than_it_has(data: st.DataObject) -> None:
         assert sum(len(node.tenants) for node in cluster) == len(running)
 
 
-@examples(100)
+@examples(80)
 @given(st.data())
 def test_shuffling_the_queue_changes_nothing(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
@@ -59,7 +60,7 @@ def test_shuffling_the_queue_changes_nothing(data: st.DataObject) -> None:
     assert decide(policy, queue, cluster, NOW).placements == decide(policy, shuffled, cluster, NOW).placements
 
 
-@examples(150)
+@examples(80)
 @given(st.data())
 def test_every_node_either_fits_or_says_why_not(data: st.DataObject) -> None:
     cluster = data.draw(occupied())
@@ -70,7 +71,7 @@ def test_every_node_either_fits_or_says_why_not(data: st.DataObject) -> None:
     assert all(reason.check and str(reason) for reason in ranking.reasons.values())
 
 
-@examples(150)
+@examples(100)
 @given(occupied(), demands())
 def test_a_reason_is_that_of_its_own_node(cluster: Cluster, demand: Demand) -> None:
     policy = build_policy("binpack")
@@ -79,14 +80,14 @@ def test_a_reason_is_that_of_its_own_node(cluster: Cluster, demand: Demand) -> N
         assert said == {node.name: why for node in cluster if (why := refusal(demand, node)) is not None}
 
 
-@examples(200)
+@examples(100)
 @given(occupied(), demands())
 def test_a_demand_is_refused_exactly_where_it_has_no_slot(cluster: Cluster, demand: Demand) -> None:
     for node in cluster:
         assert (refusal(demand, node) is None) == bool(candidate_slots(demand, node))
 
 
-@examples(200)
+@examples(100)
 @given(occupied(), demands())
 def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand) -> None:
     for node in cluster:
@@ -98,7 +99,7 @@ def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand)
             assert overfull(Cluster.of([node.after(demand, slot)])) == []
 
 
-@examples(200)
+@examples(100)
 @given(occupied(), plain_demands())
 def test_the_fast_path_for_plain_demands_answers_as_the_checks_do(cluster: Cluster, demand: Demand) -> None:
     assert demand.plain
@@ -120,7 +121,7 @@ def _state(node: Node, gpu: int) -> tuple[object, ...]:
     return node.machine.gpus[gpu].type, node.machine.gpus[gpu].numa, node.free(gpu)
 
 
-@examples(200)
+@examples(100)
 @given(occupied(), demands(), st.data())
 def test_finishing_a_job_never_makes_another_infeasible(cluster: Cluster, demand: Demand, data: st.DataObject) -> None:
     tenants = [(node.name, one) for node in cluster for one in node.tenants]
@@ -133,7 +134,7 @@ def test_finishing_a_job_never_makes_another_infeasible(cluster: Cluster, demand
     assert after or not before
 
 
-@examples(100)
+@examples(80)
 @given(st.data())
 def test_a_job_that_fits_a_cluster_still_fits_after_another_finished(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
@@ -147,7 +148,7 @@ def test_a_job_that_fits_a_cluster_still_fits_after_another_finished(data: st.Da
     assert ranker.best(demand, decision.cluster.finish(gone)) is not None
 
 
-@examples(200)
+@examples(100)
 @given(occupied(), demands())
 def test_place_then_finish_gives_back_exactly_what_was_taken(cluster: Cluster, demand: Demand) -> None:
     fit = Ranker(build_policy("binpack")).best(demand, cluster)
@@ -160,7 +161,7 @@ def test_place_then_finish_gives_back_exactly_what_was_taken(cluster: Cluster, d
         assert getattr(again, part) == getattr(node, part)
 
 
-@examples(100)
+@examples(80)
 @given(st.data())
 def test_a_gang_starts_together_or_not_at_all(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
@@ -175,7 +176,27 @@ def test_a_gang_starts_together_or_not_at_all(data: st.DataObject) -> None:
         assert place_together(Ranker(policy), job, decision.cluster) is None
 
 
-@examples(200)
+@examples(60)
+@given(st.data())
+def test_when_the_displaced_have_left_the_waiting_job_fits_beside_all_others(data: st.DataObject) -> None:
+    cluster = data.draw(clusters(largest=3))
+    policy = build_policy("binpack")
+    decision = decide(policy, data.draw(queues(demands())), cluster, NOW)
+    running = {job.id: job for job in (placed.job for placed in decision.placements)}
+    holders = [(job, tuple(one for one in decision.placements if one.job.id == job.id)) for job in running.values()]
+    first = Job(id="first", demand=data.draw(demands()), submitted=Seconds(-1.0))
+    ways = list(make_way(Ranker(policy), [first], holders, decision.cluster, lambda job: job.submitted))
+    left, by_job = decision.cluster, {job.id: own for job, own in holders}
+    for victim in (job for victims in ways for job in victims):
+        for placement in by_job[victim.id]:
+            left = left.finish(placement)
+    if ways:
+        placed = place_together(Ranker(policy), first, left)
+        assert placed is not None
+        assert overfull(placed.cluster) == []
+
+
+@examples(100)
 @given(machines("n0"), demands(), st.data())
 def test_a_claim_is_the_peak_over_a_pods_life(machine: Machine, demand: Demand, data: st.DataObject) -> None:
     for slot in candidate_slots(demand, Node.of(machine)):

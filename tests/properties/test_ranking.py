@@ -52,7 +52,7 @@ def assert_remembered_is_fresh(ranker: Ranker, demand: Demand, cluster: Cluster)
     assert set(ranker.reasons(demand, cluster)) == set(cluster.names) - home
 
 
-@examples(150)
+@examples(100)
 @given(st.data())
 def test_memoised_and_naive_ranking_agree_through_all_events(data: st.DataObject) -> None:
     cluster = data.draw(clusters(largest=12))

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant simulate`: policies on traces, with a table in the terminal and a report in a folder."""
 
+import math
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +16,16 @@ import click
 
 from cotenant.core.policies import ORDERS, QUEUES
 from cotenant.core.units import Seconds
-from cotenant.errors import InputError
+from cotenant.errors import CotenantError, InputError
 
 if TYPE_CHECKING:
     from cotenant.sim.experiment import Plan, Run
     from cotenant.sim.results import Results
 
 MOST_SEEDS = 10_000
+LONGEST_SEED = 18
+"""digits; such a number is the same to every reader of JSON"""
+LONGEST_NAME = 100
 
 POLICY_GRAMMAR = (
     "A/B orders nodes by A and GPUs by B; A+B breaks ties of A by B; A@online learns the mix from the jobs seen."
@@ -44,13 +49,20 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     found: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InputError(f"--seeds {text}: expected whole numbers and ranges, for example 42-51 or 1,2,7")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > LONGEST_SEED:
+            raise InputError(f"--seeds {text[:40]}: expected whole numbers and ranges, for example 42-51 or 1,2,7")
         low, high = int(first), int(last or first)
         if high < low or high - low + len(found) >= MOST_SEEDS:
-            raise InputError(f"--seeds {text}: expected a rising range of at most {MOST_SEEDS} seeds")
+            raise InputError(f"--seeds {text[:40]}: expected a rising range of at most {MOST_SEEDS} seeds")
         found.update(dict.fromkeys(range(low, high + 1)))
     return tuple(found)
+
+
+def finite(_context: click.Context, option: click.Parameter, value: float) -> float:
+    """The number, which lies within no limits if it is none."""
+    if not math.isfinite(value):
+        raise InputError(f"--{option.name} {value}: expected a number")
+    return value
 
 
 @click.command(epilog=EPILOG)
@@ -108,6 +120,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
 @click.option(
     "--load",
     type=click.FloatRange(0.01, 100),
+    callback=finite,
     default=1.3,
     show_default=True,
     help="fill: how much arrives, in multiples of the cluster's GPUs.",
@@ -116,6 +129,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
 @click.option(
     "--compress",
     type=click.FloatRange(1e-6, 1e9),
+    callback=finite,
     default=1.0,
     show_default=True,
     help="timed: arrivals come so many times as fast.",
@@ -130,14 +144,16 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
 @click.option(
     "--round",
     "round_seconds",
-    type=click.FloatRange(0.001),
+    type=click.FloatRange(0.001, 1e9),
+    callback=finite,
     default=300.0,
     show_default=True,
     help="timed: seconds between rounds in which jobs may be set aside.",
 )
 @click.option(
     "--restart",
-    type=click.FloatRange(0),
+    type=click.FloatRange(0, 1e9),
+    callback=finite,
     default=30.0,
     show_default=True,
     help="timed: seconds of work lost when a job is set aside.",
@@ -155,9 +171,20 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     help="Folder for results.json, summary.csv, series.csv and report.html.",
 )
 @click.option(
-    "--processes", type=click.IntRange(1, 1024), default=lambda: os.cpu_count() or 1, show_default="one per core"
+    "--processes",
+    type=click.IntRange(1, 1024),
+    default=lambda: os.cpu_count() or 1,
+    show_default="one per core",
+    help="How many runs go side by side.",
 )
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What to print: a table for people, or results.json for programs.",
+)
 def simulate(
     trace: str,
     nodes: str | None,
@@ -185,8 +212,8 @@ def simulate(
         raise InputError("--record needs --out, the folder to write the decisions into")
     if not policy_names:
         raise InputError(f"--policy is empty; there are: {', '.join(sorted(ORDERS))}")
-    if out is not None and out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: not a folder")
+    if out is not None:
+        _check_writable(out)
     plan = experiment.Plan(
         trace=trace,
         nodes=nodes or default_nodes(trace),
@@ -203,14 +230,17 @@ def simulate(
         record=frozenset(name.strip() for name in record.split(",") if name.strip()),
     )
     experiment.check(plan)
-    runs, interrupted = _run(plan, processes)
-    command = shlex.join(["cotenant", *sys.argv[1:]])
+    runs, stopped = _run(plan, processes)
+    command = shlex.join(["cotenant", *sys.argv[1:]]).encode(errors="replace").decode()
     results = experiment.results_of(plan, command, [run.result for run in runs])
     if out is not None and runs:
         _write(results, runs, out)
     _show(results, output)
-    if interrupted:
-        raise KeyboardInterrupt
+    if stopped is not None:
+        raise stopped
+    never = plan.record.difference(one.job.id for run in runs for one in run.decisions)
+    if never:
+        click.echo(f"no decision was made about {', '.join(sorted(never))}", err=True)
 
 
 def data_folder() -> Path | None:
@@ -225,8 +255,17 @@ def default_nodes(trace: str) -> str:
     return family if family in ("demo", "openb") else "16x8"
 
 
-def _run(plan: "Plan", processes: int) -> "tuple[list[Run], bool]":
-    """All runs, with progress; what was finished before an interrupt is kept."""
+def _check_writable(out: Path) -> None:
+    """Refuse before hours of simulation what could not be written after them."""
+    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise InputError(f"--out {out}: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: {there} cannot be written to")
+
+
+def _run(plan: "Plan", processes: int) -> "tuple[list[Run], BaseException | None]":
+    """All runs, with progress; where something other than the input stopped them, those that were finished."""
     from cotenant.sim.experiment import run_all
 
     runs: list[Run] = []
@@ -238,9 +277,11 @@ def _run(plan: "Plan", processes: int) -> "tuple[list[Run], bool]":
 
         try:
             run_all(plan, processes, finished)
-        except KeyboardInterrupt:
-            return runs, True
-    return runs, False
+        except InputError:
+            raise
+        except (KeyboardInterrupt, CotenantError) as stopped:
+            return runs, stopped
+    return runs, None
 
 
 @contextmanager
@@ -276,24 +317,33 @@ def _write(results: "Results", runs: "list[Run]", out: Path) -> None:
     from cotenant.wire.decision import encode
 
     write(results, out)
-    decisions = {
-        f"decision-{_file_name(run.result.policy)}-{run.result.seed}-{_file_name(one.job.id)}.json": encode(one)
-        for run in runs
-        for one in run.decisions
-    }
-    if decisions:
+    decisions: dict[str, bytes] = {}
+    for run in sorted(runs, key=lambda run: (run.result.policy, run.result.seed)):
+        for one in run.decisions:
+            name = f"decision-{_file_name(run.result.policy)}-{run.result.seed}-{_file_name(one.job.id)}"
+            decisions[_not_taken(name, decisions)] = encode(one)
+    try:
         replace_files(out, decisions)
+    except OSError as error:
+        raise CotenantError(f"{out}: cannot write the decisions: {error.strerror}") from None
 
 
 def _file_name(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "+@_." else "_" for letter in text)[:100]
+    kept = (letter if letter.isascii() and (letter.isalnum() or letter in "+@_.") else "_" for letter in text)
+    return "".join(kept)[:LONGEST_NAME]
+
+
+def _not_taken(name: str, taken: "dict[str, bytes]") -> str:
+    """The name of a file; a job that was set aside has several decisions, and two ids may look alike in a name."""
+    names = (f"{name}{again}.json" for again in chain([""], (f"-{n}" for n in count(2))))
+    return next(one for one in names if one not in taken)
 
 
 def _show(results: "Results", output: str) -> None:
     if output == "json":
         import msgspec
 
-        click.echo(msgspec.json.encode(results, order="deterministic").decode())
+        click.echo(msgspec.json.encode(results, order="deterministic"))
         return
     from rich.console import Console
 

@@ -26,7 +26,14 @@ Example:
 @click.command(epilog=EPILOG)
 @click.option("--decision", type=click.Path(path_type=Path), required=True, metavar="FILE", help="A recorded decision.")
 @click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="table: how many nodes to show.")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What to print: tables for people, or JSON for programs.",
+)
 def why(decision: Path, most: int, output: str) -> None:
     """Replays a recorded decision with every node's score or reason."""
     from cotenant.core.deciding import place_together, rank
@@ -50,11 +57,13 @@ def why(decision: Path, most: int, output: str) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path}: larger than {MOST_BYTES} bytes")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a recorded decision") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path}: larger than {MOST_BYTES // 1024**2} MiB; expected a recorded decision")
+    return content
 
 
 def _print_table(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]", most: int) -> None:
@@ -96,4 +105,4 @@ def _print_json(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, .
             for node, why in sorted(ranking.reasons.items())
         },
     }
-    click.echo(msgspec.json.encode(answer).decode())
+    click.echo(msgspec.json.encode(answer))

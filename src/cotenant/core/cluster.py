@@ -10,6 +10,7 @@ that no other value has; whoever remembers something about a version need never 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,11 @@ ROW = 128
 _next_version = count(1).__next__
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class Node(NamedTuple):
     """A machine, who sits on it and what is left. Build with `Node.of`; the derived fields follow from the tenants.
 
-    What is left may be negative where tenants hold more than the machine has (a card was swapped, say).
+    What is left may be negative where tenants hold more than the machine has (a card was swapped, say). A named tuple,
+    because one is built at every change of a cluster and frozen dataclasses are slow to build.
     """
 
     machine: Machine
@@ -50,6 +51,8 @@ class Node:
     distinct: Gpus
     """the first of each set of GPUs that nothing tells apart"""
     sorted_room: tuple[int, ...]
+    grouped: bool
+    """whether it matters to newcomers which GPUs the tenants are on"""
 
     @classmethod
     def of(cls, machine: Machine, tenants: Iterable[Tenant] = ()) -> "Node":
@@ -57,7 +60,7 @@ class Node:
         slots = [0 if i in machine.unusable else gpu.slots for i, gpu in enumerate(machine.gpus)]
         compute, memory = list(machine.compute_capacities), list(machine.memory_capacities)
         room = [_room(machine, i, compute[i], memory[i], slots[i]) for i in range(len(slots))]
-        node = _node(machine, (), compute, memory, slots, room, machine.cpu, machine.host_memory)
+        node = _node(machine, (), compute, memory, slots, room, machine.cpu, machine.host_memory, False)
         for tenant in tenants:
             node = node.with_tenant(tenant)
         return node
@@ -67,14 +70,15 @@ class Node:
         return self.machine.name
 
     def with_tenant(self, tenant: Tenant) -> "Node":
-        return self._changed((*self.tenants, tenant), tenant, -1)
+        return self._changed((*self.tenants, tenant), tenant, -1, self.grouped or tenant.demand.grouped)
 
     def without_tenant(self, job: str, replica: int = 0) -> "Node":
         """The node after that tenant left; unknown tenants are an error of the caller."""
-        tenant = next(one for one in self.tenants if one.job == job and one.replica == replica)
-        return self._changed(tuple(one for one in self.tenants if one is not tenant), tenant, +1)
+        at = next(i for i, one in enumerate(self.tenants) if one.job == job and one.replica == replica)
+        left = self.tenants[:at] + self.tenants[at + 1 :]
+        return self._changed(left, self.tenants[at], +1, self.grouped and any(one.demand.grouped for one in left))
 
-    def _changed(self, tenants: tuple[Tenant, ...], tenant: Tenant, sign: int) -> "Node":
+    def _changed(self, tenants: tuple[Tenant, ...], tenant: Tenant, sign: int, grouped: bool) -> "Node":
         demand = tenant.demand
         machine = self.machine
         compute, memory, slots, room = list(self.compute), list(self.memory), list(self.slots), list(self.room)
@@ -85,7 +89,7 @@ class Node:
             room[i] = _room(machine, i, compute[i], memory[i], slots[i])
         cpu = None if self.cpu is None else MilliCpu(self.cpu + sign * demand.cpu)
         host_memory = None if self.host_memory is None else MiB(self.host_memory + sign * demand.host_memory)
-        return _node(machine, tenants, compute, memory, slots, room, cpu, host_memory)
+        return _node(machine, tenants, compute, memory, slots, room, cpu, host_memory, grouped)
 
     def after(self, demand: Demand, gpus: Gpus) -> "Node":
         """What the node would be with one more such tenant."""
@@ -109,6 +113,7 @@ def _node(
     room: list[int],
     cpu: MilliCpu | None,
     host_memory: MiB | None,
+    grouped: bool,
 ) -> Node:
     return Node(
         machine,
@@ -119,8 +124,9 @@ def _node(
         tuple(room),
         cpu,
         host_memory,
-        _distinct(machine, tenants, compute, memory, slots),
+        _distinct(machine, compute, memory, slots, grouped),
         tuple(sorted(room)),
+        grouped,
     )
 
 
@@ -132,11 +138,9 @@ def _room(machine: Machine, gpu: int, compute: int, memory: int, slots: int) -> 
     return max(0, min(by_compute, memory * 1000 // size)) if size else max(0, by_compute)
 
 
-def _distinct(
-    machine: Machine, tenants: tuple[Tenant, ...], compute: list[int], memory: list[int], slots: list[int]
-) -> Gpus:
+def _distinct(machine: Machine, compute: list[int], memory: list[int], slots: list[int], grouped: bool) -> Gpus:
     """One GPU of each kind. On machines with links, or with named groups about, every GPU is its own kind."""
-    if not machine.uniform or any(one.demand.grouped for one in tenants):
+    if grouped or not machine.uniform:
         return tuple(range(len(compute)))
     states = list(zip(compute, memory, slots, strict=True))
     # A dictionary keeps the last value of equal keys: built backwards, that is the first GPU.

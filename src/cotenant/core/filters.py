@@ -48,8 +48,8 @@ def card_type(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
         return eligible
     cards = node.machine.gpus
     left = [i for i in eligible if type_allowed(cards[i].type, demand.use_types, demand.avoid_types)]
-    wish = " or ".join(demand.use_types) or "any type"
-    unless = f" but {' or '.join(demand.avoid_types)}" if demand.avoid_types else ""
+    wish = plain_text(" or ".join(demand.use_types)) or "any type"
+    unless = f" but {plain_text(' or '.join(demand.avoid_types))}" if demand.avoid_types else ""
     text = f"needs {{needed}} GPUs of {wish}{unless}, it has {{available}}"
     return _enough(demand, left, Reason("type", text, demand.gpus, len(left)))
 
@@ -199,6 +199,6 @@ def _enough(demand: Demand, left: list[int], reason: Reason) -> list[int] | Reas
     return left if len(left) >= demand.gpus else reason
 
 
-def plain_text(group: str) -> str:
-    """A user's group name, safe inside a format string."""
-    return group.replace("{", "{{").replace("}", "}}")
+def plain_text(name: str) -> str:
+    """A name that a user chose, safe inside a format string."""
+    return name.replace("{", "{{").replace("}", "}}")

@@ -6,16 +6,17 @@ Per GPU, a remainder is worth what the best packing could still cut from it (`cu
 is gone. Per node, free room that some demand cannot use counts against it, each demand weighed by how scarce its places
 are, so that the few nodes that can hold an 8-GPU job or a rare card are kept for it.
 
-    value = packing + strands + places + models, in milli-GPU, for rooms r_i, T = sum r_i, C free milli-CPU:
-    packing  PACKING * 1000 * sum_i v(r_i)                              what can still be cut from each GPU
-    strands -1000 * sum_i v(r_i) * (1 - u(r_i, C))                      u: share of that work whose CPU is still there
-    places  -sum_m w_m * (COPIES * (T - copies_m * k_m g_m) + (1 - COPIES) * F_m)
-                                                                        room demand m cannot use: by copies, by FGD
-    models   MODELS * pressure(card) * T                                free room on cards that are asked for by type
+    value = packing - strands - places, in milli-GPU, for rooms r_i, T = sum r_i, C free milli-CPU
+    packing  PACKING * 1000 * sum_i v(r_i)            what can still be cut from each GPU
+    strands  1000 * sum_i v(r_i) * (1 - u(r_i, C))    u: share of that work which still finds its CPU
+    places   sum_m w_m * (COPIES * (T - copies_m * k_m * g_m) + (1 - COPIES) * F_m)
+                                                      room that demand m cannot use: in whole copies of it, and as FGD
+                                                      counts it; w_m grows with popularity and with scarcity
+
+`docs/explanation/fragmentation.md` has what each term brings and what was tried instead.
 """
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from cotenant.core.potential import Rooms
 
 PACKING = 30
 COPIES = 0.25
-MODELS = 0.5
 QUANTUM = 100
 """milli-GPU: smaller differences are ties, which go to the first node; chasing them costs more than it brings"""
 
@@ -42,15 +42,14 @@ class FreeRoom:
 
     def __init__(self, mix: Mix, inventory: Inventory) -> None:
         self._asking = {spec: count for spec, count in mix.items() if spec.gpus > 0}
-        self._pressure = _pressure(self._asking, inventory)
-        self._weights = _weights(self._asking, mix, inventory)
+        self._weights = _weights(self._asking, inventory)
         self._cards: dict[Card, _CardTables] = {}
         self._values: dict[tuple[Card, int, Rooms], float] = {}
 
     def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
         tables = self._cards.get(card)
         if tables is None:
-            tables = self._cards[card] = _CardTables(card, self._asking, self._weights, self._pressure.get(card, 0.0))
+            tables = self._cards[card] = _CardTables(card, self._asking, self._weights)
         key = (card, tables.most_cpu if cpu is None else min(max(cpu, 0), tables.most_cpu), rooms)
         value = self._values.get(key)
         if value is None:
@@ -61,25 +60,26 @@ class FreeRoom:
 class _CardTables:
     """The tables of one kind of card: sizes of the demands on it, values of remainders."""
 
-    def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float], pressure: float) -> None:
-        own = [spec for spec in asking if type_allowed(card.type, spec.types, ())]
+    def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float]) -> None:
+        own = {spec: count for spec, count in asking.items() if type_allowed(card.type, spec.types, ())}
         self._elsewhere = sum(weights[spec] for spec in asking if spec not in own)
         self._weight = np.array([weights[spec] for spec in own])
-        self._size = np.array([spec.size_on(card) for spec in own], dtype=np.int64)
+        sizes = {spec: _size(spec, card) for spec in own}
+        self._size = np.array(list(sizes.values()), dtype=np.int64)
         self._gpus = np.array([spec.gpus for spec in own], dtype=np.int64)
+        self._single = self._gpus == 1
         self._cpu = np.array([spec.cpu for spec in own], dtype=np.int64)
+        self._asks_cpu = self._cpu > 0
         self._whole = self._gpus * self._size
-        self._pressure = pressure
         wanted: dict[int, int] = {}
-        for spec, count in asking.items():
-            size = spec.size_on(card)
-            wanted[size] = wanted.get(size, 0) + count * spec.gpus
+        for spec, count in own.items():
+            wanted[sizes[spec]] = wanted.get(sizes[spec], 0) + count * spec.gpus
         self._worth = remainder_values(wanted)
-        self._shares = sorted(
-            (spec.size_on(card), spec.cpu, float(count * spec.size_on(card)))
-            for spec, count in asking.items()
-            if spec.gpus == 1 and self._worth[min(WHOLE, spec.size_on(card) // STEP)] > 0
-        )
+        self._shares = [
+            (sizes[spec], spec.cpu, float(count * sizes[spec]))
+            for spec, count in own.items()
+            if spec.gpus == 1 and self._worth[min(WHOLE, sizes[spec] // STEP)] > 0
+        ]
         self.most_cpu = max((spec.cpu for spec in asking), default=0) * 64 + 1
         self._usable: dict[tuple[int, int], float] = {}
 
@@ -90,7 +90,7 @@ class _CardTables:
             worth = self._worth[room // STEP]
             if worth:
                 gpus += worth * (PACKING - 1 + self._usable_share(room, cpu // 1000))
-        return 1000 * gpus - self._unplaceable(cpu, rooms, total) + MODELS * self._pressure * total
+        return 1000 * gpus - self._unplaceable(cpu, rooms, total)
 
     def _usable_share(self, room: int, cores: int) -> float:
         """Of the work of single-GPU demands that this much room could serve, the share that finds its CPU."""
@@ -111,49 +111,35 @@ class _CardTables:
         size = self._size
         enough = free >= size
         holding = enough.sum(axis=0)
-        by_gpu = np.where(self._gpus == 1, (free // size).sum(axis=0), holding // self._gpus)
-        copies = np.minimum(by_gpu, np.where(self._cpu > 0, cpu // np.maximum(self._cpu, 1), by_gpu))
+        copies = np.where(self._single, (free // size).sum(axis=0), holding // self._gpus)
+        copies = np.where(self._asks_cpu, np.minimum(copies, cpu // np.maximum(self._cpu, 1)), copies)
         too_small = np.where(enough, 0, free).sum(axis=0)
         fragmented = np.where((self._cpu <= cpu) & (holding >= self._gpus), too_small, total)
         lost = COPIES * (total - copies * self._whole) + (1 - COPIES) * fragmented
         return float(self._weight @ lost) + self._elsewhere * total
 
 
-def _weights(asking: Mix, mix: Mix, inventory: Inventory) -> dict[Spec, float]:
+def _weights(asking: Mix, inventory: Inventory) -> dict[Spec, float]:
     """w_m ~ popularity / (GPU room of all copies of m that the empty cluster holds); they add up to one."""
     raw = {
-        spec: count / max(1, sum(n * _copies(spec, kind) for kind, n in inventory.items()) * spec.gpus * spec.compute)
+        spec: count / max(1, sum(machines * _room_of_copies(spec, kind) for kind, machines in inventory.items()))
         for spec, count in asking.items()
     }
     total = sum(raw.values()) or 1.0
     return {spec: weight / total for spec, weight in raw.items()}
 
 
-def _copies(spec: Spec, kind: MachineKind) -> int:
-    """How many such jobs an empty machine of that kind holds."""
-    if spec.types and not type_allowed(kind.card.type, spec.types, ()):
+def _room_of_copies(spec: Spec, kind: MachineKind) -> int:
+    """The GPU room taken on an empty machine of that kind by as many such jobs as it holds."""
+    if not type_allowed(kind.card.type, spec.types, ()):
         return 0
-    size = max(1, spec.size_on(kind.card))
-    by_gpu = kind.gpus * (1000 // size) if spec.gpus == 1 else kind.gpus // spec.gpus
-    return min(by_gpu, kind.cpu // spec.cpu) if kind.cpu is not None and spec.cpu else by_gpu
+    size = _size(spec, kind.card)
+    copies = kind.gpus * (1000 // size) if spec.gpus == 1 else kind.gpus // spec.gpus
+    if kind.cpu is not None and spec.cpu:
+        copies = min(copies, kind.cpu // spec.cpu)
+    return copies * spec.gpus * size
 
 
-def _pressure(asking: Mix, inventory: Inventory) -> dict[Card, float]:
-    """How much of all work asks for a card by type, against that card's share of the GPUs."""
-    capacity: dict[Card, int] = {}
-    for kind, machines in inventory.items():
-        capacity[kind.card] = capacity.get(kind.card, 0) + machines * kind.gpus
-    total_gpus, total_work = sum(capacity.values()), sum(_work(asking.items()))
-    bound = dict.fromkeys(capacity, 0.0)
-    for spec, count in asking.items():
-        accepted = [card for card in capacity if spec.types and type_allowed(card.type, spec.types, ())]
-        room = sum(capacity[card] for card in accepted)
-        for card in accepted:
-            bound[card] += count * spec.gpus * spec.compute * capacity[card] / room
-    if not total_work:
-        return bound
-    return {card: work / total_work * total_gpus / capacity[card] for card, work in bound.items()}
-
-
-def _work(counted: Iterable[tuple[Spec, int]]) -> Iterable[int]:
-    return (count * spec.gpus * spec.compute for spec, count in counted)
+def _size(spec: Spec, card: Card) -> int:
+    """Thousandths of the card; what asks nothing that can be counted there counts as the least."""
+    return max(1, spec.size_on(card))

@@ -6,12 +6,15 @@ A cluster is a value, so trying means removing tenants from a tentative one; not
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.deciding import Decision, place_together
-from cotenant.core.model import Job, Placement
+from cotenant.core.filters import companions
+from cotenant.core.model import Job, Placement, Reason
 from cotenant.core.ranking import Ranker
-from cotenant.core.slots import slot_fits
+from cotenant.core.slots import amounts_fit, host_fits
 
 Turn = Callable[[Job], float]
 Holder = tuple[Job, tuple[Placement, ...]]
@@ -66,9 +69,7 @@ def _put_back(removed: Sequence[Holder], decision: Decision) -> tuple[list[Job],
     for job, placements in reversed(removed):
         tentative: Cluster | None = cluster
         for placement in placements:
-            if tentative is not None and slot_fits(
-                job.demand, tentative.node(placement.slot.node), placement.slot.gpus
-            ):
+            if tentative is not None and _can_stay(placement, tentative, decision.placements):
                 tentative = tentative.place(placement)
             else:
                 tentative = None
@@ -77,3 +78,18 @@ def _put_back(removed: Sequence[Holder], decision: Decision) -> tuple[list[Job],
         else:
             cluster = tentative
     return victims, Decision(decision.placements, cluster)
+
+
+def _can_stay(placement: Placement, cluster: Cluster, new: Iterable[Placement]) -> bool:
+    """Whether a tenant still has its place beside the newcomers, whose group may also be its own."""
+    demand, slot = placement.job.demand, placement.slot
+    if demand.affinity is not None and any(name != slot.node for name, _ in cluster.groups.get(demand.affinity, ())):
+        return False
+    newcomers = [one.slot.gpus for one in new if one.slot.node == slot.node]
+    if not newcomers:
+        return True
+    # GPUs that no newcomer is on are as they were, even such as take no new tenants.
+    contested = set(slot.gpus) & set(chain.from_iterable(newcomers))
+    node = cluster.node(slot.node)
+    apart = isinstance(companions(replace(demand, gpus=len(set(slot.gpus))), node, sorted(set(slot.gpus))), Reason)
+    return not apart and host_fits(demand, node) and amounts_fit(demand, node, slot.gpus, contested)

@@ -6,7 +6,9 @@ One GPU: one of each set of equal ones. Several: the tightest, the roomiest and 
 on each NUMA node. Enumerating all subsets would rate thousands to find one of these.
 """
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import combinations
 
 from cotenant.core import topology
 from cotenant.core.cluster import Node
@@ -14,6 +16,9 @@ from cotenant.core.filters import CHECKS, Check, by_numa, eligible_gpus, linked_
 from cotenant.core.footprint import claims
 from cotenant.core.model import MACHINE_TYPE_LABEL, Claim, Container, ContainerKind, Demand, Gpus, Reason
 from cotenant.core.units import MiB, MilliGpu
+
+_SEATING_STEPS = 300
+"""how many ways to seat a pod's containers are tried where the obvious ones fail"""
 
 
 def candidate_slots(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> list[Gpus]:
@@ -41,12 +46,19 @@ def refusal(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> R
 
 def slot_fits(demand: Demand, node: Node, gpus: Gpus) -> bool:
     """Whether the demand fits on exactly these GPUs, by amounts."""
-    if (node.cpu is not None and demand.cpu > node.cpu) or (
-        node.host_memory is not None and demand.host_memory > node.host_memory
-    ):
-        return False
+    return host_fits(demand, node) and amounts_fit(demand, node, gpus, gpus)
+
+
+def host_fits(demand: Demand, node: Node) -> bool:
+    return (node.cpu is None or demand.cpu <= node.cpu) and (
+        node.host_memory is None or demand.host_memory <= node.host_memory
+    )
+
+
+def amounts_fit(demand: Demand, node: Node, gpus: Gpus, counted: Collection[int]) -> bool:
+    """Whether those GPUs of a slot that count have what the demand takes of them."""
     asked = claims(demand, gpus, node.machine.gpus)
-    return all(_within(claim, node.free(i)) for i, claim in asked.items())
+    return all(_within(claim, node.free(i)) for i, claim in asked.items() if i in counted)
 
 
 def _within(claim: Claim, free: Claim) -> bool:
@@ -115,17 +127,13 @@ def _several(demand: Demand, node: Node, eligible: list[int]) -> list[Gpus]:
 
 
 def _container_slots(demand: Demand, node: Node) -> list[Gpus]:
-    """Container by container onto the tightest, or the roomiest, GPUs that still take it."""
+    """Container by container onto the tightest, or the roomiest, GPUs that still take it; else any way there is."""
     pools = _container_pools(demand, node)
     if isinstance(pools, Reason):
         return []
-    found: dict[Gpus, None] = {}
-    for pool in pools:
-        for sign in (1, -1):
-            slot = _seat_containers(demand, node, pool, sign)
-            if not isinstance(slot, Reason):
-                found[slot] = None
-    return list(found)
+    outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
+    found = [slot for slot in outcomes if not isinstance(slot, Reason)]
+    return list(dict.fromkeys(found)) or _seated_somehow(demand, node, pools)
 
 
 def _container_refusal(demand: Demand, node: Node) -> Reason | None:
@@ -133,11 +141,41 @@ def _container_refusal(demand: Demand, node: Node) -> Reason | None:
     if isinstance(pools, Reason):
         return pools
     outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
-    return (
-        next((one for one in outcomes if isinstance(one, Reason)), None)
-        if all(isinstance(one, Reason) for one in outcomes)
-        else None
-    )
+    reasons = [one for one in outcomes if isinstance(one, Reason)]
+    return reasons[0] if len(reasons) == len(outcomes) and not _seated_somehow(demand, node, pools) else None
+
+
+def _seated_somehow(demand: Demand, node: Node, pools: list[list[int]]) -> list[Gpus]:
+    """The first way to seat all containers, for pods that no greedy pass can seat."""
+    steps = iter(range(_SEATING_STEPS))
+    found = (_seat_rest(demand, node, pool, 0, (), steps) for pool in pools)
+    return [slot for slot in found if slot is not None][:1]
+
+
+def _seat_rest(
+    demand: Demand, node: Node, pool: list[int], position: int, chosen: Gpus, steps: Iterator[int]
+) -> Gpus | None:
+    """Depth first: the containers from this position on, beside those that are seated."""
+    if position == len(demand.containers):
+        return chosen
+    container = demand.containers[position]
+    fits = [i for i in pool if _takes(demand, node, demand.containers[: position + 1], chosen, i)]
+    for own in combinations(fits, container.gpus):
+        if next(steps, None) is None:
+            return None
+        if not _linked_enough(demand, node, own):
+            continue
+        found = _seat_rest(demand, node, pool, position + 1, chosen + own, steps)
+        if found is not None:
+            return found
+    return None
+
+
+def _linked_enough(demand: Demand, node: Node, own: Gpus) -> bool:
+    links = node.machine.links
+    if demand.link is None or len(own) < 2:
+        return True
+    return links is not None and all(min(links[a][b], links[b][a]) >= demand.link for a, b in combinations(own, 2))
 
 
 def _container_pools(demand: Demand, node: Node) -> list[list[int]] | Reason:

@@ -13,7 +13,7 @@ Seconds = NewType("Seconds", float)
 
 WHOLE_GPU = MilliGpu(1000)
 
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi?B?|Gi?B?|Ti?B?)?", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*(Mi?B?|Gi?B?|Ti?B?)?", re.IGNORECASE)
 _MEMORY_FACTOR = {"m": 1, "g": 1024, "t": 1024 * 1024}
 
 

@@ -4,14 +4,19 @@
 
 import gzip
 import json
+import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from random import Random
+from threading import Thread
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.deciding import Decision
@@ -20,7 +25,7 @@ from cotenant.core.model import Job, Machine
 from cotenant.core.policies import QUEUES, build_policy
 from cotenant.core.ranking import Policy
 from cotenant.core.units import Seconds
-from cotenant.errors import InputError
+from cotenant.errors import CotenantError, InputError
 from cotenant.sim import fill
 from cotenant.sim.arrivals import Arrival, Trace
 from cotenant.sim.clusters import open_cluster
@@ -78,12 +83,16 @@ def check(plan: Plan) -> None:
         )
     _estimator(plan, 0)
     machines = _machines(plan)
+    if not any(machine.gpus for machine in machines):
+        raise InputError(f"cluster {plan.nodes} has no GPUs; expected at least one")
     first = next(_arrivals(plan, _trace(plan)), None)
     if first is None:
         raise InputError(f"trace {plan.trace} has no jobs")
     if plan.mode == "timed" and first.duration is None:
         raise InputError(f"trace {plan.trace} has no durations, which timed mode needs; use --mode fill")
     if plan.published_order:
+        if plan.limit is not None:
+            raise InputError("--order published is an order of the whole trace; expected no --limit")
         for seed in plan.seeds:
             _published(plan, seed, len(machines))
 
@@ -95,13 +104,17 @@ def run_all(plan: Plan, processes: int, finished: Callable[[Run], None]) -> None
         for task in tasks:
             finished(run_one(*task))
         return
-    pool = ProcessPoolExecutor(min(processes, len(tasks)), initializer=_leave_interrupts_to_parent)
+    pool = ProcessPoolExecutor(min(processes, len(tasks)), initializer=_begin_worker)
     try:
-        pending: set[Future[Run]] = {pool.submit(run_one, *task) for task in tasks}
+        with _interrupts_held():  # workers inherit this, so that none is interrupted before it can say otherwise
+            pending: set[Future[Run]] = {pool.submit(run_one, *task) for task in tasks}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 finished(future.result())
+    except BrokenProcessPool:
+        _stop(pool)
+        raise CotenantError("a worker process was killed, perhaps for want of memory; try fewer --processes") from None
     except BaseException:
         _stop(pool)
         raise
@@ -115,7 +128,7 @@ def results_of(plan: Plan, command: str, runs: list[RunResult]) -> Results:
     return Results(
         command=command,
         mode=plan.mode,
-        trace=_trace(plan).name,
+        trace=_trace(plan).name.encode(errors="replace").decode(),
         nodes=len(machines),
         gpus=sum(len(machine.gpus) for machine in machines),
         runs=sorted(runs, key=lambda run: (place[run.policy], run.seed)),
@@ -156,8 +169,26 @@ class _Recorder:
             self.decisions.append(record(policy, job, cluster, job.submitted, slots))
 
 
-def _leave_interrupts_to_parent() -> None:
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin_worker() -> None:
+    """An interrupt is the parent's to handle; should the parent be killed, its workers end too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
@@ -202,13 +233,15 @@ def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
 
 
 def _with_estimates(plan: Plan, seed: int, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+    """Arrivals as the queue may know them; all must have durations."""
     estimate = _estimator(plan, seed)
-    if estimate is None:
-        return arrivals
-    return (
-        Arrival(replace(one.job, estimate=Seconds(estimate(float(one.duration or 0.0)))), one.duration)
-        for one in arrivals
-    )
+    for one in arrivals:
+        if one.duration is None:
+            raise InputError(f"trace {plan.trace}: job {one.job.id!r} has no duration, which timed mode needs")
+        if estimate is None:
+            yield one
+        else:
+            yield Arrival(replace(one.job, estimate=Seconds(estimate(one.duration))), one.duration)
 
 
 def _estimator(plan: Plan, seed: int) -> Callable[[float], float] | None:

@@ -40,28 +40,31 @@ class TimeAverages:
         self._integral = np.zeros((most_spans, channels))
         self._start = self._now = start
         self._width = 1.0
+        self._span = 0
+        """the one that holds `now`; counted, since dividing times by widths may round into a neighbour"""
 
     def hold(self, values: Floats, until: float) -> None:
         """The quantities had these values from the last call until now."""
         while until > self._start + self._width * self._most:
             self._merge()
         while self._now < until:
-            span = min(self._most - 1, int((self._now - self._start) / self._width))
-            end = min(until, self._start + self._width * (span + 1))
-            if end <= self._now:  # rounding put us on the edge
-                end = min(until, self._start + self._width * (span + 2))
-            self._integral[span] += values * (end - self._now)
+            edge = self._start + self._width * (self._span + 1)
+            end = min(until, edge)
+            self._integral[self._span] += values * (end - self._now)
             self._now = end
+            if end == edge:
+                self._span += 1
 
     def _merge(self) -> None:
         pairs = self._integral.reshape(self._most // 2, 2, -1).sum(axis=1)
         self._integral[:] = 0.0
         self._integral[: self._most // 2] = pairs
         self._width *= 2
+        self._span //= 2
 
     def series(self) -> tuple[list[float], Floats]:
         """The left edge of each span, and the averages: one row per span."""
-        spans = max(1, int(np.ceil((self._now - self._start) / self._width)))
+        spans = max(1, self._span + (self._now > self._start + self._width * self._span))
         widths = np.full(spans, self._width)
         widths[-1] = max(self._now - self._start - self._width * (spans - 1), 1e-9)
         return [self._width * i for i in range(spans)], self._integral[:spans] / widths[:, None]

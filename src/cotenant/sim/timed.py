@@ -23,6 +23,7 @@ from cotenant.core.policies import PREEMPTIVE, build_policy
 from cotenant.core.preemption import make_way
 from cotenant.core.ranking import Ranker
 from cotenant.core.units import Seconds
+from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.fill import ONLINE, Watch
 from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles
@@ -167,7 +168,7 @@ class TimedRun:
             seed=seed,
             summary={name: round(value, 6) for name, value in summary.items()},
             series=series,
-            quantiles={"wait": waits, "jct": completions},
+            quantiles={"wait": waits, "jct": completions} if jobs else {},
             heat=self._heat(edges, rows[:, CHANNELS:]) if self._timing.heat else None,
         )
 
@@ -191,6 +192,8 @@ class TimedRun:
         if not self._placeable[shape]:
             self._tally.unplaceable += 1
             return []
+        if job.id in self._progress:  # parsers remember only so many ids
+            raise InputError(f"job {job.id!r} comes again while it waits or runs; expected an id of its own")
         self._progress[job.id] = _Progress(arrival, float(arrival.duration or 0.0), now)
         self._queue.add(job, Seconds(now))
         return [job]
@@ -265,6 +268,8 @@ class TimedRun:
 
     def _round_after(self, now: float) -> float:
         rounds = math.floor((now - self._start) / self._timing.round) + 1
+        while self._start + rounds * self._timing.round <= now:  # the division may have rounded down
+            rounds += 1
         return self._start + rounds * self._timing.round
 
     def _set_aside(self, now: float) -> None:

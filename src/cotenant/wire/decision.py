@@ -5,19 +5,39 @@
 Version 1 is JSON with the core's own field names; fields at their defaults may be left out, unknown ones are refused.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.mix import Knowledge, Spec, inventory_of
-from cotenant.core.model import Job, Machine, Slot, Tenant
-from cotenant.core.policies import build_policy, queue_name
+from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
+from cotenant.core.policies import QUEUES, build_policy, queue_name
 from cotenant.core.ranking import Policy
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import InputError
 
 VERSION = 1
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "gpus": (0, 1024),
+    "replicas": (1, 1024),
+    "compute": (0, 100_000),
+    "compute_scaling": (1, 10_000),
+    "memory_scaling": (0, 10_000),
+    "memory_percent": (0, 100),
+    "seen": (1, 1e15),
+    "priority": (-1e9, 1e9),
+    "submitted": (0, 1e12),
+    "now": (0, 1e12),
+    "estimate": (0, 1e12),
+    "attained": (0, 1e18),
+}
+"""least and most of the numbers in a field of that name"""
+OTHER_NUMBERS = (0, 1e9)
+MOST_GPUS, MOST_CONTAINERS = 1024, 100
+"""on a node, in a pod"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +107,13 @@ def decode(content: bytes, where: str) -> RecordedDecision:
         raw = msgspec.json.decode(content)
         version = raw.get("version") if isinstance(raw, dict) else None
         if version != VERSION:
-            raise InputError(f"{where}: not a recorded decision of version {VERSION} (its version is {version!r})")
+            raise InputError(f"{where}: not a recorded decision of version {VERSION} (its version is {version!r:.40})")
         decision = msgspec.convert(raw, RecordedDecision)
-    except msgspec.MsgspecError as error:
+        problem = _unknown(raw, decision, "$") or _absurd(decision, "$", "")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{where}: not a recorded decision: {error}") from None
-    unknown = _unknown(raw, msgspec.to_builtins(decision), "$")
-    if unknown is not None:
-        raise InputError(f"{where}: unknown field {unknown}")
+    if problem is not None:
+        raise InputError(f"{where}: {problem}")
     _check(decision, where)
     return decision
 
@@ -108,14 +128,25 @@ def _check(decision: RecordedDecision, where: str) -> None:
         links = one.machine.links
         if links is not None and (len(links) != count or any(len(row) != count for row in links)):
             raise InputError(f"{where}: node {one.machine.name}: links must be a {count} by {count} matrix")
-        if any(gpu.compute_scaling < 1 or gpu.memory < 0 or gpu.memory_scaling < 0 for gpu in one.machine.gpus):
-            raise InputError(f"{where}: node {one.machine.name}: a GPU has less than nothing to give")
+        if count > MOST_GPUS:
+            raise InputError(f"{where}: node {one.machine.name}: {count} GPUs; expected at most {MOST_GPUS}")
         if any(gpu not in range(count) for tenant in one.tenants for gpu in tenant.gpus):
             raise InputError(f"{where}: node {one.machine.name}: a tenant is on a GPU that is not there")
+        if any(len(tenant.gpus) != _gpus_asked(tenant.demand) for tenant in one.tenants):
+            raise InputError(f"{where}: node {one.machine.name}: a tenant is not on as many GPUs as it asks for")
+    demands = [decision.job.demand, *(tenant.demand for one in decision.nodes for tenant in one.tenants)]
+    if any(len(demand.containers) > MOST_CONTAINERS or _gpus_asked(demand) > MOST_GPUS for demand in demands):
+        raise InputError(f"{where}: expected at most {MOST_CONTAINERS} containers and {MOST_GPUS} GPUs in a demand")
+    if decision.queue not in QUEUES:
+        raise InputError(f"{where}: unknown queue order {decision.queue!r}; there are: {', '.join(QUEUES)}")
     try:
         decision.build_policy()
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def _gpus_asked(demand: Demand) -> int:
+    return sum(one.gpus for one in demand.containers) if demand.containers else demand.gpus
 
 
 def _compact(value: object) -> object:
@@ -139,16 +170,38 @@ def _is_default(default: object, factory: object, value: object) -> bool:
     return callable(factory) and value == factory()
 
 
-def _unknown(raw: object, known: object, path: str) -> str | None:
-    """The first key of `raw` that reading it did not understand."""
-    if isinstance(raw, dict) and isinstance(known, dict):
+def _unknown(raw: object, read: object, path: str) -> str | None:
+    """What is wrong with the first key of `raw` that reading it did not understand."""
+    if isinstance(raw, dict) and is_dataclass(read):
+        known = {one.name for one in fields(read) if one.init}
         for key, value in raw.items():
             if key not in known:
-                return f"{path}.{key}"
-            if (found := _unknown(value, known[key], f"{path}.{key}")) is not None:
+                return f"unknown field {key!r:.60} at {path}"
+            if (found := _unknown(value, getattr(read, key), f"{path}.{key}")) is not None:
                 return found
-    if isinstance(raw, list) and isinstance(known, list):
-        for i, (one, other) in enumerate(zip(raw, known, strict=False)):
+    if isinstance(raw, list) and isinstance(read, tuple):
+        for i, (one, other) in enumerate(zip(raw, read, strict=True)):
             if (found := _unknown(one, other, f"{path}[{i}]")) is not None:
                 return found
     return None
+
+
+def _absurd(value: object, path: str, name: str) -> str | None:
+    """What is wrong with the first number out of its limits, or text that would not stay on its line."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        low, high = LIMITS.get(name, OTHER_NUMBERS)
+        return None if low <= value <= high else f"{path} is {value:g}; expected a number from {low:g} to {high:g}"
+    if isinstance(value, str):
+        return None if value.isprintable() else f"{path} is {value!r:.60}; expected printable text"
+    parts: Iterable[tuple[str, str, object]]
+    if is_dataclass(value):
+        parts = ((f"{path}.{one.name}", one.name, getattr(value, one.name)) for one in fields(value) if one.init)
+    elif isinstance(value, Mapping):
+        parts = ((path, name, text) for item in value.items() for text in item)
+    elif isinstance(value, tuple | frozenset):
+        parts = ((f"{path}[{i}]", name, one) for i, one in enumerate(value))
+    else:
+        return None
+    return next((found for at, of, one in parts if (found := _absurd(one, at, of)) is not None), None)

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whose turn it is, what is passed over, and what a ranking tells."""
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.deciding import Queue, decide, rank
+from cotenant.core.model import Demand, Job
+from cotenant.core.policies import build_policy
+from cotenant.core.ranking import Ranker
+from cotenant.core.units import Seconds
+from tests.core.builders import job, machine, share
+
+FIFO = build_policy("binpack")
+NOW = Seconds(0.0)
+
+
+def started(queue: list[Job], cluster: Cluster, order: str = "fifo") -> list[str]:
+    return [one.job.id for one in decide(build_policy("binpack", queue=order), queue, cluster, NOW).placements]
+
+
+def one_gpu() -> Cluster:
+    return Cluster.of([machine("a")])
+
+
+def test_higher_priority_goes_before_an_earlier_arrival() -> None:
+    queue = [job("early", submitted=0.0), job("urgent", Demand(priority=1), submitted=9.0)]
+    assert started(queue, one_gpu()) == ["urgent"]
+
+
+def test_the_queue_order_decides_among_equal_priorities() -> None:
+    queue = [job("b", submitted=1.0), job("a", submitted=2.0)]
+    assert started(queue, one_gpu()) == ["b"]
+
+
+def test_ties_go_to_the_lower_id() -> None:
+    assert started([job("b"), job("c"), job("a")], one_gpu()) == ["a"]
+
+
+def test_a_job_that_does_not_fit_is_passed_over() -> None:
+    queue = [job("huge", Demand(gpus=8), submitted=0.0), job("small", submitted=1.0)]
+    assert started(queue, one_gpu()) == ["small"]
+
+
+def test_a_gang_that_fits_in_part_takes_nothing() -> None:
+    queue = [job("gang", replicas=3, submitted=0.0), job("single", submitted=1.0)]
+    decision = decide(FIFO, queue, Cluster.of([machine("a", gpus=2)]), NOW)
+    assert [one.job.id for one in decision.placements] == ["single"]
+    assert decision.cluster.node("a").compute == (0, 1000)
+
+
+def test_a_smaller_gang_of_the_same_demand_is_still_tried() -> None:
+    queue = [job("three", replicas=3, submitted=0.0), job("two", replicas=2, submitted=1.0)]
+    assert started(queue, Cluster.of([machine("a", gpus=2)])) == ["two", "two"]
+
+
+def test_deciding_does_not_change_what_it_was_given() -> None:
+    queue = Queue(FIFO, [job("a"), job("b")])
+    cluster = one_gpu()
+    first = decide(FIFO, queue, cluster, NOW)
+    assert decide(FIFO, queue, cluster, NOW).placements == first.placements
+    assert [one.id for one in queue] == ["a", "b"]
+    assert cluster.node("a").tenants == ()
+
+
+def test_a_queue_gives_jobs_in_order_and_forgets_removed_ones() -> None:
+    jobs = [job("c", submitted=1.0), job("a", submitted=1.0), job("b", Demand(gpus=2)), job("d", Demand(priority=9))]
+    queue = Queue(FIFO, jobs)
+    assert [one.id for one in queue] == ["d", "b", "a", "c"]
+    queue.remove(jobs[1])
+    queue.remove(jobs[2])
+    assert [one.id for one in queue] == ["d", "c"]
+    assert len(queue) == 2
+
+
+def test_a_ranking_has_every_node_once() -> None:
+    cluster = Cluster.of([machine("a", memory=4000), machine("b", memory=8000), machine("c", memory=16000)])
+    ranking = rank(FIFO, job("one", share(6000)), cluster)
+    assert [fit.slot.node for fit in ranking.fits] == ["b", "c"]
+    assert {name: str(why) for name, why in ranking.reasons.items()} == {
+        "a": "needs 6000 MiB on one GPU, the freest has 4000"
+    }
+
+
+def test_a_ranking_of_named_nodes_is_about_those_only() -> None:
+    cluster = Cluster.of([machine(name, memory=4000 if name < "e" else 16000) for name in "abcdefgh"])
+    ranking = rank(FIFO, job("one", share(6000)), cluster, ["a", "g", "f", "elsewhere"])
+    assert [fit.slot.node for fit in ranking.fits] == ["f", "g"]
+    assert set(ranking.reasons) == {"a"}
+
+
+def test_at_most_so_many_fits_are_returned_best_first() -> None:
+    cluster = Cluster.of([machine(f"n{i:03}", memory=10000 - i) for i in range(100)])
+    ranking = rank(build_policy("spread"), job("one", share(1000)), cluster, most=3)
+    assert [fit.slot.node for fit in ranking.fits] == ["n000", "n001", "n002"]
+
+
+def test_only_what_changed_is_rated_again() -> None:
+    cluster = Cluster.of([machine(f"n{i:03}") for i in range(100)])
+    ranker = Ranker(FIFO)
+    ranker.best(share(1000), cluster)
+    assert ranker.rated == 1, "all are alike"
+    decision = decide(FIFO, [job("one", share(1000)), job("two", share(1000))], cluster, NOW, ranker=ranker)
+    assert len(decision.placements) == 2
+    assert ranker.rated <= 3
+
+
+def test_a_demand_asked_about_long_ago_is_forgotten_and_answered_alike() -> None:
+    cluster = Cluster.of([machine("a", gpus=2), machine("b", gpus=2)])
+    forgetful = Ranker(FIFO, remember=1)
+    asked = [share(1000), share(2000), share(1000)]
+    assert [forgetful.best(one, cluster) for one in asked] == [Ranker(FIFO).best(one, cluster) for one in asked]
+
+
+def test_an_empty_cluster_and_an_empty_queue_decide_nothing() -> None:
+    assert decide(FIFO, [job("a")], Cluster.of([]), NOW).placements == ()
+    assert decide(FIFO, [], one_gpu(), NOW).placements == ()
+    assert rank(FIFO, job("a"), Cluster.of([])).fits == ()

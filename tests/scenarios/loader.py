@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Scenario tables as core values. An engine that wants to run the same tables needs only `load` and `expected`.
+
+A file holds one scenario per YAML document:
+
+    name: what it shows
+    cluster: {a: {gpus: 2, memory: 16GiB}}            # or gpus: [{memory: 16GiB, type: V100}, ...]; UUIDs are a-0, a-1
+    running: [{job: first, memory: 4GiB, at: a/0}]    # at: node/gpu+gpu
+    submit: [{job: second, memory: 4GiB}]             # who asks for memory claims compute only if it says so
+    expect:
+      binpack: {second: a/0}                          # of several replicas: [a/0, a/1]
+      spread: {second: {a: memory 9000 8138}}         # not placed: for each node the check and its two numbers
+    mix: [{count: 3, compute: 500m}]                  # what fgd and fragmentation know; default: every job above
+    queue: fifo
+
+A policy that draws lots always draws the last.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.deciding import decide, rank
+from cotenant.core.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Slot
+from cotenant.core.policies import build_policy
+from cotenant.core.ranking import Policy
+from cotenant.core.topology import link_matrix
+from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds, parse_compute, parse_memory, parse_percent
+
+Table = Mapping[str, Any]
+Answer = str | list[str] | dict[str, str]
+"""a slot, the slots of several replicas, or why not for each node"""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    cluster: Cluster
+    """with the running jobs in their places"""
+    queue: tuple[Job, ...]
+    expect: Mapping[str, Mapping[str, Answer]]
+    """by policy and job"""
+    known: Knowledge
+    order: str
+
+    def policy(self, name: str) -> Policy:
+        return build_policy(name, self.known, self.order)
+
+
+def load_all(folder: Path) -> list[Scenario]:
+    files = sorted(folder.glob("*.yaml"))
+    return [load(table) for file in files for table in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+
+
+def load(table: Table) -> Scenario:
+    _only(table, "name cluster running submit expect mix queue")
+    machines = [_machine(name, of) for name, of in table["cluster"].items()]
+    cluster = Cluster.of(machines)
+    running = [(_job(of), _slot(of["at"])) for of in table.get("running", ())]
+    for job, slot in running:
+        cluster = cluster.seat(job, slot)
+    queue = tuple(_job(of) for of in table["submit"])
+    asked = [job.demand for job in (*(job for job, _ in running), *queue)]
+    mix = [
+        _demand({k: v for k, v in of.items() if k != "count"})
+        for of in table.get("mix", ())
+        for _ in range(of["count"])
+    ]
+    known = Knowledge(mix_of(mix or asked), inventory_of(machines))
+    return Scenario(table["name"], cluster, queue, table["expect"], known, table.get("queue", "fifo"))
+
+
+def decided(scenario: Scenario, policy_name: str) -> dict[str, Answer]:
+    """What the core makes of a scenario, in the words of its `expect`."""
+    policy = scenario.policy(policy_name)
+    decision = decide(policy, scenario.queue, scenario.cluster, Seconds(0.0), draw=lambda n: n - 1)
+    answers: dict[str, Answer] = {}
+    for job in scenario.queue:
+        slots = [written(one.slot) for one in decision.placements if one.job.id == job.id]
+        if slots:
+            answers[job.id] = slots if job.replicas > 1 else slots[0]
+        else:
+            reasons = rank(policy, job, decision.cluster).reasons
+            answers[job.id] = {n: f"{why.check} {why.needed} {why.available}" for n, why in reasons.items()}
+    return answers
+
+
+def written(slot: Slot) -> str:
+    return f"{slot.node}/{'+'.join(map(str, slot.gpus))}"
+
+
+def _machine(name: str, of: Table) -> Machine:
+    _only(
+        of, "gpus memory type slots numa healthy cordoned memory_scaling compute_scaling links labels cpu host_memory"
+    )
+    each = {key: of[key] for key in ("memory", "type", "slots", "numa", "healthy", "cordoned") if key in of}
+    each |= {key: of[key] for key in ("memory_scaling", "compute_scaling") if key in of}
+    cards = [{}] * of["gpus"] if isinstance(of["gpus"], int) else of["gpus"]
+    links = of.get("links")
+    return Machine(
+        name=name,
+        gpus=tuple(_card(f"{name}-{i}", {**each, **own}) for i, own in enumerate(cards)),
+        links=None if links is None else link_matrix([row.split() for row in links]),
+        labels=of.get("labels", {}),
+        cpu=None if "cpu" not in of else MilliCpu(of["cpu"]),
+        host_memory=None if "host_memory" not in of else _memory(of["host_memory"]),
+    )
+
+
+def _card(uuid: str, of: Table) -> Gpu:
+    _only(of, "memory type slots numa healthy cordoned memory_scaling compute_scaling")
+    scaling = {key: _scaling(of[key]) for key in ("memory_scaling", "compute_scaling") if key in of}
+    rest = {key: of[key] for key in ("type", "slots", "numa", "healthy", "cordoned") if key in of}
+    return Gpu(uuid=uuid, memory=_memory(of.get("memory", 0)), **rest, **scaling)
+
+
+def _scaling(text: str) -> Any:
+    return int(text.removesuffix("%"))
+
+
+def _job(of: Table) -> Job:
+    about = {key: of[key] for key in ("replicas", "submitted", "estimate", "attained") if key in of}
+    asked = {key: value for key, value in of.items() if key not in ("job", "at", *about)}
+    return Job(id=of["job"], demand=_demand(asked), **about)
+
+
+def _demand(of: Table) -> Demand:
+    plain = "gpus exclusive one_numa affinity anti_affinity priority"
+    _only(of, f"{plain} memory compute use_types avoid_types use_uuids avoid_uuids link cpu host_memory containers")
+    wishes = {key: of[key] for key in plain.split() if key in of}
+    return Demand(
+        **wishes,
+        **_amounts(of),
+        use_types=tuple(of.get("use_types", ())),
+        avoid_types=tuple(of.get("avoid_types", ())),
+        use_uuids=frozenset(of.get("use_uuids", ())),
+        avoid_uuids=frozenset(of.get("avoid_uuids", ())),
+        link=Link[of["link"]] if "link" in of else None,
+        cpu=MilliCpu(of.get("cpu", 0)),
+        host_memory=_memory(of.get("host_memory", 0)),
+        containers=tuple(_container(one) for one in of.get("containers", ())),
+    )
+
+
+def _container(of: Table) -> Container:
+    _only(of, "kind gpus memory compute")
+    return Container(kind=ContainerKind(of.get("kind", "app")), gpus=of.get("gpus", 1), **_amounts(of))
+
+
+def _amounts(of: Table) -> dict[str, Any]:
+    memory = str(of.get("memory", 0))
+    compute = parse_compute(of["compute"]) if "compute" in of else MilliGpu(0 if "memory" in of else 1000)
+    if memory.endswith("%"):
+        return {"memory_percent": parse_percent(memory), "compute": compute}
+    return {"memory": _memory(memory), "compute": compute}
+
+
+def _memory(value: str | int) -> MiB:
+    return parse_memory(str(value))
+
+
+def _slot(text: str) -> Slot:
+    node, _, gpus = text.partition("/")
+    return Slot(node, tuple(int(gpu) for gpu in gpus.split("+") if gpu))
+
+
+def _only(table: Table, keys: str) -> None:
+    unknown = set(table) - set(keys.split())
+    if unknown:
+        raise ValueError(
+            f"scenario {table.get('name', table)}: unknown {', '.join(sorted(unknown))}; there are: {keys}"
+        )
