@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness import Figure, at_least, at_most, benchmark, cpu_seconds
+from bench.timed import timed_waits
 from cotenant.core.model import Machine
 from cotenant.sim import fill
 from cotenant.sim.arrivals import Trace
@@ -156,6 +157,7 @@ def fragmentation() -> Iterator[Figure]:
     least = min(traces(), key=lambda trace: online[trace] / gains[trace])
     note = f"mean over traces; least on {least}: {100 * online[least] / gains[least]:.0f} %"
     yield at_least("online form keeps of the gain", 100 * kept, "%", limit=85, note=note)
+    yield from timed_waits(DATA)
 
 
 def gain_of(results: dict[Task, RunResult], trace: str, policy: str, seed: int) -> float:

@@ -22,8 +22,8 @@ from cotenant.sim.traces import fields
 from cotenant.sim.traces.registry import data_folder
 from cotenant.sim.traces.rows import Row, header, open_bytes, parsed, shown
 
-DEMO = "4x8:A100:80GiB:128:1024GiB,6x8:V100:32GiB:96:768GiB,8x4:T4:16GiB:64:256GiB,6x2:P100:16GiB:32:128GiB"
-"""24 nodes and 124 GPUs of four types; made for the demo trace"""
+DEMO = "16x8:A100:80GiB:128:1024GiB,24x8:V100:32GiB:96:768GiB,32x4:T4:16GiB:64:256GiB,24x2:P100:16GiB:32:128GiB"
+"""96 nodes and 496 GPUs of four types; made for the demo trace"""
 
 MOST_NODES = 100_000
 MOST_GPUS = 1_000_000

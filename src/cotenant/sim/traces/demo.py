@@ -14,17 +14,18 @@ from cotenant.core.model import Demand, Job
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.sim.arrivals import Arrival
 
-JOBS = 600
+JOBS = 2400
 _DAY = 86_400
 _SEED = 20230701
 _MEDIAN_S, _SPREAD = 3_000, 1.4
 """of the log-normal durations"""
 _LONGEST_S = 2 * _DAY
 
-_KINDS = {"share": 45, "one": 33, "two": 8, "four": 6, "eight": 5, "gang": 1, "cpu": 2}
+_KINDS = {"share": 55, "one": 23, "two": 8, "four": 6, "eight": 5, "gang": 1, "cpu": 2}
 """how many of a hundred jobs"""
 _GPUS = {"one": 1, "two": 2, "four": 4, "eight": 8, "gang": 8}
-_SHARES = (100, 200, 250, 300, 400, 500, 600, 800)
+_SHARES = {160: 6, 230: 12, 320: 18, 460: 20, 550: 12, 650: 14, 810: 18}
+"""milli-GPU, and how often; sizes that do not add up to whole GPUs by themselves, as real ones do not"""
 _LARGE_CARDS = (("A100",), ("V100", "A100"))
 _WORKLOADS = ("resnet50", "vgg16", "squeezenet", "bert", "gpt2", "lstm", "neumf", "yolov3", "deepspeech2")
 
@@ -36,7 +37,7 @@ def read() -> Iterator[Arrival]:
     for i, at in enumerate(submitted):
         kind = random.choices(list(_KINDS), list(_KINDS.values()))[0]
         job = Job(
-            id=f"demo-{i:03}",
+            id=f"demo-{i:04}",
             demand=_demand(random, kind),
             replicas=2 if kind == "gang" else 1,
             submitted=Seconds(at),
@@ -58,12 +59,12 @@ def _demand(random: Random, kind: str) -> Demand:
     if kind == "cpu":
         return Demand(gpus=0, compute=MilliGpu(0), cpu=MilliCpu(8_000), host_memory=MiB(32 * 1024))
     if kind == "share":
-        share = random.choice(_SHARES)
-        memory = max(1024, share * 14 // 1024 * 1024)  # about its share of a 16 GiB card
+        share = random.choices(list(_SHARES), list(_SHARES.values()))[0]
+        memory = max(1024, share * 12 // 1024 * 1024)  # a little less than its share of a 16 GiB card
         return Demand(
             compute=MilliGpu(share),
             memory=MiB(memory),
-            cpu=MilliCpu(random.choice((1_000, 2_000, 4_000))),
+            cpu=MilliCpu(random.choice((1_000, 4_000, 8_000, 12_000))),
             host_memory=MiB(8 * 1024),
         )
     gpus = _GPUS[kind]

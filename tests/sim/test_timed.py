@@ -1,0 +1,413 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Timed simulation on clusters small enough to compute by hand, and what must hold for every trace."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.deciding import Decision, place_together
+from cotenant.core.mix import mix_of
+from cotenant.core.model import Demand, Job, Machine
+from cotenant.core.policies import PREEMPTIVE, QUEUES, build_policy
+from cotenant.core.ranking import Policy, Ranker
+from cotenant.core.units import MilliGpu, Seconds
+from cotenant.errors import InputError
+from cotenant.sim.arrivals import Arrival
+from cotenant.sim.clusters import open_cluster
+from cotenant.sim.experiment import Plan, check, run_one
+from cotenant.sim.results import RunResult
+from cotenant.sim.timed import TimedRun, Timing
+from tests.properties.strategies import examples
+
+ONE_GPU = Demand()
+
+
+def arrival(
+    name: str, at: float, lasts: float, demand: Demand = ONE_GPU, *, replicas: int = 1, estimate: float | None = None
+) -> Arrival:
+    believed = Seconds(lasts if estimate is None else estimate)
+    job = Job(id=name, demand=demand, replicas=replicas, submitted=Seconds(at), estimate=believed)
+    return Arrival(job, Seconds(lasts))
+
+
+class Diary:
+    """Which jobs were placed in which order, and on what cluster."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.last_cluster: Cluster | None = None
+
+    def watch(self, job: Job, cluster: Cluster, _policy: Policy, decision: Decision | None) -> None:
+        assert decision is not None
+        assert {placement.job.id for placement in decision.placements} == {job.id}
+        assert len(decision.placements) == job.replicas
+        self.started.append(job.id)
+        self.last_cluster = cluster
+
+
+def simulate(
+    nodes: str, arrivals: Iterable[Arrival], *, policy: str = "binpack", diary: Diary | None = None, **timing: object
+) -> RunResult:
+    arrivals = list(arrivals)
+    mix = mix_of(one.job.demand for one in arrivals)
+    setup = Timing(**timing)  # type: ignore[arg-type]
+    watches = [diary.watch] if diary else []
+    run = TimedRun(open_cluster(nodes, data=None), policy, mix, 42, setup, watches)
+    return run.run(iter(arrivals)).result(policy, 42)
+
+
+def sorted_times(result: RunResult, what: str) -> list[float]:
+    """All waits or completion times, shortest first: with 2, 3, 5 or 6 jobs each is a whole percentile."""
+    jobs = int(result.summary["jobs"])
+    assert jobs in (2, 3, 5, 6)
+    return [result.quantiles[what][100 * i // (jobs - 1)] for i in range(jobs)]
+
+
+THREE = [arrival("a", 0, 10), arrival("b", 1, 5), arrival("c", 2, 1)]
+
+
+# Queue orders
+
+
+def test_fifo_runs_jobs_one_after_the_other_as_they_came() -> None:
+    diary = Diary()
+    result = simulate("1x1", THREE, diary=diary)
+    assert diary.started == ["a", "b", "c"]
+    assert sorted_times(result, "wait") == [0, 9, 13]
+    assert sorted_times(result, "jct") == [10, 14, 14]
+    assert result.summary["makespan"] == 16
+    assert result.summary["utilisation"] == 100
+    assert result.summary["mean_wait"] == pytest.approx(22 / 3, abs=1e-6)
+    assert result.summary["mean_jct"] == pytest.approx(38 / 3, abs=1e-6)
+
+
+def test_shortest_job_first_reorders_those_that_wait() -> None:
+    diary = Diary()
+    result = simulate("1x1", THREE, queue="sjf", diary=diary)
+    assert diary.started == ["a", "c", "b"]
+    assert sorted_times(result, "wait") == [0, 8, 10]
+    assert sorted_times(result, "jct") == [9, 10, 15]
+
+
+def test_shortest_job_first_believes_the_estimate_not_the_truth() -> None:
+    diary = Diary()
+    fooled = [arrival("a", 0, 10), arrival("b", 1, 5, estimate=1), arrival("c", 2, 1, estimate=50)]
+    simulate("1x1", fooled, queue="sjf", diary=diary)
+    assert diary.started == ["a", "b", "c"]
+
+
+def test_higher_priority_goes_first_whatever_the_order() -> None:
+    diary = Diary()
+    urgent = arrival("urgent", 3, 50, Demand(priority=5))
+    for queue in ("fifo", "sjf"):
+        simulate("1x1", [*THREE, urgent], queue=queue, diary=diary)
+        assert diary.started[1] == "urgent"
+        diary.started.clear()
+
+
+def test_equal_jobs_at_one_instant_start_by_id() -> None:
+    diary = Diary()
+    simulate("1x1", [arrival("b", 0, 1), arrival("c", 0, 1), arrival("a", 0, 1)], diary=diary)
+    assert diary.started == ["a", "b", "c"]
+
+
+def test_small_job_passes_a_large_one_that_does_not_fit_yet() -> None:
+    diary = Diary()
+    jobs = [arrival("a", 0, 10), arrival("large", 1, 4, Demand(gpus=2)), arrival("small", 2, 3)]
+    result = simulate("1x2", jobs, diary=diary)
+    assert diary.started == ["a", "small", "large"]
+    assert sorted_times(result, "wait") == [0, 0, 9]
+    assert result.summary["makespan"] == 14
+
+
+def test_gang_waits_until_all_its_replicas_fit() -> None:
+    diary = Diary()
+    jobs = [arrival("a", 0, 10), arrival("gang", 1, 2, replicas=2), arrival("b", 2, 1)]
+    result = simulate("2x1", jobs, diary=diary)
+    assert diary.started == ["a", "b", "gang"]
+    assert sorted_times(result, "wait") == [0, 0, 9]
+    assert sorted_times(result, "jct") == [1, 10, 11]
+
+
+# Setting jobs aside
+
+
+def test_srpt_sets_a_long_job_aside_and_loses_the_restart() -> None:
+    diary = Diary()
+    jobs = [arrival("long", 0, 100), arrival("short", 1, 10)]
+    result = simulate("1x1", jobs, queue="srpt", round=5.0, restart=2.0, diary=diary)
+    # long runs 0-5 and keeps 3 of these 5 seconds; short runs 5-15; long has 97 left and ends at 112
+    assert diary.started == ["long", "short", "long"]
+    assert sorted_times(result, "wait") == [4, 10]
+    assert sorted_times(result, "jct") == [14, 112]
+    assert result.summary["preemptions"] == 1
+    assert result.summary["makespan"] == 112
+    assert result.summary["utilisation"] == 100
+
+
+def test_work_lost_is_never_more_than_was_done() -> None:
+    jobs = [arrival("long", 0, 100), arrival("short", 1, 10)]
+    result = simulate("1x1", jobs, queue="srpt", round=5.0, restart=30.0)
+    assert sorted_times(result, "jct") == [14, 115]
+
+
+def test_las_lets_the_job_that_had_least_service_go_on() -> None:
+    diary = Diary()
+    jobs = [arrival("a", 0, 10), arrival("b", 0, 10)]
+    result = simulate("1x1", jobs, queue="las", round=5.0, restart=0.0, diary=diary)
+    # a runs 0-5, b 5-15 (at 10 both had the same, so nobody moves), a 15-20
+    assert diary.started == ["a", "b", "a"]
+    assert sorted_times(result, "wait") == [5, 10]
+    assert sorted_times(result, "jct") == [15, 20]
+    assert result.summary["preemptions"] == 1
+
+
+def test_nobody_is_set_aside_for_a_job_that_finds_room() -> None:
+    jobs = [arrival("a", 0, 100), arrival("b", 1, 10)]
+    assert simulate("1x2", jobs, queue="srpt", round=5.0).summary["preemptions"] == 0
+
+
+@pytest.mark.parametrize("start", [255.1, 0.1, 1e9 + 0.7])
+@pytest.mark.parametrize("every", [300.0, 0.7, 33.3])
+def test_rounds_go_on_whatever_time_the_trace_begins(start: float, every: float) -> None:
+    # dividing by the length of a round may land just below a whole number; such a round must not come twice
+    jobs = [arrival("a", start, 10 * every), arrival("b", start, 10 * every)]
+    result = simulate("1x1", jobs, queue="las", round=every, restart=0.0)
+    assert result.summary["makespan"] == pytest.approx(20 * every, abs=1e-4)
+
+
+# What may happen at one instant
+
+
+def test_job_that_comes_as_another_ends_takes_its_place_at_once() -> None:
+    result = simulate("1x1", [arrival("a", 0, 10), arrival("b", 10, 5)])
+    assert sorted_times(result, "wait") == [0, 0]
+    assert result.summary["makespan"] == 15
+
+
+def test_job_that_waited_goes_before_one_that_comes_as_room_is_made() -> None:
+    diary = Diary()
+    simulate("1x1", [arrival("a", 0, 10), arrival("z", 5, 1), arrival("b", 10, 1)], diary=diary)
+    assert diary.started == ["a", "z", "b"]
+
+
+def test_jobs_of_no_length_come_and_go_in_one_instant() -> None:
+    result = simulate("1x1", [arrival("a", 0, 0), arrival("b", 0, 0), arrival("c", 0, 0)])
+    assert sorted_times(result, "wait") == [0, 0, 0]
+    assert sorted_times(result, "jct") == [0, 0, 0]
+    assert result.summary["makespan"] == 0
+    assert result.summary["utilisation"] == 0
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_jobs_of_no_length_among_others_do_not_stop_the_clock(queue: str) -> None:
+    jobs = [arrival("a", 0, 7), arrival("b", 1, 0), arrival("c", 1, 0), arrival("d", 2, 3), arrival("e", 9, 0)]
+    result = simulate("1x1", jobs, queue=queue, round=1.0, restart=0.0)
+    assert result.summary["jobs"] == 5
+    assert result.summary["makespan"] == 10
+
+
+# Jobs that never fit, and broken traces
+
+
+def test_job_that_fits_no_empty_cluster_is_counted_and_does_not_block() -> None:
+    jobs = [
+        arrival("huge", 0, 5, Demand(gpus=9)),
+        arrival("a", 1, 5),
+        arrival("gang", 1, 5, replicas=3),
+        arrival("b", 2, 5),
+    ]
+    result = simulate("2x1", jobs)
+    assert result.summary["unplaceable"] == 2
+    assert result.summary["jobs"] == 2
+    assert sorted_times(result, "wait") == [0, 0]
+
+
+def test_trace_of_unplaceable_jobs_has_no_times() -> None:
+    result = simulate("1x1", [arrival("huge", 3, 5, Demand(gpus=9))])
+    assert result.summary["jobs"] == 0
+    assert result.summary["makespan"] == 0
+    assert "mean_wait" not in result.summary
+    assert result.quantiles == {}
+
+
+def test_empty_trace_is_an_empty_result() -> None:
+    assert simulate("1x1", []).summary["jobs"] == 0
+
+
+def test_second_job_of_a_name_that_is_still_there_is_refused() -> None:
+    with pytest.raises(InputError, match="'a' comes again while it waits or runs"):
+        simulate("1x1", [arrival("a", 0, 10), arrival("b", 1, 10), arrival("a", 2, 10)])
+
+
+def test_name_may_be_used_again_once_its_job_has_ended() -> None:
+    assert simulate("1x1", [arrival("a", 0, 10), arrival("a", 20, 10)]).summary["jobs"] == 2
+
+
+def test_job_without_duration_in_the_middle_of_a_trace_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,duration_s\na,5\nb,\n")
+    plan = Plan(trace=str(trace), nodes="1x1", policies=("binpack",), seeds=(42,), mode="timed")
+    check(plan)
+    with pytest.raises(InputError, match="job 'b' has no duration, which timed mode needs"):
+        run_one(plan, "binpack", 42)
+
+
+# What is measured
+
+
+def test_utilisation_is_the_share_of_all_compute_over_time() -> None:
+    jobs = [arrival("half", 100, 10, Demand(compute=MilliGpu(500))), arrival("whole", 105, 5)]
+    result = simulate("1x2", jobs)
+    # half of one GPU for 10 s and a whole one for 5 s, of 2 GPUs for 10 s
+    assert result.summary["utilisation"] == 50
+    assert result.series["time"] == [float(second) for second in range(10)]
+    assert result.series["allocated"] == [25.0] * 5 + [75.0] * 5
+    assert result.heat is not None
+    assert result.heat.rows == ["GPU 0", "GPU 1"]
+    assert sorted(row[-1] for row in result.heat.values) == [50.0, 100.0]
+
+
+def test_queue_length_is_averaged_over_time() -> None:
+    result = simulate("1x1", [arrival("a", 0, 4), arrival("b", 1, 1), arrival("c", 2.5, 1)])
+    assert result.series["queued"] == [0.0, 1.0, 1.5, 2.0, 1.0, 0.0]
+
+
+def test_idle_time_counts() -> None:
+    result = simulate("1x1", [arrival("a", 0, 1), arrival("b", 9, 1)])
+    assert result.summary["utilisation"] == 20
+    assert result.summary["makespan"] == 10
+
+
+def test_fragmentation_can_be_left_out() -> None:
+    result = simulate("1x1", THREE, fragmentation=False, heat=False)
+    assert "fragmented" not in result.summary
+    assert "fragmented" not in result.series
+    assert result.heat is None
+
+
+def test_policy_that_learns_runs_the_same_jobs() -> None:
+    result = simulate(
+        "2x4", [arrival(f"j{i}", i / 2, 10, Demand(gpus=1 + i % 3)) for i in range(60)], policy="fgd@online"
+    )
+    assert result.summary["jobs"] == 60
+
+
+# What must hold for every trace
+
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.0, 7.5]),  # since the one before
+        st.sampled_from([0.0, 0.1, 1.0, 2.0, 10.0, 33.3]),  # how long
+        st.sampled_from([0.5, 1.0, 1.0, 3.0]),  # how wrong the estimate is
+        st.builds(
+            Demand,
+            gpus=st.sampled_from([0, 1, 1, 1, 2, 4, 9]),
+            compute=st.sampled_from([MilliGpu(300), MilliGpu(500), MilliGpu(1000)]),
+            priority=st.sampled_from([0, 0, 0, 3]),
+            affinity=st.sampled_from([None, None, None, "g"]),
+        ),
+        st.sampled_from([1, 1, 1, 2, 5]),
+    ),
+    min_size=1,
+    max_size=25,
+)
+NODES = st.sampled_from(["1x1", "3x2", "2x4:V100,1x1:T4"])
+
+
+def trace_of(rows: list[tuple[float, float, float, Demand, int]], start: float) -> list[Arrival]:
+    now, made = start, []
+    for i, (after, lasts, wrong, demand, replicas) in enumerate(rows):
+        now += after
+        made.append(arrival(f"j{i:02}", now, lasts, demand, replicas=replicas, estimate=lasts * wrong))
+    return made
+
+
+def placeable(one: Arrival, machines: tuple[Machine, ...]) -> bool:
+    return place_together(Ranker(build_policy("binpack")), one.job, Cluster.of(machines)) is not None
+
+
+@given(
+    rows=JOBS,
+    nodes=NODES,
+    queue=st.sampled_from(sorted(QUEUES)),
+    policy=st.sampled_from(["binpack", "spread", "fgd", "fragmentation", "random"]),
+    start=st.sampled_from([0.0, 255.1]),
+)
+@examples(150)
+def test_every_job_ends_once_and_no_time_is_lost_or_won(
+    rows: list[tuple[float, float, float, Demand, int]], nodes: str, queue: str, policy: str, start: float
+) -> None:
+    arrivals = trace_of(rows, start)
+    machines = open_cluster(nodes, data=None)
+    able = [one for one in arrivals if placeable(one, machines)]
+    # the last one comes when all is over and finds an empty cluster
+    end = arrival("zz", float(arrivals[-1].job.submitted) + 1e5, 1.0)
+    diary = Diary()
+    result = simulate(nodes, [*arrivals, end], policy=policy, queue=queue, round=2.0, restart=0.5, diary=diary)
+    summary = result.summary
+    assert summary["jobs"] == len(able) + 1
+    assert summary["unplaceable"] == len(arrivals) - len(able)
+    assert len(diary.started) == summary["jobs"] + summary["preemptions"]
+    assert set(diary.started) == {one.job.id for one in able} | {"zz"}
+    assert diary.started[-1] == "zz"
+    assert diary.last_cluster is not None
+    assert all(node.tenants == () for node in diary.last_cluster)
+    assert result.quantiles["wait"][0] >= 0
+    if queue not in PREEMPTIVE:
+        assert summary["preemptions"] == 0
+    ran = sum(float(one.duration or 0) for one in able) + 1.0
+    spent = (summary["mean_jct"] - summary["mean_wait"]) * summary["jobs"]
+    assert ran - 1e-3 <= spent <= ran + 0.5 * summary["preemptions"] + 1e-3
+    assert result.heat is not None
+    for values in (result.series["allocated"], *result.heat.values):
+        assert min(values) >= 0
+        assert max(values) <= 100.001
+
+
+@given(rows=JOBS, nodes=NODES, queue=st.sampled_from(["fifo", "sjf"]))
+@examples(50)
+def test_same_trace_gives_the_same_result(
+    rows: list[tuple[float, float, float, Demand, int]], nodes: str, queue: str
+) -> None:
+    arrivals = trace_of(rows, 0.0)
+    assert simulate(nodes, arrivals, queue=queue, policy="random") == simulate(
+        nodes, arrivals, queue=queue, policy="random"
+    )
+
+
+# Long traces
+
+STREAM = """
+import resource, sys
+from cotenant.sim.experiment import Plan, check, run_one
+from cotenant.sim.timed import Timing
+plan = Plan(trace=sys.argv[1], nodes="4x8", policies=("binpack",), seeds=(1,), mode="timed", limit=int(sys.argv[2]),
+            timing=Timing(fragmentation=False))
+check(plan)
+print(int(run_one(plan, "binpack", 1).result.summary["jobs"]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_long_trace_is_simulated_as_it_is_read(tmp_path: Path) -> None:
+    trace = tmp_path / "long.csv"
+    rows = 200_000
+    with trace.open("w") as file:
+        file.write("id,submitted_s,duration_s,gpus\n")
+        file.writelines(f"job-{i:07},{i},{20 + i % 7},{1 + i % 2}\n" for i in range(rows))
+    kib = {}
+    for limit in (rows // 10, rows):
+        done = subprocess.run(
+            [sys.executable, "-c", STREAM, str(trace), str(limit)], capture_output=True, text=True, check=True
+        )
+        jobs, kib[limit] = map(int, done.stdout.split())
+        assert jobs == limit
+    # what stays is two times per job and the first 100,000 ids, about 200 bytes; a job as a value is several times that
+    assert kib[rows] - kib[rows // 10] < 200 * rows // 1024 * 2
