@@ -3,7 +3,8 @@
 """Few slots are worth rating, and the best one for every order is among them."""
 
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Link
-from cotenant.core.slots import candidate_slots, refusal, slot_fits
+from cotenant.core.seating import host_fits
+from cotenant.core.slots import candidate_slots, refusal
 from cotenant.core.topology import link_matrix_of_pairs
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory
@@ -49,9 +50,9 @@ def test_only_gpus_linked_well_enough_are_chosen() -> None:
 
 def test_a_fit_by_amounts_counts_the_host_too() -> None:
     where = node(machine(cpu=MilliCpu(1000), host_memory=MiB(1000)))
-    assert slot_fits(share(16000, 1000, cpu=MilliCpu(1000)), where, (0,))
-    assert not slot_fits(share(cpu=MilliCpu(1001)), where, (0,))
-    assert not slot_fits(share(host_memory=MiB(1001)), where, (0,))
+    assert host_fits(share(16000, 1000, cpu=MilliCpu(1000)), where)
+    assert not host_fits(share(cpu=MilliCpu(1001)), where)
+    assert not host_fits(share(host_memory=MiB(1001)), where)
 
 
 def seated(demand: Demand, *free: int) -> list[Gpus]:

@@ -15,7 +15,8 @@ from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
 from cotenant.core.policies import build_policy
 from cotenant.core.preemption import make_way
 from cotenant.core.ranking import Ranker
-from cotenant.core.slots import candidate_slots, refusal, slot_fits
+from cotenant.core.seating import amounts_fit, host_fits
+from cotenant.core.slots import candidate_slots, refusal
 from cotenant.core.units import Seconds
 from tests.properties.referee import broken_wishes, group_nodes, overfull, peak
 from tests.properties.strategies import clusters, demands, examples, machines, plain_demands, policies, queues
@@ -94,7 +95,8 @@ def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand)
         slots = candidate_slots(demand, node)
         assert len(set(slots)) == len(slots)
         for slot in slots:
-            assert slot_fits(demand, node, slot)
+            assert host_fits(demand, node)
+            assert amounts_fit(demand, node, slot, slot)
             assert broken_wishes(demand, node, slot) == []
             assert overfull(Cluster.of([node.after(demand, slot)])) == []
 

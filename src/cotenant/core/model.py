@@ -87,7 +87,7 @@ class Demand:
     one_numa: bool = False
     """all its GPUs on one NUMA node"""
     link: Link | None = None
-    """the worst link it accepts between any two of its GPUs"""
+    """the worst link it accepts between any two of its GPUs (of one container, where it has several)"""
     affinity: str | None = None
     """members of this group share the same GPUs"""
     anti_affinity: str | None = None
@@ -115,6 +115,11 @@ class Demand:
             self.containers,
         )
         object.__setattr__(self, "plain", not any(special))
+
+    @property
+    def by_name(self) -> bool:
+        """Whether it tells equal cards apart."""
+        return bool(self.use_uuids or self.avoid_uuids)
 
     @property
     def grouped(self) -> bool:

@@ -14,7 +14,7 @@ from cotenant.core.deciding import Decision, place_together
 from cotenant.core.filters import companions
 from cotenant.core.model import Job, Placement, Reason
 from cotenant.core.ranking import Ranker
-from cotenant.core.slots import amounts_fit, host_fits
+from cotenant.core.seating import amounts_fit, host_fits
 
 Turn = Callable[[Job], float]
 Holder = tuple[Job, tuple[Placement, ...]]

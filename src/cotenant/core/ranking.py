@@ -148,13 +148,13 @@ class Ranker:
         labels = self._labels(demand, cluster)
         refused = np.flatnonzero(labels == REFUSED).tolist()
         known: dict[int, Reason | None] = {}
-        versions = cluster.versions
+        versions, by_name = cluster.versions, demand.by_name
         found: dict[str, Reason] = {}
         for i in refused:
             if nodes is not None and cluster.names[i] not in nodes:
                 continue
             version = int(versions[i])
-            if version not in known:
+            if version not in known or by_name:
                 known[version] = refusal(demand, cluster.at(i), self.policy.checks)
             why = known[version]
             if why is not None:
@@ -214,7 +214,7 @@ class Ranker:
     ) -> list[float]:
         """Labels of these nodes; equal versions are rated once, unless the demand tells cards apart by name."""
         policy, rows = self.policy, cluster.rows
-        by_name = bool(demand.use_uuids or demand.avoid_uuids)
+        by_name = demand.by_name
         known: dict[int, float] = {}
         labels = []
         for i, version in zip(nodes, versions, strict=True):
@@ -237,8 +237,12 @@ class _Shape:
         self.ladder = Ladder()
 
     def forget(self) -> None:
+        """Asks for every label again: of the same ladder where it was only renumbered, else of a fresh one."""
         self.seen[:] = 0
-        self.ladder = Ladder()
+        if self.ladder.renumbered:
+            self.ladder.renumbered = False
+        else:
+            self.ladder = Ladder()
 
     def align(self, cluster: Cluster) -> None:
         """Nodes joined or left: keep what is known of those that stayed."""
