@@ -29,7 +29,8 @@ def complaint(spec: Path | str, data: Path | None = None) -> str:
 def test_nodes_times_gpus_is_a_cluster() -> None:
     machines = open_cluster("16x8", data=None)
     assert [machine.name for machine in machines] == [f"node-{i:04}" for i in range(16)]
-    assert machines[3] == Machine(name="node-0003", gpus=tuple(Gpu(uuid=f"node-0003-gpu{i}") for i in range(8)))
+    cards = tuple(Gpu(uuid=f"node-0003-gpu{i}", memory=MiB(80 * 1024)) for i in range(8))
+    assert machines[3] == Machine(name="node-0003", gpus=cards)
 
 
 def test_groups_have_types_memory_and_hosts() -> None:
@@ -47,12 +48,12 @@ def test_names_of_large_clusters_sort_as_they_count() -> None:
 
 def test_demo_is_mixed() -> None:
     machines = open_cluster("demo", data=None)
-    assert len(machines) == 24
+    assert len(machines) == 96
     assert Counter(gpu.type for machine in machines for gpu in machine.gpus) == {
-        "A100": 32,
-        "V100": 48,
-        "T4": 32,
-        "P100": 12,
+        "A100": 128,
+        "V100": 192,
+        "T4": 128,
+        "P100": 48,
     }
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured while a simulation runs: averages over time are exact and stay small, heat maps count every GPU once."""
+"""What is measured while a simulation runs: exact averages in bounded memory, each GPU counted once."""
 
 import tracemalloc
 

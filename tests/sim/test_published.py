@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""FGD's published results (USENIX ATC 2023), replayed on its own arrival orders: a sample; `make bench` does them all."""
+"""A sample of FGD's published results (USENIX ATC 2023) on its own arrival orders; `make bench` replays them all."""
 
 import statistics
 from itertools import cycle
@@ -56,7 +56,7 @@ def test_every_published_trace_is_in_the_sample(data: Path) -> None:
 
 
 def test_random_policy_allocates_as_published_on_average(data: Path) -> None:
-    seeds = range(42, 52)
+    seeds = range(42, 47)  # half of those published, since each takes seconds
     expected = published(FILES["allocated"])
     theirs = statistics.mean(expected[Task("default", RANDOM, seed)][100] for seed in seeds)
     runs = [replay(Task("default", "random", seed))[1] for seed in seeds]

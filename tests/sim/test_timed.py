@@ -174,6 +174,22 @@ def test_nobody_is_set_aside_for_a_job_that_finds_room() -> None:
     assert simulate("1x2", jobs, queue="srpt", round=5.0).summary["preemptions"] == 0
 
 
+@pytest.mark.parametrize("queue", sorted(PREEMPTIVE))
+def test_nobody_is_set_aside_for_a_job_of_lower_priority(queue: str) -> None:
+    jobs = [arrival("high", 0, 100, Demand(priority=5)), arrival("low", 1, 10)]
+    result = simulate("1x1", jobs, queue=queue, round=5.0, restart=2.0)
+    assert result.summary["preemptions"] == 0
+    assert result.summary["makespan"] == 110
+
+
+@pytest.mark.parametrize("queue", sorted(PREEMPTIVE))
+def test_job_of_lower_priority_is_set_aside_however_little_it_had(queue: str) -> None:
+    jobs = [arrival("low", 0, 10), arrival("high", 1, 100, Demand(priority=5))]
+    result = simulate("1x1", jobs, queue=queue, round=5.0, restart=2.0)
+    assert result.summary["preemptions"] == 1
+    assert sorted_times(result, "wait") == [4, 100]
+
+
 @pytest.mark.parametrize("start", [255.1, 0.1, 1e9 + 0.7])
 @pytest.mark.parametrize("every", [300.0, 0.7, 33.3])
 def test_rounds_go_on_whatever_time_the_trace_begins(start: float, every: float) -> None:
@@ -401,13 +417,13 @@ def test_long_trace_is_simulated_as_it_is_read(tmp_path: Path) -> None:
     rows = 200_000
     with trace.open("w") as file:
         file.write("id,submitted_s,duration_s,gpus\n")
-        file.writelines(f"job-{i:07},{i},{20 + i % 7},{1 + i % 2}\n" for i in range(rows))
+        file.writelines(f"job-{i:07},{i},{5 + i % 7},{1 + i % 2}\n" for i in range(rows))
     kib = {}
-    for limit in (rows // 10, rows):
+    for limit in (rows // 20, rows):
         done = subprocess.run(
             [sys.executable, "-c", STREAM, str(trace), str(limit)], capture_output=True, text=True, check=True
         )
         jobs, kib[limit] = map(int, done.stdout.split())
         assert jobs == limit
     # what stays is two times per job and the first 100,000 ids, about 200 bytes; a job as a value is several times that
-    assert kib[rows] - kib[rows // 10] < 200 * rows // 1024 * 2
+    assert kib[rows] - kib[rows // 20] < 2 * 200 * rows // 1024

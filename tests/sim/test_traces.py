@@ -215,7 +215,7 @@ def test_traces_start_over_and_travel_to_other_processes() -> None:
 def test_demo_is_always_the_same_and_fits_its_cluster() -> None:
     found = jobs_of("demo")
     assert found == jobs_of("demo")
-    assert len(found) == len({arrival.job.id for arrival in found}) == 2400
+    assert len(found) == len({arrival.job.id for arrival in found}) == 4000
     times = [arrival.job.submitted for arrival in found]
     assert times == sorted(times)
     cards = {gpu.type: gpu.memory for machine in open_cluster("demo", data=None) for gpu in machine.gpus}

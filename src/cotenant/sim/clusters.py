@@ -33,6 +33,9 @@ OPENB_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 OPENB_MEMORY_GIB = {"P100": 16, "T4": 16, "V100M16": 16, "V100M32": 32, "A10": 24}
 """from the cards' data sheets; G2 and G3 are cover names of the trace, so their memory stays unknown (0)"""
 
+INLINE_MEMORY = "80GiB"
+"""of each GPU, where an inline spec does not say; a card without memory would refuse every job that asks for some"""
+
 _GROUP = re.compile(r"(\d{1,9})x(\d{1,9})((?::[^:]*){0,4})")
 _INLINE = re.compile(r"\d+x\d+(:|,|$)")
 _YAML_ONLY = ("count", "labels", "links")
@@ -94,7 +97,8 @@ def _inline(spec: str) -> Iterator[Machine]:
         nodes, gpus, rest = match.groups()
         words = dict(zip(("type", "memory", "cpu", "host_memory"), rest.split(":")[1:], strict=False))
         try:
-            groups.append((fields.whole(nodes, "nodes", 1, MOST_NODES), {"gpus": gpus, **words}))
+            row = {"gpus": gpus, **words, "memory": words.get("memory") or INLINE_MEMORY}
+            groups.append((fields.whole(nodes, "nodes", 1, MOST_NODES), row))
         except ValueError as problem:
             raise InputError(f"cluster {shown(text)}: {problem}") from None
     in_all = sum(nodes for nodes, _ in groups)

@@ -19,7 +19,7 @@ class Column:
     key: str
     title: str
     short: tuple[str, ...]
-    """for the terminal, where ten columns share a line; one line each"""
+    """for the terminal, where columns share a line; one line each; none: not shown there"""
     kind: Kind
     better: Literal["high", "low"] | None
 
@@ -72,10 +72,10 @@ COLUMNS = {
         Column("mean_wait", "Mean wait", ("Mean", "wait"), "seconds", "low"),
         Column("p95_wait", "95th percentile wait", ("p95", "wait"), "seconds", "low"),
         Column("mean_jct", "Mean JCT", ("Mean", "JCT"), "seconds", "low"),
-        Column("median_jct", "Median JCT", ("Median", "JCT"), "seconds", "low"),
+        Column("median_jct", "Median JCT", (), "seconds", "low"),
         Column("p95_jct", "95th percentile JCT", ("p95", "JCT"), "seconds", "low"),
         Column("makespan", "Makespan", ("Make-", "span"), "seconds", "low"),
-        Column("utilisation", "Utilisation", ("Utilised",), "percent", "high"),
+        Column("utilisation", "Utilisation", ("Used",), "percent", "high"),
         Column("fragmented", "Fragmented", ("Frag-", "mented"), "percent", "low"),
         Column("preemptions", "Preemptions", ("Pre-", "empted"), "count", "low"),
     ),

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table a person sees when a simulation ends."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cotenant.sim.report.summary import summarise
+from cotenant.sim.report.summary import Row, summarise
 from cotenant.sim.results import Results
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ def table(results: Results) -> "Table":
     )
     drawn.add_column("Policy", no_wrap=True, overflow="ellipsis")
     # With many columns the interval goes below its mean, in every row alike, before the terminal wraps some of them.
-    between = "\n" if len(summary.headings) > 6 else " "
-    for heading in summary.headings:
+    shown = [i for i, heading in enumerate(summary.headings) if not _left_out(heading.short, summary.rows, i)]
+    between = "\n" if len(shown) > 4 else " "
+    for heading in (summary.headings[i] for i in shown):
         unit = f"\n({heading.unit})" if heading.unit else ""
         drawn.add_column(Text("\n".join(heading.short) + unit), justify="right", overflow="fold")
     for row in summary.rows:
@@ -39,16 +41,24 @@ def table(results: Results) -> "Table":
             Text.assemble(
                 (cell.mean, "bold" if cell.best else ""), (between + cell.spread if cell.spread else "", "dim")
             )
-            for cell in row.cells
+            for cell in (row.cells[i] for i in shown)
         )
         drawn.add_row(Text(row.policy), *cells)
     return drawn
+
+
+def _left_out(short: tuple[str, ...], rows: Sequence[Row], column: int) -> bool:
+    """Columns for files only, and columns in which nothing happened: a terminal is 80 letters wide."""
+    return not short or all(row.cells[column].mean in ("0", "0.0") for row in rows)
 
 
 def _caption(results: Results, seeds: int) -> str:
     parts = ["Bold: best of its column."]
     if seeds > 1:
         parts.insert(0, f"Mean ± 95 % confidence interval over {seeds} seeds.")
+    left_out = max((run.summary.get("unplaceable", 0.0) for run in results.runs), default=0.0)
+    if left_out:
+        parts.append(f"{left_out:,.0f} jobs would not fit even the empty cluster and were left out.")
     if not results.complete:
         parts.append("Incomplete: the simulation was interrupted and some runs are missing.")
     return " ".join(parts)

@@ -14,15 +14,15 @@ from cotenant.core.model import Demand, Job
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.sim.arrivals import Arrival
 
-JOBS = 2400
+JOBS = 4000
 _DAY = 86_400
 _SEED = 20230701
-_MEDIAN_S, _SPREAD = 3_000, 1.4
+_MEDIAN_S, _SPREAD = 4_000, 1.4
 """of the log-normal durations"""
 _LONGEST_S = 2 * _DAY
 
-_KINDS = {"share": 55, "one": 23, "two": 8, "four": 6, "eight": 5, "gang": 1, "cpu": 2}
-"""how many of a hundred jobs"""
+_KINDS = {"share": 480, "one": 420, "two": 40, "four": 20, "eight": 8, "gang": 2, "cpu": 30}
+"""how many of a thousand jobs"""
 _GPUS = {"one": 1, "two": 2, "four": 4, "eight": 8, "gang": 8}
 _SHARES = {160: 6, 230: 12, 320: 18, 460: 20, 550: 12, 650: 14, 810: 18}
 """milli-GPU, and how often; sizes that do not add up to whole GPUs by themselves, as real ones do not"""
