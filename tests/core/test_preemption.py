@@ -26,7 +26,7 @@ def displaced_on(cluster: Cluster, waiting: Sequence[Job], running: Sequence[Pla
         (job, tuple(one for one in running if one.job.id == job.id))
         for job in {one.job.id: one.job for one in running}.values()
     ]
-    ways = make_way(Ranker(build_policy("binpack")), waiting, holders, cluster, lambda job: float(job.id[1:]))
+    ways = make_way(Ranker(build_policy("binpack")), waiting, holders, cluster, lambda job: (0, float(job.id[1:])))
     return [[victim.id for victim in victims] for victims in ways]
 
 

@@ -187,7 +187,7 @@ def test_when_the_displaced_have_left_the_waiting_job_fits_beside_all_others(dat
     running = {job.id: job for job in (placed.job for placed in decision.placements)}
     holders = [(job, tuple(one for one in decision.placements if one.job.id == job.id)) for job in running.values()]
     first = Job(id="first", demand=data.draw(demands()), submitted=Seconds(-1.0))
-    ways = list(make_way(Ranker(policy), [first], holders, decision.cluster, lambda job: job.submitted))
+    ways = list(make_way(Ranker(policy), [first], holders, decision.cluster, lambda job: (0, job.submitted)))
     left, by_job = decision.cluster, {job.id: own for job, own in holders}
     for victim in (job for victims in ways for job in victims):
         for placement in by_job[victim.id]:

@@ -257,7 +257,7 @@ def default_nodes(trace: str) -> str:
 
 def _check_writable(out: Path) -> None:
     """Refuse before hours of simulation what could not be written after them."""
-    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    there = next(folder for folder in (out, *out.parents) if folder.exists())
     if not there.is_dir():
         raise InputError(f"--out {out}: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):

@@ -18,8 +18,8 @@ MOST_BYTES = 512 * 1024 * 1024
 
 EPILOG = """\b
 Example:
-  cotenant simulate --policy fgd --record job-17 --out report
-  cotenant why --decision report/decision-fgd-42-job_17.json
+  cotenant simulate --policy fgd --mode timed --record demo-0017 --out report
+  cotenant why --decision report/decision-fgd-42-demo_0017.json
 """
 
 

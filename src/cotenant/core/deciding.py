@@ -25,6 +25,11 @@ class Decision:
     cluster: Cluster
 
 
+def turn_of(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
+    """Whose turn it is, smallest first: priority, then the policy's order."""
+    return -job.demand.priority, policy.queue(job, now)
+
+
 class Queue:
     """Waiting jobs by what they ask, each kind in order. Jobs that ask the same fit or do not fit together, so one
     pass tries each kind until it fails once: thousands may wait at the cost of the few kinds among them."""
@@ -44,7 +49,7 @@ class Queue:
         return (job for _, job in sorted(chain.from_iterable(self._kinds.values()), key=_turn))
 
     def add(self, job: Job, now: Seconds) -> None:
-        turn = (-job.demand.priority, self._policy.queue(job, now), job.id)
+        turn = (*turn_of(self._policy, job, now), job.id)
         self._turns[job.id] = turn
         insort(self._kinds.setdefault((job.demand, job.replicas), []), (turn, job), key=_turn)
 

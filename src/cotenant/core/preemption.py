@@ -16,7 +16,8 @@ from cotenant.core.model import Job, Placement, Reason
 from cotenant.core.ranking import Ranker
 from cotenant.core.seating import amounts_fit, host_fits
 
-Turn = Callable[[Job], float]
+Turn = Callable[[Job], tuple[int, float]]
+"""whose turn it is, smallest first: `deciding.turn_of` at some time"""
 Holder = tuple[Job, tuple[Placement, ...]]
 
 

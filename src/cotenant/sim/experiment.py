@@ -8,13 +8,14 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from threading import Thread
 
@@ -22,7 +23,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.deciding import Decision
 from cotenant.core.mix import Mix, mix_of
 from cotenant.core.model import Job, Machine
-from cotenant.core.policies import QUEUES, build_policy
+from cotenant.core.policies import PREEMPTIVE, QUEUES, build_policy
 from cotenant.core.ranking import Policy
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
@@ -81,6 +82,8 @@ def check(plan: Plan) -> None:
         raise InputError(
             f"queue order {plan.timing.queue} needs durations: give --estimates oracle, or noisy:0.5 for some error"
         )
+    if plan.mode == "timed" and plan.timing.queue in PREEMPTIVE and plan.timing.restart >= plan.timing.round:
+        raise InputError("--restart must be shorter than --round: jobs set aside in every round would never get on")
     _estimator(plan, 0)
     machines = _machines(plan)
     if not any(machine.gpus for machine in machines):
@@ -107,11 +110,12 @@ def run_all(plan: Plan, processes: int, finished: Callable[[Run], None]) -> None
     pool = ProcessPoolExecutor(min(processes, len(tasks)), initializer=_begin_worker)
     try:
         with _interrupts_held():  # workers inherit this, so that none is interrupted before it can say otherwise
-            pending: set[Future[Run]] = {pool.submit(run_one, *task) for task in tasks}
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                finished(future.result())
+            # Not `concurrent.futures.wait`: interrupted while it holds the futures' locks, it never lets go of them.
+            done: SimpleQueue[Future[Run]] = SimpleQueue()
+            for task in tasks:
+                pool.submit(run_one, *task).add_done_callback(done.put)
+        for _ in tasks:
+            finished(done.get().result())
     except BrokenProcessPool:
         _stop(pool)
         raise CotenantError("a worker process was killed, perhaps for want of memory; try fewer --processes") from None

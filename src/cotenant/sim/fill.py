@@ -97,11 +97,13 @@ def replay(
     meter, draw = FragmentationMeter(mix, cluster), Random(seed).randrange
     filled = Filled([], [], [], [])
     arrived = allocated = 0
+    came: set[int] = set()
     fragmented, idle = meter.read()
     for turn, position in enumerate(order.arrivals):
         job = jobs[position]
-        if turn >= len(jobs):  # drawn a second time: a job of its own
+        if position in came:  # drawn a second time: a job of its own
             job = replace(job, id=f"{job.id}@{turn}")
+        came.add(position)
         if learner is not None and learner.observe(job.demand):
             ranker = learner.ranker
         arrived += asked_milli_gpu(job)

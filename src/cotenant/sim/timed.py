@@ -9,14 +9,14 @@ cluster, calls `decide` and acts on its placements by scheduling a finish; it de
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
-from itertools import chain
 from random import Random
 
 import numpy as np
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Decision, Queue, decide, place_together
+from cotenant.core.deciding import Decision, Queue, decide, place_together, turn_of
 from cotenant.core.learning import Learner
 from cotenant.core.mix import Knowledge, Mix, inventory_of
 from cotenant.core.model import Demand, Job, Machine, Placement
@@ -277,17 +277,11 @@ class TimedRun:
         """Running jobs give way to waiting ones that come first in the queue order, as few as will do."""
         running = {one.job.id: self._attained(one, now) for one in self._running.values()}
         holders = [(job, self._running[job.id].placements) for job in running.values()]
-        turns = self._turns(chain(running.values(), self._queue), now)
-        for victims in make_way(self._ranker, self._queue, holders, self._cluster, lambda job: turns[job.id]):
+        turn = partial(turn_of, self._ranker.policy, now=Seconds(now))
+        for victims in make_way(self._ranker, self._queue, holders, self._cluster, turn):
             for victim in victims:
                 self._requeue(self._running.pop(victim.id), running[victim.id], now)
         self._place(self._queue, now)
-
-    def _turns(self, jobs: Iterable[Job], now: float) -> dict[str, int]:
-        """Whose turn it is among these, counted from the first; priority comes before the queue order here too."""
-        keys = {job.id: (-job.demand.priority, self._ranker.policy.queue(job, Seconds(now))) for job in jobs}
-        place = {key: turn for turn, key in enumerate(sorted(set(keys.values())))}
-        return {job: place[key] for job, key in keys.items()}
 
     def _attained(self, running: _Running, now: float) -> Job:
         gpus = running.job.demand.gpus * running.job.replicas

@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The page of commands names every command, option, default and exit code, and its examples run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from cotenant.cli import main
+from cotenant.core.policies import ORDERS, QUEUES
+from cotenant.errors import CotenantError, InputError
+from tests.cli.command import environment, run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
+CONTEXT = click.Context(main.cotenant)
+COMMANDS = main.cotenant.list_commands(CONTEXT)
+
+
+def command_of(name: str) -> click.Command:
+    command = main.cotenant.get_command(CONTEXT, name)
+    assert command is not None
+    return command
+
+
+def section(name: str) -> str:
+    """What the page says of a command."""
+    found = re.search(rf"^## cotenant {name}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no section '## cotenant {name}'"
+    return found[1]
+
+
+def rows(name: str) -> dict[str, list[str]]:
+    """The cells of the options table, by each spelling of the option."""
+    table: dict[str, list[str]] = {}
+    for line in section(name).splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if cells and cells[0].startswith("`-"):
+            table |= dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][\w-]*", cells[0]), cells)
+    return table
+
+
+def spellings(command: click.Command) -> set[str]:
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    return {spelling for option in options for spelling in (*option.opts, *option.secondary_opts)}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_explained_and_no_other(name: str) -> None:
+    assert set(rows(name)) - {"--help", "-h"} == spellings(command_of(name))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_defaults_are_those_of_the_command(name: str) -> None:
+    table = rows(name)
+    for option in command_of(name).params:
+        if isinstance(option, click.Option) and option.show_default is True:
+            assert table[option.opts[0]][2] == f"`{option.default}`", option.opts
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_choices_are_those_of_the_command(name: str) -> None:
+    table = rows(name)
+    for option in command_of(name).params:
+        if isinstance(option, click.Option) and isinstance(option.type, click.Choice):
+            assert "\\|".join(option.type.choices) in table[option.opts[0]][0]
+
+
+def test_every_command_is_on_the_page_and_no_other() -> None:
+    assert {"simulate", "why"} <= set(COMMANDS)
+    assert set(re.findall(r"^## cotenant ([\w-]+)$", PAGE, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_policy_and_queue_order_is_named() -> None:
+    assert [name for name in (*ORDERS, *QUEUES) if not re.search(rf"[`|\\]{name}[`|\\]", section("simulate"))] == []
+
+
+def test_every_exit_code_is_explained() -> None:
+    codes = {0, CotenantError.exit_code, InputError.exit_code, main.FAILED, main.INTERRUPTED, main.BROKEN_PIPE}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == codes
+
+
+EXAMPLES = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example(name: str) -> None:
+    assert f"$ cotenant {name} " in "".join(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.splitlines()[-1][2:])
+def test_example_runs(example: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    env = environment()
+    if "openb" in example:
+        env["COTENANT_DATA"] = str(request.getfixturevalue("data"))
+    for line in example.splitlines():
+        prompt, command, *words = shlex.split(line)
+        assert (prompt, command) == ("$", "cotenant")
+        done = run(*words, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
