@@ -60,9 +60,9 @@ class Queue:
         if not waiting:
             del self._kinds[kind]
 
-    def heads(self) -> list[tuple[Turn, int, list[tuple[Turn, Job]]]]:
-        """The first of each kind: its turn, a position to advance, and its kind's list."""
-        return [(kind[0][0], 0, kind) for kind in self._kinds.values()]
+    def heads(self) -> list[tuple[Turn, int, int, list[tuple[Turn, Job]]]]:
+        """The first of each kind: its turn, the kind's number, a position to advance, and the kind's list."""
+        return [(kind[0][0], number, 0, kind) for number, kind in enumerate(self._kinds.values())]
 
 
 def _turn(item: tuple[Turn, Job]) -> Turn:
@@ -102,7 +102,7 @@ def decide(
     heapify(heads)
     placements: list[Placement] = []
     while heads:
-        _, position, kind = heads[0]
+        _, number, position, kind = heads[0]
         placed = place_together(ranker, kind[position][1], cluster, draw)
         if placed is None:  # nothing frees up during a pass: what asks the same cannot fit either
             heappop(heads)
@@ -110,14 +110,24 @@ def decide(
         placements.extend(placed.placements)
         cluster = placed.cluster
         if position + 1 < len(kind):
-            heapreplace(heads, (kind[position + 1][0], position + 1, kind))
+            heapreplace(heads, (kind[position + 1][0], number, position + 1, kind))
         else:
             heappop(heads)
     return Decision(tuple(placements), cluster)
 
 
 def place_together(ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None = None) -> Decision | None:
-    """All replicas of a job, each on the best slot left by the ones before it; None unless all of them fit."""
+    """All replicas of a job, each on the best slot left by the ones before it; None unless all of them fit.
+
+    Where the policy's own choices leave no room for the last ones, the roomiest slots are tried before giving up.
+    """
+    decision = _one_after_the_other(ranker, job, cluster, draw)
+    if decision is None and job.replicas > 1:
+        decision = _one_after_the_other(ranker.roomiest(), job, cluster, draw)
+    return decision
+
+
+def _one_after_the_other(ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None) -> Decision | None:
     placements = []
     for replica in range(job.replicas):
         fit = ranker.best(job.demand, cluster, draw)

@@ -21,9 +21,10 @@ def memory_on(asked: Demand | Container, gpu: Gpu) -> MiB:
 
 
 def claims(demand: Demand, chosen: Gpus, cards: Sequence[Gpu]) -> Mapping[int, Claim]:
-    """The peak claim on each GPU of a slot."""
+    """The peak claim on each GPU of a slot; a GPU that is no longer there has nothing to claim."""
     if demand.plain:
-        return dict.fromkeys(chosen, Claim(demand.memory, demand.compute, 1))
+        present = chosen if max(chosen, default=0) < len(cards) else tuple(i for i in chosen if i < len(cards))
+        return dict.fromkeys(present, Claim(demand.memory, demand.compute, 1))
     if demand.containers:
         return container_claims(demand, chosen, cards)
     return {
@@ -33,6 +34,7 @@ def claims(demand: Demand, chosen: Gpus, cards: Sequence[Gpu]) -> Mapping[int, C
             cards[i].slots if demand.exclusive else 1,
         )
         for i in chosen
+        if i < len(cards)
     }
 
 
@@ -67,7 +69,7 @@ def container_claims(demand: Demand, chosen: Gpus, cards: Sequence[Gpu]) -> Mapp
 
 def _with(running: dict[int, Claim], container: Container, own: Gpus, cards: Sequence[Gpu]) -> dict[int, Claim]:
     total = dict(running)
-    for i in own:
+    for i in (one for one in own if one < len(cards)):
         old = total.get(i, NOTHING)
         total[i] = Claim(
             MiB(old.memory + memory_on(container, cards[i])),

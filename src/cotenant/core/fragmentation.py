@@ -22,8 +22,8 @@ import numpy as np
 
 from cotenant.core.cutting import STEP, WHOLE, remainder_values
 from cotenant.core.filters import type_allowed
-from cotenant.core.mix import Inventory, MachineKind, Mix, Spec
-from cotenant.core.model import Card
+from cotenant.core.mix import Inventory, MachineKind, Mix, Spec, spec_of
+from cotenant.core.model import Card, Demand
 from cotenant.core.potential import Rooms
 
 PACKING = 30
@@ -45,11 +45,27 @@ class FreeRoom:
         self._weights = _weights(self._asking, inventory)
         self._cards: dict[Card, _CardTables] = {}
         self._values: dict[tuple[Card, int, Rooms], float] = {}
+        self._expected: dict[tuple[int, int, Card], float] = {}
 
-    def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
+    def expected_loss(self, demand: Demand, card: Card) -> float:
+        """What a demand costs on each fresh card of this kind in packing alone, in whole quanta."""
+        spec = spec_of(demand)
+        key = (spec.compute, spec.memory, card)
+        loss = self._expected.get(key)
+        if loss is None:
+            left = max(0, 1000 - _size(spec, card)) if spec.gpus else 1000
+            raw = PACKING * 1000 * (1 - self._tables(card).worth(left))
+            loss = self._expected[key] = float(QUANTUM * round(raw / QUANTUM))
+        return loss
+
+    def _tables(self, card: Card) -> "_CardTables":
         tables = self._cards.get(card)
         if tables is None:
             tables = self._cards[card] = _CardTables(card, self._asking, self._weights)
+        return tables
+
+    def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
+        tables = self._tables(card)
         key = (card, tables.most_cpu if cpu is None else min(max(cpu, 0), tables.most_cpu), rooms)
         value = self._values.get(key)
         if value is None:
@@ -82,6 +98,10 @@ class _CardTables:
         ]
         self.most_cpu = max((spec.cpu for spec in asking), default=0) * 64 + 1
         self._usable: dict[tuple[int, int], float] = {}
+
+    def worth(self, room: int) -> float:
+        """What so much room on one GPU is worth, as a share of a whole one."""
+        return self._worth[room // STEP]
 
     def value(self, cpu: int, rooms: Rooms) -> float:
         total = sum(rooms)

@@ -13,6 +13,8 @@ from cotenant.core.model import Demand
 from cotenant.core.policies import build_policy
 from cotenant.core.ranking import Policy, Ranker
 
+MOST_KINDS = 512
+"""kinds of demand that tables are made for, the most common ones"""
 GROWTH = 1.15
 """a new epoch when this many times as many jobs have been seen as at the last"""
 
@@ -48,4 +50,5 @@ class Learner:
     def _refit(self) -> None:
         self._seen = self._mix.total()
         self._next_fit = max(self._seen + 1, int(self._seen * GROWTH))
-        self.ranker = Ranker(build_policy(self._spec, Knowledge(dict(self._mix), self._inventory), self._queue))
+        common = dict(self._mix.most_common(MOST_KINDS))
+        self.ranker = Ranker(build_policy(self._spec, Knowledge(common, self._inventory), self._queue))

@@ -22,9 +22,10 @@ class Spec(NamedTuple):
 
     def size_on(self, card: Card) -> int:
         """Thousandths of one such card that it takes, by compute or by memory, whichever is more."""
+        compute = self.compute if card.compute == 1000 else -(-1000 * self.compute // card.compute)
         if not self.memory or not card.memory:
-            return self.compute
-        return max(self.compute, -(-1000 * self.memory // card.memory))
+            return compute
+        return max(compute, -(-1000 * self.memory // card.memory))
 
 
 Mix = Mapping[Spec, int]
@@ -52,13 +53,10 @@ class Knowledge:
 
 
 def spec_of(demand: Demand) -> Spec:
-    """The spec of a demand; a pod with containers counts as what its app containers ask together."""
-    if demand.containers:
-        gpus = max(one.gpus for one in demand.containers)
-        compute = MilliGpu(min(1000, sum(one.compute for one in demand.containers)))
-        return Spec(demand.cpu, compute, gpus, demand.use_types, MiB(sum(one.memory for one in demand.containers)))
-    compute = MilliGpu(1000) if demand.exclusive else demand.compute
-    return Spec(demand.cpu, compute if demand.gpus else MilliGpu(0), demand.gpus, demand.use_types, demand.memory)
+    """The spec of a demand; a pod with containers counts as what stays of it."""
+    asked = demand.steady
+    compute = MilliGpu(1000) if demand.exclusive else asked.compute
+    return Spec(demand.cpu, compute if asked.gpus else MilliGpu(0), asked.gpus, demand.use_types, asked.memory)
 
 
 def mix_of(demands: Iterable[Demand]) -> Mix:
@@ -69,7 +67,7 @@ def inventory_of(machines: Iterable[Machine]) -> Inventory:
     """Machines by kind; one with different cards counts once for each kind of card it has."""
     kinds: Counter[MachineKind] = Counter()
     for machine in machines:
-        cards = Counter(Card(gpu.type, gpu.memory_capacity) for gpu in machine.gpus)
+        cards = Counter(gpu.card for gpu in machine.gpus)
         for card, gpus in cards.items():
             kinds[MachineKind(card, gpus, machine.cpu)] += 1
     return kinds

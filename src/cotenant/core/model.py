@@ -117,6 +117,30 @@ class Demand:
         object.__setattr__(self, "plain", not any(special))
 
     @property
+    def steady(self) -> "Container":
+        """What it asks once its init containers have ended, as one container: the most GPUs, all amounts on each."""
+        staying = [one for one in self.containers if one.kind is not ContainerKind.INIT]
+        if not staying:
+            return Container(
+                gpus=self.gpus, memory=self.memory, memory_percent=self.memory_percent, compute=self.compute
+            )
+        percents = [one.memory_percent for one in staying if one.memory_percent is not None]
+        return Container(
+            gpus=max(one.gpus for one in staying),
+            memory=MiB(sum(one.memory for one in staying)),
+            memory_percent=Percent(sum(percents)) if percents else None,
+            compute=MilliGpu(min(WHOLE_GPU, sum(one.compute for one in staying))),
+        )
+
+    @property
+    def total_compute(self) -> MilliGpu:
+        """Milli-GPU on all its GPUs together, once its init containers have ended."""
+        if not self.containers:
+            return MilliGpu(self.gpus * self.compute)
+        staying = (one for one in self.containers if one.kind is not ContainerKind.INIT)
+        return MilliGpu(sum(one.gpus * one.compute for one in staying))
+
+    @property
     def by_name(self) -> bool:
         """Whether it tells equal cards apart."""
         return bool(self.use_uuids or self.avoid_uuids)
@@ -167,12 +191,18 @@ class Gpu:
     def compute_capacity(self) -> MilliGpu:
         return MilliGpu(WHOLE_GPU * self.compute_scaling // 100)
 
+    @property
+    def card(self) -> "Card":
+        return Card(self.type, self.memory_capacity, self.compute_capacity)
+
 
 class Card(NamedTuple):
     """What tells cards apart when it comes to what fits on them."""
 
     type: str
     memory: MiB
+    compute: MilliGpu = WHOLE_GPU
+    """handed out in all: more than a whole GPU where it is oversubscribed"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +250,7 @@ class Machine:
     @cached_property
     def card(self) -> "Card | None":
         """What its GPUs are, where they are all the same."""
-        cards = {Card(gpu.type, gpu.memory_capacity) for gpu in self.gpus}
+        cards = {gpu.card for gpu in self.gpus}
         return cards.pop() if len(cards) == 1 else None
 
     @cached_property

@@ -39,7 +39,7 @@ def _fgd(known: Knowledge) -> Orders:
 
 def _fragmentation(known: Knowledge) -> Orders:
     potential = fragmentation.FreeRoom(known.mix, known.inventory)
-    return _same(gradient(potential, fragmentation.descent_score))
+    return _same(gradient(potential, fragmentation.descent_score, potential.expected_loss))
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
@@ -67,7 +67,9 @@ def fifo(job: Job, now: Seconds) -> float:
 
 def shortest_first(job: Job, now: Seconds) -> float:
     """By the whole work believed; jobs of unknown length last."""
-    return job.estimate * job.demand.gpus * job.replicas if job.estimate is not None else float("inf")
+    if job.estimate is None:
+        return float("inf")
+    return job.estimate * job.demand.steady.gpus * job.replicas
 
 
 def least_attained(job: Job, now: Seconds) -> float:
@@ -92,7 +94,11 @@ PREEMPTIVE = frozenset({"srpt", "las"})
 def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo") -> Policy:
     """The policy of that name; ValueError with the list of names where there is none."""
     known = Knowledge() if known is None else known
-    node_part, _, gpu_part = spec.partition("/")
+    node_part, slash, gpu_part = spec.partition("/")
+    if "random" in spec and spec != "random":
+        raise ValueError(f"{spec!r}: random draws nodes and GPUs by lot and cannot be combined with other orders")
+    if slash and not gpu_part:
+        raise ValueError(f"{spec!r}: expected an order of GPUs after the slash, for example spread/binpack")
     nodes, gpus = _orders(node_part, known), _orders(gpu_part or node_part, known)
     alone = not gpu_part and len(nodes) == 1 and nodes[0].nodes == nodes[0].gpus
     node_orders = tuple(order for one in nodes for order in one.nodes)

@@ -22,15 +22,29 @@ class Potential(Protocol):
 
 
 def gradient(
-    potential: Potential, squash: Callable[[float], float]
+    potential: Potential,
+    squash: Callable[[float], float],
+    expected: Callable[[Demand, Card], float] | None = None,
 ) -> Callable[[Demand, Node, list[Gpus]], list[float]]:
-    """An order that prefers the slot after which the potential is highest; `squash` turns a change into a score."""
+    """An order that prefers the slot after which the potential is highest; `squash` turns a change into a score.
+
+    `expected` is the loss that a demand brings to a fresh card of some kind. It is not held against the slot: a demand
+    takes more of a small card than of a large one, and would otherwise be kept off small cards for that alone.
+    """
 
     def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
         before = of_node(potential, node)
-        if node.machine.card is None or not demand.plain or demand.memory:
-            return [squash(of_node(potential, node.after(demand, slot)) - before) for slot in slots]
-        card, need = node.machine.card, demand.compute
+        card = node.machine.card
+        fair = 0.0 if expected is None or card is None else expected(demand, card) * demand.steady.gpus
+        if card is None or not demand.plain or demand.memory:
+            cards = node.machine.gpus
+            scores = []
+            for slot in slots:
+                if card is None and expected is not None:
+                    fair = sum(expected(demand, cards[i].card) for i in slot)
+                scores.append(squash(of_node(potential, node.after(demand, slot)) - before + fair))
+            return scores
+        need = demand.compute
         cpu = None if node.cpu is None else node.cpu - demand.cpu
         scores = []
         for slot in slots:
@@ -39,7 +53,7 @@ def gradient(
                 room = node.room[i]
                 rooms.remove(room)
                 insort(rooms, _room_left(node, i, room, need))
-            scores.append(squash(potential.value(card, cpu, tuple(rooms)) - before))
+            scores.append(squash(potential.value(card, cpu, tuple(rooms)) - before + fair))
         return scores
 
     return order
@@ -52,7 +66,7 @@ def of_node(potential: Potential, node: Node) -> float:
         return potential.value(card, node.cpu, node.sorted_room)
     rooms: dict[Card, list[int]] = {}
     for gpu, room in zip(node.machine.gpus, node.room, strict=True):
-        rooms.setdefault(Card(gpu.type, gpu.memory_capacity), []).append(room)
+        rooms.setdefault(gpu.card, []).append(room)
     return sum(potential.value(card, node.cpu, tuple(sorted(own))) for card, own in rooms.items())
 
 

@@ -8,7 +8,7 @@ every answer is the same; so tentative clusters, older ones and recorded ones al
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from cotenant.core.filters import CHECKS, Check, eligible_gpus, gpu_compute, pla
 from cotenant.core.ladder import Ladder, Score
 from cotenant.core.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
-from cotenant.core.scores import Order
+from cotenant.core.scores import Order, node_spread, spread
 from cotenant.core.slots import candidate_slots, refusal
 from cotenant.core.units import Seconds
 
@@ -95,6 +95,14 @@ class Ranker:
         self._remember = remember
         self._needs_compute = gpu_compute in policy.checks
         self._shapes: dict[Demand, _Shape] = {}
+        self._roomiest: Ranker | None = None
+
+    def roomiest(self) -> "Ranker":
+        """A ranker with the same checks that takes the slots with the most room."""
+        if self._roomiest is None:
+            orders = (spread, node_spread)
+            self._roomiest = Ranker(replace(self.policy, nodes=orders, gpus=orders, random=False), 32)
+        return self._roomiest
 
     def best(self, demand: Demand, cluster: Cluster, draw: Draw | None = None) -> Fit | None:
         """The best slot of the whole cluster. A random policy draws among those that fit."""
@@ -139,6 +147,7 @@ class Ranker:
 
     def reasons(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None) -> dict[str, Reason]:
         """For each of the named nodes (default: all) on which the demand does not fit, what refused."""
+        nodes = None if nodes is None else set(nodes)
         only = self._home(demand, cluster)
         if only is not None:
             elsewhere = Reason("affinity", f"group {plain_text(demand.affinity or '')} is on another node")

@@ -64,7 +64,7 @@ def anything(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 def best_fit(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """The node with least CPU and GPU left afterwards, weighed half and half."""
-    asked = demand.gpus * demand.compute
+    asked = demand.total_compute
     left = 0.0
     left += (float(node.cpu or 0) - demand.cpu) / _CPU_SCALE * 0.5
     left += (float(sum(node.room)) - asked) / _GPU_SCALE * 0.5
@@ -73,7 +73,7 @@ def best_fit(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 def dot_product(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """The node whose free resources point least the same way as the demand."""
-    asked = demand.gpus * demand.compute
+    asked = demand.total_compute
     product = ((node.cpu or 0) / _CPU_SCALE) * (demand.cpu / _CPU_SCALE)
     product += (sum(node.room) / _GPU_SCALE) * (asked / _GPU_SCALE)
     return [int(100.0 * (1 - product / 2.0))] * len(slots)
@@ -81,10 +81,10 @@ def dot_product(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 def clustering(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """Like with like: shares beside shares, k-GPU jobs beside k-GPU jobs."""
-    if demand.gpus == 0:
+    if demand.total_compute == 0:
         return [0.0] * len(slots)
     base = 25 * (8000 - sum(node.room)) // 8000
-    kinds = {_kind(tenant.demand) for tenant in node.tenants if tenant.demand.gpus}
+    kinds = {_kind(tenant.demand) for tenant in node.tenants if tenant.gpus}
     if _kind(demand) in kinds:
         bonus = 75 if len(kinds) == 1 else 50
     else:
@@ -99,7 +99,8 @@ def packing(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     rooms = node.sorted_room
     if rooms[0] == 1000:
         return [max(33 - len(rooms), len(rooms))] * len(slots)
-    used = [room for room in rooms if room >= demand.compute][: demand.gpus]
+    asked = demand.steady
+    used = [room for room in rooms if room >= asked.compute][: asked.gpus]
     fresh = used.count(1000)
     if fresh:
         return [max(50 - fresh, 33)] * len(slots)
@@ -130,7 +131,8 @@ def lowest_index(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 def _kind(demand: Demand) -> int:
     """0 for a share, else how many whole GPUs."""
-    return 0 if demand.compute < 1000 else demand.gpus
+    asked = demand.steady
+    return 0 if asked.compute < 1000 else asked.gpus
 
 
 def _free(slots: list[Gpus]) -> list[int]:

@@ -75,7 +75,7 @@ def _pools(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[list[i
     eligible = eligible_gpus(replace(anywhere, one_numa=False, link=None), node, checks)
     if isinstance(eligible, Reason):
         return eligible
-    return list(by_numa(node, eligible).values()) if demand.one_numa else [eligible]
+    return list(by_numa(node, eligible).values()) or [[]] if demand.one_numa else [eligible]
 
 
 def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus | Reason:

@@ -37,7 +37,7 @@ class Order:
 
 def asked_milli_gpu(job: Job) -> int:
     """What a job and its replicas ask in all."""
-    return job.demand.gpus * job.demand.compute * job.replicas
+    return job.demand.total_compute * job.replicas
 
 
 def shuffled(jobs: Sequence[Job], machines: Sequence[Machine], seed: int, load: float) -> Order:
