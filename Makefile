@@ -36,7 +36,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 run: $(INSTALLED) ## the main job: a short simulation with its report
-	$(BIN)/cotenant simulate --trace demo --policy bestfit,fgd,fragmentation --seeds 42-43 --mode fill --out build/demo
+	$(BIN)/cotenant simulate --trace demo --policy bestfit,fgd,fragmentation --seeds 42-45 --mode fill --out build/demo
 	@echo "The report is $(CURDIR)/build/demo/report.html"
 
 test: $(INSTALLED) ## everything that must pass; ARGS="-k word" for a part of it

@@ -232,7 +232,7 @@ class Machine:
     @cached_property
     def uniform(self) -> bool:
         """Whether its GPUs differ in nothing but what is free on them."""
-        return self.links is None and len(set(self._cards)) <= 1
+        return self.links is None and MACHINE_TYPE_LABEL not in self.labels and len(set(self._cards)) <= 1
 
     @cached_property
     def unusable(self) -> frozenset[int]:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who must give way so that jobs that come first can run: as few as will do, the last in order first.
+"""Who must give way so that jobs that come first can run: the last in order first, and none that can stay after all.
 
 A cluster is a value, so trying means removing tenants from a tentative one; nothing has happened until the caller acts.
 """

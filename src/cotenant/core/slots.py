@@ -1,16 +1,23 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The slots of a node worth rating: few, and among them the best one for every order we ship.
+"""The slots of a node worth rating.
 
-One GPU: one of each set of equal ones. Several: the tightest, the roomiest and the best linked, on the whole node and
-on each NUMA node. Enumerating all subsets would rate thousands to find one of these.
+One GPU: one of each set of equal ones. Several: all sets that differ in something, where these are few; else the
+tightest, the roomiest and the best linked, on the whole node and on each NUMA node: the best of
+thousands of sets is nearly always one of these.
 """
+
+from itertools import combinations
+from math import comb
 
 from cotenant.core import topology
 from cotenant.core.cluster import Node
 from cotenant.core.filters import CHECKS, Check, by_numa, eligible_gpus, linked_slot, type_allowed
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus, Reason
 from cotenant.core.seating import seating_refusal, seatings
+
+MOST_SETS = 70
+"""as many as 4 of 8 GPUs"""
 
 
 def candidate_slots(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> list[Gpus]:
@@ -64,6 +71,21 @@ def _of_type(demand: Demand, node: Node, gpus: list[int]) -> list[int]:
     return [i for i in gpus if type_allowed(cards[i].type, demand.use_types, ())]
 
 
+def _every_set(node: Node, eligible: list[int], size: int) -> list[Gpus] | None:
+    """All sets of so many GPUs, one of each kind; None where they would be too many."""
+    distinct = [i for i in eligible if i in node.distinct]
+    if node.machine.uniform and len(distinct) == 1 and not node.grouped:
+        return [tuple(eligible[:size])]
+    if comb(len(eligible), size) > MOST_SETS:
+        return None
+    if not node.machine.uniform or node.grouped:
+        return list(combinations(eligible, size))
+    kinds: dict[tuple[object, ...], Gpus] = {}
+    for slot in combinations(eligible, size):
+        kinds.setdefault(tuple(sorted((node.compute[i], node.memory[i], node.slots[i]) for i in slot)), slot)
+    return list(kinds.values())
+
+
 def _several(demand: Demand, node: Node, eligible: list[int]) -> list[Gpus]:
     """Candidate sets of several GPUs: tightest and roomiest in each scope, and the best linked."""
     size = demand.gpus
@@ -74,6 +96,9 @@ def _several(demand: Demand, node: Node, eligible: list[int]) -> list[Gpus]:
         slot = linked_slot(demand, node, eligible)
         return [slot] if slot is not None else []
     table = topology.STATIC_TABLES.get(node.machine.labels.get(MACHINE_TYPE_LABEL, ""))
+    every = _every_set(node, eligible, size)
+    if every is not None:
+        return [slot for slot in every if not demand.one_numa or len({node.machine.gpus[i].numa for i in slot}) == 1]
     numa = list(by_numa(node, eligible).values())
     scopes = numa if demand.one_numa else [eligible, *(numa if len(numa) > 1 else [])]
     found: dict[Gpus, None] = {}

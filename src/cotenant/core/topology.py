@@ -39,7 +39,7 @@ _CLIQUE_STEPS = 50_000
 """How long a set above a least link is looked for where there are too many GPUs to weigh every set."""
 
 _PCIE_SCORES = {link.name: link.value for link in Link if link is not Link.NVLINK}
-_NVLINKS = re.compile(r"NV([1-9]\d*)")
+_NVLINKS = re.compile(r"NV([1-9]\d{0,2})")
 
 
 def link_matrix(rows: Sequence[Sequence[str]]) -> LinkMatrix:

@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.topology import link_matrix
@@ -187,8 +188,10 @@ def _from_yaml(path: Path) -> Iterator[Machine]:
     if len(text) > _LARGEST_YAML:
         raise InputError(f"{path}: larger than {_LARGEST_YAML // 1024**2} MiB; expected a list of nodes, or a CSV file")
     try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # few can mean a billion nodes
+            raise InputError(f"{path}: YAML aliases are not read; expected `count:` for machines that are alike")
         document: object = msgspec.yaml.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
+    except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as problem:
         raise InputError(f"{path}: {' '.join(str(problem).split())}; expected YAML") from None
     entries = document.get("nodes") if isinstance(document, dict) and list(document) == ["nodes"] else None
     if not isinstance(entries, list):

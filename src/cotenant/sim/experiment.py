@@ -3,10 +3,10 @@
 """Several policies on several seeds, side by side in processes: one plan in, one `Results` out."""
 
 import gzip
-import json
 import multiprocessing
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 from threading import Thread
+
+import msgspec
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.deciding import Decision
@@ -54,7 +56,7 @@ class Plan:
     compress: float = 1.0
     """timed: arrivals come so many times as fast"""
     estimates: str = "none"
-    """timed: what the queue believes of durations: none, oracle, or noisy:SIGMA (log-normal error)"""
+    """timed: what the queue believes of durations: what the trace says (none), oracle, or noisy:SIGMA"""
     timing: Timing = field(default_factory=Timing)
     data: Path | None = None
     record: frozenset[str] = frozenset()
@@ -78,10 +80,6 @@ def check(plan: Plan) -> None:
             raise InputError(str(error)) from None
     if plan.timing.queue not in QUEUES:
         raise InputError(f"unknown queue order {plan.timing.queue!r}; there are: {', '.join(QUEUES)}")
-    if plan.mode == "timed" and plan.timing.queue in ("sjf", "srpt") and plan.estimates == "none":
-        raise InputError(
-            f"queue order {plan.timing.queue} needs durations: give --estimates oracle, or noisy:0.5 for some error"
-        )
     if plan.mode == "timed" and plan.timing.queue in PREEMPTIVE and plan.timing.restart >= plan.timing.round:
         raise InputError("--restart must be shorter than --round: jobs set aside in every round would never get on")
     _estimator(plan, 0)
@@ -91,6 +89,12 @@ def check(plan: Plan) -> None:
     first = next(_arrivals(plan, _trace(plan)), None)
     if first is None:
         raise InputError(f"trace {plan.trace} has no jobs")
+    needs_estimates = plan.mode == "timed" and plan.timing.queue in ("sjf", "srpt")
+    if needs_estimates and plan.estimates == "none" and first.job.estimate is None:
+        raise InputError(
+            f"queue order {plan.timing.queue} needs estimates of durations, and the trace has none: "
+            "give --estimates oracle, or noisy:0.5 for some error"
+        )
     if plan.mode == "timed" and first.duration is None:
         raise InputError(f"trace {plan.trace} has no durations, which timed mode needs; use --mode fill")
     if plan.published_order:
@@ -265,6 +269,15 @@ def _estimator(plan: Plan, seed: int) -> Callable[[float], float] | None:
     return lambda duration: duration * random.lognormvariate(0.0, spread)
 
 
+class _PublishedOrder(msgspec.Struct):
+    order: tuple[int, ...]
+    node_rank: tuple[int, ...]
+
+
+class _PublishedOrders(msgspec.Struct):
+    seeds: dict[str, _PublishedOrder]
+
+
 @lru_cache(maxsize=16)
 def _published(plan: Plan, seed: int, nodes: int) -> fill.Order:
     """FGD's own arrival order for a trace and a seed (`fgd_replay` in the data folder)."""
@@ -274,10 +287,15 @@ def _published(plan: Plan, seed: int, nodes: int) -> fill.Order:
     path = plan.data / "fgd_replay" / f"{name}.json.gz"
     if not path.is_file():
         raise InputError(f"{path}: no published order for this trace")
-    seeds = json.loads(gzip.decompress(path.read_bytes()))["seeds"]
+    try:
+        seeds = msgspec.json.decode(gzip.decompress(path.read_bytes()), type=_PublishedOrders).seeds
+    except (msgspec.MsgspecError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: not a file of published orders: {error}") from None
     if str(seed) not in seeds:
         raise InputError(f"{path}: no published order for seed {seed}; there are {', '.join(sorted(seeds))}")
-    order = fill.Order(tuple(seeds[str(seed)]["order"]), tuple(seeds[str(seed)]["node_rank"]))
+    order = fill.Order(seeds[str(seed)].order, seeds[str(seed)].node_rank)
+    if any(not 0 <= position < len(_jobs(plan)) for position in order.arrivals):
+        raise InputError(f"{path}: orders jobs that {plan.trace} does not have")
     if len(order.node_ranks) != nodes:
         raise InputError(f"--order published ranks {len(order.node_ranks)} nodes; use --nodes openb")
     return order

@@ -27,6 +27,9 @@ ONLINE = "@online"
 """suffix of a policy that learns its mix from the jobs it has seen, instead of being told the trace's"""
 
 
+MOST_ARRIVALS = 2_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """In which order jobs arrive (positions in the trace) and which nodes go first among equals (position -> rank)."""
@@ -52,6 +55,10 @@ def shuffled(jobs: Sequence[Job], machines: Sequence[Machine], seed: int, load: 
     while total > target and len(arrivals) > 1:
         total -= asked[arrivals.pop(random.randrange(len(arrivals)))]
     while total < target:
+        if len(arrivals) >= MOST_ARRIVALS:
+            raise InputError(
+                f"it takes more than {MOST_ARRIVALS:,} of these jobs to fill the cluster; use a smaller one"
+            )
         again = random.randrange(len(jobs))
         arrivals.append(again)
         total += asked[again]

@@ -47,6 +47,10 @@ class Timing:
     """measure fragmentation after every event; a little costly on very large runs"""
     heat: bool = True
 
+    def __post_init__(self) -> None:
+        if self.queue in PREEMPTIVE and self.restart >= self.round:
+            raise ValueError("a job that loses more work than a round brings would never end")
+
 
 @dataclass(slots=True)
 class _Running:
@@ -192,6 +196,7 @@ class TimedRun:
             self._placeable[shape] = place_together(self._ranker, job, self._empty) is not None
         if not self._placeable[shape]:
             self._tally.unplaceable += 1
+            self._tell_refused([job])
             return []
         if job.id in self._progress:  # parsers remember only so many ids
             raise InputError(f"job {job.id!r} comes again while it waits or runs; expected an id of its own")
@@ -209,8 +214,16 @@ class TimedRun:
         if self._watches:
             self._tell(by_job)
         self._cluster = decision.cluster
+        if self._watches and not isinstance(waiting, Queue):
+            self._tell_refused([job for job in waiting if job.id not in by_job])
         for placements in by_job.values():
             self._start_job(tuple(placements), now)
+
+    def _tell_refused(self, jobs: Sequence[Job]) -> None:
+        """Newcomers that fit nowhere now, with the cluster as it is."""
+        for job in jobs:
+            for watch in self._watches:
+                watch(job, self._cluster, self._ranker.policy, None)
 
     def _tell(self, by_job: dict[str, list[Placement]]) -> None:
         """Each decision of the pass, with the cluster as the one before it left it."""

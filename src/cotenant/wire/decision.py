@@ -192,7 +192,8 @@ def _absurd(value: object, path: str, name: str) -> str | None:
         return None
     if isinstance(value, int | float):
         low, high = LIMITS.get(name, OTHER_NUMBERS)
-        return None if low <= value <= high else f"{path} is {value:g}; expected a number from {low:g} to {high:g}"
+        shown = f"{value:g}" if -1e300 < value < 1e300 else "beyond all bounds"
+        return None if low <= value <= high else f"{path} is {shown}; expected a number from {low:g} to {high:g}"
     if isinstance(value, str):
         return None if value.isprintable() else f"{path} is {value!r:.60}; expected printable text"
     parts: Iterable[tuple[str, str, object]]

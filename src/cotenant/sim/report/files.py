@@ -21,6 +21,10 @@ from cotenant.sim.results import SCHEMA_VERSION, HeatMap, Results, RunResult
 _X_AXIS = {"fill": "arrived", "timed": "time"}
 
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+"""never through a link that someone else put there"""
+
+
 def write(results: Results, folder: Path) -> None:
     """results.json, summary.csv, series.csv and report.html in `folder`; equal results give equal bytes."""
     # Only those who write a report pay for loading the template engine.
@@ -61,7 +65,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
         for name, content in contents.items():
             temporary = folder / f".{name}.{os.getpid()}.part"
             waiting[temporary] = folder / name
-            with temporary.open("wb") as file:
+            with os.fdopen(os.open(temporary, _NEW_FILE, 0o666), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -88,6 +88,8 @@ def name(text: str, column: str) -> str:
 
 def words(text: str) -> tuple[str, ...]:
     """The parts of `a|b|c` in the order given; duplicates stay, since exact replays depend on them."""
+    if not text.isprintable():
+        raise ValueError(f"{shown(text)} has letters that cannot be printed; expected names")
     return tuple(part for part in map(str.strip, text.split("|")) if part)
 
 
