@@ -13,3 +13,7 @@ class InputError(CotenantError):
     """A file, row or option that cannot be used as given."""
 
     exit_code = 2
+
+
+class DeviceError(CotenantError):
+    """A driver, a card or a kernel interface that does not answer as needed."""

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import cotenant
 
-START = [sys.executable, "-c", "from cotenant.cli.main import main; main()"]
+# Whoever runs the tests in the background may have told its children to ignore Ctrl-C; these are to heed it.
+PROGRAM = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from cotenant.cli.main import main; main()"
+)
+START = [sys.executable, "-c", PROGRAM]
 SOURCE = str(Path(cotenant.__file__).parents[1])
 
 

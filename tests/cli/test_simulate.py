@@ -5,6 +5,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -73,7 +74,11 @@ def test_out_gets_the_report_and_the_recorded_decisions(here: Path) -> None:
     done = run(*SMALL, "--mode", "timed", "--record", "job-03, job-07", "--out", "a/b/out", cwd=here)
     assert done.returncode == 0
     decisions = [f"decision-{policy}-42-job_{job}.json" for policy in ("binpack", "fgd") for job in ("03", "07")]
-    assert names(here / "a/b/out") == sorted([*decisions, *REPORT])
+    written = names(here / "a/b/out")
+    assert {*decisions, *REPORT} <= set(written)
+    assert all(
+        name in REPORT or re.fullmatch(r"decision-(binpack|fgd)-42-job_0[37](-\d+)?.json", name) for name in written
+    )
 
 
 def test_each_decision_about_a_job_has_a_file_of_its_own(tmp_path: Path) -> None:
@@ -82,7 +87,8 @@ def test_each_decision_about_a_job_has_a_file_of_its_own(tmp_path: Path) -> None
     words = ("simulate", "--trace", "jobs.csv", "--nodes", "1x1", "--mode", "timed", "--policy", "binpack")
     assert run(*words, "--record", f"a/b,a_b,{long}", "--out", "out", cwd=tmp_path).returncode == 0
     found = [json.loads(path.read_text())["job"]["id"] for path in (tmp_path / "out").glob("decision-*.json")]
-    assert sorted(found) == ["a/b", "a_b", long]
+    assert sorted(set(found)) == ["a/b", "a_b", long]
+    assert len(found) == 5  # two of them had to wait, which is a decision too
 
 
 def test_job_to_record_that_never_came_is_named(here: Path) -> None:
@@ -205,7 +211,7 @@ BAD_WORDS = {
         "--estimates perhaps: expected none, oracle, or noisy:SIGMA",
     ),
     "absurd estimates": ("--mode timed --estimates noisy:nan", "--estimates noisy:nan: expected"),
-    "order without estimates": ("--mode timed --queue sjf", "queue order sjf needs durations"),
+    "order without estimates": ("--mode timed --queue sjf", "queue order sjf needs estimates"),
     "no number for load": ("--load nan", "--load nan: expected a number"),
     "no number for compress": ("--mode timed --compress nan", "--compress nan: expected a number"),
     "no number for rounds": ("--mode timed --queue las --round nan", "nan: expected a number"),

@@ -4,12 +4,15 @@
 
 import re
 import shlex
+import shutil
+import tempfile
 from pathlib import Path
 
 import click
 import pytest
 
 from cotenant.cli import main
+from cotenant.cli.client import NoDaemonError, NotFoundError
 from cotenant.core.policies import ORDERS, QUEUES
 from cotenant.errors import CotenantError, InputError
 from tests.cli.command import environment, run
@@ -79,6 +82,7 @@ def test_every_policy_and_queue_order_is_named() -> None:
 
 def test_every_exit_code_is_explained() -> None:
     codes = {0, CotenantError.exit_code, InputError.exit_code, main.FAILED, main.INTERRUPTED, main.BROKEN_PIPE}
+    codes |= {NoDaemonError.exit_code, NotFoundError.exit_code}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == codes
 
 
@@ -92,7 +96,11 @@ def test_every_command_has_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.splitlines()[-1][2:])
 def test_example_runs(example: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    env = environment()
+    state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
+    request.addfinalizer(lambda: shutil.rmtree(state, ignore_errors=True))
+    env = environment(COTENANT_STATE=str(state))
+    if "cotenant up" in example:
+        request.addfinalizer(lambda: run("down", "--wait", env=env))
     if "openb" in example:
         env["COTENANT_DATA"] = str(request.getfixturevalue("data"))
     for line in example.splitlines():

@@ -45,7 +45,8 @@ class Diary:
         self.last_cluster: Cluster | None = None
 
     def watch(self, job: Job, cluster: Cluster, _policy: Policy, decision: Decision | None) -> None:
-        assert decision is not None
+        if decision is None:  # it has to wait
+            return
         assert {placement.job.id for placement in decision.placements} == {job.id}
         assert len(decision.placements) == job.replicas
         self.started.append(job.id)

@@ -3,14 +3,14 @@
 """The `cotenant` command."""
 
 import os
+import signal
 import sys
+from importlib import import_module
 from io import TextIOWrapper
 
 import click
 
 from cotenant import __version__
-from cotenant.cli.simulate import simulate
-from cotenant.cli.why import why
 from cotenant.errors import CotenantError
 
 FAILED = 1
@@ -18,14 +18,47 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+COMMANDS = {
+    "up": ("daemon", "Starts the daemon of this machine."),
+    "down": ("daemon", "Stops the daemon; running jobs go on."),
+    "status": ("daemon", "The daemon: devices, policy, counts."),
+    "submit": ("jobs", "Queues a command to run on GPUs."),
+    "jobs": ("jobs", "Lists jobs."),
+    "show": ("jobs", "Everything known of a job."),
+    "logs": ("jobs", "Prints what a job wrote."),
+    "cancel": ("jobs", "Stops a job, or takes it out of the queue."),
+    "why": ("why", "Why a job waits, or was put where it is, in numbers."),
+    "gpus": ("gpus", "Lists the GPUs and who is on them."),
+    "top": ("gpus", "A live table of GPUs and jobs."),
+    "cordon": ("gpus", "Places no new jobs on a GPU."),
+    "uncordon": ("gpus", "Takes new jobs on a GPU again."),
+    "drain": ("gpus", "Cordons a GPU and waits until it is empty."),
+    "simulate": ("simulate", "Runs scheduling policies on a trace of jobs."),
+}
+"""name -> (module of `cotenant.cli`, what it does): a command's module is imported when the command is used"""
+
+
+class _Commands(click.Group):
+    """Commands that are imported when they are used, so that the quick ones stay quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f"cotenant.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cotenant")
 def cotenant() -> None:
     """Many deep-learning jobs on shared GPUs, without hurting each other."""
-
-
-cotenant.add_command(simulate)
-cotenant.add_command(why)
 
 
 def main() -> None:
@@ -40,6 +73,7 @@ def main() -> None:
         error.show()
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # already ending; once more would only be an ugly end
         click.echo("cotenant: interrupted", err=True)
         code = INTERRUPTED
     except BrokenPipeError:

@@ -20,11 +20,13 @@ EPILOG = """\b
 Example:
   cotenant simulate --policy fgd --mode timed --record demo-0017 --out report
   cotenant why --decision report/decision-fgd-42-demo_0017.json
+  cotenant why j-000001
 """
 
 
 @click.command(epilog=EPILOG)
-@click.option("--decision", type=click.Path(path_type=Path), required=True, metavar="FILE", help="A recorded decision.")
+@click.argument("job", required=False)
+@click.option("--decision", type=click.Path(path_type=Path), metavar="FILE", help="A recorded decision to replay.")
 @click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="table: how many nodes to show.")
 @click.option(
     "--output",
@@ -34,8 +36,35 @@ Example:
     show_default=True,
     help="What to print: tables for people, or JSON for programs.",
 )
-def why(decision: Path, most: int, output: str) -> None:
-    """Replays a recorded decision with every node's score or reason."""
+def why(job: str | None, decision: Path | None, most: int, output: str) -> None:
+    """Why a job of this machine waits, or is where it is; or a recorded decision, replayed with every node's score."""
+    if (job is None) == (decision is None):
+        raise InputError("give either a job of this machine's daemon, or --decision FILE")
+    if decision is not None:
+        _replay(decision, most, output)
+    elif job is not None:
+        _ask(job, output)
+
+
+def _ask(job: str, output: str) -> None:
+    from typing import Any
+
+    from cotenant.cli.client import Client, at
+
+    answer = Client().get(f"/v1/jobs/{at(job)}/why", dict[str, Any])
+    if output == "json":
+        import msgspec
+
+        click.echo(msgspec.json.encode(answer).decode())
+        return
+    click.echo(f"{answer['job']} is {answer['state']} under {answer['policy']}")
+    if answer["placed_on"] is not None:
+        click.echo(f"on GPU {' '.join(map(str, answer['placed_on'])) or 'none'}: {answer['reason']}")
+    elif answer["state"] == "queued":
+        click.echo(f"it waits: {answer['reason']} ({answer['ahead']} jobs before it)")
+
+
+def _replay(decision: Path, most: int, output: str) -> None:
     from cotenant.core.deciding import place_together, rank
     from cotenant.core.ranking import Ranker
     from cotenant.wire.decision import decode

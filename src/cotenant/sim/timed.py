@@ -47,10 +47,6 @@ class Timing:
     """measure fragmentation after every event; a little costly on very large runs"""
     heat: bool = True
 
-    def __post_init__(self) -> None:
-        if self.queue in PREEMPTIVE and self.restart >= self.round:
-            raise ValueError("a job that loses more work than a round brings would never end")
-
 
 @dataclass(slots=True)
 class _Running:

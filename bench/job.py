@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the job library costs a training loop."""
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.harness import Figure, at_most, benchmark
+from cotenant.job import Session
+from cotenant.node.agent import AgentServer
+from cotenant.node.engine import EngineServer
+
+STEPS = 50_000
+
+
+@benchmark("job-step")
+def job_step() -> Iterator[Figure]:
+    """A step without and with an agent, a turn on an engine, and the import."""
+    yield at_most("a step, no agent, CPU", microseconds(Session()), "µs", limit=20)
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (agent, engine):
+        with Session(agent=agent, job="bench", batch=64) as session:
+            yield at_most("a step, with an agent, CPU", microseconds(session), "µs", limit=20)
+        with Session(engine=engine) as session:
+            yield Figure(name="a step that holds a free engine", figure=median_turn(session), unit="µs", note="median")
+    yield at_most(
+        "import cotenant.job, CPU", import_milliseconds(), "ms", limit=30, note="median of 9, beyond Python's own"
+    )
+
+
+def microseconds(session: Session) -> float:
+    """CPU time of this thread for one empty step, the median of five rounds."""
+    rounds = []
+    for _ in range(5):
+        start = time.thread_time()
+        for _ in range(STEPS):
+            with session.step(samples=64):
+                pass
+        rounds.append((time.thread_time() - start) / STEPS * 1e6)
+    return statistics.median(rounds)
+
+
+def median_turn(session: Session) -> float:
+    turns = []
+    for _ in range(2000):
+        start = time.perf_counter()
+        with session.step(samples=64):
+            pass
+        turns.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(turns)
+
+
+def import_milliseconds() -> float:
+    code = "import time; start = time.process_time(); import cotenant.job; print(time.process_time() - start)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True) for _ in range(9)]
+    return statistics.median(float(run.stdout) for run in runs) * 1000
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, str]]:
+    """An agent and an engine in a thread; yields their sockets."""
+    agent = AgentServer(str(folder / "agent"), job_of=lambda _: "bench", sink=lambda _: None)
+    engine = EngineServer(str(folder / "engine"))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        for server in (agent, engine):
+            asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+        yield agent.path, engine.path
+    finally:
+        for server in (agent, engine):
+            asyncio.run_coroutine_threadsafe(server.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Commands about the daemon of one machine: up, down, status."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cotenant.cli.client import Client, NoDaemonError, state_folder
+from cotenant.cli.show import emit, output_option
+from cotenant.errors import CotenantError, InputError
+
+STARTED_WITHIN_S = 30.0
+STATUS_COLUMNS = (
+    ("PID", lambda one: str(one["pid"]), False),
+    ("POLICY", lambda one: one["policy"], False),
+    ("DEVICES", lambda one: f"{one['gpus']} {one['devices']}", False),
+    ("RUNNING", lambda one: str(one["running"]), False),
+    ("QUEUED", lambda one: str(one["queued"]), False),
+    ("NOTE", lambda one: one["notice"], False),
+)
+UP_EPILOG = """\b
+Examples:
+  cotenant up --detach
+  cotenant up --simulate 2 --policy binpack
+"""
+
+
+@click.command(epilog=UP_EPILOG)
+@click.option("--detach", is_flag=True, help="Return as soon as it answers.")
+@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs on CPU cores.")
+@click.option("--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU.")
+@click.option("--policy", default="binpack", show_default=True, help="How slots are chosen.")
+@click.option("--queue", default="fifo", show_default=True, help="Whose turn it is.")
+@click.option("--listen", metavar="PORT|HOST:PORT", help="Also answer on TCP; needs --token-file.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token that TCP clients must send.")
+def up(
+    detach: bool,
+    simulate: int | None,
+    gpu_memory: str | None,
+    policy: str,
+    queue: str,
+    listen: str | None,
+    token_file: Path | None,
+) -> None:
+    """Starts the daemon of this machine."""
+    if (listen is None) != (token_file is None):
+        raise InputError("--listen and --token-file go together")
+    if detach:
+        _detach()
+        return
+    from cotenant.local.daemon import Options, run
+
+    run(
+        Options(
+            state=state_folder(),
+            simulate=simulate,
+            gpu_memory=gpu_memory,
+            policy=policy,
+            queue=queue,
+            listen=listen,
+            token_file=token_file,
+        )
+    )
+
+
+def _detach() -> None:
+    """The same command without --detach, in a session of its own; waits until it answers."""
+    state = state_folder()
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    words = [word for word in sys.argv[1:] if word != "--detach"]
+    log = str(state / "daemon.log")
+    pid = os.posix_spawn(  # not a Popen, which would have us wait for it
+        sys.executable,
+        [sys.executable, "-m", "cotenant", *words],
+        {**os.environ, "COTENANT_STATE": str(state.resolve())},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    deadline = time.monotonic() + STARTED_WITHIN_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            last = (state / "daemon.log").read_text(errors="replace").strip().splitlines()[-1:]
+            raise CotenantError(f"the daemon did not start (exit code {code}): {' '.join(last)}")
+        try:
+            answer = Client().get("/v1/status", dict[str, Any])
+        except NoDaemonError:
+            time.sleep(0.05)
+            continue
+        if answer["pid"] == pid:
+            click.echo(f"cotenant is up (pid {pid}): {answer['notice']}")
+            return
+        time.sleep(0.05)
+    raise CotenantError(f"the daemon does not answer after {STARTED_WITHIN_S:.0f} s; see {state / 'daemon.log'}")
+
+
+@click.command(epilog="\b\nExample:\n  cotenant down --wait\n")
+@click.option("--wait", is_flag=True, help="Return only when it has stopped.")
+def down(wait: bool) -> None:
+    """Stops the daemon; running jobs go on, and `cotenant up` finds them again."""
+    status = Client().post("/v1/shutdown", dict[str, Any])
+    while wait and Path(f"/proc/{status['pid']}").exists():
+        time.sleep(0.05)
+    click.echo(f"stopping; {status['running']} running jobs go on, {status['queued']} stay queued")
+
+
+@click.command(epilog="\b\nExample:\n  cotenant status -o json\n")
+@output_option
+def status(output: str) -> None:
+    """The daemon: devices, policy, how many jobs run and wait."""
+    emit(Client().get("/v1/status", dict[str, Any]), output, STATUS_COLUMNS)

@@ -1,0 +1,190 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Commands about jobs on one machine: submit, jobs, show, logs, cancel."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from cotenant.cli.client import Client, at
+from cotenant.cli.show import ago, emit, output_option
+from cotenant.errors import InputError
+from cotenant.wire.local import JobRequest, JobView
+
+ENDED = ("finished", "cancelled", "interrupted", "lost")
+COLUMNS = (
+    ("ID", lambda job: job.id, False),
+    ("NAME", lambda job: job.name, False),
+    ("STATE", lambda job: described_state(job), False),
+    ("GPU", lambda job: ",".join(map(str, job.gpus)) or "-", False),
+    ("BATCH", lambda job: str(job.batch or "-"), True),
+    ("SPEED", lambda job: "-" if job.speed is None else f"{job.speed:.0%}", True),
+    ("AGE", lambda job: ago(job.submitted), False),
+    ("RAN", lambda job: "-" if job.started is None else ago(job.started, job.ended), False),
+    ("WHY", lambda job: job.error or job.reason or "", False),
+)
+SUBMIT_EPILOG = """\b
+Examples:
+  cotenant submit -- python train.py --epochs 3
+  cotenant submit --memory 4GiB --compute 30% --name small -- python train.py
+  cotenant submit --gpus 2 --batch 64 --batch-range 16-512 --wait -- python train.py
+"""
+
+
+def described_state(job: JobView) -> str:
+    """`running`, `finished`, or how it failed."""
+    if job.state != "finished" or job.outcome is None:
+        return job.state
+    if job.outcome == "exited":
+        return "done" if job.code == 0 else f"failed ({job.code})"
+    return f"signal {job.signal}" if job.outcome == "signalled" else job.outcome
+
+
+@click.command(epilog=SUBMIT_EPILOG, context_settings={"ignore_unknown_options": False})
+@click.option("--gpus", type=int, default=1, show_default=True, help="How many GPUs.")
+@click.option("--memory", metavar="4GiB|50%", help="GPU memory on each; none: whole GPUs.")
+@click.option("--compute", metavar="30%", help="Share of each GPU's compute.")
+@click.option("--type", "types", multiple=True, help="Card type that will do; may be given again.")
+@click.option("--exclusive", is_flag=True, help="On GPUs that nobody else uses.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Larger goes first.")
+@click.option("--name", help="A name to refer to it by.")
+@click.option("--batch", type=int, help="Batch size to start with, for jobs that use the job library.")
+@click.option("--batch-range", metavar="16-512", help="Batch sizes it may be given.")
+@click.option("--floor", type=float, help="Share of its speed alone below which tuning may not push it.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; NAME alone passes yours on.")
+@click.option("--cwd", type=click.Path(path_type=Path), help="Working folder; default: this one.")
+@click.option("--retries", type=int, default=0, show_default=True, help="How often to run it again if it fails.")
+@click.option("--grace", type=float, default=10.0, show_default=True, help="Seconds between SIGTERM and SIGKILL.")
+@click.option("--workload", help="What kind of work it is, for predictions.")
+@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
+@output_option
+@click.argument("command", nargs=-1, required=True)
+def submit(
+    gpus: int,
+    memory: str | None,
+    compute: str | None,
+    types: tuple[str, ...],
+    exclusive: bool,
+    priority: int,
+    name: str | None,
+    batch: int | None,
+    batch_range: str | None,
+    floor: float | None,
+    env: tuple[str, ...],
+    cwd: Path | None,
+    retries: int,
+    grace: float,
+    workload: str | None,
+    wait: bool,
+    output: str,
+    command: tuple[str, ...],
+) -> None:
+    """Queues a command to run on GPUs of this machine."""
+    request = JobRequest(
+        command=command,
+        cwd=str((cwd or Path.cwd()).resolve()),
+        env=environment(env),
+        name=name,
+        gpus=gpus,
+        memory=memory,
+        compute=compute,
+        types=types,
+        exclusive=exclusive,
+        priority=priority,
+        batch=batch,
+        batch_range=None if batch_range is None else parse_range(batch_range),
+        floor=floor,
+        retries=retries,
+        grace_s=grace,
+        workload=workload,
+    )
+    client = Client()
+    job = client.post("/v1/jobs", JobView, msgspec.json.encode(request))
+    if output == "table":
+        click.echo(job.id)
+    else:
+        emit(job, output, COLUMNS)
+    if wait:
+        sys.exit(exit_code(wait_for(client, job.id)))
+
+
+def environment(given: tuple[str, ...]) -> dict[str, str]:
+    """What the job sees beyond the daemon's own environment: the caller's PATH and the like, and what was asked for."""
+    kept = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
+    found = {name: os.environ[name] for name in kept if name in os.environ}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise InputError(f"--env {name}: not set here; write --env {name}=VALUE")
+            value = os.environ[name]
+        found[name] = value
+    return found
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal()):
+        raise InputError(f"--batch-range {text}: expected LOW-HIGH, for example 16-512")
+    return int(low), int(high)
+
+
+def wait_for(client: Client, job: str) -> JobView:
+    while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED:
+        time.sleep(0.2)
+    return view
+
+
+def exit_code(job: JobView) -> int:
+    """As a shell would: its own code, 128 + signal, 137 out of memory, 130 cancelled."""
+    if job.outcome == "exited" or job.outcome == "exec-failed":
+        return job.code if job.code is not None else 1
+    if job.outcome == "signalled" and job.signal is not None:
+        return 128 + job.signal
+    return {"out-of-memory": 137, "cancelled": 130}.get(job.outcome or job.state, 1)
+
+
+@click.command(epilog="\b\nExample:\n  cotenant jobs --state queued,running -o wide\n")
+@click.option("--state", default="", metavar="queued,running,…", help="Only these states.")
+@click.option("--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True)
+@output_option
+def jobs(state: str, limit: int, output: str) -> None:
+    """Lists jobs, oldest first."""
+    found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}", list[JobView])
+    emit(found, output, COLUMNS, "no jobs")
+
+
+@click.command(epilog="\b\nExample:\n  cotenant show j-000001 -o yaml\n")
+@click.argument("job")
+@output_option
+def show(job: str, output: str) -> None:
+    """Everything known of a job: its request, where it ran, limits, tuning, how it ended."""
+    view = Client().get(f"/v1/jobs/{at(job)}", JobView)
+    if output in ("table", "wide"):
+        import yaml
+
+        click.echo(yaml.safe_dump(msgspec.to_builtins(view), sort_keys=False), nl=False)
+    else:
+        emit(view, output, COLUMNS)
+
+
+@click.command(epilog="\b\nExample:\n  cotenant logs -f j-000001\n")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@click.argument("job")
+def logs(follow: bool, job: str) -> None:
+    """Prints what a job wrote."""
+    for chunk in Client().lines(f"/v1/jobs/{at(job)}/log?follow={int(follow)}"):
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+
+
+@click.command(epilog="\b\nExample:\n  cotenant cancel j-000001\n")
+@click.argument("job")
+@output_option
+def cancel(job: str, output: str) -> None:
+    """Stops a job, or takes it out of the queue."""
+    emit(Client().post(f"/v1/jobs/{at(job)}/cancel", JobView), output, COLUMNS)

@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol as the job's side speaks it: `cotenant.wire.agent` in plain dictionaries, so that no package is needed.
+
+What comes from the agent is believed only where it makes sense; all else is as if it had not come.
+"""
+
+from __future__ import annotations
+
+from cotenant.job.link import LONGEST
+
+VERSION = 1
+LARGEST_BATCH = 1 << 24
+LARGEST_SCALE = 1e4
+BYE = b'{"t":"bye"}'
+PAUSE, RESUME = "pause", "resume"
+
+
+class Wish:
+    """The batch size that the agent wants, and the factor that this puts on the learning rate."""
+
+    __slots__ = ("lr_scale", "size")
+
+    def __init__(self, size: int, lr_scale: float) -> None:
+        self.size = size
+        self.lr_scale = lr_scale
+
+
+def hello(
+    *,
+    job: str,
+    pid: int,
+    batch: int | None,
+    batch_range: tuple[int, int] | None,
+    memory_mib_per_sample: float | None,
+    lr_rule: str | None,
+    floor: float | None,
+) -> bytes:
+    least, most = batch_range or (None, None)
+    return _encode(
+        {
+            "v": VERSION,
+            "t": "hello",
+            "job": job,
+            "pid": pid,
+            "batch": batch,
+            "min": least,
+            "max": most,
+            "memory_mib_per_sample": memory_mib_per_sample,
+            "lr_rule": lr_rule,
+            "floor": floor,
+        }
+    )
+
+
+def steps(
+    *, n: int, samples: int, busy_s: float, wall_s: float, batch: int, noise: tuple[float, float] | None
+) -> bytes:
+    grad_sqr, grad_var = noise or (None, None)
+    return _encode(
+        {
+            "t": "steps",
+            "n": n,
+            "samples": samples,
+            "busy_s": round(busy_s, 6),
+            "wall_s": round(wall_s, 6),
+            "batch": batch,
+            "grad_sqr": grad_sqr,
+            "grad_var": grad_var,
+        }
+    )
+
+
+def _encode(message: dict[str, str | int | float | None]) -> bytes:
+    import json  # only where there is an agent: it takes as long to import as all the rest
+
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+
+
+def action(message: bytes) -> Wish | str | None:
+    """What the agent asks for: a Wish, PAUSE or RESUME; None for anything else."""
+    if len(message) > LONGEST:
+        return None
+    import json
+
+    try:
+        content = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or content.get("v", VERSION) != VERSION:
+        return None
+    kind = content.get("t")
+    if kind == "batch":
+        return _wish(content.get("size"), content.get("lr_scale"))
+    return kind if kind in (PAUSE, RESUME) else None
+
+
+def _wish(size: object, scale: object) -> Wish | None:
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_BATCH:
+        return None
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 1 / LARGEST_SCALE <= scale <= LARGEST_SCALE:
+        return None  # NaN, too, is not between the two
+    return Wish(size, float(scale))

@@ -1,0 +1,434 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training run as its agent sees it: steps are summed up and sent about once a second, wishes come back.
+
+There is no thread: whatever is due is done, without waiting, by the step that finds it due.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import threading
+import time
+import weakref
+
+from cotenant.job import messages
+from cotenant.job.engine import Engine
+from cotenant.job.link import Link
+from cotenant.job.noise import Smoothed, estimate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Literal, SupportsFloat, SupportsInt, TypeAlias
+
+    Number: TypeAlias = SupportsFloat | None
+    """a number, or anything that float() takes: a scalar of numpy, JAX or PyTorch"""
+
+EVERY = 1.0
+"""seconds between reports"""
+LISTEN_EVERY = 0.1
+"""seconds between looks for an answer"""
+LONGEST_PAUSE = 30.0
+"""seconds; an agent that wants more must say so again"""
+NEVER = math.inf
+MOST_MESSAGES = 16
+"""read at a time, so that no flood can hold up a step"""
+
+_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_shared: Session | None = None
+
+
+def connect(
+    *,
+    batch: int | None = None,
+    batch_range: tuple[int, int] | None = None,
+    memory_mib_per_sample: float | None = None,
+    lr_rule: Literal["sqrt", "adascale"] | None = None,
+    floor: float | None = None,
+) -> Session:
+    """The session of this process: the agent, the engine and the first batch size come from the environment.
+
+    A process has one session; while it is open, further calls return it and their arguments do not count.
+    """
+    global _shared
+    if _shared is None or _shared.closed:
+        _shared = Session(
+            agent=os.environ.get("COTENANT_AGENT"),
+            engine=os.environ.get("COTENANT_ENGINE"),
+            job=os.environ.get("COTENANT_JOB", ""),
+            batch=_positive(os.environ.get("COTENANT_BATCH")) or batch,
+            batch_range=batch_range,
+            memory_mib_per_sample=memory_mib_per_sample,
+            lr_rule=lr_rule,
+            floor=floor,
+        )
+    return _shared
+
+
+class Session:
+    """What a training loop talks to. One loop may use it together with threads that feed it."""
+
+    def __init__(
+        self,
+        *,
+        agent: str | None = None,
+        engine: str | None = None,
+        job: str = "",
+        batch: int | None = None,
+        batch_range: tuple[int, int] | None = None,
+        memory_mib_per_sample: float | None = None,
+        lr_rule: Literal["sqrt", "adascale"] | None = None,
+        floor: float | None = None,
+    ) -> None:
+        self.closed = False
+        self._job = job
+        self._named = _positive(batch)
+        self._range = _range(batch_range, self._named)
+        self._memory_mib_per_sample = _float(memory_mib_per_sample)
+        self._lr_rule = lr_rule
+        self._floor = _float(floor)
+
+        self._link = Link(agent) if agent else None
+        self._engine = Engine(engine) if engine else None
+        self._lock = threading.RLock()  # a signal's handler may close the session in the middle of anything
+        self._report_at = self._listen_at = 0.0 if agent else NEVER
+        self._paused_until: float | None = None
+
+        self._used = self._wished = messages.Wish(self._named or 1, 1.0)
+        self._news = False
+        self._first = True
+        """the next step is the first of its batch size: it compiles and warms up, and says nothing of the others"""
+
+        self._noise: tuple[Number, Number] = (None, None)
+        self._smoothed = Smoothed()
+        self._begin(None)
+        _open_sessions.add(self)
+        with self._lock:
+            self._talk(time.monotonic())
+
+    # What a loop asks.
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size to use from now on: ask where your loop can change it, at an epoch or every N steps."""
+        with self._lock:
+            self._listen()
+            if self._used is not self._wished:
+                if self._used.size != self._wished.size:
+                    self._send_report(time.monotonic())
+                    self._begin(None)
+                    self._first = True
+                self._used = self._wished
+            return self._used.size
+
+    @property
+    def used_batch_size(self) -> int:
+        """The batch size that you were last told; asking for it changes nothing."""
+        return self._used.size
+
+    @property
+    def lr_scale(self) -> float:
+        """The factor on your learning rate that belongs to the batch size you were last told."""
+        return self._used.lr_scale
+
+    @property
+    def batch_changed(self) -> bool:
+        """Whether another batch size is wished since this was last asked."""
+        with self._lock:
+            self._listen()
+            changed, self._news = self._news, False
+            return changed
+
+    def sizes(self, steps: int, *, every: int = 50) -> Iterator[int]:
+        """The batch size of each of so many steps; it changes only every so many."""
+        size = 1
+        for step in range(steps):
+            if step % max(1, every) == 0:
+                size = self.batch_size
+            yield size
+
+    # What a loop tells.
+
+    def step(self, *, samples: int, grad_sqr: Number = None, grad_var: Number = None) -> Step:
+        """Wrap one training step, not the wait for its input. It must end with the result computed, not just asked for.
+
+        On a simulated device it holds the engine.
+        """
+        return Step(self, samples, grad_sqr, grad_var)
+
+    def report(
+        self, *, samples: int, seconds: float, steps: int = 1, grad_sqr: Number = None, grad_var: Number = None
+    ) -> None:
+        """Steps that you timed yourself, right after them."""
+        busy, whole_steps = _float(seconds), _positive(steps)
+        if busy is not None and busy >= 0 and whole_steps is not None:
+            self._count(whole_steps, samples, busy, time.monotonic(), grad_sqr, grad_var)
+
+    def gradient_norms(
+        self, sqr_small: SupportsFloat, sqr_big: SupportsFloat, small: int, big: int
+    ) -> tuple[float, float] | None:
+        """Estimate grad_sqr and grad_var from the squared norms of the gradients of two batch sizes, and report them.
+
+        Smoothed over calls. None where the numbers allow no estimate.
+        """
+        norms = _float(sqr_small), _float(sqr_big)
+        if norms[0] is None or norms[1] is None or not 0 < small < big:
+            return None
+        with self._lock:
+            self._noise = smoothed = self._smoothed.add(*estimate(norms[0], norms[1], small, big))
+        return smoothed
+
+    def untimed(self) -> Untimed:
+        """Wrap what is not training and would spoil its speed: compiling, evaluating, writing a checkpoint."""
+        return Untimed(self)
+
+    def close(self) -> None:
+        """Say what is left to say, and good-bye. Steps may go on; they are no longer reported."""
+        with self._lock:
+            if not self.closed and self._link is not None:
+                self._listen()
+                self._send_report(time.monotonic())
+                self._link.send(messages.BYE)
+            self._shut()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What happens between.
+
+    def _begin(self, now: float | None) -> None:
+        """Start to sum up anew."""
+        self._since = now
+        self._n = self._samples = self._largest = 0
+        self._busy = self._apart = 0.0
+
+    def _before(self) -> float:
+        """What is due before a step; the time."""
+        now = time.monotonic()
+        if now >= self._listen_at:
+            with self._lock:
+                self._listen_at = now + LISTEN_EVERY
+                self._listen()
+            if self._paused_until is not None:
+                now = self._wait_for_resume()
+        if self._since is None:
+            self._since = now
+        return now
+
+    def _wait_for_resume(self) -> float:
+        began = now = time.monotonic()
+        while (until := self._paused_until) is not None and now < until:
+            link = self._link
+            if link is None or not link.is_open:
+                break
+            link.wait(min(1.0, until - now))
+            with self._lock:
+                self._listen()
+            now = time.monotonic()
+        self._paused_until = None
+        self._apart += now - began if self._since is not None else 0.0
+        return now
+
+    def _after(self, samples: int, started: float, grad_sqr: Number, grad_var: Number) -> None:
+        now = time.monotonic()
+        if self._first:
+            self._first = False
+            with self._lock:
+                self._begin(now)
+            return
+        self._count(1, samples, now - started, now, grad_sqr, grad_var)
+
+    def _count(self, steps: int, samples: int, busy: float, now: float, grad_sqr: Number, grad_var: Number) -> None:
+        with self._lock:
+            if self._since is None:
+                self._since = now - busy
+            whole_samples = _positive(samples) or 0
+            self._n += steps
+            self._samples += whole_samples
+            self._busy += busy
+            self._largest = max(self._largest, whole_samples // steps)
+            if grad_sqr is not None and grad_var is not None:
+                self._noise = grad_sqr, grad_var
+            if now >= self._report_at:
+                self._talk(now)
+
+    def _talk(self, now: float) -> None:
+        if self._link is None:
+            return
+        if self._link.open():
+            self._link.send(self._hello())
+        if self._since is not None and now - self._since >= EVERY / 2:
+            self._send_report(now)
+        self._report_at = now + EVERY
+
+    def _hello(self) -> bytes:
+        return messages.hello(
+            job=self._job,
+            pid=os.getpid(),
+            batch=self._named,
+            batch_range=self._range,
+            memory_mib_per_sample=self._memory_mib_per_sample,
+            lr_rule=self._lr_rule,
+            floor=self._floor,
+        )
+
+    def _send_report(self, now: float) -> None:
+        if self._link is None or self._since is None or self._n == 0:
+            return
+        if self._link.is_open:
+            wall = max(now - self._since - self._apart, self._busy)
+            batch = self._used.size if self._named else max(1, self._largest)
+            noise = self._measured_noise()
+            self._link.send(
+                messages.steps(
+                    n=self._n, samples=self._samples, busy_s=self._busy, wall_s=wall, batch=batch, noise=noise
+                )
+            )
+        self._begin(now)
+
+    def _measured_noise(self) -> tuple[float, float] | None:
+        # Only here are they turned into numbers: for a scalar on a GPU that means to wait for it.
+        (grad_sqr, grad_var), self._noise = self._noise, (None, None)
+        sqr, var = _float(grad_sqr), _float(grad_var)
+        return (sqr, var) if sqr is not None and var is not None else None
+
+    def _listen(self) -> None:
+        if self._link is None:
+            return
+        for _ in range(MOST_MESSAGES):
+            if (message := self._link.receive()) is None:
+                break
+            self._obey(messages.action(message))
+        if not self._link.is_open:
+            self._paused_until = None
+
+    def _obey(self, action: messages.Wish | str | None) -> None:
+        if isinstance(action, messages.Wish):
+            least, most = self._range or (1, messages.LARGEST_BATCH)
+            if least <= action.size <= most:
+                self._news |= action.size != self._wished.size
+                self._wished = action
+        elif action == messages.PAUSE:
+            self._paused_until = time.monotonic() + LONGEST_PAUSE
+        elif action == messages.RESUME:
+            self._paused_until = None
+
+    def _shut(self) -> None:
+        self.closed = True
+        self._report_at = self._listen_at = NEVER
+        self._paused_until = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _forget(self) -> None:
+        """In a forked child: the connections are the parent's. Held open here, they would outlive it."""
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        self._shut()
+
+
+class Step:
+    """One training step."""
+
+    __slots__ = ("_engine", "_grad_sqr", "_grad_var", "_samples", "_session", "_started")
+
+    def __init__(self, session: Session, samples: int, grad_sqr: Number, grad_var: Number) -> None:
+        self._session = session
+        self._samples = samples
+        self._grad_sqr = grad_sqr
+        self._grad_var = grad_var
+
+    def __enter__(self) -> Step:
+        session = self._session
+        self._started = session._before()
+        engine = session._engine
+        if engine is not None:
+            self._engine = engine if engine.acquire() else None
+            self._started = time.monotonic()
+        else:
+            self._engine = None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._engine is not None:
+            self._engine.release()
+        if kind is None:
+            self._session._after(self._samples, self._started, self._grad_sqr, self._grad_var)
+
+
+class Untimed:
+    """A stretch of time that is left out of the reports."""
+
+    __slots__ = ("_session", "_started")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        session = self._session
+        with session._lock:
+            if session._since is not None:
+                session._apart += time.monotonic() - max(self._started, session._since)
+
+
+def _float(value: Number) -> float | None:
+    """A finite number, or None. What a caller hands over may fail in its own ways: a deleted buffer, a lost device."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except Exception:  # noqa: BLE001  never an exception into training
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _positive(value: SupportsInt | str | None) -> int | None:
+    """A whole number from 1 on, or None."""
+    try:
+        number = int(value or 0)
+    except Exception:  # noqa: BLE001  never an exception into training
+        return None
+    return number if number > 0 else None
+
+
+def _range(bounds: tuple[int, int] | None, batch: int | None) -> tuple[int, int] | None:
+    """Least and most, wide enough for the size that the owner named; None where they are no bounds."""
+    try:
+        least, most = bounds or (None, None)
+    except (TypeError, ValueError):
+        return None
+    low, high = _positive(least), _positive(most)
+    if low is None or high is None or low > high:
+        return None
+    return (low, high) if batch is None else (min(low, batch), max(high, batch))
+
+
+def _close_all() -> None:
+    for session in list(_open_sessions):
+        session.close()
+
+
+def _forget_all() -> None:
+    global _shared
+    _shared = None
+    for session in list(_open_sessions):
+        session._forget()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,254 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's HTTP interface: REST, a live stream of events, and its own description (OpenAPI).
+
+One table of routes serves the requests and writes the description, so that the two cannot differ.
+"""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cotenant import __version__
+from cotenant.errors import CotenantError, InputError
+from cotenant.local.engine import Engine, RefusedError, UnknownError
+from cotenant.wire.local import MOST_BYTES, GpuView, JobRequest, JobView, Problem, decode_request
+
+MOST_LISTED = 20_000
+LOG_CHUNK = 256 * 1024
+FOLLOW_EVERY_S = 0.3
+KEEP_ALIVE_S = 15.0
+
+Handler = Callable[[Engine, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One thing the daemon can be asked."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    answers: Any = None
+    """the type of a good answer; None: plain text or a stream"""
+    takes: Any = None
+    query: tuple[tuple[str, str], ...] = ()
+    """(name, JSON type)"""
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+async def submit(engine: Engine, request: Request) -> Response:
+    return json_response(engine.submit(decode_request(await bounded_body(request))), 201)
+
+
+async def jobs(engine: Engine, request: Request) -> Response:
+    states = tuple(word for word in request.query_params.get("state", "").split(",") if word)
+    limit = whole(request, "limit", 1000, 1, MOST_LISTED)
+    return json_response(engine.jobs(states, limit, request.query_params.get("after") or None))
+
+
+async def show(engine: Engine, request: Request) -> Response:
+    return json_response(engine.job(request.path_params["job"]))
+
+
+async def cancel(engine: Engine, request: Request) -> Response:
+    return json_response(engine.cancel(request.path_params["job"]))
+
+
+async def why(engine: Engine, request: Request) -> Response:
+    return json_response(engine.why(request.path_params["job"]))
+
+
+async def gpus(engine: Engine, request: Request) -> Response:
+    return json_response(engine.gpus())
+
+
+async def cordon(engine: Engine, request: Request) -> Response:
+    return json_response(engine.cordon(request.path_params["gpu"], True))
+
+
+async def uncordon(engine: Engine, request: Request) -> Response:
+    return json_response(engine.cordon(request.path_params["gpu"], False))
+
+
+async def status(engine: Engine, request: Request) -> Response:
+    return json_response(engine.status())
+
+
+async def shut_down(engine: Engine, request: Request) -> Response:
+    engine.ask_to_stop()
+    return json_response(engine.status())
+
+
+async def log(engine: Engine, request: Request) -> Response:
+    """A job's log from an offset; with `follow=1` until the job has ended and all of it was sent."""
+    job = engine.job(request.path_params["job"]).id
+    offset = whole(request, "offset", 0, 0, 1 << 62)
+    follow = request.query_params.get("follow") == "1"
+    return StreamingResponse(log_chunks(engine, job, offset, follow), media_type="text/plain; charset=utf-8")
+
+
+async def log_chunks(engine: Engine, job: str, offset: int, follow: bool) -> AsyncIterator[bytes]:
+    while True:
+        ended = engine.has_ended(job)  # asked before reading: what is written last is still sent
+        while chunk := engine.read_log(job, offset, LOG_CHUNK):
+            offset += len(chunk)
+            yield chunk
+        if ended or not follow:
+            return
+        await asyncio.sleep(FOLLOW_EVERY_S)
+
+
+async def events(engine: Engine, request: Request) -> Response:
+    after = whole(request, "after", -1, -1, 1 << 62)
+    return StreamingResponse(event_stream(engine, after), media_type="text/event-stream")
+
+
+async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
+    """Server-sent events: what happened since `after` (-1: from now on), then what happens."""
+    with engine.subscribe(after) as queue:
+        while True:
+            try:
+                event = await asyncio.wait_for(queue.get(), KEEP_ALIVE_S)
+            except TimeoutError:
+                yield b": still here\n\n"
+                continue
+            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), msgspec.json.encode(event))
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/status", "The daemon: version, policy, devices, counts", status, dict[str, Any]),
+    Endpoint("POST", "/v1/jobs", "Submit a job", submit, JobView, JobRequest),
+    Endpoint(
+        "GET",
+        "/v1/jobs",
+        "List jobs, oldest first",
+        jobs,
+        list[JobView],
+        query=(("state", "string"), ("limit", "integer"), ("after", "string")),
+    ),
+    Endpoint("GET", "/v1/jobs/{job}", "One job, by id or name", show, JobView),
+    Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", cancel, JobView),
+    Endpoint("GET", "/v1/jobs/{job}/why", "Why it waits, or why it is where it is", why, dict[str, Any]),
+    Endpoint("GET", "/v1/jobs/{job}/log", "Its log", log, query=(("offset", "integer"), ("follow", "integer"))),
+    Endpoint("GET", "/v1/gpus", "The GPUs and who is on them", gpus, list[GpuView]),
+    Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Take no new jobs on a GPU", cordon, GpuView),
+    Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Take jobs on it again", uncordon, GpuView),
+    Endpoint("GET", "/v1/events", "Live events", events, query=(("after", "integer"),)),
+    Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs go on", shut_down, dict[str, Any]),
+)
+
+
+def application(engine: Engine, token: str | None = None) -> ASGIApp:
+    """The whole interface; with a token, every request must carry it."""
+
+    def served(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            try:
+                return await endpoint.handler(engine, request)
+            except UnknownError as error:
+                return json_response(Problem(error=str(error)), 404)
+            except RefusedError as error:
+                return json_response(Problem(error=str(error), reasons=error.reasons), 422)
+            except InputError as error:
+                return json_response(Problem(error=str(error)), 400)
+            except CotenantError as error:
+                return json_response(Problem(error=str(error)), 503)
+
+        return serve
+
+    async def description(request: Request) -> Response:
+        return json_response(openapi())
+
+    routes = [Route(one.path, served(one), methods=[one.method]) for one in ENDPOINTS]
+    app = Starlette(routes=[*routes, Route("/openapi.json", description)])
+    return app if token is None else guarded(app, token)
+
+
+def guarded(app: ASGIApp, token: str) -> ASGIApp:
+    """Lets only requests through that carry the token, compared in constant time."""
+    expected = f"Bearer {token}".encode()
+
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, expected):
+                await json_response(Problem(error="a token is needed, and this is not it"), 401)(scope, receive, send)
+                return
+        await app(scope, receive, send)
+
+    return guard
+
+
+def openapi() -> dict[str, Any]:
+    """The description of the interface (OpenAPI 3.1), from the table that serves it."""
+    types = [one for endpoint in ENDPOINTS for one in (endpoint.answers, endpoint.takes) if one is not None]
+    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
+    schema_of = {id(one): schema for one, schema in zip(types, schemas, strict=False)}
+    problem = {"description": "Not carried out", "content": {"application/json": {"schema": schemas[-1]}}}
+    paths: dict[str, Any] = {}
+    for endpoint in ENDPOINTS:
+        good: dict[str, Any] = {"description": "Done"}
+        if endpoint.answers is not None:
+            good["content"] = {"application/json": {"schema": schema_of[id(endpoint.answers)]}}
+        operation: dict[str, Any] = {
+            "summary": endpoint.summary,
+            "operationId": endpoint.handler.__name__,
+            "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint)],
+            "responses": {"201" if endpoint.takes else "200": good, "default": problem},
+        }
+        if endpoint.takes is not None:
+            body = {"application/json": {"schema": schema_of[id(endpoint.takes)]}}
+            operation["requestBody"] = {"required": True, "content": body}
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "cotenant", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return [{"name": name, "in": "query", "schema": {"type": kind}} for name, kind in endpoint.query]
+
+
+async def bounded_body(request: Request) -> bytes:
+    """The body, unless it is absurdly large."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise InputError(f"a request of more than {MOST_BYTES} bytes")
+    return body
+
+
+def whole(request: Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise InputError(f"{name}={text[:40]}: expected a whole number from {least} to {most}")
+    return value

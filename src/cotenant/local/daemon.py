@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon: one process that owns the journal, schedules, and answers on a socket. It may be killed at any moment."""
+
+import asyncio
+import hashlib
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from cotenant.core.policies import build_policy
+from cotenant.core.units import parse_memory
+from cotenant.errors import CotenantError, InputError
+from cotenant.local.api import application
+from cotenant.local.engine import Engine
+from cotenant.local.journal import Journal
+from cotenant.node.devices import Kind, find_backend
+from cotenant.node.limits import Paths
+from cotenant.node.shares import find_shares
+
+MOST_SOCKET_PATH = 100
+"""bytes; Linux takes 107"""
+DEVICES_EVERY_S = 2.0
+SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the daemon was asked to run."""
+
+    state: Path
+    """journal, logs, sockets"""
+    simulate: int | None = None
+    gpu_memory: str | None = None
+    policy: str = "binpack"
+    queue: str = "fifo"
+    listen: str | None = None
+    """PORT or HOST:PORT to answer on besides the unix socket; loopback unless a host is given"""
+    token_file: Path | None = None
+
+
+def run(options: Options) -> None:
+    """Runs until stopped by SIGTERM, SIGINT or `cotenant down`."""
+    _check(options)
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal.open(options.state / "journal.db"))
+        memory = None if options.gpu_memory is None else parse_memory(options.gpu_memory)
+        backend = find_backend(options.simulate, memory)
+        stack.callback(backend.close)
+        owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
+        count = len(backend.machine().gpus) if backend.kind is Kind.SIMULATED else 0
+        engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
+        paths = Paths(agent=options.state / "agent.sock", engines=engines)
+        engine = Engine(options.state, journal, backend, paths, find_shares(owner), options.policy, options.queue)
+        asyncio.run(_serve(engine, options))
+
+
+async def _serve(engine: Engine, options: Options) -> None:
+    engine.recover()
+    sockets = list(_sockets(options))
+    servers = [
+        uvicorn.Server(uvicorn.Config(application(engine, token), log_level="warning", lifespan="off"))
+        for _, token in sockets
+    ]
+    print(f"cotenant: {engine.status()['notice']}; state in {options.state}", flush=True)
+    serving = [
+        asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
+    ]
+    scheduling = asyncio.create_task(engine.run())
+    looking = asyncio.create_task(_look_at_devices(engine))
+    await asyncio.wait([*serving, scheduling], return_when=asyncio.FIRST_COMPLETED)
+    engine.ask_to_stop()
+    for server in servers:
+        server.should_exit = True
+    looking.cancel()
+    await asyncio.wait([*serving, scheduling, looking], timeout=5)
+    scheduling.result()
+
+
+async def _look_at_devices(engine: Engine) -> None:
+    while True:
+        await asyncio.sleep(DEVICES_EVERY_S)
+        engine.observe_devices()
+
+
+def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
+    """The unix socket, for its owner only; and the TCP one with its token, where asked for."""
+    path = options.state / "cotenant.sock"
+    path.unlink(missing_ok=True)
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    local.bind(str(path))
+    path.chmod(0o600)
+    yield local, None
+    if options.listen is not None and options.token_file is not None:
+        host, _, port = options.listen.rpartition(":")
+        tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tcp.bind((host or "127.0.0.1", int(port)))
+        except OSError as error:
+            raise CotenantError(f"--listen {options.listen}: {error.strerror}") from None
+        yield tcp, _token(options.token_file)
+
+
+def _check(options: Options) -> None:
+    try:
+        build_policy(options.policy, queue=options.queue)
+    except (ValueError, KeyError) as error:
+        raise InputError(f"--policy or --queue: {error}") from None
+    if options.listen is not None and not options.listen.rpartition(":")[2].isdecimal():
+        raise InputError(f"--listen {options.listen}: expected PORT or HOST:PORT")
+    if options.token_file is not None:
+        _token(options.token_file)
+    if len(str(options.state / "engine-00.sock").encode()) > MOST_SOCKET_PATH:
+        raise InputError(f"{options.state}: too long a path for a socket; set COTENANT_STATE to a shorter one")
+    try:
+        options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{options.state}: cannot be made: {error.strerror}") from None
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+        readable_by_others = path.stat().st_mode & 0o077
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    if len(token) < SHORTEST_TOKEN:
+        raise InputError(f"{path}: a token of at least {SHORTEST_TOKEN} letters is needed")
+    if readable_by_others:
+        raise InputError(f"{path}: others can read the token; chmod 600 it")
+    return token

@@ -1,0 +1,379 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon must not forget: every accepted job and where it stands, in one SQLite file with one writer.
+
+A job is accepted when `submit` returns: it is on the disk by then, and a kill or a power cut cannot take it back.
+Events are for people who watch; the last few thousand are kept, and a power cut may lose the newest.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, get_args
+
+from cotenant.errors import CotenantError
+
+JobState = Literal["queued", "starting", "running", "finished", "cancelled", "interrupted", "lost"]
+STATES: tuple[str, ...] = get_args(JobState)
+EVENTS_KEPT = 10_000
+EVENTS_BETWEEN_SWEEPS = 500
+
+MIGRATIONS: tuple[str, ...] = (
+    # `request` comes last: a long one lies in pages of its own, which a question about the other columns never reads.
+    """
+    CREATE TABLE jobs (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT, state TEXT NOT NULL, submitted REAL NOT NULL, started REAL, ended REAL, slot TEXT,
+        outcome TEXT, code INTEGER, signal INTEGER, error TEXT, attempts INTEGER NOT NULL DEFAULT 0, reason TEXT,
+        request BLOB NOT NULL);
+    CREATE INDEX jobs_by_state ON jobs (state, number);
+    CREATE INDEX jobs_by_name ON jobs (name, number) WHERE name IS NOT NULL;
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, job INTEGER, text TEXT NOT NULL);
+    CREATE TABLE remembered (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    """,
+)
+"""Step n leads from schema version n to n + 1; steps are only ever added."""
+
+COLUMNS = (
+    "printf('j-%06d', number), state, submitted, started, ended, slot, "
+    "outcome, code, signal, error, attempts, reason, request"
+)
+
+
+class JournalError(CotenantError):
+    """The journal cannot be opened, read or written."""
+
+
+class WrongStateError(CotenantError):
+    """A job was not in the state that a change needs: somebody else was faster."""
+
+
+class JournalJob(NamedTuple):
+    """A job as it stands in the journal."""
+
+    id: str
+    state: str
+    submitted: float
+    started: float | None
+    ended: float | None
+    slot: str | None
+    outcome: str | None
+    code: int | None
+    signal: int | None
+    error: str | None
+    attempts: int
+    reason: str | None
+    request: bytes
+
+
+class JournalEvent(NamedTuple):
+    """Something that happened; ids grow."""
+
+    id: int
+    at: float
+    kind: str
+    job: str | None
+    text: str
+
+
+class Changes(TypedDict, total=False):
+    """The columns that may change together with a job's state."""
+
+    started: float | None
+    ended: float | None
+    slot: str | None
+    outcome: str | None
+    code: int | None
+    signal: int | None
+    error: str | None
+    attempts: int
+    reason: str | None
+
+
+class Journal:
+    """The open journal. Calls may come from several threads; each is one transaction, unless grouped by `together`."""
+
+    def __init__(self, path: Path, lock: int, database: sqlite3.Connection) -> None:
+        self._path, self._lock, self._database = path, lock, database
+        self._turn = threading.RLock()
+        self._depth = 0
+        self._events_until_sweep = 0
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open or create; refuses a journal that is in use, damaged, or of a newer cotenant, and leaves it as it is."""
+        lock = _take_lock(path)
+        try:
+            return cls(path, lock, _open_database(path))
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Let another process open it."""
+        with self._turn:
+            self._database.close()
+            os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Several changes as one transaction: all of them or none, and one wait for the disk."""
+        with self._writing(durable=True):
+            yield
+
+    # Jobs
+
+    def submit(self, request: bytes, submitted: float) -> str:
+        """Accept a job for good."""
+        return self.submit_many([(request, submitted)])[0]
+
+    def submit_many(self, requests: Sequence[tuple[bytes, float]]) -> list[str]:
+        """Accept all of them or none, in this order."""
+        insert = "INSERT INTO jobs (name, state, submitted, request) VALUES (?, 'queued', ?, ?)"
+        ids = []
+        with self._writing(durable=True):
+            for request, submitted in requests:
+                number = self._database.execute(insert, (_name_in(request), submitted, request)).lastrowid
+                ids.append(_id_of(number or 0))
+        return ids
+
+    def transition(
+        self, job: str, from_states: Iterable[str], to_state: JobState, **changes: Unpack[Changes]
+    ) -> JournalJob:
+        """Move a job to another state if it is in one of `from_states`; WrongStateError if it is not."""
+        if to_state not in STATES or not changes.keys() <= Changes.__annotations__.keys():
+            raise ValueError(f"no such state or column: {to_state}, {', '.join(changes)}")
+        expected = tuple(from_states)
+        sets = "".join(f", {column} = ?" for column in changes)
+        with self._writing(durable=True):
+            update = f"UPDATE jobs SET state = ?{sets} WHERE number = ? AND state IN ({_marks(expected)})"
+            values = (to_state, *changes.values(), _number_of(job), *expected)
+            changed = self._database.execute(update, values).rowcount
+            found = self.job(job)
+            if changed:
+                return found
+        raise WrongStateError(f"{job} is {found.state}, not {' or '.join(expected)}: it cannot become {to_state}")
+
+    def job(self, job: str) -> JournalJob:
+        """A job by its id."""
+        found = self._jobs("WHERE number = ?", (_number_of(job),))
+        if not found:
+            raise CotenantError(f"no job {job[:100]!r} in {self._path}")
+        return found[0]
+
+    def find(self, name: str) -> JournalJob | None:
+        """A job by its id, or the newest of that name."""
+        found = self._jobs("WHERE number = ?", (_number_of(name),))
+        found = found or self._jobs("WHERE name = ? ORDER BY number DESC LIMIT 1", (name,))
+        return found[0] if found else None
+
+    def jobs(
+        self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None
+    ) -> list[JournalJob]:
+        """Jobs in the order of their ids, beginning after the given one."""
+        chosen = STATES if states is None else tuple(states)
+        where = "number > ?" if states is None else f"number > ? AND state IN ({_marks(chosen)})"
+        values = (_number_of(after) if after else 0, *(() if states is None else chosen), limit)
+        return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)
+
+    def queued_in_order(self) -> list[JournalJob]:
+        """All that wait, first come first."""
+        return self.jobs(("queued",), limit=-1)
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        return dict.fromkeys(STATES, 0) | dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state", ()))
+
+    # Events and settings
+
+    def record_event(self, at: float, kind: str, job: str | None, text: str) -> int:
+        """Note something for those who watch, and forget the oldest; not worth a wait for the disk."""
+        with self._writing(durable=False):
+            number = None if job is None else _number_of(job)
+            insert = "INSERT INTO events (at, kind, job, text) VALUES (?, ?, ?, ?)"
+            event = self._database.execute(insert, (at, kind, number, text)).lastrowid or 0
+            self._events_until_sweep -= 1
+            if self._events_until_sweep < 0:
+                self._events_until_sweep = EVENTS_BETWEEN_SWEEPS
+                self._database.execute("DELETE FROM events WHERE id <= ?", (event - EVENTS_KEPT,))
+        return event
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[JournalEvent]:
+        """What happened after an event, oldest first."""
+        rows = self._rows("SELECT * FROM events WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+        return [JournalEvent(row[0], row[1], row[2], row[3] and _id_of(row[3]), row[4]) for row in rows]
+
+    def remember(self, key: str, value: str | None) -> None:
+        """Keep a value under a key, durably; None forgets it."""
+        with self._writing(durable=True):
+            if value is None:
+                self._database.execute("DELETE FROM remembered WHERE key = ?", (key,))
+            else:
+                self._database.execute("INSERT OR REPLACE INTO remembered VALUES (?, ?)", (key, value))
+
+    def recall(self, key: str) -> str | None:
+        """The value kept under a key."""
+        found = self._rows("SELECT value FROM remembered WHERE key = ?", (key,))
+        return str(found[0][0]) if found else None
+
+    # How
+
+    def _jobs(self, clause: str, values: tuple[object, ...]) -> list[JournalJob]:
+        return [JournalJob._make(row) for row in self._rows(f"SELECT {COLUMNS} FROM jobs {clause}", values)]
+
+    def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        with self._turn, _plain_errors(self._path, "read"):
+            return self._database.execute(query, values).fetchall()
+
+    @contextmanager
+    def _writing(self, durable: bool) -> Iterator[None]:
+        """A transaction, or a part of the one that is open."""
+        with self._turn:
+            if self._depth:
+                yield
+                return
+            with _plain_errors(self._path, "write"):
+                self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._database.execute("BEGIN IMMEDIATE")
+                self._depth = 1
+                try:
+                    yield
+                    self._database.execute("COMMIT")
+                finally:
+                    self._depth = 0
+                    if self._database.in_transaction:
+                        self._database.execute("ROLLBACK")
+
+
+def _take_lock(path: Path) -> int:
+    """Be the only one with this journal; the file beside it names the process that is."""
+    try:
+        lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalError(
+            f"cannot open the journal {path}: {error.strerror}; the daemon needs a folder that it can write to"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
+        os.close(lock)
+        raise JournalError(
+            f"the journal {path} is in use by another daemon, process {holder}: stop that one, or use another folder"
+        ) from None
+    except OSError:
+        pass  # a full disk: only the name of the holder is lost
+    return lock
+
+
+def _open_database(path: Path) -> sqlite3.Connection:
+    """Open, check, and bring to the current schema."""
+    existed = path.exists() and path.stat().st_size > 0
+    with _plain_errors(path, "open"):
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    try:
+        with _plain_errors(path, "open"):
+            _check(path, database)
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA journal_size_limit = 16777216")
+            database.execute("PRAGMA synchronous = FULL")
+            _migrate(database)
+            if not existed:
+                _sync_folder(path.parent)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _check(path: Path, database: sqlite3.Connection) -> None:
+    """Refuse what we must not touch."""
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(MIGRATIONS):
+        raise JournalError(
+            f"the journal {path} has schema version {version}, this cotenant knows versions up to {len(MIGRATIONS)}: "
+            "it was written by a newer cotenant, use that one"
+        )
+    problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise _damaged(path, problem)
+
+
+def _migrate(database: sqlite3.Connection) -> None:
+    """Run the steps that are missing, each whole or not at all."""
+    for version in range(database.execute("PRAGMA user_version").fetchone()[0], len(MIGRATIONS)):
+        database.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[version]}; PRAGMA user_version = {version + 1}; COMMIT;")
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _plain_errors(path: Path, doing: str) -> Iterator[None]:
+    """Say what SQLite means, and what to do about it."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = error.sqlite_errorcode & 0xFF  # the rest tells where in SQLite it happened
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(path, str(error)) from error
+        if not isinstance(error, sqlite3.OperationalError):
+            raise  # our own mistake
+        hint = _HINTS.get(code, "look at the disk and at the folder's permissions")
+        raise JournalError(f"cannot {doing} the journal {path}: {error}; {hint}; no accepted job is lost") from error
+
+
+def _damaged(path: Path, problem: str) -> JournalError:
+    found = problem.splitlines()[0]
+    return JournalError(
+        f"the journal {path} is damaged ({found}); it was left as it is: put back a copy, or move it away to begin anew"
+    )
+
+
+_HINTS = {
+    sqlite3.SQLITE_FULL: "free some space on that disk",
+    sqlite3.SQLITE_IOERR: "free some space on that disk, or see whether it works",
+    sqlite3.SQLITE_READONLY: "the daemon must be allowed to write to the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "the daemon must be allowed to write to that folder",
+    sqlite3.SQLITE_BUSY: "another program has it open, end that one",
+}
+
+
+def _name_in(request: bytes) -> str | None:
+    """The name that the owner gave, by which the job can be found."""
+    content = json.loads(request)
+    name = content.get("name") if isinstance(content, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _id_of(number: int) -> str:
+    return f"j-{number:06d}"
+
+
+def _number_of(job: str) -> int:
+    """The number in an id; 0, which no job has, for anything else."""
+    digits = job[2:] if job.startswith("j-") else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else 0
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))

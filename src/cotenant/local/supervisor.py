@@ -1,0 +1,988 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""One small process per job, so that a killed daemon loses nothing: it owns the job's process, log, limits and end.
+
+Run as `python -I -S supervisor.py JOBDIR`, it uses the standard library only and never imports the rest of cotenant.
+The daemon imports the same file for `prepare`, `launch`, `status`, `cancel`, `read_log` and `kill_leftovers`. A folder
+is for one run of a job. In it stand:
+
+    lock    held (flock) as long as the supervisor lives: proof of life that a reused pid cannot fake
+    intent  on disk before the fork: a job with an intent is never started again, whatever happens next
+    run     pid and start time of the job's first process
+    log     its output, rotated to log.1, log.2, ...; log.begins says how much output came before `log`
+    exit    how it ended, written whole or not at all
+
+Not told apart: an allocation refused by RLIMIT_DATA is the program's own error (it exits or aborts as it likes). A kill
+by the kernel for want of memory on the whole machine looks like any SIGKILL; the record then mentions the suspicion.
+"""
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, NoReturn
+
+VERSION = 1
+MIB = 1 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TOKEN = "COTENANT_RUN"  # an unguessable mark in the job's environment, by which leftovers are recognised
+EXIT_BYTES = 4096  # kept aside before the job starts, so that a full disk cannot swallow the exit record
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+SFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
+
+TICK_S = 0.05  # between two looks at the process tree when there is a limit to enforce
+FAST_TICK_S = 0.01  # the same, close to the memory limit
+LAZY_TICK_S = 1.0  # the same without limits, to know the peak
+THOROUGH_S = 10.0  # between two looks that trust no pid seen before
+SLOT_S = 0.1  # of the stop-and-continue share
+
+Outcome = Literal["exited", "signalled", "out-of-memory", "cancelled", "exec-failed", "interrupted"]
+State = Literal["new", "running", "ended", "lost", "interrupted"]
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Spec(NamedTuple):
+    """What the daemon asks for, as in spec.json."""
+
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    cpus: list[int] | None = None
+    rlimit_data_mib: int | None = None
+    memory_mib: int | None = None
+    memory_baseline_mib: int = 0
+    share_percent: int | None = None
+    cgroup: str | None = None
+    grace_s: float = 10.0
+    log_bytes: int = 64 * MIB
+    log_files: int = 3
+    max_processes: int | None = None
+
+
+class Exit(NamedTuple):
+    """How a job ended, as in the exit record."""
+
+    outcome: Outcome
+    code: int | None
+    signal: int | None
+    error: str | None
+    started: float
+    ended: float
+    peak_mib: int
+    dropped_bytes: int = 0
+
+
+class Status(NamedTuple):
+    """Where a job stands; `pidfd` is an open handle of its supervisor, which the caller must close."""
+
+    state: State
+    pidfd: int | None = None
+    exit: Exit | None = None
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a fault: nothing was started
+    """The job cannot be started; nothing was done."""
+
+
+# ---------------------------------------------------------------- files
+
+
+def write_durably(path: str, content: Mapping[str, object], room: int = 0) -> None:
+    """Replace a file in one step that also survives power loss; `room` overwrites space that was set aside before."""
+    text = json.dumps(content).encode().ljust(room)
+    file = os.open(path + ".tmp", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | (0 if room else os.O_TRUNC), 0o600)
+    try:
+        if os.write(file, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.rename(path + ".tmp", path)
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def set_aside(path: str) -> None:
+    """Reserve the space of the exit record while there still is some."""
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        if os.write(file, b" " * EXIT_BYTES) != EXIT_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """A record, or None when there is none or it is not one."""
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read())
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def read_spec(path: str) -> Spec:
+    """What is asked for, or a sentence on why it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read())
+        version = content.pop("version")
+        spec = Spec(**content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Refused(f"{path} is not a job's specification: {error}") from error
+    if version != VERSION:
+        raise Refused(f"{path} has version {version!r}; this supervisor understands version {VERSION}")
+    if not spec.argv or not all(isinstance(word, str) for word in spec.argv):
+        raise Refused(f"{path}: argv must be a list of at least one text, not {spec.argv!r}")
+    if spec.share_percent is not None and not 1 <= spec.share_percent <= 100:
+        raise Refused(f"{path}: share_percent must be 1 to 100, not {spec.share_percent}")
+    if spec.log_bytes < 1 or spec.log_files < 1:
+        raise Refused(f"{path}: log_bytes and log_files must be at least 1")
+    return spec
+
+
+def boot_id() -> str:
+    """What tells this boot of the machine from all others."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def locked(job_dir: str) -> bool:
+    """Whether a supervisor lives; taking the lock for an instant is harmless, a starting supervisor tries again."""
+    try:
+        lock = os.open(f"{job_dir}/lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+# ---------------------------------------------------------------- processes
+
+
+class Seen(NamedTuple):
+    """A line of /proc/PID/stat, as far as we need it."""
+
+    state: str
+    parent: int
+    session: int
+    start: int  # in clock ticks since boot; with the pid it names one process for good
+
+
+def look_at(pid: int) -> Seen | None:
+    """A process as it is now, or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # the name before it may hold spaces and brackets
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return Seen(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19])) if len(fields) > 19 else None
+
+
+def all_pids() -> set[int]:
+    """Every process of the machine that we may see."""
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def send(pid: int, start: int, number: int) -> None:
+    """Signal one process, and never another that got its pid later: the handle is opened first, then compared."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        seen = look_at(pid)
+        if seen is not None and seen.start == start:
+            signal.pidfd_send_signal(handle, number)
+    except OSError:
+        pass  # ended meanwhile, or became another user's (setuid): not ours to signal
+    finally:
+        os.close(handle)
+
+
+class Tree:
+    """All descendants of this process. As their subreaper it stays the ancestor even of those that left the session."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, int] = {}  # pid -> start time
+        self._others: set[int] = {0}
+        self._overcounted: dict[int, int] = {}  # pid -> bytes of its resident pages that are not charged to the job
+        self._measure_at = 0.0
+
+    def refresh(self, thorough: bool = False) -> None:
+        """Look for new and gone processes; only unknown pids are read, so an idle look costs one directory listing."""
+        if thorough:
+            self.members, self._others = {}, {0}
+        listed = all_pids()
+        listed.discard(os.getpid())
+        self.members = {pid: start for pid, start in self.members.items() if pid in listed}
+        self._others &= listed | {0}
+        unknown = {pid: seen for pid in listed - self.members.keys() - self._others if (seen := look_at(pid))}
+        found = True
+        while found:  # a child may be listed before its parent
+            found = False
+            for pid, seen in list(unknown.items()):
+                if seen.parent == os.getpid() or seen.parent in self.members:
+                    self.members[pid] = seen.start
+                elif seen.parent in self._others:
+                    self._others.add(pid)
+                else:
+                    continue  # its parent is not known (yet): decided now, or at the next look
+                del unknown[pid]
+                found = True
+
+    def signal(self, number: int) -> None:
+        """Signal every known member."""
+        for pid, start in self.members.items():
+            send(pid, start, number)
+
+    def cpu_s(self, before: dict[int, float]) -> float:
+        """CPU seconds used since `before`, which is updated; the last moments of ended processes are missed."""
+        used = 0.0
+        now: dict[int, float] = {}
+        for pid in self.members:
+            try:
+                now[pid] = time.clock_gettime(~pid << 3 | 2)  # the kernel's name for the CPU clock of a process
+            except OSError:
+                continue
+            used += now[pid] - before.get(pid, 0.0)
+        before.clear()
+        before.update(now)
+        return used
+
+    def memory(self, limit: int | None, now: float) -> int:
+        """Bytes charged to the job: resident, each shared page once, pages of mapped files not at all.
+
+        The exact figure costs milliseconds, the sum of resident sizes microseconds, and their difference moves slowly:
+        so it is kept per process, and measured anew about once a second or when the estimate passes the limit.
+        """
+        resident = {pid: size for pid in self.members if (size := resident_bytes(pid))}
+        estimate = sum(max(size - self._overcounted.get(pid, 0), 0) for pid, size in resident.items())
+        if now < self._measure_at and (limit is None or estimate <= limit):
+            return estimate
+        began = time.monotonic()
+        exact = {pid: size if (charged := charged_bytes(pid)) is None else charged for pid, size in resident.items()}
+        self._overcounted = {pid: size - exact[pid] for pid, size in resident.items()}
+        self._measure_at = now + max(1.0, 100 * (time.monotonic() - began))  # at most 1 % of a core
+        return sum(exact.values())
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident size of a process, 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def charged_bytes(pid: int) -> int | None:
+    """Its share of resident pages without those of mapped files; None when the kernel does not say."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            lines = dict(line.split(b":", 1) for line in file.read().splitlines()[1:])
+        return (int(lines[b"Pss"].split()[0]) - int(lines.get(b"Pss_File", b"0").split()[0])) * 1024
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+# ---------------------------------------------------------------- parts of the loop
+
+
+class Log:
+    """The job's output on disk: bounded by rotation, and a disk that is full costs output, never the job."""
+
+    def __init__(self, path: str, file_bytes: int, files: int) -> None:
+        self.dropped = 0
+        self._path, self._file_bytes, self._files = path, file_bytes, files
+        self._file = -1
+        self._size = 0
+        self._begins = 0  # output in earlier files
+        self._unreported = 0
+
+    def write(self, output: bytes) -> None:
+        """Append, or drop and count."""
+        try:
+            if self._unreported:
+                self._append(b"\n[cotenant: %d bytes of output dropped: no room on the disk]\n" % self._unreported)
+                self._unreported = 0
+            while output:
+                output = output[self._append(output) :]
+        except OSError:
+            self.dropped += len(output)
+            self._unreported += len(output)
+
+    def _append(self, output: bytes) -> int:
+        if self._file < 0 or self._size >= self._file_bytes:
+            self._turn()
+        written = os.write(self._file, output[: self._file_bytes - self._size])
+        self._size += written
+        return written
+
+    def _turn(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            self._begins += self._size
+            names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._files))]
+            for older, oldest in zip(names[-2::-1], names[:0:-1], strict=True):
+                with suppress(FileNotFoundError):
+                    os.rename(older, oldest)
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)  # when it is the only one
+        if self._begins:  # before there is a new `log`, so that a reader who finds one also finds where it begins
+            with open(f"{self._path}.begins.tmp", "w") as file:
+                file.write(str(self._begins))
+            os.rename(f"{self._path}.begins.tmp", f"{self._path}.begins")
+        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._file).st_size
+
+
+class Share:
+    """Compute by stop and continue: in each slot the tree runs until it has used its part of the slot's CPU time.
+
+    Counting CPU time and not the clock lets a neighbour on the same core delay a job without taking its share, and
+    leaves a job that mostly waits alone. What was used too much in one slot is taken from the next.
+    """
+
+    def __init__(self, percent: int, cores: int, now: float) -> None:
+        self._quota = percent / 100 * cores * SLOT_S
+        self._cores = cores
+        self._left = self._quota
+        self._slot_ends = now + SLOT_S
+        self._used: dict[int, float] = {}
+        self.stopped = False
+        self.due = now
+
+    def step(self, tree: Tree, leader: int, now: float) -> None:
+        """Stop or continue the job, and say when to be called next."""
+        self._left -= tree.cpu_s(self._used)
+        if now >= self._slot_ends:
+            self._left = min(max(self._left, -2 * self._quota), 0.0) + self._quota
+            self._slot_ends = max(self._slot_ends + SLOT_S, now + SLOT_S / 2)
+        stop = self._left <= 0
+        if stop != self.stopped:
+            self.stopped = stop
+            signal_job(tree, leader, signal.SIGSTOP if stop else signal.SIGCONT)
+        self.due = self._slot_ends if stop else min(self._slot_ends, now + max(self._left / self._cores, 0.003))
+
+
+def signal_job(tree: Tree, leader: int, number: int) -> None:
+    """Signal the job's group, and each other member of its tree; once, since a second SIGTERM may mean something else.
+
+    Only while the leader is not reaped: until then its group cannot be anybody else's.
+    """
+    with suppress(OSError):  # not yet a group of its own
+        os.killpg(leader, number)
+    for pid, start in tree.members.items():
+        with suppress(OSError):
+            if os.getpgid(pid) != leader:
+                send(pid, start, number)
+
+
+def out_of_memory_kills(cgroup: str | None) -> int:
+    """How often the kernel killed in this control group for want of memory; 0 where it does not say."""
+    for name in ("memory.events", "memory.oom_control") if cgroup else ():
+        try:
+            with open(f"{cgroup}/{name}") as file:
+                return int(next((line.split()[1] for line in file if line.startswith("oom_kill ")), 0))
+        except OSError:
+            continue
+    return 0
+
+
+def machine_out_of_memory_kills() -> int:
+    """The same for the whole machine."""
+    with open("/proc/vmstat") as file:
+        return int(next((line.split()[1] for line in file if line.startswith("oom_kill ")), 0))
+
+
+def open_signals() -> int:
+    """Block the signals we answer to and read them from a descriptor, which also says who sent them."""
+    numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    mask = ctypes.create_string_buffer(128)
+    libc.sigemptyset(mask)
+    for number in numbers:
+        libc.sigaddset(mask, int(number))
+    fd: int = libc.signalfd(-1, mask, SFD_NONBLOCK_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "signalfd")
+    return fd
+
+
+def machine_going_down(sender: int) -> bool:
+    """Whether a SIGTERM comes from the init system: that is a shutdown, not somebody's wish to cancel the job."""
+    try:
+        with open(f"/proc/{sender}/comm") as file:
+            return file.read().startswith(("systemd", "init"))
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------- the job's own process
+
+
+def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, output: int) -> NoReturn:
+    """In the new process: wait until it is on record, take the limits, become the command."""
+    doing = "start a session"
+    try:
+        os.setsid()
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != supervisor or not os.read(go, 1):
+            os._exit(125)  # the supervisor died before the line above took effect
+        if spec.cgroup:
+            doing = f"join the control group {spec.cgroup}"
+            join_cgroup(spec.cgroup)
+        if spec.cpus is not None:
+            doing = f"run on the CPUs {spec.cpus}"
+            os.sched_setaffinity(0, spec.cpus)  # before exec: later it would reach one thread only
+        doing = f"enter the working directory '{spec.cwd}'"
+        os.chdir(spec.cwd)
+        doing = "open the log"
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        doing = "set limits"
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if spec.rlimit_data_mib is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (spec.rlimit_data_mib * MIB, spec.rlimit_data_mib * MIB))
+        doing = f"run the command '{spec.argv[0]}'"
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)  # Python ignores some, and exec would hand that down
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execvpe(spec.argv[0], spec.argv, {**spec.env, TOKEN: token})
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "no number")
+        os.write(report, f"cannot {doing}: {error.strerror} ({name})".encode())
+    except (ValueError, TypeError, MemoryError) as error:
+        os.write(report, f"cannot {doing}: {error}".encode())
+    finally:
+        os._exit(127)
+
+
+def join_cgroup(path: str) -> None:
+    """Move this process into a control group, of either version."""
+    name = "cgroup.procs" if os.path.exists(f"{path}/cgroup.procs") else "tasks"
+    with open(f"{path}/{name}", "w") as file:
+        file.write(str(os.getpid()))
+
+
+# ---------------------------------------------------------------- the supervisor
+
+
+class Supervision:
+    """One job from fork to exit record."""
+
+    def __init__(self, job_dir: str, spec: Spec, token: str, signals: int) -> None:
+        self.dir, self.spec, self.token, self.signals = job_dir, spec, token, signals
+        self.log = Log(f"{job_dir}/log", spec.log_bytes, spec.log_files)
+        self.tree = Tree()
+        self.share: Share | None = None
+        self.leader = 0
+        self.wait_status: int | None = None
+        self.started = time.time()
+        self.peak = 0
+        self.cause: tuple[Outcome, str | None] | None = None  # why we ended it; None when it ended by itself
+        self.kill_at: float | None = None
+        self.check_at = 0.0
+        self.lazy_s = TICK_S
+        self.refresh_at = 0.0
+        self.thorough_at = 0.0
+        self.kills_before = out_of_memory_kills(spec.cgroup), machine_out_of_memory_kills()
+        self.report, self.report_writer = os.pipe()
+        self.output, self.output_writer = os.pipe()
+        os.set_blocking(self.output, False)
+        self.poller = select.poll()
+        for fd in (self.signals, self.report, self.output):
+            self.poller.register(fd, select.POLLIN)
+
+    def start(self, lock: int) -> None:
+        """Fork, put the new process on record, then let it go on."""
+        go_reader, go = os.pipe()
+        supervisor = os.getpid()
+        try:
+            self.leader = os.fork()
+        except OSError as error:
+            self.cause = ("exec-failed", f"cannot start a process: {error.strerror}")
+            return
+        if self.leader == 0:
+            for fd in (lock, go, self.report, self.output):
+                os.close(fd)
+            become_job(self.spec, self.token, supervisor, go_reader, self.report_writer, self.output_writer)
+        for fd in (go_reader, self.report_writer, self.output_writer):
+            os.close(fd)
+        seen = look_at(self.leader)  # our child: not reaped yet, so it is there
+        start = seen.start if seen else 0
+        self.tree.members[self.leader] = start
+        try:
+            record = {"version": VERSION, "pid": self.leader, "start": start, "started": self.started}
+            write_durably(f"{self.dir}/run", record)
+            os.write(go, b"g")
+        except OSError as error:
+            self.cause = ("exec-failed", f"cannot record the start in {self.dir}: {error.strerror}")
+        os.close(go)
+        if self.spec.share_percent is not None and self.spec.share_percent < 100:
+            cores = len(self.spec.cpus or os.sched_getaffinity(0))
+            self.share = Share(self.spec.share_percent, cores, time.monotonic())
+
+    def run(self) -> None:
+        """Until the first process has ended."""
+        while self.leader and self.wait_status is None:
+            due = [self.check_at]
+            if self.kill_at is not None:
+                due.append(self.kill_at)
+            if self.share is not None:
+                due.append(self.share.due)
+            self.handle(max(min(due) - time.monotonic(), 0.0))
+            self.act(time.monotonic())
+
+    def act(self, now: float) -> None:
+        """Do what is due."""
+        if self.wait_status is not None:
+            return  # its group may be anybody's from now on
+        if now >= self.check_at:
+            self.check(now)
+        if self.share is not None and now >= self.share.due:
+            self.share.step(self.tree, self.leader, now)
+        if self.kill_at is not None and now >= self.kill_at:
+            signal_job(self.tree, self.leader, signal.SIGKILL)
+            self.kill_at = now + TICK_S  # again, until nothing is left that could fork
+
+    def handle(self, timeout_s: float) -> None:
+        """Wait for signals, output or the result of exec, and take what there is."""
+        for fd, _ in self.poller.poll(timeout_s * 1000):
+            if fd == self.signals:
+                self.take_signals()
+            elif fd == self.output:
+                if self.take_output() == b"":
+                    self.poller.unregister(fd)  # all writers have closed it
+            elif text := os.read(fd, EXIT_BYTES):
+                self.cause = self.cause or ("exec-failed", text.decode(errors="replace"))
+            else:
+                self.poller.unregister(fd)  # exec has closed it
+
+    def take_output(self) -> bytes | None:
+        """Move one piece of output to the log; nothing is the end of it, None that there is none now."""
+        try:
+            piece = os.read(self.output, 1 << 16)
+        except BlockingIOError:
+            return None
+        self.log.write(piece)
+        return piece
+
+    def take_signals(self) -> None:
+        """Reap, and begin to cancel when told to."""
+        try:
+            while letter := os.read(self.signals, 128):
+                if int.from_bytes(letter[:4], sys.byteorder) != signal.SIGCHLD:
+                    self.cancel(int.from_bytes(letter[12:16], sys.byteorder))
+        except BlockingIOError:
+            self.reap()
+
+    def reap(self) -> bool:
+        """Collect ended children; False when no descendant is left, since all orphans become our children."""
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.leader:
+                    self.wait_status = ended[1]
+        except ChildProcessError:
+            return False
+        return True
+
+    def cancel(self, sender: int) -> None:
+        """Ask the job to end; it is killed when the grace is over."""
+        if self.cause is not None or self.wait_status is not None:
+            return
+        self.cause = ("interrupted", "the machine went down") if machine_going_down(sender) else ("cancelled", None)
+        self.share = None
+        self.kill_at = time.monotonic() + self.spec.grace_s
+        signal_job(self.tree, self.leader, signal.SIGTERM)
+        signal_job(self.tree, self.leader, signal.SIGCONT)
+
+    def kill(self, outcome: Outcome, error: str) -> None:
+        """End the job at once."""
+        if self.cause is None or self.cause[0] in ("cancelled", "interrupted"):
+            self.cause = (outcome, error)
+        self.share = None
+        self.kill_at = time.monotonic()
+
+    def check(self, now: float) -> None:
+        """Look at the tree: how many processes, how much memory, and when to look again."""
+        if now >= self.thorough_at:
+            self.tree.refresh(thorough=True)
+            self.thorough_at = now + THOROUGH_S
+            self.refresh_at = now + TICK_S
+        elif now >= self.refresh_at:
+            self.tree.refresh()
+            self.refresh_at = now + TICK_S
+        spec = self.spec
+        limit = None if spec.memory_mib is None else (spec.memory_mib + spec.memory_baseline_mib) * MIB
+        used = self.tree.memory(limit, now)
+        self.peak = max(self.peak, used)
+        limited = limit is not None or spec.max_processes is not None or self.share is not None
+        self.check_at = now + (TICK_S if limited else self.lazy_s)
+        self.lazy_s = min(2 * self.lazy_s, LAZY_TICK_S)
+        if limit is not None and used > limit:
+            self.kill("out-of-memory", memory_sentence(used, spec))
+        elif limit is not None and used > 0.8 * limit:
+            self.check_at = now + FAST_TICK_S
+        if spec.max_processes is not None and len(self.tree.members) > spec.max_processes:
+            count = len(self.tree.members)
+            self.kill("signalled", f"had {count} processes, its limit is {spec.max_processes}: killed with all of them")
+
+    def finish(self) -> Exit:
+        """Kill and reap what the job left behind, keep its last output, and say how it ended."""
+        ended = time.time()
+        pause = 0.001
+        while self.reap():
+            # whoever was asked to end has its grace, also when a shell around it has already gone
+            if self.kill_at is None or time.monotonic() >= self.kill_at:
+                self.tree.refresh(thorough=True)
+                self.tree.signal(signal.SIGKILL)
+            self.handle(pause)
+            pause = min(pause * 2, 0.5)
+        for _ in range(64):  # more than a pipe holds, lest a stranger who got hold of it keep us here
+            if not self.take_output():
+                break
+        code = None if self.wait_status is None else os.waitstatus_to_exitcode(self.wait_status)
+        outcome, error = self.cause or self.own_end(code or 0)
+        if outcome == "exec-failed":
+            code = 127
+        if outcome == "cancelled" and code == -signal.SIGKILL:
+            error = f"did not end within {self.spec.grace_s:g} s of SIGTERM: killed"
+        number = -code if code is not None and code < 0 else None
+        peak, dropped = -(-self.peak // MIB), self.log.dropped
+        return Exit(outcome, None if number else code, number, error, self.started, ended, peak, dropped)
+
+    def own_end(self, code: int) -> tuple[Outcome, str | None]:
+        """How a job ended that we did not end."""
+        if code != 0 and out_of_memory_kills(self.spec.cgroup) > self.kills_before[0]:
+            return "out-of-memory", f"the kernel killed for want of memory in the control group {self.spec.cgroup}"
+        if code >= 0:
+            return "exited", None
+        error = f"ended by {signal_name(-code)}"
+        if code == -signal.SIGKILL and machine_out_of_memory_kills() > self.kills_before[1]:
+            error += "; the kernel killed for want of memory on this machine meanwhile, perhaps this job"
+        return "signalled", error
+
+
+def memory_sentence(used: int, spec: Spec) -> str:
+    """Why a job was killed, in numbers."""
+    own = -(-used // MIB) - spec.memory_baseline_mib
+    beside = f" besides a baseline of {spec.memory_baseline_mib} MiB" if spec.memory_baseline_mib else ""
+    return f"used {own} MiB of memory{beside}, its limit is {spec.memory_mib} MiB: killed"
+
+
+def signal_name(number: int) -> str:
+    """The name people know, such as SIGSEGV."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def record_exit(job_dir: str, end: Exit) -> None:
+    """Write the exit record, as soon as the disk lets us; while we try, we still hold the lock."""
+    record: dict[str, object] = {"version": VERSION, **end._asdict()}
+    if end.error is not None:
+        record["error"] = end.error[: EXIT_BYTES // 8]  # escapes can make six letters of one
+    pause = 0.05
+    while os.path.isdir(job_dir):
+        with suppress(OSError):
+            write_durably(f"{job_dir}/exit", record, room=EXIT_BYTES)
+            break
+        time.sleep(pause)
+        pause = min(pause * 2, 2.0)
+
+
+def take_lock(job_dir: str) -> int | None:
+    """Own the job, or None when another supervisor does; patient, since `status` holds the lock for an instant."""
+    lock = os.open(f"{job_dir}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    for _ in range(200):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if os.path.exists(f"{job_dir}/intent"):
+                break
+            time.sleep(0.01)
+        else:
+            return lock
+    os.close(lock)
+    return None
+
+
+def claim(job_dir: str) -> tuple[int, Spec, str] | None:
+    """Lock, specification and token of a job to start now; None when it was started before, which is not an error."""
+    spec = read_spec(f"{job_dir}/spec.json")
+    try:
+        lock = take_lock(job_dir)
+        if lock is None or os.path.exists(f"{job_dir}/intent"):
+            return None
+        me = look_at(os.getpid())
+        token = os.urandom(16).hex()
+        set_aside(f"{job_dir}/exit.tmp")
+        write_durably(
+            f"{job_dir}/intent",
+            {"version": VERSION, "boot": boot_id(), "pid": os.getpid(), "start": me.start if me else 0, "token": token},
+        )
+    except OSError as error:
+        raise Refused(f"cannot start the job in {job_dir}: {error.strerror}") from error
+    return lock, spec, token
+
+
+def supervise(job_dir: str, answer: Callable[[str], object]) -> int:
+    """The supervisor's whole life; it answers with nothing once the intent is on disk, else with the reason."""
+    signals = open_signals()  # before there is an intent, by which others find and signal us
+    try:
+        claimed = claim(job_dir)
+    except Refused as refusal:
+        answer(str(refusal))
+        return 1
+    answer("")
+    if claimed is None:
+        return 0
+    lock, spec, token = claimed
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    job = Supervision(job_dir, spec, token, signals)
+    try:
+        if os.path.exists(f"{job_dir}/cancel"):
+            job.cause = ("cancelled", "cancelled before it started")
+        else:
+            job.start(lock)
+            job.run()
+    except Exception as fault:  # noqa: BLE001 - the job must not outlive us, and its owner must hear of it
+        job.cause = ("interrupted", f"the supervisor failed: {fault!r}")
+    record_exit(job_dir, job.finish())
+    return 0
+
+
+def detach(job_dir: str) -> int:
+    """Supervise in a process that is nobody's child, and pass on its answer."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(reader)
+        os.setsid()
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+
+        def answer(text: str) -> None:
+            with suppress(OSError):
+                os.write(writer, f"{text}\n".encode())
+            os.close(writer)
+
+        os._exit(supervise(job_dir, answer))
+    os.close(writer)
+    with open(reader, "rb") as answers:
+        line = answers.read()
+    return say((line or b"the supervisor ended before the job started").decode(errors="replace").strip())
+
+
+def say(problem: str) -> int:
+    """Tell the caller what went wrong, if anything did; the exit code."""
+    if problem:
+        sys.stderr.write(f"{problem}\n")
+    return 1 if problem else 0
+
+
+# ---------------------------------------------------------------- for the daemon
+
+
+def prepare(job_dir: Path, spec: Spec) -> None:
+    """Write a job's folder and specification, durably: a folder that vanished with the power would be started again."""
+    missing = [folder for folder in (job_dir, *job_dir.parents) if not folder.exists()]
+    job_dir.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(str(folder.parent))
+    write_durably(os.path.abspath(job_dir / "spec.json"), {"version": VERSION, **spec._asdict()})
+
+
+def launch(job_dir: Path) -> None:
+    """Start a job's supervisor, detached; on return the job is started for good, by this call or an earlier one."""
+    import subprocess  # not needed by the supervisor, which should stay small
+
+    from cotenant.errors import CotenantError
+
+    command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--detach", os.path.abspath(job_dir)]
+    environment = {name: value for name, value in os.environ.items() if name != TOKEN}
+    try:
+        done = subprocess.run(
+            command,
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C for the daemon is not for us
+            timeout=120,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CotenantError(f"cannot start a supervisor for {job_dir}: {error}") from error
+    if done.returncode != 0:
+        raise CotenantError(done.stderr.decode(errors="replace").strip() or f"no supervisor started for {job_dir}")
+
+
+def status(job_dir: Path) -> Status:
+    """Where a job stands, from its folder alone."""
+    folder = os.path.abspath(job_dir)
+    intent = read_json(f"{folder}/intent")
+    if intent is None:
+        return Status("new")
+    if (ended := read_exit(folder)) is not None:
+        return Status("ended", exit=ended)
+    for _ in range(100):
+        if not locked(folder):
+            break
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(intent["pid"])
+            seen = look_at(intent["pid"])
+            if seen is not None and seen.start == intent["start"] and locked(folder):
+                return Status("running", pidfd=pidfd)  # alive after the handle was opened: the handle is its own
+            os.close(pidfd)
+        time.sleep(0.005)  # it has just ended, or the lock is held for an instant by one who looks at it
+    else:
+        return Status("running")  # by a process that we cannot see: never call it lost
+    if (ended := read_exit(folder)) is not None:  # written between our first look and the end of the lock
+        return Status("ended", exit=ended)
+    return Status("lost" if intent["boot"] == boot_id() else "interrupted")
+
+
+def read_exit(folder: str) -> Exit | None:
+    """The exit record, or None when there is none."""
+    record = read_json(f"{folder}/exit")
+    if record is None:
+        return None
+    try:
+        return Exit(**{name: record[name] for name in Exit._fields if name in record})
+    except TypeError:
+        return None
+
+
+def cancel(job_dir: Path) -> bool:
+    """Tell a job to end; False when it has ended already. One that is being started ends before it has begun."""
+    found = status(job_dir)
+    if found.state == "new":
+        (job_dir / "cancel").touch()
+        found = status(job_dir)  # its supervisor looks for that file after the intent: one of us sees the other
+    if found.pidfd is not None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(found.pidfd, signal.SIGTERM)
+        os.close(found.pidfd)
+    return found.state in ("new", "running")
+
+
+def read_log(job_dir: Path, offset: int, most: int) -> tuple[int, bytes]:
+    """A piece of the output and where it begins: at `offset` of all output, or later if that was rotated away.
+
+    Read on from begin + length; an empty piece is the end, for now.
+    """
+    for _ in range(100):
+        begins = log_begins(job_dir)
+        with ExitStack() as stack:
+            files: list[IO[bytes]] = []
+            for name in ("log", *(f"log.{number}" for number in range(1, 1000))):
+                try:
+                    files.append(stack.enter_context(open(job_dir / name, "rb")))
+                except FileNotFoundError:
+                    break
+            if log_begins(job_dir) == begins and (files or not (job_dir / "log.1").exists()):
+                return read_piece(files, begins, offset, most)
+        time.sleep(0.001)  # it was being rotated
+    return offset, b""
+
+
+def log_begins(job_dir: Path) -> int:
+    """How much output came before the file `log`."""
+    try:
+        return int((job_dir / "log.begins").read_text())
+    except FileNotFoundError:
+        return 0
+
+
+def read_piece(files: list[IO[bytes]], begins: int, offset: int, most: int) -> tuple[int, bytes]:
+    """A piece of files that follow each other, newest first, of which the newest begins at `begins`."""
+    starts: list[int] = []
+    for file in files:
+        begins -= os.fstat(file.fileno()).st_size if starts else 0
+        starts.append(begins)
+    for file, start in reversed(list(zip(files, starts, strict=True))):
+        offset = max(offset, start) if file is files[-1] else offset
+        file.seek(max(offset - start, 0))
+        if offset >= start and (piece := file.read(most)):
+            return offset, piece
+    return offset, b""
+
+
+def kill_leftovers(job_dir: Path, patience_s: float = 10.0) -> int:
+    """After a supervisor was killed: kill what is left of its job, and say how many processes that were.
+
+    A process is the job's if it carries the job's token, or is of the session whose leader is still the one on record.
+    """
+    folder = os.path.abspath(job_dir)
+    intent, run = read_json(f"{folder}/intent"), read_json(f"{folder}/run")
+    if intent is None or intent["boot"] != boot_id() or locked(folder):
+        return 0
+    killed: set[tuple[int, int]] = set()
+    until = time.monotonic() + patience_s
+    while leftovers := set(find_leftovers(intent["token"], run)):
+        for pid, start in leftovers:
+            send(pid, start, signal.SIGKILL)
+        killed |= leftovers
+        if time.monotonic() > until:
+            break
+        time.sleep(0.01)
+    return len(killed)
+
+
+def find_leftovers(token: str, run: dict[str, Any] | None) -> Iterable[tuple[int, int]]:
+    """Pid and start time of every living process of a job."""
+    mark = f"{TOKEN}={token}".encode()
+    leader = look_at(run["pid"]) if run else None
+    session = run["pid"] if run and leader and leader.start == run["start"] else None
+    for pid in all_pids() - {os.getpid()}:
+        seen = look_at(pid)
+        if seen is None or seen.state in "ZX":
+            continue
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                marked = mark in file.read().split(b"\0")
+        except OSError:
+            marked = False
+        if marked or seen.session == session:
+            yield pid, seen.start
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    if not words or words[:-1] not in ([], ["--detach"]):
+        sys.exit("usage: supervisor.py [--detach] JOBDIR")
+    sys.exit(detach(words[-1]) if words[:-1] else supervise(words[-1], say))

@@ -1,0 +1,235 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's socket: it knows each job by the process that connected, takes in what makes sense, and passes it on.
+
+Whoever connects may be broken or hostile. What it sends is counted and dropped, costs a bounded amount of memory and
+time, and can only ever concern the job that the kernel says it belongs to.
+"""
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from cotenant.node.listening import Listener, peer_pid, receive
+from cotenant.wire.agent import LONGEST, Bye, FromJob, Hello, SetBatch, Steps, ToJob, decode_from_job, encode
+
+MOST_CONNECTIONS = 512
+MOST_PER_JOB = 16
+BURST, PER_SECOND = 20, 5.0
+"""messages that a connection may send at once, and on average; beyond, it is not read from for a while"""
+PATIENCE = 10.0
+"""seconds until a connection must have said who it is"""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A job speaks to us now."""
+
+    job: str
+    at: float
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A job did some steps."""
+
+    job: str
+    at: float
+    steps: Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A job no longer speaks to us; it may have ended, or not."""
+
+    job: str
+    at: float
+
+
+JobEvent: TypeAlias = Connected | Reported | Disconnected
+Sink: TypeAlias = Callable[[JobEvent], None]
+JobOf: TypeAlias = Callable[[int], str | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """One connection."""
+
+    connection: socket.socket
+    pid: int
+    hello: Hello | None = None
+    allowance: float = float(BURST)
+    seen: float = field(default_factory=time.monotonic)
+    pending: dict[bool, ToJob] = field(default_factory=dict)
+    """by whether it sets a batch size: only the last of a kind matters"""
+    timer: asyncio.TimerHandle | None = None
+
+
+class AgentServer:
+    """Serves the jobs of one machine in the running event loop. Times are those of time.monotonic."""
+
+    def __init__(
+        self, path: str, *, job_of: JobOf, sink: Sink, mode: int = 0o600, most: int = MOST_CONNECTIONS
+    ) -> None:
+        self.path = path
+        self.dropped: Counter[str] = Counter()
+        """messages and connections that were not taken, by reason"""
+        self._job_of = job_of
+        self._sink = sink
+        self._mode = mode
+        self._most = most
+        self._listener: Listener | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._peers: set[_Peer] = set()
+        self._jobs: dict[str, list[_Peer]] = {}
+        """the processes of a job, oldest first; the first one speaks for it"""
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = Listener(self.path, self._mode, self._welcome)
+
+    async def close(self) -> None:
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        for peer in list(self._peers):
+            self._leave(peer)
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Those that are connected."""
+        return frozenset(self._jobs)
+
+    def send(self, job: str, action: ToJob) -> bool:
+        """Tell all processes of a job; False where none is connected."""
+        peers = self._jobs.get(job, [])
+        for peer in list(peers):
+            peer.pending[isinstance(action, SetBatch)] = action
+            self._send_pending(peer)
+        return bool(peers)
+
+    # Coming and going.
+
+    def _welcome(self, connection: socket.socket) -> None:
+        if len(self._peers) >= self._most:
+            self.dropped["too many connections"] += 1
+            connection.close()
+            return
+        peer = _Peer(connection, peer_pid(connection))
+        self._peers.add(peer)
+        peer.timer = self._loop.call_later(PATIENCE, self._refuse, peer, "silent")
+        self._loop.add_reader(connection, self._read, peer)
+
+    def _greet(self, peer: _Peer, hello: Hello) -> None:
+        job = self._job_of(peer.pid)
+        if peer.hello is not None:
+            self.dropped["second hello"] += 1
+        elif job is None:
+            self._refuse(peer, "unknown peer")
+        elif job != hello.job:
+            self._refuse(peer, "wrong job")
+        elif len(self._jobs.get(job, [])) >= MOST_PER_JOB:
+            self._refuse(peer, "too many connections")
+        else:
+            if peer.timer is not None:
+                peer.timer.cancel()
+            peer.hello = hello
+            peers = self._jobs.setdefault(job, [])
+            peers.append(peer)
+            if len(peers) == 1:
+                self._sink(Connected(job, time.monotonic(), hello))
+
+    def _refuse(self, peer: _Peer, reason: str) -> None:
+        self.dropped[reason] += 1
+        self._leave(peer)
+
+    def _leave(self, peer: _Peer) -> None:
+        if peer not in self._peers:
+            return
+        self._peers.remove(peer)
+        if peer.timer is not None:
+            peer.timer.cancel()
+        self._loop.remove_reader(peer.connection)
+        self._loop.remove_writer(peer.connection)
+        peer.connection.close()
+        if peer.hello is not None:
+            self._unseat(peer, peer.hello.job)
+
+    def _unseat(self, peer: _Peer, job: str) -> None:
+        peers = self._jobs[job]
+        spoke = peers[0] is peer
+        peers.remove(peer)
+        if not peers:
+            del self._jobs[job]
+        if spoke:
+            now = time.monotonic()
+            self._sink(Disconnected(job, now))
+            if peers and peers[0].hello is not None:
+                self._sink(Connected(job, now, peers[0].hello))
+
+    # Messages.
+
+    def _read(self, peer: _Peer) -> None:
+        message = receive(peer.connection, LONGEST + 1)
+        if message is None:
+            return
+        if not message:
+            self._leave(peer)
+            return
+        self._charge(peer)
+        try:
+            content = decode_from_job(message)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self.dropped["malformed"] += 1
+            return
+        self._take(peer, content)
+
+    def _charge(self, peer: _Peer) -> None:
+        """One message; who sends too many waits, with its messages in the kernel's buffer and not in ours."""
+        now = time.monotonic()
+        peer.allowance = min(BURST, peer.allowance + (now - peer.seen) * PER_SECOND) - 1
+        peer.seen = now
+        if peer.allowance < 0:
+            self.dropped["throttled"] += 1
+            self._loop.remove_reader(peer.connection)
+            self._loop.call_later(1.0, self._read_again, peer)
+
+    def _read_again(self, peer: _Peer) -> None:
+        if peer in self._peers:
+            self._loop.add_reader(peer.connection, self._read, peer)
+
+    def _take(self, peer: _Peer, content: FromJob) -> None:
+        match content:
+            case Hello():
+                self._greet(peer, content)
+            case Bye():
+                self._leave(peer)
+            case Steps():
+                if peer.hello is None:
+                    self.dropped["steps before hello"] += 1
+                elif self._jobs[peer.hello.job][0] is not peer:
+                    self.dropped["not the first of its job"] += 1
+                else:
+                    self._sink(Reported(peer.hello.job, time.monotonic(), content))
+
+    def _send_pending(self, peer: _Peer) -> None:
+        self._loop.remove_writer(peer.connection)
+        while peer.pending:
+            kind = next(iter(peer.pending))
+            try:
+                peer.connection.send(encode(peer.pending[kind]), socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._loop.add_writer(peer.connection, self._send_pending, peer)
+                return
+            except OSError:
+                self._leave(peer)
+                return
+            del peer.pending[kind]

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of this machine behind one small interface, so that no engine cares whether they are real."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from cotenant.core.model import Gpus, Machine
+from cotenant.core.units import MiB
+from cotenant.errors import DeviceError, InputError
+
+MACHINE = "local"
+"""what the one machine is called in slots and placements"""
+DEFAULT_SIMULATED = 2
+"""devices that are simulated where no GPU is found and nobody said how many"""
+
+
+class Kind(StrEnum):
+    """What stands behind a GPU."""
+
+    NVIDIA = "nvidia"
+    SIMULATED = "simulated"
+
+
+class ProcessUsage(NamedTuple):
+    """What one process uses of a GPU; None where it cannot be known."""
+
+    pid: int
+    memory_mib: MiB | None
+    utilisation: int | None
+    """percent"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUsage:
+    """What is used of a GPU right now; None where it cannot be known."""
+
+    uuid: str
+    used_mib: MiB | None
+    utilisation: int | None
+    """percent of the time, or of its cores, since the last look"""
+    processes: tuple[ProcessUsage, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A job as a simulated device needs to know it: where it sits and which processes lead it."""
+
+    job: str
+    gpus: Gpus
+    pids: tuple[int, ...]
+    """leaders; their descendants and sessions belong to the job too"""
+    baseline: MiB = MiB(0)
+    """memory of the runtime itself, not charged to the device"""
+
+
+RunningJobs = Callable[[], Iterable[Running]]
+
+
+class Backend(Protocol):
+    """The devices of one machine."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the user: first which devices these are, then what is special about them."""
+
+    def machine(self) -> Machine:
+        """What is installed, with its present health."""
+
+    def usage(self) -> list[GpuUsage]:
+        """What is used of each GPU, in the order of `machine().gpus`."""
+
+    def cores(self, gpus: Gpus) -> tuple[int, ...]:
+        """The CPU cores that a job on these GPUs is kept on; empty: wherever the kernel puts it."""
+
+    def faults(self) -> dict[str, str]:
+        """Why each unhealthy GPU is unhealthy, by UUID."""
+
+    def close(self) -> None: ...
+
+
+def nobody() -> Iterable[Running]:
+    """No job runs."""
+    return ()
+
+
+def find_backend(
+    simulate: int | None = None,
+    memory: MiB | None = None,
+    cores: int | None = None,
+    *,
+    running: RunningJobs = nobody,
+) -> Backend:
+    """The real GPUs where a driver answers; else simulated ones, as also when `simulate` says how many.
+
+    `memory` and `cores` are those of each simulated GPU.
+    """
+    # Imported late: a machine without a driver need not load the other half, and both import this module.
+    from cotenant.node.devices.simulated import SimulatedBackend
+
+    if simulate is not None:
+        return SimulatedBackend(simulate, memory=memory, cores=cores, running=running)
+    from cotenant.node.devices.nvml import NvmlBackend, load_library
+
+    try:
+        real = NvmlBackend(load_library())
+    except DeviceError as error:
+        return SimulatedBackend(DEFAULT_SIMULATED, memory=memory, cores=cores, running=running, because=str(error))
+    if memory is not None or cores is not None:
+        real.close()
+        raise InputError("memory and cores describe simulated GPUs, and this machine has real ones; add --simulate N")
+    return real

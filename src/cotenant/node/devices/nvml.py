@@ -1,0 +1,386 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA GPUs through NVML. The only door to `pynvml`: bytes, handles and error numbers stop here.
+
+A question that a card or a permission leaves unanswered is answered with None. Any other error makes that one GPU
+unhealthy; the others go on.
+"""
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from cotenant.core.model import Gpu, Gpus, Link, Machine
+from cotenant.core.topology import LinkMatrix, link_matrix_of_pairs
+from cotenant.core.units import MiB, MilliCpu, Seconds
+from cotenant.errors import DeviceError
+from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage
+from cotenant.node.devices.health import RECOVERY, Health
+from cotenant.node.devices.links import Bus, Far, numa_node, nvlink_pairs
+
+Library = Any
+"""`pynvml` or something of its shape; the package has no types"""
+Handle = Any
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of a program, not of the card (NVIDIA's XID catalogue; its device plugin skips the same ones)."""
+
+_IN_MIG_MODE = "in MIG mode; its instances are not used yet, so it takes no jobs"
+_MOST_EVENTS = 100
+"""taken in one look, so that a storm of them cannot hold it up"""
+_MIB = 1024 * 1024
+
+# What NVML means by "this question has no answer here", which says nothing about the card's health.
+_UNANSWERED = (
+    "NOT_SUPPORTED",
+    "NO_PERMISSION",
+    "NOT_FOUND",
+    "FUNCTION_NOT_FOUND",
+    "INVALID_ARGUMENT",
+    "INSUFFICIENT_SIZE",
+    "NO_DATA",
+    "DEPRECATED",
+    "ARGUMENT_VERSION_MISMATCH",
+)
+
+
+@dataclass(slots=True)
+class _Card:
+    """What is known of the GPU at one index."""
+
+    index: int
+    health: Health
+    uuid: str | None = None
+    """None: it has not answered yet"""
+    type: str = "unknown"
+    memory: MiB = MiB(0)
+    numa: int | None = None
+    bus: Bus | None = None
+    mig: bool = False
+    ecc_errors: int | None = None
+    last_sample_us: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.uuid or f"GPU-unknown-{self.index}"
+
+    @property
+    def fault(self) -> str | None:
+        """Why it takes no jobs."""
+        return self.health.reason or (_IN_MIG_MODE if self.mig else None)
+
+
+def load_library() -> Library:
+    """The NVML binding, or one line that says what is missing."""
+    try:
+        import pynvml  # type: ignore[import-untyped]
+    except ImportError:
+        raise DeviceError("the package nvidia-ml-py is not installed; it is needed to see NVIDIA GPUs") from None
+    return pynvml
+
+
+class NvmlBackend:
+    """The NVIDIA GPUs of this machine; raises `DeviceError` where there is no driver or no GPU."""
+
+    kind = Kind.NVIDIA
+
+    def __init__(
+        self,
+        library: Library,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sysfs: Path = Path("/sys"),
+        recovery: Seconds = RECOVERY,
+    ) -> None:
+        self._nvml = library
+        self._clock = clock
+        self._sysfs = sysfs
+        self._unanswered = {getattr(library, f"NVML_ERROR_{name}", None) for name in _UNANSWERED}
+        self._events: Handle | None = None
+        self._links: LinkMatrix | None = None
+        self._linked: tuple[str, ...] = ()
+        self._cards = [_Card(index, Health(recovery)) for index in range(self._start())]
+        if not self._cards:
+            self.close()
+            raise DeviceError("the NVIDIA driver answers but lists no GPU; see nvidia-smi -L")
+        self.look()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        counted = Counter(card.type for card in self._cards)
+        models = ", ".join(f"{count} x {name}" for name, count in sorted(counted.items()))
+        return f"NVIDIA GPUs: {models}", *(f"GPU {card.index}: {_IN_MIG_MODE}" for card in self._cards if card.mig)
+
+    def machine(self) -> Machine:
+        self.look()
+        return Machine(
+            name=MACHINE,
+            gpus=tuple(
+                Gpu(
+                    uuid=card.name,
+                    type=card.type,
+                    memory=card.memory,
+                    numa=card.numa,
+                    healthy=card.fault is None,
+                )
+                for card in self._cards
+            ),
+            links=self._link_matrix(),
+            cpu=MilliCpu(1000 * len(os.sched_getaffinity(0))),
+        )
+
+    def usage(self) -> list[GpuUsage]:
+        return [self._usage(card) for card in self._cards]
+
+    def faults(self) -> dict[str, str]:
+        """Why each unhealthy GPU is unhealthy."""
+        return {card.name: card.fault for card in self._cards if card.fault is not None}
+
+    def cores(self, gpus: Gpus) -> tuple[int, ...]:
+        return ()
+
+    def close(self) -> None:
+        events, self._events = self._events, None
+        try:
+            if events is not None:
+                self._nvml.nvmlEventSetFree(events)
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError:
+            pass  # a driver that has gone needs no good-bye
+
+    # One look: every GPU is asked, faults and answers go to its health.
+
+    def look(self) -> None:
+        """Ask every GPU how it is."""
+        now = Seconds(self._clock())
+        faults = self._reported_faults()
+        silent = 0
+        for card in self._cards:
+            try:
+                fault = self._examine(card)
+            except self._nvml.NVMLError as error:
+                fault = self._described(error)
+                silent += 1
+            fault = faults.get(card.name) or fault
+            if fault is None:
+                card.health.answered(now)
+            else:
+                card.health.fault(fault, now)
+        if silent == len(self._cards):
+            self._restart()
+
+    def _start(self) -> int:
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise DeviceError(f"no NVIDIA driver answers ({self._described(error)})") from None
+        try:
+            return int(self._nvml.nvmlDeviceGetCount())
+        except self._nvml.NVMLError as error:
+            self.close()
+            raise DeviceError(f"the NVIDIA driver does not list its GPUs ({self._described(error)})") from None
+
+    def _restart(self) -> None:
+        """When no GPU answers the driver may have been reloaded, which only a new session with it can see."""
+        self.close()
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError:
+            return  # still gone; the next look tries again
+        for card in self._cards:
+            self._watch(card)
+
+    def _handle(self, card: _Card) -> Handle:
+        # By UUID once that is known: when a card falls off the bus, the indices of the others may move.
+        if card.uuid is not None:
+            return self._nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+        return self._nvml.nvmlDeviceGetHandleByIndex(card.index)
+
+    def _examine(self, card: _Card) -> str | None:
+        """What is wrong with a GPU, None if nothing; reads what it is when it answers for the first time."""
+        handle = self._handle(card)
+        if card.uuid is None:
+            self._identify(card, handle)
+            self._watch(card)
+        self._ask("nvmlDeviceGetMemoryInfo", handle)
+        return self._memory_fault(card, handle)
+
+    def _identify(self, card: _Card, handle: Handle) -> None:
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        card.memory = MiB(memory.total // _MIB if memory else 0)
+        card.type = _text(self._ask("nvmlDeviceGetName", handle) or card.type)
+        pci = self._ask("nvmlDeviceGetPciInfo", handle)
+        card.bus = _bus(pci) if pci else None
+        card.numa = numa_node(self._sysfs, card.bus) if card.bus else None
+        card.mig = bool((self._ask("nvmlDeviceGetMigMode", handle) or [0])[0])
+        card.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
+
+    def _memory_fault(self, card: _Card, handle: Handle) -> str | None:
+        nvml = self._nvml
+        errors = self._ask(
+            "nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        )
+        before, card.ecc_errors = card.ecc_errors, errors
+        if errors is not None and before is not None and errors > before:
+            return f"{errors - before} new uncorrectable memory errors"
+        remapped = self._ask("nvmlDeviceGetRemappedRows", handle)
+        if remapped is not None and remapped[3]:
+            return "memory rows could not be remapped; the card needs replacing"
+        if remapped is not None and remapped[2]:
+            return "memory rows wait to be remapped; the GPU needs a reset"
+        return None
+
+    # Events: faults that the driver reports between two looks.
+
+    def _watch(self, card: _Card) -> None:
+        nvml = self._nvml
+        wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
+        try:
+            if self._events is None:
+                self._events = nvml.nvmlEventSetCreate()
+            handle = self._handle(card)
+            supported = nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted
+            if supported:
+                nvml.nvmlDeviceRegisterEvents(handle, supported, self._events)
+        except nvml.NVMLError:
+            pass  # without events, faults still show when the card is asked
+
+    def _reported_faults(self) -> dict[str, str]:
+        """The faults reported since the last look, by UUID."""
+        faults: dict[str, str] = {}
+        for _ in range(_MOST_EVENTS):
+            if self._events is None:
+                break
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+                uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
+            except self._nvml.NVMLError:
+                break  # nothing more, or a card that cannot even be named: asking it will tell
+            if event.eventType == self._nvml.nvmlEventTypeDoubleBitEccError:
+                faults[uuid] = "an uncorrectable memory error was reported"
+            elif event.eventData not in APPLICATION_XIDS:
+                faults[uuid] = f"XID {event.eventData} was reported"
+        return faults
+
+    # What is used.
+
+    def _usage(self, card: _Card) -> GpuUsage:
+        try:
+            handle = self._handle(card)
+            memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+            rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
+            processes = self._processes(card, handle)
+        except self._nvml.NVMLError as error:
+            card.health.fault(self._described(error), Seconds(self._clock()))
+            return GpuUsage(uuid=card.name, used_mib=None, utilisation=None, processes=None)
+        return GpuUsage(
+            uuid=card.name,
+            used_mib=MiB(memory.used // _MIB) if memory else None,
+            utilisation=int(rates.gpu) if rates else None,
+            processes=processes,
+        )
+
+    def _processes(self, card: _Card, handle: Handle) -> tuple[ProcessUsage, ...] | None:
+        listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+        if listed is None:  # drivers before 510
+            listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+        if listed is None:
+            return None
+        busy = self._process_utilisation(card, handle) if listed else None
+        return tuple(
+            ProcessUsage(
+                int(process.pid),
+                None if process.usedGpuMemory is None else MiB(process.usedGpuMemory // _MIB),
+                None if busy is None else busy.get(process.pid, 0),
+            )
+            for process in listed
+        )
+
+    def _process_utilisation(self, card: _Card, handle: Handle) -> dict[int, int] | None:
+        """Mean SM utilisation of each process since the last call, in percent."""
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, card.last_sample_us)
+        except self._nvml.NVMLError as error:
+            # The binding raises even for success when there is no sample.
+            if error.value in (self._nvml.NVML_SUCCESS, self._nvml.NVML_ERROR_NOT_FOUND):
+                return {}
+            if error.value in self._unanswered:
+                return None
+            raise
+        seen: defaultdict[int, list[int]] = defaultdict(list)
+        for sample in samples:
+            if sample.timeStamp > card.last_sample_us:
+                seen[sample.pid].append(min(sample.smUtil, 100))
+        card.last_sample_us = max([card.last_sample_us, *(sample.timeStamp for sample in samples)])
+        return {pid: round(sum(values) / len(values)) for pid, values in seen.items()}
+
+    # Links.
+
+    def _link_matrix(self) -> LinkMatrix | None:
+        known = tuple(card.name for card in self._cards)
+        if known != self._linked:
+            try:
+                self._links, self._linked = self._read_links(), known
+            except self._nvml.NVMLError:
+                return None  # a card went away meanwhile; not remembered, so the next look tries again
+        return self._links
+
+    def _read_links(self) -> LinkMatrix | None:
+        handles = {card.index: self._handle(card) for card in self._cards if card.uuid is not None}
+        pairs = [*self._pcie_pairs(handles), *self._nvlink_pairs(handles)]
+        return link_matrix_of_pairs(len(self._cards), pairs) if pairs else None
+
+    def _pcie_pairs(self, handles: dict[int, Handle]) -> Iterable[tuple[int, int, int]]:
+        nvml = self._nvml
+        scores = {
+            nvml.NVML_TOPOLOGY_INTERNAL: Link.PSB,
+            nvml.NVML_TOPOLOGY_SINGLE: Link.PIX,
+            nvml.NVML_TOPOLOGY_MULTIPLE: Link.PXB,
+            nvml.NVML_TOPOLOGY_HOSTBRIDGE: Link.PHB,
+            nvml.NVML_TOPOLOGY_NODE: Link.NODE,
+            nvml.NVML_TOPOLOGY_SYSTEM: Link.SYS,
+        }
+        for a, b in combinations(handles, 2):
+            level = self._ask("nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
+            if level in scores:
+                yield from ((a, b, scores[level]), (b, a, scores[level]))
+
+    def _nvlink_pairs(self, handles: dict[int, Handle]) -> Iterable[tuple[int, int, int]]:
+        ends = {gpu: self._nvlink_ends(handle) for gpu, handle in handles.items()}
+        return nvlink_pairs(ends, {card.bus: card.index for card in self._cards if card.bus is not None})
+
+    def _nvlink_ends(self, handle: Handle) -> list[Far]:
+        """What is at the far end of each active NVLink of a GPU."""
+        nvml, ends = self._nvml, []
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            if self._ask("nvmlDeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
+                continue
+            device = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            pci = self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            ends.append(Far(_bus(pci) if pci else None, device == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH))
+        return ends
+
+    def _ask(self, question: str, *about: Handle) -> Any:
+        """The answer, None where there is none; other errors are the card's and are raised."""
+        try:
+            return getattr(self._nvml, question)(*about)
+        except self._nvml.NVMLError as error:
+            if error.value in self._unanswered:
+                return None
+            raise
+
+    def _described(self, error: Exception) -> str:
+        return " ".join(str(error).split()) or type(error).__name__
+
+
+def _bus(pci: Any) -> Bus:
+    return int(pci.domain), int(pci.bus), int(pci.device)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,271 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs made of CPU cores and a memory budget, so that everything but the speed can be tried without a GPU.
+
+The third part of such a device, the engine that one training step at a time holds, is the agent's (`node/engine.py`).
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cotenant.core.model import Gpu, Gpus, Machine
+from cotenant.core.units import MiB, MilliCpu, format_memory
+from cotenant.errors import DeviceError, InputError
+from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running, RunningJobs, nobody
+
+MOST_DEVICES = 256
+LARGEST = MiB(16 * 1024)
+"""memory that a device gets unless told otherwise, at most"""
+_FAIR_PART = 0.75
+"""of the available memory is handed out; the rest is for runtimes, which are not charged, and for everyone else"""
+_STEP = 256
+"""budgets are multiples of this many MiB, so that they differ less from one start to the next"""
+_SHORTEST_LOOK = 0.2
+"""seconds; CPU times are counted in hundredths of a second, so shorter intervals say nothing"""
+_NAMESPACE = uuid.UUID("5f0c9a54-6d0b-5c43-9d55-0c1c27c0d1a7")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MIB = 1024 * 1024
+
+
+class Process(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    """clock ticks after boot; with the pid it names a process for ever"""
+    cpu_s: float
+    memory: MiB
+    """resident"""
+
+
+class SimulatedBackend:
+    """`count` devices over the cores and the memory that this process may use."""
+
+    kind = Kind.SIMULATED
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        memory: MiB | None = None,
+        cores: int | None = None,
+        running: RunningJobs = nobody,
+        because: str | None = None,
+        usable: Iterable[int] | None = None,
+        proc: Path = Path("/proc"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        usable = sorted(os.sched_getaffinity(0) if usable is None else usable)
+        if not 1 <= count <= MOST_DEVICES:
+            raise InputError(f"cannot simulate {count} GPUs; expected a number from 1 to {MOST_DEVICES}")
+        if memory is not None and memory < 1:
+            raise InputError(f"a simulated GPU of {memory} MiB holds nothing; expected at least 1 MiB")
+        if cores is not None and not 1 <= cores <= len(usable):
+            raise InputError(f"a simulated GPU cannot have {cores} cores; expected 1 to {len(usable)}, the usable ones")
+        self._device_cores = deal(usable, count, cores)
+        self._memory = fair_memory(count, proc) if memory is None else memory
+        self._host_cores = len(usable)
+        self._because = because
+        self._running = running
+        self._proc = proc
+        self._clock = clock
+        self._seen: tuple[float, Mapping[tuple[int, int], float]] | None = None
+        self._shares: dict[tuple[int, int], float] | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        count = len(self._device_cores)
+        each = ", ".join(
+            f"GPU {gpu} on core{'s' if len(cores) > 1 else ''} {ranges(cores)}"
+            for gpu, cores in enumerate(self._device_cores[:4])
+        )
+        dealt = [core for cores in self._device_cores for core in cores]
+        why = f"{self._because}: " if self._because else ""
+        devices = f"{count} GPU{'s' if count > 1 else ''} of {format_memory(self._memory)} each"
+        what = f"{why}simulating {devices} ({each}{', ...' if count > 4 else ''})"
+        if len(set(dealt)) == len(dealt):
+            return (what,)
+        return what, "there are fewer cores than these GPUs need, so they share cores and slow each other down"
+
+    def machine(self) -> Machine:
+        return Machine(
+            name=MACHINE,
+            gpus=tuple(
+                Gpu(uuid=device_uuid(index), type="simulated", memory=self._memory)
+                for index in range(len(self._device_cores))
+            ),
+            cpu=MilliCpu(1000 * self._host_cores),
+        )
+
+    def usage(self) -> list[GpuUsage]:
+        jobs = list(self._running())
+        members = job_members(jobs, process_table(self._proc)) if jobs else {}
+        shares = self._cores_in_use([process for tree in members.values() for process in tree])
+        return [self._usage(gpu, [job for job in jobs if gpu in job.gpus], members, shares) for gpu in self._indices]
+
+    def cores(self, gpus: Gpus) -> tuple[int, ...]:
+        return tuple(sorted({core for gpu in gpus for core in self._device_cores[gpu]}))
+
+    def faults(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @property
+    def _indices(self) -> range:
+        return range(len(self._device_cores))
+
+    def _usage(
+        self,
+        gpu: int,
+        jobs: Sequence[Running],
+        members: Mapping[str, list[Process]],
+        shares: Mapping[tuple[int, int], float] | None,
+    ) -> GpuUsage:
+        used, busy = 0.0, 0.0
+        processes: list[ProcessUsage] = []
+        for job in jobs:
+            tree, parts = members[job.job], len(job.gpus)  # a job on several devices uses an equal part of each
+            used += max(0, sum(process.memory for process in tree) - job.baseline) / parts
+            for process in tree:
+                percent = None
+                if shares is not None:
+                    share = shares.get((process.pid, process.started), 0.0) / parts
+                    busy += share
+                    percent = self._percent(gpu, share)
+                processes.append(ProcessUsage(process.pid, MiB(process.memory // parts), percent))
+        return GpuUsage(
+            uuid=device_uuid(gpu),
+            used_mib=MiB(round(used)),
+            utilisation=None if shares is None else self._percent(gpu, busy),
+            processes=tuple(processes),
+        )
+
+    def _percent(self, gpu: int, cores: float) -> int:
+        return min(100, round(100 * cores / len(self._device_cores[gpu])))
+
+    def _cores_in_use(self, processes: Iterable[Process]) -> dict[tuple[int, int], float] | None:
+        """How many cores each process kept busy since the last look; None at the first one."""
+        now = self._clock()
+        times = {(process.pid, process.started): process.cpu_s for process in processes}
+        if self._seen is not None:
+            before, earlier = self._seen
+            elapsed = now - before
+            if elapsed < _SHORTEST_LOOK:
+                return self._shares
+            # A process that was not there yet at the last look has used all its time since.
+            self._shares = {key: max(0.0, cpu_s - earlier.get(key, 0.0)) / elapsed for key, cpu_s in times.items()}
+        self._seen = now, times
+        return self._shares
+
+
+def device_uuid(index: int) -> str:
+    """The same on every start and machine, so that what is written down about a device stays true."""
+    return f"SIM-{uuid.uuid5(_NAMESPACE, str(index))}"
+
+
+def deal(usable: Sequence[int], count: int, cores: int | None = None) -> tuple[tuple[int, ...], ...]:
+    """The cores of each device: dealt out in turn and equally many, or `cores` for each; too few are shared."""
+    if not usable:
+        raise DeviceError("this process may use no CPU core, so no GPU can be simulated")
+    if cores is not None:
+        return tuple(
+            tuple(sorted(usable[(device * cores + i) % len(usable)] for i in range(cores))) for device in range(count)
+        )
+    if count > len(usable):
+        return tuple((usable[device % len(usable)],) for device in range(count))
+    return tuple(tuple(usable[device::count][: len(usable) // count]) for device in range(count))
+
+
+def fair_memory(count: int, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> MiB:
+    """What each of `count` devices gets of the memory that is available now."""
+    each = int(available_memory(proc, cgroups) * _FAIR_PART) // count
+    return MiB(min(LARGEST, max(_STEP, each // _STEP * _STEP)))
+
+
+def available_memory(proc: Path, cgroups: Path) -> MiB:
+    """Memory that new programs can have without swapping, as the kernel estimates it; no more than a container has."""
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+        table = dict(line.split(":", 1) for line in lines if ":" in line)
+        available = int(table["MemAvailable"].split()[0]) // 1024
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        raise DeviceError(f"{proc}/meminfo does not say how much memory is available; give the GPUs' memory") from error
+    return MiB(min([available, *_container_limits(cgroups)]))
+
+
+def _container_limits(cgroups: Path) -> Iterable[int]:
+    # Inside a container its own group is the root of what it sees; elsewhere the root has no limit.
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            yield int((cgroups / name).read_text()) // _MIB
+        except (OSError, ValueError):
+            continue
+
+
+def process_table(proc: Path = Path("/proc")) -> list[Process]:
+    """All processes that can be read; those that end meanwhile are left out."""
+    table = []
+    for name in os.listdir(proc):
+        if name.isdecimal():
+            try:
+                stat = (proc / name / "stat").read_text(errors="replace")
+            except OSError:
+                continue
+            table.append(_parse_stat(int(name), stat))
+    return table
+
+
+def _parse_stat(pid: int, stat: str) -> Process:
+    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
+        memory=MiB(int(fields[21]) * _PAGE // _MIB),
+    )
+
+
+def job_members(jobs: Iterable[Running], table: Sequence[Process]) -> dict[str, list[Process]]:
+    """The processes of each job: its leaders, whatever is in their sessions, and the descendants of all these."""
+    children: dict[int, list[Process]] = {}
+    sessions: dict[int, list[Process]] = {}
+    for process in table:
+        children.setdefault(process.parent, []).append(process)
+        sessions.setdefault(process.session, []).append(process)
+    by_pid = {process.pid: process for process in table}
+    members: dict[str, list[Process]] = {}
+    for job in jobs:
+        found: dict[int, Process] = {}
+        waiting = [by_pid[pid] for pid in job.pids if pid in by_pid]
+        # Only a session that the leader itself opened: another one may be the daemon's or the user's.
+        waiting += [process for pid in job.pids for process in sessions.get(pid, ())]
+        while waiting:
+            process = waiting.pop()
+            if process.pid not in found:
+                found[process.pid] = process
+                waiting += children.get(process.pid, ())
+        members[job.job] = sorted(found.values())
+    return members
+
+
+def ranges(cores: Iterable[int]) -> str:
+    """`0-3,8` for the cores 0, 1, 2, 3 and 8."""
+    spans: list[list[int]] = []
+    for core in sorted(cores):
+        if spans and core == spans[-1][1] + 1:
+            spans[-1][1] = core
+        else:
+            spans.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,0 +1,551 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator as its agent sees it: events in, actions out, over a device that is an equation."""
+
+import math
+import statistics
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from cotenant.core.candidates import MemoryModel
+from cotenant.core.coordination import (
+    Action,
+    Coordinator,
+    Disturbed,
+    Event,
+    Joined,
+    Left,
+    Pause,
+    Resume,
+    SetBatch,
+    StepReport,
+    Tick,
+    Trial,
+    Tuning,
+)
+from cotenant.core.goodput import GradientNoise, LearningRate, efficiency
+from cotenant.core.units import MiB, Seconds
+from tests.core.fifo_device import Work, fifo_speeds
+
+QUICK = Work(fixed=0.004, per_sample=0.0001)
+"""gains much by larger batches"""
+HEAVY = Work(fixed=0.002, per_sample=0.001)
+"""gains little, and its large batches hold the engine for long"""
+WAITING = Work(fixed=0.002, per_sample=0.0001, wait=0.0004)
+"""leaves the engine free for most of the time"""
+
+
+@cache
+def speeds_of(works: tuple[Work, ...], sizes: tuple[int, ...]) -> list[float]:
+    return fifo_speeds(works, sizes)
+
+
+def joined(
+    job: str,
+    *,
+    bounds: tuple[int, int] | None = (8, 256),
+    floor: float | None = None,
+    memory: MemoryModel | None = None,
+) -> Joined:
+    """A job whose default batch is 32."""
+    sqrt = LearningRate.SQRT
+    return Joined(at=Seconds(0), job=job, batch=32, bounds=bounds, floor=floor, memory=memory, learning_rate=sqrt)
+
+
+@dataclass
+class Device:
+    """Jobs that share one FIFO engine, obey at once, and report every second."""
+
+    coordinator: Coordinator = field(default_factory=lambda: Coordinator("gpu 0"))
+    works: dict[str, Work] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+    error: float = 0.0
+    """standard deviation of what is reported"""
+    speed: float = 1.0
+    """of the machine"""
+    gradient: GradientNoise | None = None
+    now: float = 0.0
+    paused: set[str] = field(default_factory=set)
+    mute: set[str] = field(default_factory=set)
+    actions: list[Action] = field(default_factory=list)
+    chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def send(self, event: Event) -> list[Action]:
+        actions = self.coordinator.handle(event)
+        self.coordinator.check()
+        for action in actions:
+            self.actions.append(action)
+            assert action.job in self.works, "an action for a job that is not there"
+            match action:
+                case SetBatch(job, size, _):
+                    self.batches[job] = size
+                case Pause(job):
+                    self.paused.add(job)
+                case Resume(job):
+                    self.paused.remove(job)
+        return actions
+
+    def join(self, work: Work, event: Joined) -> list[Action]:
+        self.works[event.job] = work
+        self.batches[event.job] = event.batch or 1
+        return self.send(replace(event, at=Seconds(self.now)))
+
+    def leave(self, job: str) -> list[Action]:
+        del self.works[job], self.batches[job]
+        self.paused.discard(job)
+        self.mute.discard(job)
+        return self.send(Left(at=Seconds(self.now), job=job))
+
+    def disturb(self) -> list[Action]:
+        return self.send(Disturbed(at=Seconds(self.now)))
+
+    def speeds(self, **batches: int) -> dict[str, float]:
+        """Samples per second of all together, at their batch sizes or at others."""
+        return self._speeds({**self.batches, **batches})
+
+    def _speeds(self, sizes: dict[str, int]) -> dict[str, float]:
+        together = speeds_of(tuple(self.works[job] for job in sizes), tuple(sizes.values())) if sizes else []
+        return dict(zip(sizes, together, strict=True))
+
+    def goodputs(self, **batches: int) -> dict[str, float]:
+        worth = {job: efficiency(size, 32, None) for job, size in {**self.batches, **batches}.items()}
+        return {job: speed * worth[job] for job, speed in self.speeds(**batches).items()}
+
+    def second(self) -> None:
+        """One second passes, then everybody who trains reports."""
+        self.now += 1.0
+        batches = {job: size for job, size in self.batches.items() if job not in self.paused}
+        for job, speed in self._speeds(batches).items():
+            if job not in self.mute:
+                seen = speed * self.speed * math.exp(self.error * float(self.chance.standard_normal()))
+                self.send(
+                    StepReport(
+                        at=Seconds(self.now),
+                        job=job,
+                        samples=max(round(seen), 1),
+                        steps=max(round(seen / batches[job]), 1),
+                        wall=Seconds(1.0),
+                        batch=batches[job],
+                        noise=self.gradient,
+                    )
+                )
+        self.send(Tick(at=Seconds(self.now)))
+
+    def settle(self, most: int = 2000) -> int:
+        """Seconds until nothing is being tried."""
+        for second in range(1, most + 1):
+            self.second()
+            if self.coordinator.idle:
+                return second
+        raise AssertionError(f"still trying after {most} seconds")
+
+    def trials(self, job: str, kind: str) -> list[Trial]:
+        return [trial for trial in self.coordinator.history(job) if trial.kind == kind]
+
+    def choice(self, job: str) -> Trial:
+        return self.trials(job, "choice")[-1]
+
+
+def gain(device: Device, sizes: dict[str, int], default: int = 32) -> float:
+    """True harmonic mean of goodputs, relative to those at the default sizes."""
+    base = device.goodputs(**dict.fromkeys(sizes, default))
+    tuned = device.goodputs(**sizes)
+    return statistics.harmonic_mean([tuned[job] / base[job] for job in sizes])
+
+
+# one job, two jobs, three
+
+
+def test_a_job_alone_is_tuned_once_and_then_left_in_peace() -> None:
+    device = Device()
+    assert device.join(QUICK, joined("a")) == []
+    device.settle()
+    assert device.batches["a"] > 32
+    assert gain(device, device.batches) > 1.2
+    before = len(device.actions)
+    for _ in range(400):
+        device.second()
+    assert len(device.actions) == before
+
+
+def test_two_jobs_are_tuned_together_when_the_second_begins_to_train() -> None:
+    device = Device(error=0.02)
+    device.join(QUICK, joined("a"))
+    device.settle()
+    device.join(HEAVY, joined("b"))
+    assert device.coordinator.idle, "whoever does not train yet is not waited for"
+    seconds = device.settle()
+    assert seconds < 120
+    assert gain(device, device.batches) > 1.1
+    assert device.choice("a").sizes == device.choice("b").sizes == device.batches
+    assert {trial.kind for trial in device.coordinator.history("b")} == {"default", "probe", "choice"}
+
+
+def test_three_jobs_one_of_which_cannot_be_tuned() -> None:
+    device = Device(Coordinator("gpu 0", Tuning(points=64)))
+    device.join(QUICK, joined("a"))
+    device.join(HEAVY, joined("b", bounds=None))
+    device.join(WAITING, joined("c"))
+    device.settle()
+    assert gain(device, device.batches) >= 1
+    assert not any(action.job == "b" for action in device.actions)
+    assert "b" in device.choice("a").sizes, "its slowdown counts nevertheless"
+
+
+def test_jobs_that_cannot_be_tuned_are_left_alone() -> None:
+    device = Device()
+    device.join(QUICK, joined("a", bounds=None))
+    device.join(QUICK, Joined(at=Seconds(0), job="b"))
+    for _ in range(60):
+        device.second()
+        assert device.coordinator.idle
+    assert device.actions == []
+
+
+def test_learning_rate_follows_the_size_and_returns_with_it() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.settle()
+    for action in device.actions:
+        assert isinstance(action, SetBatch)
+        assert action.lr_scale == pytest.approx(math.sqrt(action.size / 32))
+
+
+def test_reported_gradient_noise_decides_how_far_a_batch_may_grow() -> None:
+    chosen = []
+    for noise in (1.0, 30_000.0):
+        device = Device(gradient=GradientNoise(sqr=1.0, var=noise))
+        device.join(QUICK, joined("a"))
+        device.settle()
+        chosen.append(device.batches["a"])
+    assert chosen[0] <= 32 < chosen[1] == 256
+
+
+def test_sizes_that_do_not_fit_into_memory_are_never_asked_for() -> None:
+    device = Device()
+    device.join(QUICK, joined("a", memory=MemoryModel(baseline=MiB(500), per_sample=4.0, limit=MiB(1000))))
+    device.settle()
+    assert max(action.size for action in device.actions if isinstance(action, SetBatch)) == 64
+
+
+def test_history_has_predicted_and_measured_goodput_in_samples_per_second() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.settle()
+    default, choice = device.trials("a", "default")[0], device.choice("a")
+    assert default.measured is not None
+    assert choice.measured is not None
+    assert choice.predicted is not None
+    assert default.measured["a"] == pytest.approx(device.speeds(a=32)["a"], rel=0.01)
+    assert choice.measured["a"] == pytest.approx(device.goodputs()["a"], rel=0.01)
+    assert choice.predicted["a"] == pytest.approx(device.goodputs()["a"], rel=0.1)
+    assert choice.note == "better than the default"
+
+
+# safety
+
+
+def test_the_default_returns_when_nothing_is_better() -> None:
+    device = Device()
+    device.join(Work(fixed=0.0, per_sample=0.001), joined("a"))
+    device.settle()
+    assert device.batches["a"] == 32
+    assert device.choice("a").note == "nothing better than the default"
+
+
+def test_at_most_eight_points_are_measured_and_the_winner_twice() -> None:
+    device = Device(error=0.02)
+    device.join(QUICK, joined("a"))
+    device.join(WAITING, joined("b"))
+    device.settle()
+    history = device.coordinator.history("a")
+    assert [trial.kind for trial in history] == ["default", *["probe"] * 7, "choice"]
+    assert [trial.sizes for trial in history[1:-1]].count(history[-1].sizes) == 2
+
+
+def test_drift_of_the_machine_is_not_taken_for_a_gain() -> None:
+    device = Device()
+    device.join(Work(fixed=0.0001, per_sample=0.001), joined("a"))
+    for _ in range(150):
+        device.second()
+        device.speed *= 1.01
+    assert device.choice("a").sizes == {"a": 32}
+
+
+def test_a_jump_of_the_machine_within_a_trial_is_measured_again() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    for second in range(400):
+        device.speed = 2.0 if second >= 9 else 1.0
+        device.second()
+    truth = device.goodputs(**device.trials("a", "probe")[0].sizes)["a"]
+    measured = device.trials("a", "probe")[0].measured
+    assert measured is not None
+    assert measured["a"] == pytest.approx(2 * truth, rel=0.01)
+
+
+def test_a_floor_keeps_a_job_from_paying_for_its_neighbour() -> None:
+    def tuned(floor: float | None) -> Device:
+        device = Device()
+        device.join(HEAVY, joined("payer", bounds=None, floor=floor))
+        device.join(QUICK, joined("winner"))
+        device.settle()
+        return device
+
+    free, protected = tuned(None), tuned(0.9)
+    assert not any(isinstance(action, Pause) for action in free.actions), "nobody pauses where no floor is set"
+    base = protected.speeds(winner=32)["payer"]
+    assert free.speeds()["payer"] < 0.97 * base
+    assert protected.speeds()["payer"] >= 0.98 * base, "sharing took more than a tenth already: tuning takes nothing"
+
+
+def test_speed_alone_is_learnt_by_pausing_the_others_and_only_once() -> None:
+    device = Device()
+    device.join(WAITING, joined("a", floor=0.5))
+    device.join(QUICK, joined("b"))
+    device.settle()
+    assert device.actions[:2] == [Pause("b"), Resume("b")]
+    solo = speeds_of((WAITING,), (32,))[0]
+    assert device.coordinator.solo("a") == pytest.approx(solo, rel=0.01)
+    assert device.speeds()["a"] >= 0.5 * solo * 0.98
+    device.leave("b")
+    device.settle()
+    device.join(QUICK, joined("c"))
+    device.settle()
+    assert [action for action in device.actions if isinstance(action, Pause)] == [Pause("b")]
+
+
+# disturbance, silence, departure
+
+
+def test_a_disturbed_window_is_measured_again() -> None:
+    quiet, disturbed = Device(), Device()
+    for device in (quiet, disturbed):
+        device.join(QUICK, joined("a"))
+    for second in range(10):
+        disturbed.second()
+        if second in (2, 6):
+            disturbed.disturb()
+    assert disturbed.settle() + 10 > quiet.settle()
+    assert disturbed.batches == quiet.batches
+    assert len(disturbed.coordinator.history("a")) == len(quiet.coordinator.history("a"))
+
+
+def test_constant_disturbance_ends_the_episode_at_what_is_known() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    for _ in range(100):
+        device.second()
+        device.disturb()
+        if device.coordinator.idle:
+            break
+    assert device.coordinator.idle
+    assert device.batches["a"] == 32
+    assert device.choice("a").note == "disturbed too often"
+
+
+def test_a_job_that_does_not_follow_ends_the_episode() -> None:
+    coordinator = Coordinator("gpu 0")
+    coordinator.handle(joined("a"))
+    for second in range(1, 200):
+        report = StepReport(at=Seconds(second), job="a", samples=3200, steps=100, wall=Seconds(1), batch=32)
+        coordinator.handle(report)
+        coordinator.check()
+    assert coordinator.idle
+    assert coordinator.sizes() == {"a": 32}
+    assert coordinator.history("a")[-1].note == "a tenant did not follow in time"
+
+
+def test_a_silent_job_is_left_out_and_its_return_does_not_start_over_at_once() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.join(QUICK, joined("b"))
+    for _ in range(5):
+        device.second()
+    device.mute.add("b")
+    device.settle()
+    assert device.choice("a").sizes.keys() == {"a"}
+    device.mute.clear()
+    for _ in range(100):
+        device.second()
+        assert device.coordinator.idle
+    for _ in range(300):
+        device.second()
+    assert device.choice("a").sizes.keys() == {"a", "b"}
+
+
+def test_a_job_that_dies_while_others_pause_for_it_does_not_keep_them_waiting() -> None:
+    device = Device()
+    device.join(WAITING, joined("a", floor=0.5))
+    device.join(QUICK, joined("b"))
+    while not device.paused:
+        device.second()
+    device.mute.add("a")
+    device.settle()
+    assert not device.paused
+
+
+def test_the_rest_is_tuned_again_when_somebody_leaves() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.join(HEAVY, joined("b"))
+    device.settle()
+    device.leave("b")
+    device.settle()
+    assert device.choice("a").sizes == {"a": device.batches["a"]}
+    device.leave("a")
+    assert device.coordinator.idle
+    assert device.coordinator.sizes() == {}
+    assert device.trials("a", "choice"), "what was done is still known after the end"
+
+
+def test_leaving_in_the_middle_of_a_probe_returns_the_others_to_their_defaults_first() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.join(QUICK, joined("b"))
+    while device.batches["a"] == 32:
+        device.second()
+    assert device.leave("b") == [SetBatch("a", 32, 1.0)]
+
+
+def test_goodput_far_from_what_was_measured_is_tuned_again_but_not_often() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.settle()
+    first = device.now
+    device.speed = 0.5
+    while len(device.trials("a", "choice")) < 2:
+        device.second()
+    assert device.now - first > 200
+    assert device.now - first < 400
+    device.speed = 1.0
+    for _ in range(200):
+        device.second()
+    assert len(device.trials("a", "choice")) == 2
+
+
+def test_a_job_that_joins_again_under_its_name_starts_afresh() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.settle()
+    assert device.batches["a"] != 32
+    assert device.join(QUICK, joined("a")) == []
+    device.settle()
+    assert len(device.trials("a", "choice")) == 2
+
+
+def test_reports_that_make_no_sense_are_ignored() -> None:
+    coordinator = Coordinator("gpu 0")
+    coordinator.handle(joined("a"))
+    for job, samples, wall in [("nobody", 10, 1.0), ("a", -1, 1.0), ("a", 10, 0.0), ("a", 10, math.nan)]:
+        report = StepReport(at=Seconds(1), job=job, samples=samples, steps=1, wall=Seconds(wall), batch=32)
+        assert coordinator.handle(report) == []
+        assert coordinator.idle
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"batch": 0}, "batch size 0"),
+        ({"batch": 16, "bounds": (32, 64)}, "16 is not within its bounds 32 to 64"),
+        ({"bounds": (32, 64)}, "not within its bounds"),
+        ({"floor": 1.5}, "floor 1.5"),
+        ({"solo": 0.0}, "speed alone"),
+    ],
+)
+def test_a_job_that_contradicts_itself_is_refused_in_words(wrong: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Joined(at=Seconds(0), job="a", **wrong)  # type: ignore[arg-type]
+
+
+# whatever happens
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Jobs come, go, fall silent and are disturbed in any order; `Device.send` checks the state after every event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = Device(Coordinator("gpu 0", Tuning(points=36)))
+        self.floors: dict[str, float] = {}
+        self.newcomers: set[str] = set()
+        self.checked = 0
+
+    @rule(
+        job=st.sampled_from("abc"),
+        work=st.sampled_from((QUICK, HEAVY, WAITING)),
+        bounds=st.sampled_from(((8, 64), (32, 256), (16, 128), None)),
+        floor=st.sampled_from((None, None, 0.3, 0.8)),
+    )
+    def join(self, job: str, work: Work, bounds: tuple[int, int] | None, floor: float | None) -> None:
+        if job in self.device.works:
+            self.device.leave(job)
+        self.floors[job] = floor or 0.0
+        self.newcomers.add(job)
+        self.device.join(work, joined(job, bounds=bounds, floor=floor))
+
+    @precondition(lambda self: self.device.works)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        self.device.leave(data.draw(st.sampled_from(sorted(self.device.works))))
+
+    @precondition(lambda self: self.device.works)
+    @rule(data=st.data())
+    def fall_silent_or_speak_again(self, data: st.DataObject) -> None:
+        self.device.mute ^= {data.draw(st.sampled_from(sorted(self.device.works)))}
+
+    @rule()
+    def disturb(self) -> None:
+        self.device.disturb()
+
+    @rule(seconds=st.integers(1, 25))
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.one_second()
+
+    @rule()
+    def wait_until_all_is_settled(self) -> None:
+        for _ in range(1500):
+            self.one_second()
+            if self.device.coordinator.idle:
+                return
+        raise AssertionError("still trying after 1,500 seconds")
+
+    def one_second(self) -> None:
+        self.device.second()
+        self.newcomers -= {job for job in self.newcomers if job not in self.device.mute}
+        for trial in list(self.device.coordinator._trials)[self.checked :]:
+            self.check_trial(trial)
+        self.checked = len(self.device.coordinator._trials)
+
+    def check_trial(self, trial: Trial) -> None:
+        if trial.kind != "choice" or not trial.measured or self.newcomers or trial.sizes.keys() - self.device.works:
+            return
+        device = self.device
+        assert gain(device, dict(trial.sizes)) >= 0.98
+        defaults, chosen = device.speeds(**dict.fromkeys(trial.sizes, 32)), device.speeds(**trial.sizes)
+        for job in trial.sizes:
+            floor = self.floors[job] * (device.coordinator.solo(job) or 0.0)
+            assert chosen[job] >= 0.97 * min(floor, defaults[job])
+
+    def teardown(self) -> None:
+        """Even if nobody says anything any more, it comes to rest."""
+        self.device.mute = set(self.device.works)
+        self.device.settle()
+        for job in "abc":
+            probes = 0
+            for trial in self.device.coordinator.history(job):
+                probes = probes + 1 if trial.kind == "probe" else 1
+                assert probes <= 8
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestAnyOrder = AnyOrder.TestCase

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A real daemon in a state folder of its own, that tests may kill."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from cotenant.cli.client import Client, NoDaemonError
+from cotenant.wire.local import JobRequest, JobView
+
+T = TypeVar("T")
+SOURCE = str(Path(__file__).parents[2] / "src")
+PATIENCE_S = 60.0
+
+
+class Daemon:
+    """Starts, kills and asks one."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def up(self) -> None:
+        env = {**os.environ, "PYTHONPATH": SOURCE, "COTENANT_STATE": str(self.state)}
+        command = [sys.executable, "-m", "cotenant", "up", "--simulate", "2", "--gpu-memory", "1GiB"]
+        with (self.state / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        until(lambda: self._answers())
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.state / "daemon.log").read_text()
+        try:
+            return bool(self.client.get("/v1/status", dict[str, object])["pid"] == self._process.pid)
+        except NoDaemonError:
+            return False
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(PATIENCE_S)
+
+    @property
+    def client(self) -> Client:
+        os.environ["COTENANT_STATE"] = str(self.state)
+        return Client()
+
+    def submit(self, *command: str, **request: object) -> JobView:
+        asked = msgspec.convert({"command": command, "cwd": "/", "env": {}, "memory": "100MiB", **request}, JobRequest)
+        return self.client.post("/v1/jobs", JobView, msgspec.json.encode(asked))
+
+    def job(self, job: str) -> JobView:
+        return self.client.get(f"/v1/jobs/{job}", JobView)
+
+    def ended(self, job: str) -> JobView:
+        return until(lambda: view if (view := self.job(job)).ended is not None else None)
+
+
+def until(answer: Callable[[], T | None]) -> T:
+    """The first answer that is true; the machine may be busy."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := answer():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+@contextmanager
+def running_daemon() -> Iterator[Daemon]:
+    state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
+    daemon = Daemon(state)
+    try:
+        daemon.up()
+        yield daemon
+    finally:
+        for job in _active(daemon):
+            daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+        for job in _active(daemon):
+            daemon.ended(job.id)
+        daemon.stop()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _active(daemon: Daemon) -> list[JobView]:
+    return daemon.client.get("/v1/jobs?state=queued,starting,running", list[JobView])

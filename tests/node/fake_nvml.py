@@ -1,0 +1,205 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for the `pynvml` module whose cards can be broken one by one. Names are those of the real module."""
+
+# ruff: noqa: N802, N815
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+GIB = 1024**3
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(NAMES.get(value, f"error {value}"))
+        self.value = value
+
+
+NAMES = {
+    2: "Invalid Argument",
+    3: "Not Supported",
+    4: "Insufficient Permissions",
+    6: "Not Found",
+    9: "Driver Not Loaded",
+    10: "Timeout",
+    12: "NVML Shared Library Not Found",
+    13: "Function Not Found",
+    15: "GPU is lost",
+}
+
+Far = tuple[int, int]
+"""bus and device type at the far end of an NVLink"""
+
+
+@dataclass
+class Card:
+    """One GPU; `broken` maps a question to the error number it is answered with, `*` to all."""
+
+    uuid: str
+    name: str = "NVIDIA A100-SXM4-40GB"
+    memory: int = 40 * GIB
+    used: int = 0
+    bus: int = 0
+    links: list[Far] = field(default_factory=list)
+    mig: int = 0
+    ecc: int = 0
+    remapped: tuple[int, int, int, int] = (0, 0, 0, 0)
+    processes: list[tuple[int, int | None]] = field(default_factory=list)
+    samples: list[tuple[int, int, int]] = field(default_factory=list)
+    """pid, time stamp in microseconds, SM percent"""
+    broken: dict[str, int] = field(default_factory=dict)
+
+
+class FakeNvml:
+    NVMLError = NVMLError
+    NVML_SUCCESS = 0
+    NVML_ERROR_INVALID_ARGUMENT = 2
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_NO_PERMISSION = 4
+    NVML_ERROR_NOT_FOUND = 6
+    NVML_ERROR_INSUFFICIENT_SIZE = 7
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_TOPOLOGY_INTERNAL = 0
+    NVML_TOPOLOGY_SINGLE = 10
+    NVML_TOPOLOGY_MULTIPLE = 20
+    NVML_TOPOLOGY_HOSTBRIDGE = 30
+    NVML_TOPOLOGY_NODE = 40
+    NVML_TOPOLOGY_SYSTEM = 50
+    NVML_FEATURE_ENABLED = 1
+    NVML_NVLINK_MAX_LINKS = 18
+    NVML_NVLINK_DEVICE_TYPE_GPU = 0
+    NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+    nvmlEventTypeDoubleBitEccError = 2
+    nvmlEventTypeXidCriticalError = 8
+
+    def __init__(self, *cards: Card, ancestor: Callable[[int, int], int] = lambda a, b: 50) -> None:
+        self.cards = list(cards)
+        self.ancestor = ancestor
+        self.init_error: int | None = None
+        self.events: list[tuple[Card, int, int]] = []
+        """card, type, data"""
+        self.sessions = 0
+        self.event_sets = 0
+
+    def _ask(self, card: Card, question: str) -> None:
+        if self.sessions == 0:
+            raise NVMLError(1)
+        error = card.broken.get(question, card.broken.get("*"))
+        if error is not None:
+            raise NVMLError(error)
+
+    def nvmlInit(self) -> None:
+        if self.init_error is not None:
+            raise NVMLError(self.init_error)
+        self.sessions += 1
+
+    def nvmlShutdown(self) -> None:
+        if self.sessions == 0:
+            raise NVMLError(1)
+        self.sessions -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
+        self._ask(self.cards[index], "handle")
+        return self.cards[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:
+        card = next((card for card in self.cards if card.uuid == uuid), None)
+        if card is None:
+            raise NVMLError(6)
+        self._ask(card, "handle")
+        return card
+
+    def nvmlDeviceGetUUID(self, card: Card) -> str:
+        self._ask(card, "uuid")
+        return card.uuid
+
+    def nvmlDeviceGetName(self, card: Card) -> bytes:
+        self._ask(card, "name")
+        return card.name.encode()  # old versions of the binding give bytes
+
+    def nvmlDeviceGetMemoryInfo(self, card: Card) -> Any:
+        self._ask(card, "memory")
+        return SimpleNamespace(total=card.memory, used=card.used)
+
+    def nvmlDeviceGetPciInfo(self, card: Card) -> Any:
+        self._ask(card, "pci")
+        return SimpleNamespace(domain=0, bus=card.bus, device=0)
+
+    def nvmlDeviceGetMigMode(self, card: Card) -> list[int]:
+        self._ask(card, "mig")
+        return [card.mig, card.mig]
+
+    def nvmlDeviceGetTotalEccErrors(self, card: Card, kind: int, counter: int) -> int:
+        self._ask(card, "ecc")
+        return card.ecc
+
+    def nvmlDeviceGetRemappedRows(self, card: Card) -> tuple[int, int, int, int]:
+        self._ask(card, "remapped")
+        return card.remapped
+
+    def nvmlDeviceGetUtilizationRates(self, card: Card) -> Any:
+        self._ask(card, "rates")
+        return SimpleNamespace(gpu=73)
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, card: Card) -> list[Any]:
+        self._ask(card, "processes_v3")
+        return self.nvmlDeviceGetComputeRunningProcesses_v2(card)
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, card: Card) -> list[Any]:
+        self._ask(card, "processes")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in card.processes]
+
+    def nvmlDeviceGetProcessUtilization(self, card: Card, since: int) -> list[Any]:
+        self._ask(card, "process_utilisation")
+        fresh = [sample for sample in card.samples if sample[1] > since]
+        if not fresh:
+            raise NVMLError(0)  # as the real binding does
+        return [SimpleNamespace(pid=pid, timeStamp=stamp, smUtil=busy) for pid, stamp, busy in fresh]
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: Card, other: Card) -> int:
+        self._ask(one, "topology")
+        self._ask(other, "topology")
+        return self.ancestor(self.cards.index(one), self.cards.index(other))
+
+    def nvmlDeviceGetNvLinkState(self, card: Card, link: int) -> int:
+        self._ask(card, "nvlink")
+        if link >= len(card.links):
+            raise NVMLError(2)
+        return 1
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: Card, link: int) -> int:
+        self._ask(card, "nvlink_type")
+        return card.links[link][1]
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, card: Card, link: int) -> Any:
+        self._ask(card, "nvlink_pci")
+        return SimpleNamespace(domain=0, bus=card.links[link][0], device=0)
+
+    def nvmlEventSetCreate(self) -> object:
+        self.event_sets += 1
+        return object()
+
+    def nvmlEventSetFree(self, events: object) -> None:
+        self.event_sets -= 1
+
+    def nvmlDeviceGetSupportedEventTypes(self, card: Card) -> int:
+        self._ask(card, "events")
+        return 0xFF
+
+    def nvmlDeviceRegisterEvents(self, card: Card, kinds: int, events: object) -> None:
+        self._ask(card, "events")
+
+    def nvmlEventSetWait_v2(self, events: object, timeout_ms: int) -> Any:
+        if not self.events:
+            raise NVMLError(10)
+        card, kind, payload = self.events.pop(0)
+        return SimpleNamespace(device=card, eventType=kind, eventData=payload)
