@@ -37,6 +37,8 @@ PUBLISHED = {
 }
 RANDOM = "01-Random"
 SEEDS = tuple(range(42, 52))
+ONLINE_SEEDS = SEEDS[:3]
+"""learning as it goes fits its tables dozens of times in one replay"""
 EQUAL = 0.01 + 1e-6
 POINTS = range(80, 131)
 
@@ -134,8 +136,8 @@ def random_means() -> Iterator[Figure]:
 @benchmark("fragmentation")
 def fragmentation() -> Iterator[Figure]:
     """Our policy against our own exact replay of FGD, paired over seeds; then its online form."""
-    policies = ("fgd", "fragmentation", "fragmentation@online")
-    results = replay_all([Task(*one) for one in product(traces(), policies, SEEDS)])
+    told = [Task(*one) for one in product(traces(), ("fgd", "fragmentation"), SEEDS)]
+    results = replay_all(told + [Task(*one) for one in product(traces(), ("fragmentation@online",), ONLINE_SEEDS)])
     gains = {trace: mean_gain(results, trace, "fragmentation") for trace in traces()}
     for trace in traces():
         unallocated, baseline = (
@@ -158,10 +160,11 @@ def fragmentation() -> Iterator[Figure]:
         "worst point of a mean curve, 80 to 130 %", worst[0][0], "points", limit=-0.05,
         note=f"{worst[1]} at {worst[0][1]} % arrived, against FGD",
     )  # fmt: skip
-    online = {trace: mean_gain(results, trace, "fragmentation@online") for trace in traces()}
+    online = {trace: mean_gain(results, trace, "fragmentation@online", ONLINE_SEEDS) for trace in traces()}
+    gains = {trace: mean_gain(results, trace, "fragmentation", ONLINE_SEEDS) for trace in traces()}
     kept = statistics.mean(online.values()) / statistics.mean(gains.values())
     least = min(traces(), key=lambda trace: online[trace] / gains[trace])
-    note = f"mean over traces; least on {least}: {100 * online[least] / gains[least]:.0f} %"
+    note = f"mean over traces, seeds 42 to 44; least on {least}: {100 * online[least] / gains[least]:.0f} %"
     yield at_least("online form keeps of the gain", 100 * kept, "%", limit=85, note=note)
     yield from timed_waits(DATA)
 
@@ -171,8 +174,8 @@ def gain_of(results: dict[Task, RunResult], trace: str, policy: str, seed: int) 
     return ours - theirs
 
 
-def mean_gain(results: dict[Task, RunResult], trace: str, policy: str) -> float:
-    return statistics.mean(gain_of(results, trace, policy, seed) for seed in SEEDS)
+def mean_gain(results: dict[Task, RunResult], trace: str, policy: str, seeds: tuple[int, ...] = SEEDS) -> float:
+    return statistics.mean(gain_of(results, trace, policy, seed) for seed in seeds)
 
 
 def worst_point(results: dict[Task, RunResult], trace: str) -> tuple[float, int]:

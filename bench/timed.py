@@ -20,9 +20,9 @@ from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.traces.registry import open_trace
 
 POLICIES = ("bestfit", "fgd", "fragmentation", "fragmentation@online")
-SEEDS = tuple(range(42, 52))
-STUDENT_T = 2.262
-"""95 %, two-sided, 9 degrees of freedom"""
+SEEDS = tuple(range(42, 47))
+STUDENT_T = 2.776
+"""95 %, two-sided, 4 degrees of freedom"""
 
 WORLDS = {
     "openb, arrivals 6 times as fast, 20 of its nodes": ("openb:default", "openb", 60, 6.0),

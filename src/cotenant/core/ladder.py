@@ -24,6 +24,10 @@ class Ladder:
         known = self._label.get(score)
         return self._insert(score) if known is None else known
 
+    def score(self, label: float) -> Score:
+        """The score that has this label."""
+        return self._scores[bisect_left(self._labels, label)]
+
     def _insert(self, score: Score) -> float:
         at = bisect_left(self._scores, score)
         if at == len(self._scores):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.core.cluster import ROW, Cluster, Node
+from cotenant.core.cluster import ROW, Cluster, Node, Versions
 from cotenant.core.filters import CHECKS, Check, eligible_gpus, gpu_compute, plain_text
 from cotenant.core.ladder import Ladder, Score
 from cotenant.core.mix import Knowledge
@@ -74,13 +74,16 @@ def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | Non
     if len(slots) == 1:
         return tuple([order(demand, node, slots)[0] for order in policy.nodes]), slots[0]
     if len(policy.gpus) == 1:
-        values = policy.gpus[0](demand, node, slots)
+        first = policy.gpus[0]
+        values = first(demand, node, slots)
         at = values.index(max(values))
         if policy.nodes is policy.gpus:
             return (values[at],), slots[at]
-    else:
-        scores = list(zip(*[order(demand, node, slots) for order in policy.gpus], strict=True))
-        at = scores.index(max(scores))
+        chosen = [slots[at]]
+        score = [values[at] if order is first else order(demand, node, chosen)[0] for order in policy.nodes]
+        return tuple(score), slots[at]
+    scores = list(zip(*[order(demand, node, slots) for order in policy.gpus], strict=True))
+    at = scores.index(max(scores))
     chosen = [slots[at]]
     return tuple([order(demand, node, chosen)[0] for order in policy.nodes]), slots[at]
 
@@ -118,7 +121,7 @@ class Ranker:
         if len(labels) == 0:
             return None
         i = int(labels.argmax())  # the first of equals: name order
-        return None if labels[i] == REFUSED else self._fit(demand, cluster.at(i))
+        return None if labels[i] == REFUSED else self._shapes[demand].fit(i)
 
     def top(
         self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
@@ -131,7 +134,7 @@ class Ranker:
             found = [Fit(fit[0], Slot(name, fit[1])) for fit, name in rated if fit is not None]
             return sorted(found, key=lambda fit: [-part for part in fit.score])[:most]
         chosen = islice(self._ordered(demand, cluster, wanted), most)
-        return [fit for i in chosen if (fit := self._fit(demand, cluster.at(i))) is not None]
+        return [self._shapes[demand].fit(i) for i in chosen]
 
     def shortlist(self, demand: Demand, cluster: Cluster, nodes: Collection[str], most: int) -> list[str]:
         """The names of the best of these nodes that fit, best first: `top` without the slots, and faster."""
@@ -191,17 +194,11 @@ class Ranker:
 
     def _labels(self, demand: Demand, cluster: Cluster) -> NDArray[np.float64]:
         shape = self._shape(demand, cluster)
-        stale = np.flatnonzero(shape.seen != cluster.versions)
+        stale = (shape.seen != cluster.versions).nonzero()[0]
         if len(stale):
-            shape.seen[stale] = cluster.versions[stale]
-            if self._needs_compute and demand.gpus and not demand.containers:
-                # Most nodes that refuse do so for want of compute: say so for all of them at once.
-                hopeless = cluster.widest[stale] < demand.compute
-                shape.labels[stale[hopeless]] = REFUSED
-                stale = stale[~hopeless]
-            shape.labels[stale] = self._rate_all(
-                demand, cluster, shape.ladder, stale.tolist(), cluster.versions[stale].tolist()
-            )
+            fresh = cluster.versions[stale]
+            shape.seen[stale] = fresh
+            shape.labels[stale] = self._rate_all(demand, cluster, shape, stale, fresh)
         if shape.ladder.renumbered or len(shape.ladder) > 2 * len(cluster) + 64:
             shape.forget()
             return self._labels(demand, cluster)
@@ -219,28 +216,35 @@ class Ranker:
         return shape
 
     def _rate_all(
-        self, demand: Demand, cluster: Cluster, ladder: Ladder, nodes: list[int], versions: list[int]
+        self, demand: Demand, cluster: Cluster, shape: "_Shape", stale: NDArray[np.intp], versions: Versions
     ) -> list[float]:
         """Labels of these nodes; equal versions are rated once, unless the demand tells cards apart by name."""
-        policy, rows = self.policy, cluster.rows
+        policy, rows, slots, label_of = self.policy, cluster.rows, shape.slots, shape.ladder.label
         by_name = demand.by_name
-        known: dict[int, float] = {}
+        # Most nodes that refuse do so for want of compute, which is known without looking at them.
+        least = demand.compute if self._needs_compute and demand.gpus and not demand.containers else -1
+        known: dict[int, tuple[float, Gpus]] = {}
         labels = []
-        for i, version in zip(nodes, versions, strict=True):
-            label = known.get(version)
-            if label is None or by_name:
+        for i, version, widest in zip(stale.tolist(), versions.tolist(), cluster.widest[stale].tolist(), strict=True):
+            if widest < least:
+                labels.append(REFUSED)
+                continue
+            rated = known.get(version)
+            if rated is None or by_name:
                 found = rate(policy, demand, rows[i // ROW][i % ROW])
-                label = known[version] = REFUSED if found is None else ladder.label(found[0])
+                rated = known[version] = (REFUSED, ()) if found is None else (label_of(found[0]), found[1])
                 self.rated += 1
-            labels.append(label)
+            labels.append(rated[0])
+            slots[i] = rated[1]
         return labels
 
 
 class _Shape:
-    """What is known of one demand: a label per node and the version it was computed for."""
+    """What is known of one demand: a label and the best slot of each node, and the version they were computed for."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.names = cluster.names
+        self.slots: list[Gpus] = [()] * len(cluster)
         self.labels = np.full(len(cluster), REFUSED)
         self.seen = np.zeros(len(cluster), dtype=np.int64)
         self.ladder = Ladder()
@@ -260,7 +264,12 @@ class _Shape:
         stayed = came_from >= 0
         labels, seen = np.full(len(cluster), REFUSED), np.zeros(len(cluster), dtype=np.int64)
         labels[stayed], seen[stayed] = self.labels[came_from[stayed]], self.seen[came_from[stayed]]
+        self.slots = [self.slots[i] if i >= 0 else () for i in came_from.tolist()]
         self.names, self.labels, self.seen = cluster.names, labels, seen
+
+    def fit(self, i: int) -> Fit:
+        """The slot of a node that fits."""
+        return Fit(self.ladder.score(float(self.labels[i])), Slot(self.names[i], self.slots[i]))
 
 
 def _best_first(labels: NDArray[np.float64], chunk: int = 64) -> Iterator[int]:

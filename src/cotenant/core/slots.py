@@ -16,6 +16,8 @@ from cotenant.core.filters import CHECKS, Check, by_numa, eligible_gpus, linked_
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus, Reason
 from cotenant.core.seating import seating_refusal, seatings
 
+_ALONE: tuple[Gpus, ...] = tuple((i,) for i in range(64))
+"""slots of one GPU, made once: millions of them are remembered"""
 MOST_SETS = 70
 """as many as 4 of 8 GPUs"""
 
@@ -49,26 +51,24 @@ def _plain_slots(demand: Demand, node: Node) -> list[Gpus]:
         return []
     if node.host_memory is not None and demand.host_memory > node.host_memory:
         return []
+    if demand.use_types and demand.gpus and node.machine.card is not None:
+        if not type_allowed(node.machine.card.type, demand.use_types, ()):
+            return []
+        mixed = False
+    else:
+        mixed = bool(demand.use_types and demand.gpus)
     compute, memory, slots = node.compute, node.memory, node.slots
     need, need_memory = demand.compute, demand.memory
     if demand.gpus == 1:
-        if max(compute, default=-1) < need:
-            return []
         fits = [i for i in node.distinct if compute[i] >= need and memory[i] >= need_memory and slots[i] > 0]
     else:
         fits = [i for i, free in enumerate(compute) if free >= need and memory[i] >= need_memory and slots[i] > 0]
-    if demand.use_types and fits:
-        fits = _of_type(demand, node, fits)
+    if mixed:
+        cards = node.machine.gpus
+        fits = [i for i in fits if type_allowed(cards[i].type, demand.use_types, ())]
     if len(fits) < demand.gpus:
         return []
-    return [(i,) for i in fits] if demand.gpus == 1 else _several(demand, node, fits)
-
-
-def _of_type(demand: Demand, node: Node, gpus: list[int]) -> list[int]:
-    cards, types = node.machine.gpus, node.machine.types
-    if len(types) == 1:
-        return gpus if type_allowed(cards[0].type, demand.use_types, ()) else []
-    return [i for i in gpus if type_allowed(cards[i].type, demand.use_types, ())]
+    return [_ALONE[i] if i < len(_ALONE) else (i,) for i in fits] if demand.gpus == 1 else _several(demand, node, fits)
 
 
 def _every_set(node: Node, eligible: list[int], size: int) -> list[Gpus] | None:

@@ -105,7 +105,7 @@ class TimedRun:
         self._meter = FragmentationMeter(mix, self._cluster) if timing.fragmentation else None
         self._rows = GpuRows(self._cluster)
         self._capacity = float(self._rows.capacity.sum())
-        self._levels = np.zeros(CHANNELS + self._rows.rows)
+        self._levels = np.zeros(CHANNELS + (self._rows.rows if timing.heat else 0))
         self._finishes: list[tuple[float, int, str]] = []
         self._sequence = 0
         self._running: dict[str, _Running] = {}
@@ -116,7 +116,7 @@ class TimedRun:
     def run(self, arrivals: Iterator[Arrival]) -> "TimedRun":
         upcoming = next(arrivals, None)
         start = self._now = float(upcoming.job.submitted) if upcoming is not None else 0.0
-        self._averages = TimeAverages(CHANNELS + self._rows.rows, start)
+        self._averages = TimeAverages(len(self._levels), start)
         self._start, self._next_round = start, math.inf
         while upcoming is not None or self._finishes:
             arrives = float(upcoming.job.submitted) if upcoming is not None else math.inf
@@ -269,7 +269,8 @@ class TimedRun:
         for placement in placements:
             slot = placement.slot
             compute = sign * demand.compute
-            self._rows.add(self._levels[CHANNELS:], slot.node, slot.gpus, compute)
+            if self._timing.heat:
+                self._rows.add(self._levels[CHANNELS:], slot.node, slot.gpus, compute)
             self._levels[ALLOCATED] += 100.0 * compute * len(slot.gpus) / self._capacity
             if self._meter is not None:
                 self._meter.update(self._cluster.index[slot.node], self._cluster.node(slot.node))
