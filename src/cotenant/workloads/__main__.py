@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m cotenant.workloads TASK`: run one benchmark task, here and now, or under whichever engine started it."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cotenant import job
+from cotenant.errors import CotenantError, InputError
+from cotenant.workloads.registry import MODES, SIZES, TASKS, Size, Task, find
+from cotenant.workloads.runner import Progress, Speaker, Work, run
+
+GRACE = 0.7
+"""seconds to end by itself after a signal; compiling can take longer and cannot be interrupted"""
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m cotenant.workloads", description="Run a benchmark task; the last line is its result as JSON."
+    )
+    parser.add_argument("task", nargs="?", metavar="TASK", help="one of " + ", ".join(TASKS))
+    parser.add_argument("--list", action="store_true", help="list the tasks and leave")
+    parser.add_argument("--size", choices=SIZES, default="tiny", help="tiny runs on a CPU in seconds (default)")
+    parser.add_argument("--mode", choices=MODES, default="train")
+    until = parser.add_mutually_exclusive_group()
+    until.add_argument("--steps", type=_positive, metavar="N", help="end after N steps")
+    until.add_argument("--samples", type=_positive, metavar="N", help="end after N samples, whatever the batch size")
+    until.add_argument("--seconds", type=_amount, metavar="S", help="end after S seconds of work")
+    parser.add_argument("--batch", type=_positive, metavar="B", help="samples per step; an engine may change it")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of real data (CIFAR-10 binary, or *.txt)")
+    parser.add_argument("--input-wait", type=_amount, metavar="US", help="microseconds of input wait for each sample")
+    parser.add_argument("--noise-every", type=int, default=20, metavar="N", help="measure gradient noise; 0: never")
+    parser.add_argument("--json", action="store_true", help="progress as JSON, too")
+    return parser
+
+
+def _list(as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "task": task.name,
+                "suite": task.suite,
+                "title": task.title,
+                "busy": task.busy / 1000,
+                "sizes": {
+                    name: {"batch": size.batch, "range": [size.smallest, size.largest]}
+                    for name, size in task.sizes.items()
+                },
+            }
+            for task in TASKS.values()
+        ]
+        print(json.dumps(rows))
+        return
+    print(f"{'task':14} {'suite':13} {'busy':>5} {'batch':>6} {'range':>9}  what (at size tiny)")
+    for task in TASKS.values():
+        size = task.sizes["tiny"]
+        span = f"{size.smallest}-{size.largest}"
+        print(f"{task.name:14} {task.suite:13} {task.busy // 10:4} % {size.batch:6} {span:>9}  {task.title}")
+
+
+def _folder(task: Task, folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
+    if task.folder is None:
+        readers = ", ".join(f"{one.name} ({one.folder})" for one in TASKS.values() if one.folder)
+        raise InputError(f"--data: {task.name} only makes its samples up; tasks that read a folder: {readers}")
+    if not folder.is_dir():
+        raise InputError(f"--data: {folder} is not a folder")
+    return folder
+
+
+class _Signals:
+    """SIGTERM and SIGINT, waited for in a thread: a handler would only run between two steps of the interpreter.
+
+    Must be made before JAX starts its threads, which then leave the signals alone, too.
+    """
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.number = 0
+        self._wanted = {signal.SIGTERM, signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._wanted)
+
+    @property
+    def exit_code(self) -> int:
+        """As shells name it."""
+        return 128 + self.number if self.number else 0
+
+    def watch(self, give_up: Callable[[], None]) -> None:
+        """From now on; `give_up` is called where the work has not ended a moment after a signal."""
+        threading.Thread(target=self._wait, args=(give_up,), daemon=True).start()
+
+    def _wait(self, give_up: Callable[[], None]) -> None:
+        self.number = signal.sigwait(self._wanted)
+        self.stop.set()
+        time.sleep(GRACE)
+        give_up()
+        os._exit(self.exit_code)
+
+
+def _session(task: Task, size: Size, options: argparse.Namespace) -> job.Session:
+    batch = options.batch or (size.infer_batch if options.mode == "infer" else None) or size.batch
+    return job.connect(
+        batch=batch,
+        batch_range=(min(batch, size.smallest), max(batch, size.largest)),
+        memory_mib_per_sample=size.memory_per_sample_kib / 1024,
+        lr_rule="sqrt" if options.mode == "train" else None,
+    )
+
+
+def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
+    size = task.at(options.size)
+    folder = _folder(task, options.data)
+    until_told = options.steps is None and options.samples is None and options.seconds is None
+    work = Work(
+        mode=options.mode,
+        steps=size.steps if until_told else options.steps,
+        samples=options.samples,
+        seconds=options.seconds,
+        wait_s=(size.wait_us if options.input_wait is None else options.input_wait) / 1e6,
+        epoch=size.epoch,
+        noise_every=max(0, options.noise_every),
+    )
+    progress = Progress()
+    say = Speaker({"task": task.name, "size": options.size, "mode": options.mode}, as_json=options.json)
+    signals.watch(give_up=lambda: say.end(progress, stopped=True))
+    # Only here: it imports JAX, which takes a while.
+    try:
+        from cotenant.workloads.trainer import Trainer, build, cache_folder, use_cache
+    except ModuleNotFoundError as error:
+        raise InputError(f"tasks are written in JAX; install the package jax ({error})") from error
+
+    use_cache(cache_folder(os.environ))
+    trainer = Trainer(build(task, options.size, options.seed, folder), options.seed)
+    with _session(task, size, options) as session:
+        run(trainer, session, work, stop=signals.stop, progress=progress, say=say)
+        say.end(progress, stopped=signals.stop.is_set())
+    return signals.exit_code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, and say in one line what went wrong."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        if options.list:
+            _list(options.json)
+            return 0
+        if options.task is None:
+            parser.error("which TASK? --list shows them")
+        return _run(options, find(options.task), _Signals())
+    except CotenantError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of a task: wait for input, take a step, report it; look for another batch size at every epoch."""
+
+import json
+import resource
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, SupportsFloat
+
+if TYPE_CHECKING:  # it needs JAX, whose import takes longer than a run has to answer a signal
+    from cotenant.workloads.trainer import Lengths, Trainer
+
+Mode = Literal["train", "infer"]
+FIRST_LOSSES = 3
+LAST_LOSSES = 10
+SHORTEST_WAIT = 0.0005
+"""seconds; shorter waits are saved up, because sleeping is not that exact"""
+
+
+class Session(Protocol):
+    """What the loop needs of `cotenant.job`'s session."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def lr_scale(self) -> float: ...
+    def step(self, *, samples: int) -> AbstractContextManager[object]: ...
+    def untimed(self) -> AbstractContextManager[object]: ...
+    def gradient_norms(
+        self, sqr_small: SupportsFloat, sqr_big: SupportsFloat, small: int, big: int
+    ) -> tuple[float, float] | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How a task is to run, and until when; whichever end comes first."""
+
+    mode: Mode = "train"
+    steps: int | None = None
+    samples: int | None = None
+    seconds: float | None = None
+    wait_s: float = 0.0
+    """for each sample"""
+    epoch: int = 25
+    noise_every: int = 20
+    """steps between two that measure how noisy gradients are; 0: never"""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been done so far."""
+
+    clock: Callable[[], float] = time.perf_counter
+    steps: int = 0
+    samples: int = 0
+    batch: int = 0
+    busy_s: float = 0.0
+    compile_s: float = 0.0
+    first: list[float] = field(default_factory=list)
+    last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_LOSSES))
+    began: float | None = None
+    apart_s: float = 0.0
+    """since it began, but not spent on training: compiling for another batch size"""
+
+    def count(self, batch: int, busy_s: float, loss: float | None) -> None:
+        self.steps += 1
+        self.samples += batch
+        self.busy_s += busy_s
+        if loss is not None:
+            if len(self.first) < FIRST_LOSSES:
+                self.first.append(loss)
+            self.last.append(loss)
+
+    @property
+    def seconds(self) -> float:
+        """Since the first step was prepared, without compiling."""
+        return 0.0 if self.began is None else self.clock() - self.began - self.apart_s
+
+    def summary(self) -> dict[str, float | int | None]:
+        """The numbers to print."""
+        seconds = self.seconds
+        return {
+            "steps": self.steps,
+            "samples": self.samples,
+            "batch": self.batch,
+            "loss_first": _mean(self.first),
+            "loss_last": _mean(list(self.last)),
+            "samples_per_s": round(self.samples / seconds, 3) if seconds > 0 else 0.0,
+            "busy": round(self.busy_s / seconds, 4) if seconds > 0 else 0.0,
+            "seconds": round(seconds, 3),
+            "compile_s": round(self.compile_s, 3),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+
+
+def _mean(losses: list[float]) -> float | None:
+    # a loss that is not a number has no place in JSON
+    mean = sum(losses) / len(losses) if losses else float("nan")
+    return round(mean, 5) if mean - mean == 0 else None
+
+
+def run(
+    trainer: "Trainer",
+    session: Session,
+    work: Work,
+    *,
+    stop: threading.Event,
+    progress: Progress,
+    say: Callable[[Progress], None] = lambda progress: None,
+) -> None:
+    """Work until done or stopped."""
+    owed = 0.0
+    while not stop.is_set() and not _is_done(work, progress):
+        if progress.steps % work.epoch == 0:
+            _choose_batch(trainer, session, work, progress)
+        batch = progress.batch
+        owed = _wait(owed + work.wait_s * batch, stop)
+        inputs = trainer.draw(batch)
+        if stop.is_set():
+            return
+        lengths: Lengths | None = None
+        loss: float | None = None
+        with session.step(samples=batch):
+            began = time.perf_counter()
+            if work.mode == "infer":
+                trainer.predict(inputs)
+            elif _measures_noise(work, progress.steps, batch):
+                loss, lengths = trainer.step_with_noise(inputs, session.lr_scale)
+            else:
+                loss = trainer.step(inputs, session.lr_scale)
+            busy = time.perf_counter() - began
+        progress.count(batch, busy, loss)
+        if lengths is not None:
+            session.gradient_norms(lengths.half, lengths.whole, batch // 2, batch)
+        say(progress)
+
+
+def _is_done(work: Work, progress: Progress) -> bool:
+    return (
+        (work.steps is not None and progress.steps >= work.steps)
+        or (work.samples is not None and progress.samples >= work.samples)
+        or (work.seconds is not None and progress.seconds >= work.seconds)
+    )
+
+
+def _measures_noise(work: Work, step: int, batch: int) -> bool:
+    return bool(work.noise_every) and batch % 2 == 0 and step % work.noise_every == work.noise_every - 1
+
+
+def _choose_batch(trainer: "Trainer", session: Session, work: Work, progress: Progress) -> None:
+    """Take the batch size that is wished now; what it needs is compiled and tried here, outside any step."""
+    batch = session.batch_size
+    if batch == progress.batch:
+        return
+    began = time.perf_counter()
+    with session.untimed():
+        if work.mode == "infer":
+            trainer.prepare_prediction(batch)
+        else:
+            trainer.prepare(batch, noise=work.noise_every > 0 and batch % 2 == 0)
+    spent = time.perf_counter() - began
+    progress.batch = batch
+    progress.compile_s += spent
+    if progress.began is None:
+        progress.began = progress.clock()
+    else:
+        progress.apart_s += spent
+
+
+def _wait(owed: float, stop: threading.Event) -> float:
+    """Wait for what is owed; what remains, below zero where the wait took longer."""
+    if owed < SHORTEST_WAIT:
+        return owed
+    began = time.perf_counter()
+    stop.wait(owed)
+    # a machine that stood still is not paid back by a burst without waits
+    return max(owed - (time.perf_counter() - began), -0.01)
+
+
+class Speaker:
+    """Prints how it goes, about once a second, and how it went, once."""
+
+    def __init__(self, title: dict[str, str], *, as_json: bool, every: float = 1.0) -> None:
+        self._title = title
+        self._as_json = as_json
+        self._every = every
+        self._due = 0.0
+        self._before = (0.0, 0)
+        self._lock = threading.Lock()
+        self._over = False
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.perf_counter()
+        if now < self._due:
+            return
+        self._due = now + self._every
+        seconds, samples = progress.seconds, progress.samples
+        earlier_seconds, earlier_samples = self._before
+        self._before = seconds, samples
+        rate = (samples - earlier_samples) / max(seconds - earlier_seconds, 1e-9)
+        loss = progress.last[-1] if progress.last else None
+        if self._as_json:
+            self._print(
+                json.dumps(
+                    {
+                        "step": progress.steps,
+                        "loss": _mean([loss] if loss is not None else []),
+                        "samples_per_s": round(rate, 3),
+                        "batch": progress.batch,
+                    }
+                )
+            )
+        else:
+            learned = f"  loss {loss:.4f}" if loss is not None else ""
+            self._print(f"step {progress.steps}{learned}  {rate:.0f} samples/s  batch {progress.batch}")
+
+    def end(self, progress: Progress, *, stopped: bool) -> None:
+        """The last line; a second call prints nothing."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+        self._print(json.dumps({**self._title, **progress.summary(), "stopped": stopped}))
+
+    def _print(self, line: str) -> None:
+        print(line, flush=True)

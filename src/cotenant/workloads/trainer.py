@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles a program and takes its steps. Only `prepare` compiles, so that no step is slow because of it."""
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cotenant.workloads.nn import Net, Params, initial
+from cotenant.workloads.program import Arrays, Program
+from cotenant.workloads.registry import Task
+
+
+class _Family(Protocol):
+    def build(self, task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program: ...
+
+
+def build(task: Task, size: str, seed: int, folder: Path | None) -> Program:
+    """The program of a task, with made-up samples or those of a folder."""
+    family = cast(_Family, importlib.import_module(f"cotenant.workloads.families.{task.family}"))
+    return family.build(task.name, size, np.random.default_rng(seed), folder)
+
+
+def use_cache(folder: Path) -> None:
+    """Keep compiled programs in this folder; where it cannot be written, do without."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return
+    update: Callable[[str, object], None] = jax.config.update
+    update("jax_compilation_cache_dir", str(folder))
+    update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Below COTENANT_CACHE, or in the user's cache folder."""
+    if own := environ.get("COTENANT_CACHE"):
+        return Path(own) / "jax"
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cotenant" / "jax"
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Squared lengths of a step's gradient: the mean of both halves' own, and that of the whole batch."""
+
+    half: float
+    whole: float
+
+
+Gradient = Callable[[Params, Arrays], tuple[jax.Array, Params]]
+Update = Callable[[Params, list[Params], Params, np.float32], tuple[Params, list[Params]]]
+Join = Callable[[Params, Params], tuple[Params, jax.Array, jax.Array]]
+
+
+class Trainer:
+    """Weights and the compiled functions around them.
+
+    Gradient and update are compiled apart: the update, and the joining of two half batches to learn how noisy gradients
+    are, then serve every batch size, and the gradient of half a batch is that of a batch of half the size.
+    """
+
+    def __init__(self, program: Program, seed: int) -> None:
+        self._program = program
+        self._chance = np.random.default_rng(seed)
+        self._count = len(next(iter(program.samples.values())))
+        self._params = initial(program.loss, self.draw(2), seed)
+        self._slots = program.optimiser.slots(self._params)
+        self._gradients: dict[int, Gradient] = {}
+        self._predictions: dict[int, Callable[[Params, Arrays], jax.Array]] = {}
+        self._update: Update | None = None
+        self._join: Join | None = None
+
+    def draw(self, batch: int) -> Arrays:
+        """A batch of samples."""
+        chosen = self._chance.integers(self._count, size=batch)
+        return {name: array[chosen] for name, array in self._program.samples.items()}
+
+    def prepare(self, batch: int, *, noise: bool = False) -> None:
+        """Compile what steps of this batch size need, those that measure noise if asked."""
+        for size in (batch, batch // 2) if noise else (batch,):
+            if size not in self._gradients:
+                self._gradients[size] = self._compiled_gradient(size)
+        if self._update is None:
+            update = jax.jit(self._program.optimiser.update, donate_argnums=(0, 1))
+            self._update = update.lower(self._params, self._slots, self._params, np.float32(0.0)).compile()
+        if noise and self._join is None:
+            self._join = jax.jit(_joined, donate_argnums=0).lower(self._params, self._params).compile()
+
+    def prepare_prediction(self, batch: int) -> None:
+        """Compile what predictions of this batch size need."""
+        if batch not in self._predictions:
+            predict = self._program.predict
+            function = jax.jit(lambda params, inputs: predict(Net(params), inputs))
+            self._predictions[batch] = function.lower(self._params, self.draw(batch)).compile()
+
+    def _compiled_gradient(self, batch: int) -> Gradient:
+        loss = self._program.loss
+        gradient = jax.jit(jax.value_and_grad(lambda params, inputs: loss(Net(params), inputs)))
+        inputs = self.draw(batch)
+        compiled = cast(Gradient, gradient.lower(self._params, inputs).compile())
+        compiled(self._params, inputs)[0].block_until_ready()  # the first call is slower than the rest
+        return compiled
+
+    def step(self, inputs: Arrays, rate_scale: float = 1.0) -> float:
+        """Learn from a batch; its loss before that."""
+        loss, grads = self._gradients[_size(inputs)](self._params, inputs)
+        self._learn(grads, rate_scale)
+        return float(loss)
+
+    def step_with_noise(self, inputs: Arrays, rate_scale: float = 1.0) -> tuple[float, Lengths]:
+        """The same step taken as two halves, which tells how much their gradients differ."""
+        middle = _size(inputs) // 2
+        gradient = self._gradients[middle]
+        first_loss, first = gradient(self._params, {name: array[:middle] for name, array in inputs.items()})
+        second_loss, second = gradient(self._params, {name: array[middle:] for name, array in inputs.items()})
+        assert self._join is not None
+        grads, half, whole = self._join(first, second)
+        self._learn(grads, rate_scale)
+        return (float(first_loss) + float(second_loss)) / 2, Lengths(float(half), float(whole))
+
+    def predict(self, inputs: Arrays) -> None:
+        """Compute the answers to a batch, and wait for them."""
+        self._predictions[_size(inputs)](self._params, inputs).block_until_ready()
+
+    def _learn(self, grads: Params, rate_scale: float) -> None:
+        assert self._update is not None
+        rate = np.float32(self._program.rate * rate_scale)
+        self._params, self._slots = self._update(self._params, self._slots, grads, rate)
+        for weight in self._params.values():
+            weight.block_until_ready()
+
+
+def _size(inputs: Arrays) -> int:
+    return len(next(iter(inputs.values())))
+
+
+def _joined(first: Params, second: Params) -> tuple[Params, jax.Array, jax.Array]:
+    mean = {name: (first[name] + second[name]) / 2 for name in first}
+    half = (_square(first) + _square(second)) / 2
+    return mean, half, _square(mean)
+
+
+def _square(grads: Params) -> jax.Array:
+    total: jax.Array = sum((jnp.vdot(value, value) for value in grads.values()), start=jnp.zeros(()))
+    return total
