@@ -30,10 +30,10 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format bench lock clean
+.PHONY: help run test test-pairs check format bench lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 run: $(INSTALLED) ## the main job: a short simulation with its report
 	$(BIN)/cotenant simulate --trace demo --policy bestfit,fgd,fragmentation --seeds 42-45 --mode fill --out build/demo
@@ -41,6 +41,9 @@ run: $(INSTALLED) ## the main job: a short simulation with its report
 
 test: $(INSTALLED) ## everything that must pass; ARGS="-k word" for a part of it
 	$(BIN)/python -m pytest -n 2 -q -rsfE $(ARGS)
+
+test-pairs: $(INSTALLED) ## on a quiet machine: what two tasks on one simulated device sum to
+	COTENANT_PAIRS=1 $(BIN)/python -m pytest -q -rsfE tests/workloads/test_pairs.py
 
 check: $(INSTALLED) ## lint, format, types, layers
 	$(BIN)/ruff check .

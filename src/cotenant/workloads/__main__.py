@@ -17,7 +17,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.workloads.registry import MODES, SIZES, TASKS, Size, Task, find
 from cotenant.workloads.runner import Progress, Speaker, Work, run
 
-GRACE = 0.7
+GRACE = 0.5
 """seconds to end by itself after a signal; compiling can take longer and cannot be interrupted"""
 
 
@@ -159,7 +159,9 @@ def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
     with _session(task, size, options) as session:
         run(trainer, session, work, stop=signals.stop, progress=progress, say=say)
         say.end(progress, stopped=signals.stop.is_set())
-    return signals.exit_code
+    if signals.exit_code:
+        os._exit(signals.exit_code)  # all is said; taking JAX down can take longer than a run has to answer a signal
+    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
