@@ -159,7 +159,8 @@ def test_a_folder_without_a_usable_specification_is_refused(tmp_path: Path) -> N
 def test_signals_that_python_ignores_are_not_ignored_by_the_job(start: Start) -> None:
     folder = start(["sh", "-c", "grep -E 'Sig(Ign|Blk)' /proc/self/status"])
     end_of(folder)
-    assert {int(line.split()[1], 16) for line in output_of(folder).splitlines()} == {0}
+    internal = 0b11 << 31  # signals 32 and 33 are the C library's own: nobody can set them, and they may be inherited
+    assert {int(line.split()[1], 16) & ~internal for line in output_of(folder).splitlines()} == {0}
 
 
 # Cancelling
