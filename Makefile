@@ -30,7 +30,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-pairs check format bench lock clean
+.PHONY: help run test test-pairs test-torch check format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -44,6 +44,11 @@ test: $(INSTALLED) ## everything that must pass; ARGS="-k word" for a part of it
 
 test-pairs: $(INSTALLED) ## on a quiet machine: what two tasks on one simulated device sum to
 	COTENANT_PAIRS=1 $(BIN)/python -m pytest -q -rsfE tests/workloads/test_pairs.py
+
+test-torch: $(INSTALLED) ## installs the real PyTorch (several GB, not locked) and tries its adapter
+	@echo "Installing PyTorch into $(VENV); make clean removes it again"
+	$(BIN)/uv pip install --python $(BIN)/python torch
+	$(BIN)/python -m pytest -q -rsfE tests/job/test_torch.py
 
 check: $(INSTALLED) ## lint, format, types, layers
 	$(BIN)/ruff check .
