@@ -20,8 +20,6 @@ from cotenant.errors import CotenantError, InputError
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
-MOST_PATH = 100
-"""bytes of a unix socket's path that every Linux accepts, with some room"""
 
 
 class NoDaemonError(CotenantError):

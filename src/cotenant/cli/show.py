@@ -16,8 +16,23 @@ Columns = Sequence[tuple[str, Callable[[Any], str], bool]]
 
 def output_option(command: F) -> F:
     """`--output table|wide|json|yaml`."""
-    kinds = click.Choice(["table", "wide", "json", "yaml"])
-    return click.option("--output", "-o", type=kinds, default="table", show_default=True, help="How to print.")(command)
+    return _output("table", "wide", "json", "yaml")(command)
+
+
+def table_or_json_option(command: F) -> F:
+    """`--output table|json`."""
+    return _output("table", "json")(command)
+
+
+def _output(*kinds: str) -> Callable[[F], F]:
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice(kinds),
+        default="table",
+        show_default=True,
+        help="What to print: tables for people, the rest for programs.",
+    )
 
 
 def emit(value: object, output: str, columns: Columns, empty: str = "nothing to show") -> None:

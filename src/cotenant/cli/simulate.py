@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cotenant.cli.show import table_or_json_option
 from cotenant.core.policies import ORDERS, QUEUES
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
@@ -177,14 +178,7 @@ def finite(_context: click.Context, option: click.Parameter, value: float) -> fl
     show_default="one per core",
     help="How many runs go side by side.",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="What to print: a table for people, or results.json for programs.",
-)
+@table_or_json_option
 def simulate(
     trace: str,
     nodes: str | None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cotenant.cli.show import table_or_json_option
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,14 +29,7 @@ Example:
 @click.argument("job", required=False)
 @click.option("--decision", type=click.Path(path_type=Path), metavar="FILE", help="A recorded decision to replay.")
 @click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="table: how many nodes to show.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="What to print: tables for people, or JSON for programs.",
-)
+@table_or_json_option
 def why(job: str | None, decision: Path | None, most: int, output: str) -> None:
     """Why a job of this machine waits, or is where it is; or a recorded decision, replayed with every node's score."""
     if (job is None) == (decision is None):

@@ -73,19 +73,16 @@ def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | Non
         return None
     if len(slots) == 1:
         return tuple([order(demand, node, slots)[0] for order in policy.nodes]), slots[0]
+    first = policy.gpus[0]
+    values = first(demand, node, slots)
     if len(policy.gpus) == 1:
-        first = policy.gpus[0]
-        values = first(demand, node, slots)
         at = values.index(max(values))
-        if policy.nodes is policy.gpus:
-            return (values[at],), slots[at]
-        chosen = [slots[at]]
-        score = [values[at] if order is first else order(demand, node, chosen)[0] for order in policy.nodes]
-        return tuple(score), slots[at]
-    scores = list(zip(*[order(demand, node, slots) for order in policy.gpus], strict=True))
-    at = scores.index(max(scores))
+    else:
+        scores = list(zip(values, *[order(demand, node, slots) for order in policy.gpus[1:]], strict=True))
+        at = scores.index(max(scores))
     chosen = [slots[at]]
-    return tuple([order(demand, node, chosen)[0] for order in policy.nodes]), slots[at]
+    score = [values[at] if order is first else order(demand, node, chosen)[0] for order in policy.nodes]
+    return tuple(score), slots[at]
 
 
 class Ranker:

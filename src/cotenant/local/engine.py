@@ -94,7 +94,6 @@ class Engine:
         self._learner = Learner(policy, inventory_of([self._machine]), queue)
         self._queue = Queue(self._learner.policy)
         self._placed: dict[str, Placement] = {}
-        self._watched: dict[str, int] = {}
         self._starters = ThreadPoolExecutor(2, "start")
         self._listeners: set[asyncio.Queue[Event]] = set()
         self._wake = asyncio.Event()
@@ -331,10 +330,8 @@ class Engine:
         def gone() -> None:
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            self._watched.pop(job, None)
             self._ended(job, attempt, supervisor.status(self._attempt(job, attempt)))
 
-        self._watched[job] = pidfd
         loop.add_reader(pidfd, gone)
 
     def _adopt(self, row: JournalJob) -> None:
