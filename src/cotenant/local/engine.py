@@ -238,6 +238,7 @@ class Engine:
         """Finds everything again after a stop or a kill: running processes, ended ones, the queue in its order."""
         for row in self._journal.jobs(ACTIVE, 1_000_000, None):
             self._adopt(row)
+        self._shares.sweep(self._placed)
         for row in self._journal.queued_in_order():
             job = self._job(row)
             self._queue.add(job, Seconds(row.submitted))
