@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def data() -> Path:

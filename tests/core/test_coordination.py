@@ -4,34 +4,29 @@
 
 import math
 import statistics
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from cotenant.core.candidates import MemoryModel
 from cotenant.core.coordination import (
-    Action,
     Coordinator,
-    Disturbed,
-    Event,
     Joined,
-    Left,
     Pause,
     Resume,
     SetBatch,
     StepReport,
-    Tick,
     Trial,
     Tuning,
 )
-from cotenant.core.goodput import GradientNoise, LearningRate, efficiency
+from cotenant.core.goodput import GradientNoise, LearningRate
 from cotenant.core.units import MiB, Seconds
-from tests.core.fifo_device import Work, fifo_speeds
+from tests.core.fifo_device import Work, random_work
+from tests.core.virtual_device import TICK, Device, speeds_of
 
 QUICK = Work(fixed=0.004, per_sample=0.0001)
 """gains much by larger batches"""
@@ -39,11 +34,6 @@ HEAVY = Work(fixed=0.002, per_sample=0.001)
 """gains little, and its large batches hold the engine for long"""
 WAITING = Work(fixed=0.002, per_sample=0.0001, wait=0.0004)
 """leaves the engine free for most of the time"""
-
-
-@cache
-def speeds_of(works: tuple[Work, ...], sizes: tuple[int, ...]) -> list[float]:
-    return fifo_speeds(works, sizes)
 
 
 def joined(
@@ -56,100 +46,6 @@ def joined(
     """A job whose default batch is 32."""
     sqrt = LearningRate.SQRT
     return Joined(at=Seconds(0), job=job, batch=32, bounds=bounds, floor=floor, memory=memory, learning_rate=sqrt)
-
-
-@dataclass
-class Device:
-    """Jobs that share one FIFO engine, obey at once, and report every second."""
-
-    coordinator: Coordinator = field(default_factory=lambda: Coordinator("gpu 0"))
-    works: dict[str, Work] = field(default_factory=dict)
-    batches: dict[str, int] = field(default_factory=dict)
-    error: float = 0.0
-    """standard deviation of what is reported"""
-    speed: float = 1.0
-    """of the machine"""
-    gradient: GradientNoise | None = None
-    now: float = 0.0
-    paused: set[str] = field(default_factory=set)
-    mute: set[str] = field(default_factory=set)
-    actions: list[Action] = field(default_factory=list)
-    chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def send(self, event: Event) -> list[Action]:
-        actions = self.coordinator.handle(event)
-        self.coordinator.check()
-        for action in actions:
-            self.actions.append(action)
-            assert action.job in self.works, "an action for a job that is not there"
-            match action:
-                case SetBatch(job, size, _):
-                    self.batches[job] = size
-                case Pause(job):
-                    self.paused.add(job)
-                case Resume(job):
-                    self.paused.remove(job)
-        return actions
-
-    def join(self, work: Work, event: Joined) -> list[Action]:
-        self.works[event.job] = work
-        self.batches[event.job] = event.batch or 1
-        return self.send(replace(event, at=Seconds(self.now)))
-
-    def leave(self, job: str) -> list[Action]:
-        del self.works[job], self.batches[job]
-        self.paused.discard(job)
-        self.mute.discard(job)
-        return self.send(Left(at=Seconds(self.now), job=job))
-
-    def disturb(self) -> list[Action]:
-        return self.send(Disturbed(at=Seconds(self.now)))
-
-    def speeds(self, **batches: int) -> dict[str, float]:
-        """Samples per second of all together, at their batch sizes or at others."""
-        return self._speeds({**self.batches, **batches})
-
-    def _speeds(self, sizes: dict[str, int]) -> dict[str, float]:
-        together = speeds_of(tuple(self.works[job] for job in sizes), tuple(sizes.values())) if sizes else []
-        return dict(zip(sizes, together, strict=True))
-
-    def goodputs(self, **batches: int) -> dict[str, float]:
-        worth = {job: efficiency(size, 32, None) for job, size in {**self.batches, **batches}.items()}
-        return {job: speed * worth[job] for job, speed in self.speeds(**batches).items()}
-
-    def second(self) -> None:
-        """One second passes, then everybody who trains reports."""
-        self.now += 1.0
-        batches = {job: size for job, size in self.batches.items() if job not in self.paused}
-        for job, speed in self._speeds(batches).items():
-            if job not in self.mute:
-                seen = speed * self.speed * math.exp(self.error * float(self.chance.standard_normal()))
-                self.send(
-                    StepReport(
-                        at=Seconds(self.now),
-                        job=job,
-                        samples=max(round(seen), 1),
-                        steps=max(round(seen / batches[job]), 1),
-                        wall=Seconds(1.0),
-                        batch=batches[job],
-                        noise=self.gradient,
-                    )
-                )
-        self.send(Tick(at=Seconds(self.now)))
-
-    def settle(self, most: int = 2000) -> int:
-        """Seconds until nothing is being tried."""
-        for second in range(1, most + 1):
-            self.second()
-            if self.coordinator.idle:
-                return second
-        raise AssertionError(f"still trying after {most} seconds")
-
-    def trials(self, job: str, kind: str) -> list[Trial]:
-        return [trial for trial in self.coordinator.history(job) if trial.kind == kind]
-
-    def choice(self, job: str) -> Trial:
-        return self.trials(job, "choice")[-1]
 
 
 def gain(device: Device, sizes: dict[str, int], default: int = 32) -> float:
@@ -281,13 +177,15 @@ def test_drift_of_the_machine_is_not_taken_for_a_gain() -> None:
 def test_a_jump_of_the_machine_within_a_trial_is_measured_again() -> None:
     device = Device()
     device.join(QUICK, joined("a"))
-    for second in range(400):
-        device.speed = 2.0 if second >= 9 else 1.0
-        device.second()
-    truth = device.goodputs(**device.trials("a", "probe")[0].sizes)["a"]
-    measured = device.trials("a", "probe")[0].measured
-    assert measured is not None
-    assert measured["a"] == pytest.approx(2 * truth, rel=0.01)
+    while device.now < 30:
+        device.speed = 2.0 if device.now >= 2.5 else 1.0
+        device.tick()
+    first, second = device.trials("a", "probe")[:2]
+    assert (first.rejected, second.rejected) == (True, False)
+    assert first.note == "the machine's speed changed by +100% meanwhile"
+    assert first.sizes == second.sizes
+    assert second.measured is not None
+    assert second.measured["a"] == pytest.approx(2 * device.goodputs(**second.sizes)["a"], rel=0.01)
 
 
 def test_a_floor_keeps_a_job_from_paying_for_its_neighbour() -> None:
@@ -311,6 +209,7 @@ def test_speed_alone_is_learnt_by_pausing_the_others_and_only_once() -> None:
     device.join(QUICK, joined("b"))
     device.settle()
     assert device.actions[:2] == [Pause("b"), Resume("b")]
+    assert [trial.sizes for trial in device.trials("a", "alone")] == [{"a": 32}]
     solo = speeds_of((WAITING,), (32,))[0]
     assert device.coordinator.solo("a") == pytest.approx(solo, rel=0.01)
     assert device.speeds()["a"] >= 0.5 * solo * 0.98
@@ -328,25 +227,33 @@ def test_a_disturbed_window_is_measured_again() -> None:
     quiet, disturbed = Device(), Device()
     for device in (quiet, disturbed):
         device.join(QUICK, joined("a"))
-    for second in range(10):
-        disturbed.second()
-        if second in (2, 6):
+    while disturbed.now < 10:
+        disturbed.tick()
+        if disturbed.now in (2.5, 5.0):
             disturbed.disturb()
     assert disturbed.settle() + 10 > quiet.settle()
+    rejected = [trial for trial in disturbed.coordinator.history("a") if trial.rejected]
+    assert [(trial.kind, trial.note) for trial in rejected] == [
+        ("probe", "other work used the device"), ("default", "other work used the device")
+    ]  # fmt: skip
     assert disturbed.batches == quiet.batches
-    assert len(disturbed.coordinator.history("a")) == len(quiet.coordinator.history("a"))
+    assert len(disturbed.coordinator.history("a")) == len(quiet.coordinator.history("a")) + len(rejected)
 
 
 def test_constant_disturbance_ends_the_episode_at_what_is_known() -> None:
     device = Device()
     device.join(QUICK, joined("a"))
-    for _ in range(100):
-        device.second()
+    while not device.trials("a", "choice"):
+        assert device.now < 60
+        device.tick()
+        device.tick()
         device.disturb()
-        if device.coordinator.idle:
-            break
-    assert device.coordinator.idle
     assert device.batches["a"] == 32
+    assert sum(trial.rejected for trial in device.coordinator.history("a")) == 7, "each wait twice as long"
+    ended = device.now
+    while device.coordinator.idle:
+        device.second()
+    assert device.now - ended > 200, "it is tried again, but not at once"
     assert device.choice("a").note == "disturbed too often"
 
 
@@ -378,6 +285,21 @@ def test_a_silent_job_is_left_out_and_its_return_does_not_start_over_at_once() -
     for _ in range(300):
         device.second()
     assert device.choice("a").sizes.keys() == {"a", "b"}
+
+
+def test_nobody_pauses_for_long_however_often_others_disturb() -> None:
+    device = Device()
+    device.join(WAITING, joined("a", floor=0.5))
+    device.join(QUICK, joined("b"))
+    paused = 0
+    while not device.trials("a", "choice"):
+        assert device.now < 60
+        device.tick()
+        paused += bool(device.paused)
+        if device.now % 1.25 == 0:
+            device.disturb()
+    assert device.trials("a", "alone")[0].rejected
+    assert paused * TICK < 21
 
 
 def test_a_job_that_dies_while_others_pause_for_it_does_not_keep_them_waiting() -> None:
@@ -464,6 +386,64 @@ def test_a_job_that_contradicts_itself_is_refused_in_words(wrong: dict[str, floa
         Joined(at=Seconds(0), job="a", **wrong)  # type: ignore[arg-type]
 
 
+def test_jobs_report_more_often_while_something_is_tried() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.join(QUICK, joined("b", bounds=None))
+    device.second()
+    assert device.every == {"a": 0.3, "b": 0.3}
+    device.settle()
+    assert device.every == {"a": 1.0, "b": 1.0}
+
+
+def test_a_job_that_another_agent_had_tuned_goes_back_to_its_owner_s_size_first() -> None:
+    device = Device()
+    device.join(QUICK, joined("a"))
+    device.batches["a"] = 128  # as it was told before the agent died
+    device.tick()
+    while not device.actions:
+        device.tick()
+    assert device.actions == [SetBatch("a", 32, 1.0)]
+    device.settle()
+    assert device.trials("a", "default")[0].sizes == {"a": 32}
+    assert device.choice("a").note == "better than the default"
+
+
+def test_a_job_that_ends_soon_is_tuned_quickly_or_not_at_all() -> None:
+    seconds = []
+    for remaining in (None, 40.0, 4.0):
+        device = Device()
+        device.join(QUICK, replace(joined("a"), remaining=None if remaining is None else Seconds(remaining)))
+        device.join(HEAVY, joined("b"))
+        seconds.append(device.settle())
+        assert gain(device, device.batches) >= 1
+        if remaining == 4.0:
+            assert device.batches == {"a": 32, "b": 32}
+    assert seconds[0] > 14 >= seconds[1] > seconds[2]
+
+
+def test_long_steps_are_measured_for_longer_than_short_ones() -> None:
+    device = Device()
+    device.join(Work(fixed=0.8, per_sample=0.001), joined("a", bounds=(32, 64)))
+    device.settle()
+    default, probe = device.coordinator.history("a")[:2]
+    assert probe.at - default.at > 2 * 8 * 0.8, "two windows of eight steps"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from((0.3, 0.5, 0.7, 0.9)), st.sampled_from((0.0, 0.02)))
+def test_nobody_is_pushed_below_its_floor(seed: int, floor: float, error: float) -> None:
+    chance = np.random.default_rng(seed)
+    device = Device(error=error, chance=chance)
+    for job in "ab":
+        device.join(random_work(chance, 32), joined(job, floor=floor))
+    device.settle()
+    untuned, tuned = device.speeds(a=32, b=32), device.speeds()
+    for job in "ab":
+        alone = speeds_of((device.works[job],), (32,))[0]
+        assert tuned[job] >= min(floor * alone, untuned[job]) * (1 - 0.01 - 3 * error)
+
+
 # whatever happens
 
 
@@ -541,7 +521,7 @@ class AnyOrder(RuleBasedStateMachine):
         for job in "abc":
             probes = 0
             for trial in self.device.coordinator.history(job):
-                probes = probes + 1 if trial.kind == "probe" else 1
+                probes = probes + (not trial.rejected) if trial.kind == "probe" else 1
                 assert probes <= 8
 
 

@@ -51,7 +51,7 @@ def test_noise_scale_is_unknown_until_enough_gradients_were_seen() -> None:
 
 def test_noise_scale_is_a_ratio_of_averages_so_that_negative_estimates_do_no_harm() -> None:
     noise = NoiseAverage()
-    for sqr, var in [(3.0, 90.0), (-1.0, 110.0)] * 20:
+    for sqr, var in [(3.0, 90.0), (-1.0, 110.0)] * 60:
         noise.add(GradientNoise(sqr, var), steps=1)
     assert noise.scale(32) == pytest.approx(100, rel=0.1)
 

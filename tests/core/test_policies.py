@@ -187,6 +187,7 @@ JOBS = (
         ("sjf", ["short", "wide", "long", "unknown"]),
         ("srpt", ["short", "long", "wide", "unknown"]),
         ("las", ["unknown", "wide", "short", "long"]),
+        ("aged", ["short", "long", "wide", "unknown"]),
     ],
 )
 def test_queue_orders(queue: str, order: list[str]) -> None:
@@ -195,4 +196,4 @@ def test_queue_orders(queue: str, order: list[str]) -> None:
 
 
 def test_every_queue_order_is_tested_above() -> None:
-    assert set(QUEUES) == {"fifo", "sjf", "srpt", "las"}
+    assert set(QUEUES) == {"fifo", "sjf", "srpt", "las", "aged"}

@@ -6,14 +6,12 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.tuning import GOALS, Task, mean_regrets, middle_tasks, noisy_choice
 from cotenant.core.belief import prior
 from cotenant.core.candidates import MemoryModel, Point, Tenant, candidate_points, candidate_sizes
 from cotenant.core.goodput import efficiency
@@ -270,20 +268,3 @@ def test_exact_measurements_never_choose_worse_than_the_default(seed: int, jobs:
     tenants, speeds = contended(seed, jobs)
     point = tuned(tenants, speeds, probes=5)
     assert statistics.harmonic_mean(relative_goodputs(tenants, speeds, point)) >= 1 - 1e-9
-
-
-# measured co-location (Gavel); all of it is in `make bench ONLY=tuner-regret`
-
-
-@pytest.mark.parametrize("gpu", GOALS)
-def test_measured_pairs_are_tuned_within_the_promised_regret(gpu: str, data: Path) -> None:
-    tasks = middle_tasks(gpu, 2.0, data)
-    for regret, goal in zip(mean_regrets(tasks, [0]), GOALS[gpu], strict=True):
-        assert regret <= goal
-
-
-def test_measured_pairs_survive_noisy_probes(data: Path) -> None:
-    tasks: list[Task] = middle_tasks("p100", 8.0, data)
-    choices = [noisy_choice(task, seed) for task in tasks for seed in (0,)]
-    assert statistics.mean(regret for regret, _ in choices) <= 1.5
-    assert max(worse for _, worse in choices) <= 5

@@ -112,6 +112,7 @@ def plain_demands(draw: st.DrawFn) -> Demand:
         compute=MilliGpu(draw(ASKED_COMPUTE)),
         use_types=draw(st.sampled_from([(), (), ("V100",), ("A100", "T4")])),
         priority=draw(st.sampled_from([0, 0, 0, 5])),
+        workload=draw(st.sampled_from([None, None, "bert", "lstm"])),
         cpu=MilliCpu(draw(st.sampled_from([0, 0, 1000, 4000]))),
         host_memory=MiB(draw(st.sampled_from([0, 0, 2000]))),
     )
@@ -196,6 +197,10 @@ def _nearly_unique(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]
 UNIQUE = Policy(name="nearly unique", queue=fifo, nodes=(_nearly_unique,), gpus=(_nearly_unique,))
 
 POLICIES = (
+    "cotenant",
+    "coscheml",
+    "iadeep",
+    "lucid",
     "binpack",
     "spread",
     "exclusive",

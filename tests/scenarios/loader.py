@@ -12,6 +12,8 @@ A file holds one scenario per YAML document:
       binpack: {second: a/0}                          # of several replicas: [a/0, a/1]
       spread: {second: {a: memory 9000 8138}}         # not placed: for each node the check and its two numbers
     mix: [{count: 3, compute: 500m}]                  # what fgd and fragmentation know; default: every job above
+    together: [{of: [bert, lstm], speeds: [0.8, 0.9]}] # what is believed of workloads on one card (type gpu)
+    apart: [[bert, vgg]]                              # do not fit into one card's memory together
     queue: fifo
 
 A policy that draws lots always draws the last.
@@ -25,6 +27,7 @@ from typing import Any
 import yaml
 
 from cotenant.core.cluster import Cluster
+from cotenant.core.company import Company, Tabled, company_of
 from cotenant.core.deciding import decide, rank
 from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Slot
@@ -59,7 +62,7 @@ def load_all(folder: Path) -> list[Scenario]:
 
 
 def load(table: Table) -> Scenario:
-    _only(table, "name cluster running submit expect mix queue")
+    _only(table, "name cluster running submit expect mix queue together apart")
     machines = [_machine(name, of) for name, of in table["cluster"].items()]
     cluster = Cluster.of(machines)
     running = [(_job(of), _slot(of["at"])) for of in table.get("running", ())]
@@ -72,7 +75,7 @@ def load(table: Table) -> Scenario:
         for of in table.get("mix", ())
         for _ in range(of["count"])
     ]
-    known = Knowledge(mix_of(mix or asked), inventory_of(machines))
+    known = Knowledge(mix_of(mix or asked), inventory_of(machines), _belief(table))
     return Scenario(table["name"], cluster, queue, table["expect"], known, table.get("queue", "fifo"))
 
 
@@ -86,9 +89,20 @@ def decided(scenario: Scenario, policy_name: str) -> dict[str, Answer]:
         if slots:
             answers[job.id] = slots if job.replicas > 1 else slots[0]
         else:
-            reasons = rank(policy, job, decision.cluster).reasons
-            answers[job.id] = {n: f"{why.check} {why.needed} {why.available}" for n, why in reasons.items()}
+            ranking = rank(policy, job, decision.cluster, crowding=decision.crowding)
+            reasons = {fit.slot.node: ranking.verdict.reason for fit in ranking.fits} | dict(ranking.reasons)
+            answers[job.id] = {n: f"{why.check} {why.needed} {why.available}" for n, why in reasons.items() if why}
     return answers
+
+
+def _belief(table: Table) -> Tabled:
+    known = {}
+    for of in table.get("together", ()):
+        _only(of, "of speeds")
+        pair = sorted(zip(of["of"], of["speeds"], strict=True))
+        known[Company("gpu", tuple(name for name, _ in pair))] = tuple(speed for _, speed in pair)
+    apart = frozenset(company_of("gpu", names) for names in table.get("apart", ()))
+    return Tabled(known, learns=False, apart=apart)
 
 
 def written(slot: Slot) -> str:
@@ -131,7 +145,7 @@ def _job(of: Table) -> Job:
 
 
 def _demand(of: Table) -> Demand:
-    plain = "gpus exclusive one_numa affinity anti_affinity priority"
+    plain = "gpus exclusive one_numa affinity anti_affinity priority workload least_speed"
     _only(of, f"{plain} memory compute use_types avoid_types use_uuids avoid_uuids link cpu host_memory containers")
     wishes = {key: of[key] for key in plain.split() if key in of}
     return Demand(

@@ -39,7 +39,8 @@ def test_every_reason_is_in_some_scenario() -> None:
     checks = {why.split()[0] for answer in answers if isinstance(answer, dict) for why in answer.values()}
     assert checks >= {"cpu", "host-memory", "count", "health", "type", "uuid", "affinity", "anti-affinity"}
     assert checks >= {"exclusive", "slots", "memory", "compute", "numa", "link", "container"}
-    assert len(checks) == len(CHECKS) + 2
+    assert checks >= {"gain", "alone", "sharing-score", "measured-memory", "least-speed"}
+    assert len(checks) == len(CHECKS) + 2 + 5
 
 
 def test_an_unknown_word_in_a_table_is_refused() -> None:

@@ -99,7 +99,7 @@ def test_itp_times_count_from_the_first_submission() -> None:
 
 def test_muri_times_are_milliseconds_and_models_are_workloads() -> None:
     found = jobs_of(SAMPLES / "muri.csv")
-    assert [(arrival.job.submitted, arrival.duration, arrival.job.workload) for arrival in found] == [
+    assert [(arrival.job.submitted, arrival.duration, arrival.job.demand.workload) for arrival in found] == [
         (0.0, 2.5, "vgg16"),
         (1.5, 60.0, "gpt2"),
     ]
@@ -127,7 +127,7 @@ def test_gavel_steps_become_seconds_at_the_rate_of_the_nearest_scale_below(toy_d
     found = jobs_of(SAMPLES / "gavel.csv", toy_data)
     assert [arrival.duration for arrival in found] == [25.0, 10.0, 10.0]
     assert sizes(found) == [(1, 1), (1, 4), (2, 8)]
-    assert found[1].job.workload == "LM (batch size 5)"
+    assert found[1].job.demand.workload == "LM (batch size 5)"
 
 
 def test_pollux_duration_is_steps_times_the_interpolated_step(toy_data: Path) -> None:
@@ -173,7 +173,7 @@ def test_our_own_csv_says_everything_a_demand_can() -> None:
     assert share.job.demand == Demand(
         memory=MiB(4096), compute=MilliGpu(300), cpu=MilliCpu(1500), host_memory=MiB(8192)
     )
-    assert (share.duration, share.job.estimate, share.job.workload) == (60.0, 90.0, "resnet50")
+    assert (share.duration, share.job.estimate, share.job.demand.workload) == (60.0, 90.0, "resnet50")
     assert half.job.demand == Demand(
         memory_percent=Percent(50),
         compute=MilliGpu(250),
@@ -478,6 +478,6 @@ def test_pollux_durations_agree_with_published_completion_times_at_low_load(data
     for workload in range(1, 9):
         for arrival in jobs_of(f"pollux:{workload}@0.5", data):
             jct = published[f"workload-{workload}"][arrival.job.id]
-            ratios.setdefault(arrival.job.workload or "", []).append(jct / (arrival.duration or 0.0))
+            ratios.setdefault(arrival.job.demand.workload or "", []).append(jct / (arrival.duration or 0.0))
     ratios.pop("ncf")  # 33 s; start-up and scheduling rounds of a minute dominate
     assert all(0.95 < statistics.median(of_one) < 1.5 for of_one in ratios.values())

@@ -42,7 +42,7 @@ def recorded(draw: st.DrawFn) -> RecordedDecision:
         job,
         estimate=draw(st.sampled_from([None, Seconds(0.0), Seconds(1 / 3)])),
         attained=Seconds(draw(st.floats(0, 1e6))),
-        workload=draw(st.sampled_from([None, "bert", "großes Modell"])),
+        demand=replace(job.demand, workload=draw(st.sampled_from([None, "bert", "großes Modell"]))),
     )
     placed = place_together(Ranker(policy), job, busy)
     slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "derived field": (demand(plain=True), "unknown field 'plain' at $.job.demand"),
     "missing field": (lambda document: document.pop("job"), "missing required field `job`"),
     "wrong type": (demand(gpus="two"), "Expected `int`, got `str` - at `$.job.demand.gpus`"),
-    "unknown policy": (lambda document: document.update(policy="nope"), "unknown policy 'nope'; there are: bestfit"),
+    "unknown policy": (lambda document: document.update(policy="nope"), "unknown policy 'nope'; there are: alone"),
     "unknown queue": (lambda document: document.update(queue="nope"), "unknown queue order 'nope'; there are: fifo"),
     "unknown link": (demand(link=33), "Invalid enum value 33"),
     "fewer than no GPUs": (demand(gpus=-1), "$.job.demand.gpus is -1; expected a number from 0 to 1024"),

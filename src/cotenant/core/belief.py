@@ -19,6 +19,8 @@ from cotenant.core.kernel import Floats, JobType, Pairs, covariance, likeness
 # What is believed before anything was measured (fitted to Gavel's pairs), in logarithms of speed.
 SLOWDOWN = -0.57
 """mean effect of one partner"""
+CROWDING = 0.08
+"""power of the batch size by which a larger batch slows its partner, and is slowed less itself"""
 SPREAD = 0.47
 """its standard deviation"""
 GROWTH = 0.3
@@ -80,7 +82,7 @@ def prior(
             parts[row, effect] += 1.0
         if (tenant, size) in bend_place:
             parts[row, bend_place[tenant, size]] = 1.0
-        mean[row] = SLOWDOWN * len(effects) + _curve(tenants[tenant], size)
+        mean[row] = SLOWDOWN * len(effects) + _crowding(tenants, points[point], tenant) + _curve(tenants[tenant], size)
     spread = np.zeros((parts.shape[1], parts.shape[1]))
     spread[: len(pairs), : len(pairs)] = _pair_spread(pairs)
     spread[len(pairs) :, len(pairs) :] = _bend_spread(tenants, bends)
@@ -132,6 +134,12 @@ def _other_sizes(tenant: Tenant) -> list[int]:
 def _curve(tenant: Tenant, size: int) -> float:
     """Log speed alone, relative to the default size."""
     return math.log(tenant.alone[size]) if tenant.alone else GROWTH * math.log(size / tenant.default)
+
+
+def _crowding(tenants: Sequence[Tenant], point: Point, victim: int) -> float:
+    """What sizes other than the defaults are expected to change about the effects of all partners."""
+    larger = [math.log(size / tenant.default) for size, tenant in zip(point, tenants, strict=True)]
+    return CROWDING * sum(larger[victim] - partner for i, partner in enumerate(larger) if i != victim)
 
 
 def _job_type(tenant: Tenant, size: int) -> JobType:

@@ -189,6 +189,11 @@ class Cluster:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def gpus(self) -> int:
+        """How many there are in all."""
+        return sum(len(node.compute) for node in self)
+
     def __iter__(self) -> Iterator[Node]:
         for row in self.rows:
             yield from row
@@ -204,7 +209,7 @@ class Cluster:
         return self.seat(placement.job, placement.slot, placement.replica)
 
     def seat(self, job: Job, slot: Slot, replica: int = 0) -> "Cluster":
-        tenant = Tenant(job.id, job.demand, slot.gpus, replica, job.workload)
+        tenant = Tenant(job.id, job.demand, slot.gpus, replica)
         groups = _regroup(self.groups, job.demand, slot.node, +1)
         return self._replaced(self.index[slot.node], lambda node: node.with_tenant(tenant), groups)
 

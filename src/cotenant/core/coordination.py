@@ -13,18 +13,32 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from cotenant.core.candidates import candidate_sizes
-from cotenant.core.events import Action, Disturbed, Event, Joined, Left, Pause, Resume, SetBatch, StepReport, Tick
+from cotenant.core.events import (
+    Action,
+    Disturbed,
+    Event,
+    Joined,
+    Left,
+    Pause,
+    ReportEvery,
+    Resume,
+    SetBatch,
+    StepReport,
+    Tick,
+)
 from cotenant.core.goodput import NoiseAverage, goodput, learning_rate_scale
 from cotenant.core.probing import Episode, Member, Trial, Tuning
 from cotenant.core.units import Seconds
 
 __all__ = [
     "Action", "Coordinator", "Disturbed", "Event", "Joined", "Left",
-    "Pause", "Resume", "SetBatch", "StepReport", "Tick", "Trial", "Tuning",
+    "Pause", "ReportEvery", "Resume", "SetBatch", "StepReport", "Tick", "Trial", "Tuning",
 ]  # fmt: skip
 
 HISTORY = 1000
 """trials remembered per device"""
+UNHURRIED = Seconds(1.0)
+"""between reports while nothing is being tried; jobs begin with it"""
 WATCHED = Seconds(20.0)
 """goodput is watched as an average over about this long"""
 
@@ -44,6 +58,7 @@ class _Seat:
     unsteady: bool = False
     """fell silent before: its return is not worth an episode at once"""
     paused: bool = False
+    every: Seconds = UNHURRIED
     expected: float | None = None
     """goodput as measured when its size was chosen"""
     stray: float = 0.0
@@ -72,6 +87,8 @@ class Coordinator:
         self._chosen: dict[str, int] = {}
         self._tuned: frozenset[str] | None = frozenset()
         """whom the last episode was about; None: it is to be repeated"""
+        self._cut_short = False
+        """the last episode was; it is worth another one later"""
         self._began = Seconds(-math.inf)
         self._trials: deque[Trial] = deque(maxlen=HISTORY)
 
@@ -124,13 +141,15 @@ class Coordinator:
         seat = self._seats.get(report.job)
         if seat is None or report.steps < 0 or report.samples < 0 or not 0 < report.wall < math.inf:
             return
+        if seat.heard is None and seat.joined.bounds is not None:
+            seat.asked = report.batch  # not its default where it was tuned before and another agent has died since
         seat.heard = self._now
         if not seat.training and (not seat.unsteady or self._now >= self._began + self.settings.retune_after):
             seat.training = True
         if report.noise is not None:
             seat.noise.add(report.noise, report.steps)
         if self._episode:
-            self._episode.report(report)
+            self._episode.report(report, seat.noise_scale)
         elif report.batch == seat.asked and report.samples > 0:
             self._watch(seat, report)
 
@@ -166,19 +185,25 @@ class Coordinator:
     def _strayed(self) -> bool:
         if self._now < self._began + self.settings.retune_after:
             return False
+        if self._cut_short and self._tuned:
+            return True
         limit = math.log(1 + self.settings.retune_drift)
         watched = (seat for seat in self._seats.values() if seat.training and seat.watched >= WATCHED)
         return any(abs(seat.stray) > limit for seat in watched)
 
     def _begin(self, training: frozenset[str]) -> None:
         self._chosen = {}
+        self._cut_short = False
         self._tuned = training
         seats = [self._seats[job] for job in sorted(training)]
         for seat in seats:
             seat.expected, seat.stray, seat.watched = None, 0.0, 0.0
         if any(len(seat.sizes) > 1 for seat in seats):
             self._began = self._now
-            self._episode = Episode([_member(seat) for seat in seats], self.settings, self._now)
+            ends = [seat.joined.at + seat.joined.remaining for seat in seats if seat.joined.remaining is not None]
+            remaining = max(min(ends, default=math.inf) - self._now, 0.0)
+            until = Seconds(self._now + self.settings.share * remaining)
+            self._episode = Episode([_member(seat) for seat in seats], self.settings, self._now, until)
 
     def _abandon(self) -> None:
         if self._episode:
@@ -189,6 +214,7 @@ class Coordinator:
 
     def _keep(self, episode: Episode, choice: Trial) -> None:
         self._trials.extend([*episode.trials, choice])
+        self._cut_short = episode.cut_short
         self._learn_solo(episode)
         self._episode = None
         self._chosen = dict(choice.sizes)
@@ -210,6 +236,10 @@ class Coordinator:
             elif job in paused and not seat.paused:
                 actions.append(Pause(job))
             seat.paused = job in paused
+            every = self.settings.report if self._episode and job in self._episode.jobs else UNHURRIED
+            if every != seat.every:
+                seat.every = every
+                actions.append(ReportEvery(job, every))
             size = sizes.get(job, seat.default)
             if size != seat.asked:
                 seat.asked = size

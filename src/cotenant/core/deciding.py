@@ -4,17 +4,20 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 
 from cotenant.core.cluster import Cluster
+from cotenant.core.gates import PLACE, Verdict
 from cotenant.core.model import Demand, Job, Placement
 from cotenant.core.ranking import Draw, Policy, Ranker, Ranking
 from cotenant.core.units import Seconds
 
 Turn = tuple[int, float, str]
 """whose turn it is: higher priority first, then the policy's order, then the id"""
+Kind = tuple[Demand, tuple[Demand, ...], int]
+"""what jobs have in common that fit or do not fit together: what they ask, and how many times"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Decision:
 
     placements: tuple[Placement, ...]
     cluster: Cluster
+    crowding: float = 0.0
+    """jobs that waited per GPU, where the policy has a gate that asks"""
 
 
 def turn_of(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
@@ -36,13 +41,13 @@ class Queue:
 
     def __init__(self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0)) -> None:
         self._policy = policy
-        self._kinds: dict[tuple[Demand, int], list[tuple[Turn, Job]]] = {}
-        self._turns: dict[str, Turn] = {}
+        self._kinds: dict[Kind, list[tuple[Turn, Job]]] = {}
+        self._places: dict[str, tuple[Kind, Turn]] = {}
         for job in jobs:
             self.add(job, now)
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Job]:
         """All waiting jobs, in order."""
@@ -50,13 +55,14 @@ class Queue:
 
     def add(self, job: Job, now: Seconds) -> None:
         turn = (*turn_of(self._policy, job, now), job.id)
-        self._turns[job.id] = turn
-        insort(self._kinds.setdefault((job.demand, job.replicas), []), (turn, job), key=_turn)
+        kind = (job.demand, job.alternatives, job.replicas)
+        self._places[job.id] = kind, turn
+        insort(self._kinds.setdefault(kind, []), (turn, job), key=_turn)
 
     def remove(self, job: Job) -> None:
-        kind = (job.demand, job.replicas)
+        kind, turn = self._places.pop(job.id)
         waiting = self._kinds[kind]
-        del waiting[bisect_left(waiting, self._turns.pop(job.id), key=_turn)]
+        del waiting[bisect_left(waiting, turn, key=_turn)]
         if not waiting:
             del self._kinds[kind]
 
@@ -77,11 +83,13 @@ def rank(
     *,
     most: int | None = None,
     ranker: Ranker | None = None,
+    crowding: float = 0.0,
 ) -> Ranking:
     """The best slot of every node (default: all nodes) that has one, best first, and why the others have none."""
     ranker = Ranker(policy) if ranker is None else ranker
     fits = ranker.top(job.demand, cluster, nodes, most)
-    return Ranking(tuple(fits), ranker.reasons(job.demand, cluster, nodes))
+    verdict = PLACE if policy.gate is None or not fits else policy.gate(fits[0].score, crowding)
+    return Ranking(tuple(fits), ranker.reasons(job.demand, cluster, nodes), verdict)
 
 
 def decide(
@@ -98,12 +106,14 @@ def decide(
     The queue is not changed; the caller takes out what was placed.
     """
     ranker = Ranker(policy) if ranker is None else ranker
-    heads = (queue if isinstance(queue, Queue) else Queue(policy, queue, now)).heads()
+    waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now)
+    crowding = len(waiting) / max(1, cluster.gpus) if policy.gate is not None else 0.0
+    heads = waiting.heads()
     heapify(heads)
     placements: list[Placement] = []
     while heads:
         _, number, position, kind = heads[0]
-        placed = place_together(ranker, kind[position][1], cluster, draw)
+        placed = place_together(ranker, kind[position][1], cluster, draw, crowding)
         if placed is None:  # nothing frees up during a pass: what asks the same cannot fit either
             heappop(heads)
             continue
@@ -113,26 +123,51 @@ def decide(
             heapreplace(heads, (kind[position + 1][0], number, position + 1, kind))
         else:
             heappop(heads)
-    return Decision(tuple(placements), cluster)
+    return Decision(tuple(placements), cluster, crowding)
 
 
-def place_together(ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None = None) -> Decision | None:
+def place_together(
+    ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None = None, crowding: float = 0.0
+) -> Decision | None:
     """All replicas of a job, each on the best slot left by the ones before it; None unless all of them fit.
 
-    Where the policy's own choices leave no room for the last ones, the roomiest slots are tried before giving up.
+    Where the policy's own choices leave no room for the last ones, the roomiest slots are tried before giving up; then
+    the other ways in which the job may ask. The placements' job asks as it was placed.
     """
-    decision = _one_after_the_other(ranker, job, cluster, draw)
-    if decision is None and job.replicas > 1:
-        decision = _one_after_the_other(ranker.roomiest(), job, cluster, draw)
-    return decision
+    for demand in (job.demand, *job.alternatives):
+        asking = job if demand is job.demand else replace(job, demand=demand, alternatives=())
+        decision = _one_after_the_other(ranker, asking, cluster, draw, crowding)
+        if decision is None and job.replicas > 1 and ranker.policy.gate is None:
+            decision = _one_after_the_other(ranker.roomiest(), asking, cluster, draw, crowding)
+        if decision is not None:
+            return decision
+    return None
 
 
-def _one_after_the_other(ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None) -> Decision | None:
-    placements = []
+def _one_after_the_other(
+    ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None, crowding: float
+) -> Decision | None:
+    gate, placements = ranker.policy.gate, []
     for replica in range(job.replicas):
         fit = ranker.best(job.demand, cluster, draw)
         if fit is None:
             return None  # the tentative cluster is simply dropped
-        placements.append(Placement(job, fit.slot, replica))
+        verdict = PLACE if gate is None else gate(fit.score, crowding)
+        if verdict.reason is not None:
+            return None
+        placements.append(Placement(job, fit.slot, replica, verdict.trial))
         cluster = cluster.place(placements[-1])
     return Decision(tuple(placements), cluster)
+
+
+def second_look(policy: Policy, placement: Placement, cluster: Cluster, crowding: float) -> Verdict:
+    """What the gate would say of a tenant if it came only now, with all that has been measured since it did.
+
+    Judge it by the crowding of its own time: that fewer wait now is no reason to send it back among them.
+    """
+    if policy.gate is None:
+        return PLACE
+    slot = placement.slot
+    node = cluster.finish(placement).node(slot.node)
+    score = tuple(order(placement.job.demand, node, [slot.gpus])[0] for order in policy.nodes)
+    return policy.gate(score, crowding)

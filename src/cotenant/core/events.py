@@ -28,6 +28,8 @@ class Joined:
     """what kind of work it is; jobs of one kind are expected to behave alike"""
     solo: float | None = None
     """samples per second alone at its default size, if somebody knows"""
+    remaining: Seconds | None = None
+    """how much longer it is expected to run, if somebody knows"""
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -40,6 +42,8 @@ class Joined:
             raise ValueError(f"{self.job}: floor {self.floor} is not a share from 0 to 1")
         if self.solo is not None and not self.solo > 0:
             raise ValueError(f"{self.job}: speed alone {self.solo} is not a positive number")
+        if self.remaining is not None and not self.remaining >= 0:
+            raise ValueError(f"{self.job}: {self.remaining} s cannot remain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,5 +107,13 @@ class Resume:
     job: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReportEvery:
+    """Report this often."""
+
+    job: str
+    seconds: Seconds
+
+
 Event: TypeAlias = Joined | StepReport | Left | Tick | Disturbed
-Action: TypeAlias = SetBatch | Pause | Resume
+Action: TypeAlias = SetBatch | Pause | Resume | ReportEvery

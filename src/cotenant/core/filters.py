@@ -40,7 +40,7 @@ def installed(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
 def usable(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     left = [i for i in eligible if i not in node.machine.unusable]
     text = "needs {needed} GPUs, {available} are healthy and not cordoned"
-    return _enough(demand, left, Reason("health", text, demand.gpus, len(left)))
+    return enough(demand, left, Reason("health", text, demand.gpus, len(left)))
 
 
 def card_type(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -51,7 +51,7 @@ def card_type(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
     wish = plain_text(" or ".join(demand.use_types)) or "any type"
     unless = f" but {plain_text(' or '.join(demand.avoid_types))}" if demand.avoid_types else ""
     text = f"needs {{needed}} GPUs of {wish}{unless}, it has {{available}}"
-    return _enough(demand, left, Reason("type", text, demand.gpus, len(left)))
+    return enough(demand, left, Reason("type", text, demand.gpus, len(left)))
 
 
 def named_card(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -64,7 +64,7 @@ def named_card(demand: Demand, node: Node, eligible: list[int]) -> list[int] | R
         if (not demand.use_uuids or cards[i].uuid in demand.use_uuids) and cards[i].uuid not in demand.avoid_uuids
     ]
     text = "needs {needed} of the GPUs named by UUID, it has {available}"
-    return _enough(demand, left, Reason("uuid", text, demand.gpus, len(left)))
+    return enough(demand, left, Reason("uuid", text, demand.gpus, len(left)))
 
 
 def companions(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -81,7 +81,7 @@ def companions(demand: Demand, node: Node, eligible: list[int]) -> list[int] | R
         taken = {i for one in node.tenants if one.demand.anti_affinity == demand.anti_affinity for i in one.gpus}
         left = [i for i in left if i not in taken]
         text = f"needs {{needed}} GPUs without group {plain_text(demand.anti_affinity)}, {{available}} are"
-        return _enough(demand, left, Reason("anti-affinity", text, demand.gpus, len(left)))
+        return enough(demand, left, Reason("anti-affinity", text, demand.gpus, len(left)))
     return left
 
 
@@ -90,13 +90,13 @@ def untouched(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
         return eligible
     left = [i for i in eligible if node.slots[i] == node.machine.gpus[i].slots]
     text = "needs {needed} GPUs that nobody uses, {available} are"
-    return _enough(demand, left, Reason("exclusive", text, demand.gpus, len(left)))
+    return enough(demand, left, Reason("exclusive", text, demand.gpus, len(left)))
 
 
 def share_slots(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     left = [i for i in eligible if node.slots[i] > 0]
     text = "needs {needed} GPUs with a free share slot, {available} have one"
-    return _enough(demand, left, Reason("slots", text, demand.gpus, len(left)))
+    return enough(demand, left, Reason("slots", text, demand.gpus, len(left)))
 
 
 def gpu_memory(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -195,7 +195,8 @@ def type_allowed(card: str, use: tuple[str, ...], avoid: tuple[str, ...]) -> boo
     return not use or any(fnmatchcase(name, pattern.lower()) for pattern in use)
 
 
-def _enough(demand: Demand, left: list[int], reason: Reason) -> list[int] | Reason:
+def enough(demand: Demand, left: list[int], reason: Reason) -> list[int] | Reason:
+    """These GPUs where they are as many as asked for, else the reason."""
     return left if len(left) >= demand.gpus else reason
 
 

@@ -16,8 +16,8 @@ PRIOR_NOISE = 8.0
 NOISE_BOUNDS = (0.01, 1000.0)
 """the least and the most a noise scale is taken to be, in multiples of the default batch"""
 
-TRUSTED_STEPS = 20
-"""steps whose gradients must have been seen before they outweigh the prior"""
+TRUSTED_STEPS = 100
+"""steps that must have been seen before their gradients outweigh the prior: one in 20 is usually measured"""
 
 MEMORY_STEPS = 200
 """gradient moments are averaged over about this many steps: the noise scale grows while a job trains"""

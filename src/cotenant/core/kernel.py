@@ -20,6 +20,12 @@ Indices = npt.NDArray[np.int64]
 REACH = 1.5
 """how far likeness reaches, in octaves of batch size and of step time"""
 
+IN_CACHE = 16_384
+"""covariances computed at once; the tables of many more would not stay in a core's cache"""
+
+PROFILE_REACH = (0.25, 0.25, 1.5, 2.0)
+"""the same for what a profile tells: shares of compute and of bandwidth, octaves of memory and of PCIe traffic"""
+
 
 class JobType(NamedTuple):
     """What is known of a job before it has met anyone."""
@@ -56,9 +62,24 @@ class Shares:
     batch_and_family: float = 0.036
     """the victim's batch size, with the partner's family"""
     batch_and_time: float = 0.043
+    victim_profile: float = 0.1
+    """solo profiles, where both jobs have one; not fitted: no public table of pairs comes with profiles"""
+    partner_profile: float = 0.1
 
 
 SHARES = Shares()
+
+
+class Traits(NamedTuple):
+    """What likeness is judged by, one entry per job type; NaN: not known."""
+
+    family: Indices
+    batch: Floats
+    """in octaves"""
+    time: Floats
+    """of one step, in octaves"""
+    profile: Floats
+    """one row per job type, in the order of `PROFILE_REACH`"""
 
 
 class Likeness(NamedTuple):
@@ -68,25 +89,44 @@ class Likeness(NamedTuple):
     batch: Floats
     """of one family, and near in batch size"""
     time: Floats
-    same: Floats
+    profile: Floats | None = None
+    """None: nobody has one"""
 
 
 def likeness(types: Sequence[JobType]) -> Likeness:
     """Compares distinct job types with each other."""
     names = {family: index for index, family in enumerate(dict.fromkeys(job.family for job in types))}
-    families = np.array([names[job.family] for job in types])
-    family = (families[:, None] == families).astype(np.float64)
-    return Likeness(
-        family,
-        family * _near(np.log2([float(job.batch) for job in types])),
-        _near(np.log2([job.step_seconds for job in types])),
-        np.eye(len(types)),
+    traits = Traits(
+        np.array([names[job.family] for job in types]),
+        np.log2([float(job.batch) for job in types]),
+        np.log2([job.step_seconds for job in types]),
+        np.full((len(types), len(PROFILE_REACH)), np.nan),
     )
+    return alike(traits, traits)
 
 
-def _near(octaves: Floats) -> Floats:
-    near: Floats = np.exp(-0.5 * ((octaves[:, None] - octaves) / REACH) ** 2)
-    return near
+def alike(some: Traits, others: Traits) -> Likeness:
+    """Compares some job types with others; what is not known of a type is like nothing."""
+    family = (some.family[:, None] == others.family).astype(np.float64)
+    # Jobs of a family without batch sizes are alike as if there were one size.
+    both_unknown = np.isnan(some.batch)[:, None] & np.isnan(others.batch)
+    batch = np.where(both_unknown, 1.0, _near(some.batch, others.batch, REACH))
+    profile = _alike_profiles(some.profile, others.profile)
+    return Likeness(family, family * batch, _near(some.time, others.time, REACH), profile)
+
+
+def _alike_profiles(some: Floats, others: Floats) -> Floats | None:
+    if np.isnan(some).all() or np.isnan(others).all():
+        return None
+    # A mean, not a product, over what a profile may tell: it stays a covariance whatever is missing.
+    kinds = zip(some.T, others.T, PROFILE_REACH, strict=True)
+    mean: Floats = np.mean([_near(one, other, reach) for one, other, reach in kinds], axis=0)
+    return mean
+
+
+def _near(some: Floats, others: Floats, reach: float) -> Floats:
+    near: Floats = np.exp(-0.5 * ((some[:, None] - others) / reach) ** 2)
+    return np.nan_to_num(near, copy=False, nan=0.0)
 
 
 class Pairs(NamedTuple):
@@ -98,45 +138,60 @@ class Pairs(NamedTuple):
 
 def covariance(like: Likeness, some: Pairs, others: Pairs, share: Shares = SHARES) -> Floats:
     """Covariance of the slowdowns of some pairs with those of others, in units of the overall variance."""
-    victims = np.ix_(some.victims, others.victims)
-    partners = np.ix_(some.partners, others.partners)
+    together = np.empty((len(some.victims), len(others.victims)))
+    step = max(1, IN_CACHE // max(1, len(others.victims)))
+    for start in range(0, len(together), step):
+        part = slice(start, start + step)
+        few = Pairs(some.victims[part, None], some.partners[part, None])
+        together[part] = _shared(like, few, others, share)
+    return together
+
+
+def variance(like: Likeness, some: Pairs, share: Shares = SHARES) -> Floats:
+    """Variance of the slowdown of each pair: the diagonal of their covariance."""
+    return _shared(like, some, some, share)
+
+
+def _shared(like: Likeness, some: Pairs, others: Pairs, share: Shares) -> Floats:
+    """Covariance of each of some pairs with the other that broadcasting lays beside it."""
+    types = len(like.family)
+    # Each position is computed once and used for every kind of likeness.
+    victims = some.victims * types + others.victims
+    partners = some.partners * types + others.partners
     # the same two jobs with their roles exchanged
-    crossed = np.ix_(some.victims, others.partners), np.ix_(some.partners, others.victims)
+    victim_partner = some.victims * types + others.partners
+    partner_victim = some.partners * types + others.victims
+    same_victim, same_partner = some.victims == others.victims, some.partners == others.partners
+    exchanged = (some.victims == others.partners) & (some.partners == others.victims)
 
-    def both(kind: Floats) -> Floats:
-        product: Floats = kind[victims] * kind[partners]
-        return product
-
-    def swapped(kind: Floats) -> Floats:
-        product: Floats = kind[crossed[0]] * kind[crossed[1]]
-        return product
-
+    family_victims, family_partners = like.family.take(victims), like.family.take(partners)
+    batch_victims, batch_partners = like.batch.take(victims), like.batch.take(partners)
+    time_partners = like.time.take(partners)
     sensitivity = (
-        share.victim_family * like.family
-        + share.victim_batch * like.batch
-        + share.victim_type * like.same
-        + share.victim_time * like.time
+        share.victim_family * family_victims
+        + share.victim_batch * batch_victims
+        + share.victim_type * same_victim
+        + share.victim_time * like.time.take(victims)
     )
     aggressiveness = (
-        share.partner_family * like.family
-        + share.partner_batch * like.batch
-        + share.partner_type * like.same
-        + share.partner_time * like.time
+        share.partner_family * family_partners
+        + share.partner_batch * batch_partners
+        + share.partner_type * same_partner
+        + share.partner_time * time_partners
     )
+    families_swapped = like.family.take(victim_partner) * like.family.take(partner_victim)
+    batches_swapped = like.batch.take(victim_partner) * like.batch.take(partner_victim)
     special = (
-        0.5 * (share.families_alike + share.families_opposed) * both(like.family)
-        + 0.5 * (share.families_alike - share.families_opposed) * swapped(like.family)
-        + 0.5 * (share.batches_alike + share.batches_opposed) * both(like.batch)
-        + 0.5 * (share.batches_alike - share.batches_opposed) * swapped(like.batch)
-        + (share.types + 0.5 * share.types_alike) * both(like.same)
-        + 0.5 * share.types_alike * swapped(like.same)
+        0.5 * (share.families_alike + share.families_opposed) * (family_victims * family_partners)
+        + 0.5 * (share.families_alike - share.families_opposed) * families_swapped
+        + 0.5 * (share.batches_alike + share.batches_opposed) * (batch_victims * batch_partners)
+        + 0.5 * (share.batches_alike - share.batches_opposed) * batches_swapped
+        + (share.types + 0.5 * share.types_alike) * (same_victim & same_partner)
+        + 0.5 * share.types_alike * exchanged
     )
-    partner = share.batch_and_family * like.family + share.batch_and_time * like.time
-    total: Floats = (
-        share.constant
-        + sensitivity[victims]
-        + aggressiveness[partners]
-        + special
-        + like.batch[victims] * partner[partners]
-    )
+    partner = share.batch_and_family * family_partners + share.batch_and_time * time_partners
+    total: Floats = share.constant + sensitivity + aggressiveness + special + batch_victims * partner
+    if like.profile is not None:
+        total += share.victim_profile * like.profile.take(victims)
+        total += share.partner_profile * like.profile.take(partners)
     return total

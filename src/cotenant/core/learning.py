@@ -8,6 +8,7 @@ A policy stays a value: when enough new jobs have been seen, a new one is built 
 from collections import Counter
 from collections.abc import Iterable
 
+from cotenant.core.company import Belief, Predicted
 from cotenant.core.mix import Inventory, Knowledge, Spec, spec_of
 from cotenant.core.model import Demand
 from cotenant.core.policies import build_policy
@@ -22,7 +23,15 @@ GROWTH = 1.15
 class Learner:
     """Counts what is asked for and keeps a policy fitted to it."""
 
-    def __init__(self, spec: str, inventory: Inventory, queue: str = "fifo", seen: Iterable[Demand] = ()) -> None:
+    def __init__(
+        self,
+        spec: str,
+        inventory: Inventory,
+        queue: str = "fifo",
+        seen: Iterable[Demand] = (),
+        belief: Belief | None = None,
+    ) -> None:
+        self._belief = Predicted() if belief is None else belief
         self._spec = spec
         self._queue = queue
         self._inventory = inventory
@@ -51,4 +60,4 @@ class Learner:
         self._seen = self._mix.total()
         self._next_fit = max(self._seen + 1, int(self._seen * GROWTH))
         common = dict(self._mix.most_common(MOST_KINDS))
-        self.ranker = Ranker(build_policy(self._spec, Knowledge(common, self._inventory), self._queue))
+        self.ranker = Ranker(build_policy(self._spec, Knowledge(common, self._inventory, self._belief), self._queue))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cotenant.core.company import Belief, Predicted
 from cotenant.core.model import Card, Demand, Machine
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
@@ -46,10 +47,12 @@ Inventory = Mapping[MachineKind, int]
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What some policies are built from: the mix of demands and the machines there are."""
+    """What some policies are built from: the mix of demands, the machines there are, and who goes with whom."""
 
     mix: Mix = field(default_factory=dict)
     inventory: Inventory = field(default_factory=dict)
+    belief: Belief = field(default_factory=Predicted)
+    """of what tenants of one card do to each other"""
 
 
 def spec_of(demand: Demand) -> Spec:

@@ -94,6 +94,10 @@ class Demand:
     """members of this group never share a GPU"""
     priority: int = 0
     """larger goes first"""
+    workload: str | None = None
+    """what kind of work it is: what its neighbours will feel of it, and it of them"""
+    least_speed: Percent | None = None
+    """of its speed alone, what sharing must leave it"""
     cpu: MilliCpu = MilliCpu(0)
     host_memory: MiB = MiB(0)
     containers: tuple[Container, ...] = ()
@@ -148,7 +152,7 @@ class Demand:
     @property
     def grouped(self) -> bool:
         """Whether it matters to others which GPUs it is on."""
-        return self.affinity is not None or self.anti_affinity is not None
+        return self.affinity is not None or self.anti_affinity is not None or self.workload is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +168,8 @@ class Job:
     """how long it is believed to run; never the truth the simulator knows"""
     attained: Seconds = Seconds(0.0)
     """GPU-seconds of service it has had"""
-    workload: str | None = None
-    """what kind of work it is, for interference and tuning"""
+    alternatives: tuple[Demand, ...] = ()
+    """other ways to ask for the same, tried in this order where `demand` does not fit"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +278,6 @@ class Tenant:
     demand: Demand
     gpus: Gpus
     replica: int = 0
-    workload: str | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -292,6 +295,8 @@ class Placement:
     job: Job
     slot: Slot
     replica: int = 0
+    trial: bool = False
+    """to be looked at again soon: the policy is not sure that these tenants go together"""
 
 
 class Reason(NamedTuple):

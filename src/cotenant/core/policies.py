@@ -6,10 +6,13 @@
 the first and breaks ties by the second.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from cotenant.core import fgd, fragmentation, scores
+from cotenant.core import fgd, fragmentation, scores, sharing
+from cotenant.core.filters import CHECKS, Check
+from cotenant.core.gates import Gate, worth_sharing
 from cotenant.core.mix import Knowledge
 from cotenant.core.model import Job
 from cotenant.core.potential import gradient
@@ -24,6 +27,8 @@ class Orders:
 
     nodes: tuple[Order, ...]
     gpus: tuple[Order, ...]
+    checks: tuple[Check, ...] = CHECKS
+    gate: Gate | None = None
 
 
 TIGHTEST = (scores.binpack,)
@@ -42,6 +47,41 @@ def _fragmentation(known: Knowledge) -> Orders:
     return _same(gradient(potential, fragmentation.descent_score, potential.expected_loss))
 
 
+def _alone(known: Knowledge) -> Orders:
+    return Orders((scores.best_fit,), TIGHTEST, (*CHECKS, sharing.alone))
+
+
+def _share(known: Knowledge) -> Orders:
+    """An idle card first, else any that has room, whatever comes of it."""
+    orders = sharing.idle, scores.binpack
+    return Orders(orders, orders, sharing.checks(known.belief))
+
+
+def _coscheml(known: Knowledge) -> Orders:
+    """Least predicted interference; an idle card has none. It always shares if it must."""
+    orders = sharing.by_gain(known.belief, sharing.mean), sharing.idle
+    return Orders(orders, orders, sharing.checks(known.belief))
+
+
+def _iadeep(known: Knowledge) -> Orders:
+    """An idle card first, else the least slowdown in sum. It always shares if it must."""
+    orders = sharing.idle, sharing.by_slowdown(known.belief)
+    return Orders(orders, orders, sharing.checks(known.belief))
+
+
+def _lucid(known: Knowledge) -> Orders:
+    """Packs first, where sharing scores allow it; else an idle card, else it waits."""
+    checks = sharing.checks(known.belief, partial(sharing.meek, known.belief))
+    return Orders((sharing.shared,), (sharing.shared,), checks)
+
+
+def _cotenant(known: Knowledge) -> Orders:
+    """An idle card first, by our fragmentation policy; else beside whom it adds most, if that is enough to share."""
+    gains = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
+    orders = (sharing.idle, *gains, *_fragmentation(known).nodes)
+    return Orders(orders, orders, sharing.checks(known.belief), worth_sharing)
+
+
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
     "binpack": lambda known: Orders((scores.binpack, scores.node_binpack), TIGHTEST),
     "spread": lambda known: Orders((scores.spread, scores.node_spread), (scores.spread,)),
@@ -56,9 +96,20 @@ ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
     "topology": lambda known: _same(scores.linked),
     "topology-static": lambda known: _same(scores.listed),
     "topology-simple": lambda known: Orders((scores.anything,), (scores.lowest_index,)),
+    "alone": _alone,
+    "share": _share,
+    "coscheml": _coscheml,
+    "iadeep": _iadeep,
+    "lucid": _lucid,
+    "cotenant": _cotenant,
     "random": lambda known: _same(scores.anything),
 }
 """Every name that a policy can be made of. To add one, write its order in `scores.py` and give it a line here."""
+
+
+AGEING = 0.3
+"""a second of waiting is worth so many seconds less of work"""
+UNKNOWN_LENGTH = Seconds(3600.0)
 
 
 def fifo(job: Job, now: Seconds) -> float:
@@ -81,11 +132,22 @@ def shortest_remaining(job: Job, now: Seconds) -> float:
     return shortest_first(job, now) - job.attained
 
 
+def aged_shortest(job: Job, now: Seconds) -> float:
+    """By the work believed to be left, and a part of the time waited: a job waits only so long for shorter ones.
+
+    All waiting jobs age alike, so their order does not depend on the time of day. Of a job that says nothing of its
+    length it is believed that it has done half.
+    """
+    left = max(UNKNOWN_LENGTH, job.attained) if job.estimate is None else shortest_remaining(job, now)
+    return left + AGEING * job.submitted
+
+
 QUEUES: Mapping[str, QueueOrder] = {
     "fifo": fifo,
     "sjf": shortest_first,
     "srpt": shortest_remaining,
     "las": least_attained,
+    "aged": aged_shortest,
 }
 PREEMPTIVE = frozenset({"srpt", "las"})
 """orders that mean something only if running jobs can be set aside"""
@@ -105,11 +167,19 @@ def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo")
     return Policy(
         name=spec,
         queue=QUEUES[queue],
+        checks=_strictest(nodes, gpus),
+        gate=nodes[0].gate,
         nodes=node_orders,
         gpus=node_orders if alone else tuple(order for one in gpus for order in one.gpus),
         random=spec == "random",
         known=known,
     )
+
+
+def _strictest(*parts: Iterable[Orders]) -> tuple[Check, ...]:
+    """All checks of all parts; the usual ones as they are, which is what fast paths look for."""
+    extra = dict.fromkeys(check for orders in parts for one in orders for check in one.checks[len(CHECKS) :])
+    return (*CHECKS, *extra) if extra else CHECKS
 
 
 def queue_name(policy: Policy) -> str:

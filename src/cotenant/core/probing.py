@@ -8,7 +8,7 @@ each trial of new sizes stands between two windows at the defaults and counts as
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotenant.core.belief import SLOWDOWN
 from cotenant.core.candidates import Point, Tenant, candidate_points
@@ -16,7 +16,14 @@ from cotenant.core.events import StepReport
 from cotenant.core.goodput import goodput
 from cotenant.core.tuning import Tuner
 from cotenant.core.units import Seconds
+from cotenant.core.window import Window
 
+SURE = 0.12
+"""who is better than the default by this share needs no second look"""
+LONGEST_WAIT = 8.0
+"""seconds to wait after a disturbance"""
+RATIO_VARIANCES = 1.5
+"""a ratio of one window to two others errs like so many windows"""
 LONGEST_PAUSE = Seconds(20.0)
 """nobody is kept waiting longer for a neighbour's speed alone; a job goes on by itself after 30 s"""
 
@@ -25,14 +32,20 @@ LONGEST_PAUSE = Seconds(20.0)
 class Tuning:
     """How tenants of a device are tuned."""
 
-    probe: Seconds = Seconds(2.0)
-    """steps of every tenant are measured for this long; longer is no more precise, as the machine drifts"""
+    probe: Seconds = Seconds(1.0)
+    """every tenant is measured for at least this long; much longer is no more precise, as the machine drifts"""
+    steps: int = 8
+    """and over at least so many steps"""
+    report: Seconds = Seconds(0.3)
+    """how often tenants report meanwhile, if they can"""
+    share: float = 0.25
+    """of the time that the first tenant to end is expected to have left, for one episode"""
     probes: int = 8
     """points measured in one episode, the default and a second look at the winner among them"""
     margin: float = 0.03
     """a choice must be better than the default by this share, or the default stays"""
     noise: float = 0.03
-    """standard deviation of a measured speed ratio"""
+    """usual standard deviation of a measured speed ratio; how much reports differ corrects it"""
     drift: float = 0.2
     """a trial counts only if the default before and after it differ by less than this share"""
     repeats: int = 6
@@ -70,7 +83,9 @@ class Trial:
 
     at: Seconds
     kind: str
-    """default, probe or choice"""
+    """alone (the others paused), default, probe or choice"""
+    rejected: bool = False
+    """whether it did not count; the note says why"""
     sizes: Mapping[str, int]
     predicted: Mapping[str, float] | None = None
     """what was expected before measuring"""
@@ -78,77 +93,42 @@ class Trial:
     note: str = ""
 
 
-class Window:
-    """A stretch of time in which everybody runs at given sizes, or one job runs while the others pause."""
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What a window says of each job."""
 
-    def __init__(self, asked: Seconds, sizes: Mapping[str, int], fixed: frozenset[str], alone: str | None) -> None:
-        self.sizes = sizes
-        self.alone = alone
-        self._fixed = fixed
-        self._measured = (alone,) if alone is not None else tuple(sizes)
-        self.restart(asked)
-
-    def restart(self, at: Seconds) -> None:
-        """Forget what was measured."""
-        self.asked = at
-        self._following: set[str] = set()
-        self._last: dict[str, Seconds] = {}
-        self._opened: Seconds | None = None
-        self._reports: dict[str, list[StepReport]] = {job: [] for job in self._measured}
-
-    def add(self, report: StepReport) -> None:
-        """Counts a report if the whole of it was made after everybody had switched."""
-        if report.job not in self._reports:
-            return
-        if report.batch != self.sizes[report.job] and report.job not in self._fixed:
-            self._following.discard(report.job)
-            return
-        # Wall time leaves out pauses and compilation, so a report may reach further back than it says.
-        began = min(self._last.get(report.job, report.at), report.at - report.wall)
-        self._last[report.job] = report.at
-        if self._opened is not None:
-            if began >= self._opened - 0.05 and report.samples > 0:
-                self._reports[report.job].append(report)
-        elif self.alone is None or began >= self.asked:  # whoever pauses does so within the first report
-            self._following.add(report.job)
-            if len(self._following) == len(self._reports):
-                self._opened = report.at
-
-    @property
-    def opened(self) -> bool:
-        """Whether everybody has switched."""
-        return self._opened is not None
-
-    def complete(self, length: Seconds) -> bool:
-        """Whether everybody has been measured for long enough."""
-        return all(sum(report.wall for report in reports) >= 0.9 * length for reports in self._reports.values())
-
-    def speeds(self) -> dict[str, float]:
-        """Samples per second."""
-        return {job: sum(r.samples for r in rs) / sum(r.wall for r in rs) for job, rs in self._reports.items()}
-
-    def step_seconds(self, job: str) -> float:
-        reports = self._reports[job]
-        return sum(report.wall for report in reports) / max(sum(report.steps for report in reports), 1)
+    speeds: Mapping[str, float]
+    """samples per second"""
+    variances: Mapping[str, float]
+    """of their logarithms"""
 
 
 class Episode:
     """The state machine of one episode; it ends with a choice after a bounded number of windows of bounded length."""
 
-    def __init__(self, members: Sequence[Member], settings: Tuning, at: Seconds) -> None:
+    def __init__(self, members: Sequence[Member], settings: Tuning, at: Seconds, until: Seconds) -> None:
+        """It ends soon after `until`, whatever is known by then."""
         self.members = tuple(members)
         self.trials: list[Trial] = []
         self.choice: Trial | None = None
+        self.cut_short = False
+        """whether it ended before it had tried what it wanted"""
         self.solo = {member.job: member.solo for member in members}
         self.probes = 0
+        self._noise = {member.job: member.noise for member in members}
+        self._began, self._until = at, until
         self._settings = settings
         self._repeats = 0
+        self._disturbances = 0
+        """in a row"""
         self._fixed = frozenset(member.job for member in members if len(member.sizes) == 1)
         self._default = tuple(member.default for member in members)
         self._tuner: Tuner | None = None
-        self._before: dict[str, float] = {}
+        self._before: _Measured
         self._trial: Point | None = None
-        self._tried: dict[str, float] | None = None
+        self._tried: _Measured | None = None
+        self._deadline: float
+        """for the window"""
         self.window = self._next_window(at)
 
     @property
@@ -161,48 +141,62 @@ class Episode:
         return frozenset() if alone is None or self.choice else self.jobs - {alone}
 
     @property
-    def _patience(self) -> Seconds:
-        return self._settings.patience if self.window.alone is None else min(self._settings.patience, LONGEST_PAUSE)
-
-    @property
     def sizes(self) -> Mapping[str, int]:
         """What everybody should run at now."""
         return self.choice.sizes if self.choice else self.window.sizes
 
-    def report(self, report: StepReport) -> None:
+    def report(self, report: StepReport, noise: float | None) -> None:
+        """Steps of a tenant, and what is known of its gradient noise by now."""
         self.window.add(report)
+        self._noise[report.job] = noise
 
     def disturbed(self, at: Seconds) -> None:
         """What is being measured is measured again, a bounded number of times."""
-        if self.window.opened:
+        if self.window.opened is None or self.window.opened > at:
+            return
+        alone = self.window.alone
+        kind = "alone" if alone is not None else "probe" if self._trying else "default"
+        sizes = self.window.sizes if alone is None else {alone: self.window.sizes[alone]}
+        note = "other work used the device"
+        self.trials.append(Trial(at=at, kind=kind, rejected=True, sizes=sizes, note=note))
+        # What disturbs goes on for a moment or for long: each wait is twice the one before, unless somebody pauses.
+        if alone is None:
+            wait = min(2.0**self._disturbances, LONGEST_WAIT)
+            self._deadline += wait
+            self.window.restart(Seconds(at + wait))
+        else:
             self.window.restart(at)
-            self._repeat(at)
+        self._disturbances += 1
+        self._repeat(at)
 
     def advance(self, at: Seconds) -> None:
         """Goes on to the next window when this one is complete, or ends."""
         if self.choice:
             return
-        if self.window.complete(self._settings.probe):
+        if self.window.complete(self._settings.probe, self._settings.steps):
             self._measured(at)
-        elif at - self.window.asked >= self._patience:
+        elif at >= self._deadline:
             self._end(at, "a tenant did not follow in time")
 
     def _measured(self, at: Seconds) -> None:
-        speeds = self.window.speeds()
+        self._disturbances = 0
+        measured = _Measured(self.window.speeds(), self.window.variances(self._settings.noise**2 / RATIO_VARIANCES))
         if self.window.alone is not None:
-            self.solo[self.window.alone] = speeds[self.window.alone]
+            self.solo.update(measured.speeds)
+            sizes = {job: self.window.sizes[job] for job in measured.speeds}
+            self.trials.append(Trial(at=at, kind="alone", sizes=sizes, measured=measured.speeds))
         elif self._tuner is None:
-            self._begin(at, speeds)
-        elif self._tried is None:
-            self._tried = speeds
+            self._begin(at, measured)
+        elif self._trying:
+            self._tried = measured
         else:
-            self._compare(at, speeds)
+            self._compare(at, measured)
         if self.choice is None:
             self._continue(at)
 
     def _continue(self, at: Seconds) -> None:
         if self._tuner is not None and self._trial is None:
-            self._trial = self._pick(self._tuner)
+            self._trial = self._pick(self._tuner, at)
             if self._trial is None:
                 self._end(at)
                 return
@@ -212,17 +206,24 @@ class Episode:
         # A floor is a share of the speed alone. Nobody is made to pause for a job without one.
         unknown = (m.job for m in self.members if m.floor and self.solo[m.job] is None and len(self.members) > 1)
         alone = next(unknown, None)
-        trying = self._trial is not None and self._tried is None
-        point = self._trial if trying and self._trial else self._default
+        point = self._trial if self._trial is not None and self._tried is None else self._default
+        self._deadline = at + (
+            self._settings.patience if alone is None else min(self._settings.patience, LONGEST_PAUSE)
+        )
         return Window(at, self._named(point), self._fixed, alone)
 
-    def _begin(self, at: Seconds, speeds: dict[str, float]) -> None:
+    @property
+    def _trying(self) -> bool:
+        return self._trial is not None and self._tried is None
+
+    def _begin(self, at: Seconds, measured: _Measured) -> None:
         """The default has been measured once: now it is known what to compare with."""
+        speeds = measured.speeds
         if len(self.members) == 1:
             self.solo.update(speeds)
         tenants = [self._tenant(member, speeds[member.job]) for member in self.members]
         self._tuner = Tuner(tenants, candidate_points(tenants, self._settings.points))
-        self._before = speeds
+        self._before = measured
         self.probes = 1
         self.trials.append(Trial(at=at, kind="default", sizes=self._named(self._default), measured=speeds))
 
@@ -234,45 +235,60 @@ class Episode:
             family=member.family,
             default=member.default,
             sizes=member.sizes,
-            noise=member.noise,
+            noise=self._noise[member.job],
             step_seconds=self.window.step_seconds(member.job) * math.exp(SLOWDOWN * partners),
-            # Where sharing itself already took more than the floor, tuning must not take anything on top.
-            floor=min((member.floor or 0.0) * (solo or 0.0) / speed, 1.0),
+            # The margin is for errors of measurement. Where sharing itself already took more than the floor, tuning
+            # must not take anything on top.
+            floor=min((member.floor or 0.0) * (solo or 0.0) / speed * (1 + self._settings.margin), 1.0),
         )
 
-    def _compare(self, at: Seconds, after: dict[str, float]) -> None:
+    def _compare(self, at: Seconds, after: _Measured) -> None:
         """The trial stands between two windows at the default: its speeds are ratios to their geometric mean."""
         assert self._tuner is not None
         assert self._trial is not None
         assert self._tried is not None
-        before, self._before = self._before, after
-        drifts = {job: math.log(after[job] / before[job]) for job in after}
-        if max(abs(drift) for drift in drifts.values()) > self._settings.drift:
+        before, tried = self._before, self._tried
+        self._before = after
+        drifts = {job: math.log(after.speeds[job] / before.speeds[job]) for job in after.speeds}
+        middle = {job: math.sqrt(before.speeds[job] * after.speeds[job]) for job in after.speeds}
+        ratios = [tried.speeds[member.job] / middle[member.job] for member in self.members]
+        trial = Trial(
+            at=at,
+            kind="probe",
+            sizes=self._named(self._trial),
+            predicted=self._goodputs(self._trial, self._tuner.speeds(self._trial), middle),
+            measured=self._goodputs(self._trial, ratios, middle),
+        )
+        largest = max(drifts.values(), key=abs)
+        if abs(largest) > self._settings.drift:
+            note = f"the machine's speed changed by {math.expm1(largest):+.0%} meanwhile"
+            self.trials.append(replace(trial, rejected=True, note=note))
             self._tried = None
             self._repeat(at)
             return
-        middle = {job: math.sqrt(before[job] * after[job]) for job in after}
-        ratios = [self._tried[member.job] / middle[member.job] for member in self.members]
-        deviations = [math.hypot(self._settings.noise, drifts[member.job] / 2) for member in self.members]
-        predicted = self._goodputs(self._trial, self._tuner.speeds(self._trial), middle)
-        self._tuner.observe(self._trial, ratios, deviations)
+        variances = [
+            # of log tried - (log before + log after) / 2
+            tried.variances[job] + (before.variances[job] + after.variances[job]) / 4 + (drift / 2) ** 2
+            for job, drift in ((member.job, drifts[member.job]) for member in self.members)
+        ]
+        self._tuner.observe(self._trial, ratios, [math.sqrt(variance) for variance in variances])
         self.probes += 1
-        measured = self._goodputs(self._trial, ratios, middle)
-        sizes = self._named(self._trial)
-        self.trials.append(Trial(at=at, kind="probe", sizes=sizes, predicted=predicted, measured=measured))
+        self.trials.append(trial)
         self._trial = self._tried = None
 
-    def _pick(self, tuner: Tuner) -> Point | None:
-        """What to try next; the last probe is a second look at the winner, since the best of several looks too good."""
+    def _pick(self, tuner: Tuner, at: Seconds) -> Point | None:
+        """What to try next; the last probe is a second look at the winner, as the best of several looks too good."""
+        tuner.value([self._noise[member.job] for member in self.members])
         left = self._settings.probes - self.probes
         if left <= 0:
             return None
-        suggestion = tuner.suggest() if left > 1 else None
+        hurried = at + 2 * (at - self._began) / self.probes > self._until
+        suggestion = tuner.suggest() if left > 1 and not hurried else None
         if suggestion is not None:
             return suggestion
         leader = tuner.choose(self._settings.margin)
-        if leader == tuner.default:
-            return tuner.suggest()
+        if leader == tuner.default or tuner.choose(SURE) == leader:
+            return None if hurried else tuner.suggest()
         return leader if tuner.times_measured(leader) == 1 else None
 
     def _repeat(self, at: Seconds) -> None:
@@ -281,20 +297,22 @@ class Episode:
             self._end(at, "disturbed too often")
 
     def _end(self, at: Seconds, note: str = "") -> None:
+        self.cut_short = bool(note)
         tuner = self._tuner
         if tuner is None:
             self.choice = Trial(at=at, kind="choice", sizes=self._named(self._default), note=note)
             return
+        tuner.value([self._noise[member.job] for member in self.members])
         point = tuner.choose(self._settings.margin)
-        measured = self._goodputs(point, tuner.measured_speeds(point), self._before)
-        predicted = self._goodputs(point, tuner.speeds(point), self._before)
+        measured = self._goodputs(point, tuner.measured_speeds(point), self._before.speeds)
+        predicted = self._goodputs(point, tuner.speeds(point), self._before.speeds)
         note = note or ("better than the default" if point != tuner.default else "nothing better than the default")
         sizes = self._named(point)
         self.choice = Trial(at=at, kind="choice", sizes=sizes, predicted=predicted, measured=measured, note=note)
 
     def _goodputs(self, point: Point, ratios: Sequence[float], base: Mapping[str, float]) -> dict[str, float]:
         return {
-            member.job: goodput(ratio * base[member.job], size, member.default, member.noise)
+            member.job: goodput(ratio * base[member.job], size, member.default, self._noise[member.job])
             for member, size, ratio in zip(self.members, point, ratios, strict=True)
         }
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cotenant.core.cluster import ROW, Cluster, Node, Versions
 from cotenant.core.filters import CHECKS, Check, eligible_gpus, gpu_compute, plain_text
+from cotenant.core.gates import PLACE, Gate, Verdict
 from cotenant.core.ladder import Ladder, Score
 from cotenant.core.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
@@ -43,6 +44,8 @@ class Policy:
     gpus: tuple[Order, ...]
     """chooses the GPUs within a node"""
     checks: tuple[Check, ...] = CHECKS
+    gate: Gate | None = None
+    """asked about the best slot: perhaps it is better to wait"""
     random: bool = False
     """nodes and GPUs that fit are drawn by lot"""
     known: Knowledge = field(default_factory=Knowledge)
@@ -64,6 +67,8 @@ class Ranking:
     """the best slot of each node that has one, best first"""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
     """for every other node, what refused"""
+    verdict: Verdict = PLACE
+    """of the policy's gate on the best of them"""
 
 
 def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | None:
@@ -95,13 +100,14 @@ class Ranker:
         self._remember = remember
         self._needs_compute = gpu_compute in policy.checks
         self._shapes: dict[Demand, _Shape] = {}
+        self._believed = policy.known.belief.version
         self._roomiest: Ranker | None = None
 
     def roomiest(self) -> "Ranker":
         """A ranker with the same checks that takes the slots with the most room."""
         if self._roomiest is None:
             orders = (spread, node_spread)
-            self._roomiest = Ranker(replace(self.policy, nodes=orders, gpus=orders, random=False), 32)
+            self._roomiest = Ranker(replace(self.policy, nodes=orders, gpus=orders, gate=None, random=False), 32)
         return self._roomiest
 
     def best(self, demand: Demand, cluster: Cluster, draw: Draw | None = None) -> Fit | None:
@@ -202,6 +208,9 @@ class Ranker:
         return shape.labels
 
     def _shape(self, demand: Demand, cluster: Cluster) -> "_Shape":
+        if self._believed != self.policy.known.belief.version:  # every score may be another now
+            self._believed = self.policy.known.belief.version
+            self._shapes.clear()
         shape = self._shapes.pop(demand, None)
         if shape is None:
             shape = _Shape(cluster)

@@ -31,11 +31,18 @@ class Tuner:
         self._place = {point: index for index, point in enumerate(self.points)}
         chance = np.random.default_rng(seed)
         self._belief = prior(self.tenants, self.points, against_default=against_default, chance=chance)
-        self._worth = np.array(  # efficiency of tenant i at point x
-            [[efficiency(p[i], t.default, t.noise) for p in self.points] for i, t in enumerate(self.tenants)]
-        )
+        self.value([tenant.noise for tenant in self.tenants])
         self._floors = np.array([tenant.floor for tenant in self.tenants])
         self._measured: dict[int, list[Floats]] = {0: [np.zeros(len(self.tenants))]} if against_default else {}
+
+    def value(self, noise: Sequence[float | None]) -> None:
+        """What samples are worth at each point, by each tenant's gradient noise scale, which changes as it trains."""
+        self._worth = np.array(
+            [
+                [efficiency(point[i], tenant.default, noise[i]) for point in self.points]
+                for i, tenant in enumerate(self.tenants)
+            ]
+        )
 
     @property
     def default(self) -> Point:

@@ -3,39 +3,35 @@
 """Several policies on several seeds, side by side in processes: one plan in, one `Results` out."""
 
 import gzip
-import multiprocessing
-import os
-import signal
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
 from random import Random
-from threading import Thread
 
 import msgspec
 
 from cotenant.core.cluster import Cluster
+from cotenant.core.company import Predicted
 from cotenant.core.deciding import Decision
 from cotenant.core.mix import Mix, mix_of
 from cotenant.core.model import Job, Machine
 from cotenant.core.policies import PREEMPTIVE, QUEUES, build_policy
 from cotenant.core.ranking import Policy
-from cotenant.core.units import Seconds
-from cotenant.errors import CotenantError, InputError
+from cotenant.core.units import MilliGpu, Seconds
+from cotenant.errors import InputError
 from cotenant.sim import fill
 from cotenant.sim.arrivals import Arrival, Trace
 from cotenant.sim.clusters import open_cluster
+from cotenant.sim.pool import side_by_side
 from cotenant.sim.results import Results, RunResult
 from cotenant.sim.timed import TimedRun, Timing
-from cotenant.sim.traces.registry import open_trace
+from cotenant.sim.traces.registry import data_folder, open_trace
+from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.wire.decision import RecordedDecision, record
+from cotenant.wire.text import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +54,12 @@ class Plan:
     estimates: str = "none"
     """timed: what the queue believes of durations: what the trace says (none), oracle, or noisy:SIGMA"""
     timing: Timing = field(default_factory=Timing)
+    world: str = "none"
+    """timed: what neighbours do to each other: nothing (none), or what Gavel measured (gavel)"""
+    oracle: bool = False
+    """policies know the world, which is to see what knowing it would be worth"""
+    tenants: int = 2
+    """with a world: the most on one card"""
     data: Path | None = None
     record: frozenset[str] = frozenset()
     """ids of jobs whose decision is recorded"""
@@ -84,6 +86,10 @@ def check(plan: Plan) -> None:
         raise InputError("--restart must be shorter than --round: jobs set aside in every round would never get on")
     _estimator(plan, 0)
     machines = _machines(plan)
+    if plan.world != "none":
+        _check_world(plan, machines)
+    elif plan.oracle:
+        raise InputError("--oracle is about a world; expected --world gavel with it")
     if not any(machine.gpus for machine in machines):
         raise InputError(f"cluster {plan.nodes} has no GPUs; expected at least one")
     first = next(_arrivals(plan, _trace(plan)), None)
@@ -106,27 +112,9 @@ def check(plan: Plan) -> None:
 
 def run_all(plan: Plan, processes: int, finished: Callable[[Run], None]) -> None:
     """Runs every policy on every seed; `finished` is told of each as it ends, in no particular order."""
-    tasks = [(plan, policy, seed) for seed in plan.seeds for policy in plan.policies]
-    if processes == 1 or len(tasks) == 1:
-        for task in tasks:
-            finished(run_one(*task))
-        return
-    pool = ProcessPoolExecutor(min(processes, len(tasks)), initializer=_begin_worker)
-    try:
-        with _interrupts_held():  # workers inherit this, so that none is interrupted before it can say otherwise
-            # Not `concurrent.futures.wait`: interrupted while it holds the futures' locks, it never lets go of them.
-            done: SimpleQueue[Future[Run]] = SimpleQueue()
-            for task in tasks:
-                pool.submit(run_one, *task).add_done_callback(done.put)
-        for _ in tasks:
-            finished(done.get().result())
-    except BrokenProcessPool:
-        _stop(pool)
-        raise CotenantError("a worker process was killed, perhaps for want of memory; try fewer --processes") from None
-    except BaseException:
-        _stop(pool)
-        raise
-    pool.shutdown()
+    side_by_side(
+        [partial(run_one, plan, policy, seed) for seed in plan.seeds for policy in plan.policies], processes, finished
+    )
 
 
 def results_of(plan: Plan, command: str, runs: list[RunResult]) -> Results:
@@ -136,7 +124,7 @@ def results_of(plan: Plan, command: str, runs: list[RunResult]) -> Results:
     return Results(
         command=command,
         mode=plan.mode,
-        trace=_trace(plan).name.encode(errors="replace").decode(),
+        trace=printable(_trace(plan).name),
         nodes=len(machines),
         gpus=sum(len(machine.gpus) for machine in machines),
         runs=sorted(runs, key=lambda run: (place[run.policy], run.seed)),
@@ -152,7 +140,11 @@ def run_one(plan: Plan, policy: str, seed: int) -> Run:
     if plan.mode == "timed":
         ranks = list(range(len(machines)))
         Random(seed).shuffle(ranks)
-        timed = TimedRun(fill.ranked(machines, ranks), policy, _mix(plan), seed, plan.timing, watches)
+        world = _world(plan)
+        belief = None if world is None else Oracle(world) if plan.oracle else Predicted(world.signatures_of_all())
+        timed = TimedRun(
+            fill.ranked(machines, ranks), policy, _mix(plan), seed, plan.timing, watches, world=world, belief=belief
+        )
         timed.run(_with_estimates(plan, seed, _arrivals(plan, _trace(plan))))
         return Run(timed.result(policy, seed), tuple(recorder.decisions))
     jobs = _jobs(plan)
@@ -174,41 +166,41 @@ class _Recorder:
     def watch(self, job: Job, cluster: Cluster, policy: Policy, decision: Decision | None) -> None:
         if job.id in self._wanted:
             slots = tuple(placement.slot for placement in decision.placements) if decision is not None else ()
-            self.decisions.append(record(policy, job, cluster, job.submitted, slots))
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin_worker() -> None:
-    """An interrupt is the parent's to handle; should the parent be killed, its workers end too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _stop(pool: ProcessPoolExecutor) -> None:
-    workers = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.terminate()
+            crowding = decision.crowding if decision is not None else 0.0
+            self.decisions.append(record(policy, job, cluster, job.submitted, slots, crowding))
 
 
 @lru_cache(maxsize=1)
 def _machines(plan: Plan) -> tuple[Machine, ...]:
-    return open_cluster(plan.nodes, data=plan.data)
+    machines = open_cluster(plan.nodes, data=plan.data)
+    if plan.world == "none":
+        return machines
+    return tuple(
+        replace(machine, gpus=tuple(replace(gpu, slots=min(gpu.slots, plan.tenants)) for gpu in machine.gpus))
+        for machine in machines
+    )
+
+
+@lru_cache(maxsize=1)
+def _world(plan: Plan) -> Colocation | None:
+    if plan.world == "none":
+        return None
+    return read_colocation(data_folder(f"--world {plan.world}", plan.data) / FILE)
+
+
+def _check_world(plan: Plan, machines: tuple[Machine, ...]) -> None:
+    if plan.world != "gavel":
+        raise InputError(f"unknown world {plan.world!r:.60}; there are: none, gavel")
+    if plan.mode != "timed":
+        raise InputError("--world is about how fast jobs run; expected --mode timed with it")
+    world = _world(plan)
+    cards = world.cards if world is not None else []
+    strangers = {gpu.type for machine in machines for gpu in machine.gpus} - set(cards)
+    if strangers:
+        raise InputError(
+            f"--world {plan.world} was measured on {', '.join(cards)}, not on {min(strangers)!r:.60}; "
+            "expected such cards, for example --nodes 3x8:v100"
+        )
 
 
 @lru_cache(maxsize=1)
@@ -232,12 +224,19 @@ def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
     arrivals: Iterator[Arrival] = islice(trace.read(), plan.limit)
     if not trace.in_order:
         arrivals = iter(sorted(arrivals, key=lambda arrival: (arrival.job.submitted, arrival.job.id)))
+    if plan.world != "none":
+        arrivals = map(_ready_to_share, arrivals)
     if plan.compress == 1.0:
         return arrivals
     return (
         Arrival(replace(one.job, submitted=Seconds(one.job.submitted / plan.compress)), one.duration)
         for one in arrivals
     )
+
+
+def _ready_to_share(one: Arrival) -> Arrival:
+    """A job that claims no share of its cards: who may sit beside it is the policy's to say."""
+    return Arrival(replace(one.job, demand=replace(one.job.demand, compute=MilliGpu(0))), one.duration)
 
 
 def _with_estimates(plan: Plan, seed: int, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:

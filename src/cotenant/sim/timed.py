@@ -16,7 +16,8 @@ from random import Random
 import numpy as np
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Decision, Queue, decide, place_together, turn_of
+from cotenant.core.company import Belief, Predicted
+from cotenant.core.deciding import Decision, Queue, decide, place_together, second_look, turn_of
 from cotenant.core.learning import Learner
 from cotenant.core.mix import Knowledge, Mix, inventory_of
 from cotenant.core.model import Demand, Job, Machine, Placement
@@ -26,9 +27,11 @@ from cotenant.core.ranking import Ranker
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
+from cotenant.sim.contention import Contention
 from cotenant.sim.fill import ONLINE, Watch
 from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles
 from cotenant.sim.results import HeatMap, RunResult
+from cotenant.sim.worlds import World
 
 ALLOCATED, QUEUED, FRAGMENTED = range(3)
 CHANNELS = 3
@@ -43,6 +46,10 @@ class Timing:
     """how often running jobs may be set aside, for queue orders that do so"""
     restart: Seconds = Seconds(30.0)
     """work lost when a job is set aside"""
+    look: Seconds = Seconds(120.0)
+    """how long new neighbours run side by side until their speeds are known, and a trial ends"""
+    noise: float = 0.0
+    """standard deviation of the logarithm of measured speeds"""
     fragmentation: bool = True
     """measure fragmentation after every event; a little costly on very large runs"""
     heat: bool = True
@@ -57,6 +64,20 @@ class _Running:
     arrival: Arrival
     started: float
     ends: float
+    crowding: float
+    """when it started"""
+    new: bool = True
+    """nobody has looked yet how it does"""
+    rate: float = 1.0
+    """of the speed at which its duration was taken"""
+    done: float = 0.0
+    """of its work, up to `since`"""
+    since: float = 0.0
+
+    def book(self, now: float) -> None:
+        """Adds what was done since it was last booked."""
+        self.done += (now - self.since) * self.rate
+        self.since = now
 
 
 @dataclass(slots=True)
@@ -77,6 +98,10 @@ class _Tally:
     completions: list[float] = field(default_factory=list)
     unplaceable: int = 0
     preemptions: int = 0
+    shared: int = 0
+    """starts on a card that somebody was on"""
+    trials: int = 0
+    reverted: int = 0
 
 
 class TimedRun:
@@ -90,18 +115,23 @@ class TimedRun:
         seed: int,
         timing: Timing,
         watches: Sequence[Watch] = (),
+        world: World | None = None,
+        belief: Belief | None = None,
     ) -> None:
         machines = list(machines)
+        belief = Predicted() if belief is None else belief
         self._watches = watches
         self._timing = timing
         self._empty = self._cluster = Cluster.of(machines)
         inventory = inventory_of(machines)
         spec = policy.removesuffix(ONLINE)
-        self._learner = Learner(spec, inventory, timing.queue) if policy.endswith(ONLINE) else None
-        known = Knowledge(mix, inventory)
+        self._learner = Learner(spec, inventory, timing.queue, (), belief) if policy.endswith(ONLINE) else None
+        known = Knowledge(mix, inventory, belief)
         self._ranker = self._learner.ranker if self._learner else Ranker(build_policy(spec, known, timing.queue))
         self._queue = Queue(self._ranker.policy)
-        self._draw = Random(seed).randrange
+        random = Random(seed)
+        self._draw = random.randrange
+        self._contention = None if world is None else Contention(world, belief, timing.look, timing.noise, random)
         self._meter = FragmentationMeter(mix, self._cluster) if timing.fragmentation else None
         self._rows = GpuRows(self._cluster)
         self._capacity = float(self._rows.capacity.sum())
@@ -118,17 +148,22 @@ class TimedRun:
         start = self._now = float(upcoming.job.submitted) if upcoming is not None else 0.0
         self._averages = TimeAverages(len(self._levels), start)
         self._start, self._next_round = start, math.inf
-        while upcoming is not None or self._finishes:
+        while upcoming is not None or self._running:
             arrives = float(upcoming.job.submitted) if upcoming is not None else math.inf
-            now = min(arrives, self._finishes[0][0] if self._finishes else math.inf, self._next_round)
+            now = min(arrives, self._next_finish(), self._next_round)
+            if self._contention is not None:
+                now = min(now, self._contention.next_look)
             self._advance(now)
             freed = self._finish_due(now)
+            if self._contention is not None:
+                while (jobs := self._contention.looked_at(self._cluster, now)) is not None:
+                    freed |= self._look_again(jobs, now)
             came: list[Job] = []
             while upcoming is not None and upcoming.job.submitted <= now:
                 came += self._admit(upcoming, now)
                 upcoming = next(arrivals, None)
-            # What waits did not fit before and nothing left: only newcomers can be placed.
-            self._place(self._queue if freed else came, now)
+            # What waits did not fit before and nothing left: only newcomers can be placed, unless a gate opens.
+            self._place(self._queue if freed or self._ranker.policy.gate is not None else came, now)
             if now >= self._next_round:
                 self._set_aside(now)
             if self._timing.queue in PREEMPTIVE:
@@ -148,6 +183,12 @@ class TimedRun:
             "utilisation": float(mean[ALLOCATED]),
             "preemptions": float(tally.preemptions),
         }
+        if self._contention is not None:
+            summary |= {
+                "shared": float(tally.shared),
+                "trials": float(tally.trials),
+                "reverted": float(tally.reverted),
+            }
         if jobs:
             summary |= {
                 "mean_wait": float(np.mean(tally.waits)),
@@ -208,12 +249,18 @@ class TimedRun:
         for placement in decision.placements:
             by_job.setdefault(placement.job.id, []).append(placement)
         if self._watches:
-            self._tell(by_job)
+            self._tell(by_job, decision.crowding)
         self._cluster = decision.cluster
         if self._watches and not isinstance(waiting, Queue):
             self._tell_refused([job for job in waiting if job.id not in by_job])
         for placements in by_job.values():
-            self._start_job(tuple(placements), now)
+            self._start_job(tuple(placements), now, decision.crowding)
+        if self._contention is not None:
+            for placements in by_job.values():
+                self._neighbours_changed(self._contention, placements, now)
+                met = self._contention.tenants(self._cluster, placements)
+                self._contention.will_look(met, now)
+                self._tally.shared += any(len(jobs) > 1 for jobs in met.values())
 
     def _tell_refused(self, jobs: Sequence[Job]) -> None:
         """Newcomers that fit nowhere now, with the cluster as it is."""
@@ -221,7 +268,7 @@ class TimedRun:
             for watch in self._watches:
                 watch(job, self._cluster, self._ranker.policy, None)
 
-    def _tell(self, by_job: dict[str, list[Placement]]) -> None:
+    def _tell(self, by_job: dict[str, list[Placement]], crowding: float) -> None:
         """Each decision of the pass, with the cluster as the one before it left it."""
         cluster = self._cluster
         for placements in by_job.values():
@@ -229,39 +276,84 @@ class TimedRun:
             for placement in placements:
                 after = after.place(placement)
             for watch in self._watches:
-                watch(placements[0].job, cluster, self._ranker.policy, Decision(tuple(placements), after))
+                watch(placements[0].job, cluster, self._ranker.policy, Decision(tuple(placements), after, crowding))
             cluster = after
 
-    def _start_job(self, placements: tuple[Placement, ...], now: float) -> None:
+    def _start_job(self, placements: tuple[Placement, ...], now: float, crowding: float) -> None:
         job = placements[0].job
         progress = self._progress[job.id]
         progress.waited += now - progress.waiting_since
         self._queue.remove(job)
         ends = now + progress.left
-        self._running[job.id] = _Running(job, placements, progress.arrival, now, ends)
-        self._sequence += 1
-        heappush(self._finishes, (ends, self._sequence, job.id))
+        running = _Running(job, placements, progress.arrival, now, ends, crowding, since=now)
+        self._running[job.id] = running
         self._count(placements, +1)
+        self._tally.trials += any(placement.trial for placement in placements)
+        if self._contention is None:  # else its speed is not known before all that start now are in their places
+            self._push_finish(running)
+
+    def _push_finish(self, running: _Running) -> None:
+        self._sequence += 1
+        heappush(self._finishes, (running.ends, self._sequence, running.job.id))
+
+    def _next_finish(self) -> float:
+        """When the next job ends, after those were dropped that were set aside or changed their speed since."""
+        finishes = self._finishes
+        while finishes:
+            ends, _, job_id = finishes[0]
+            running = self._running.get(job_id)
+            if running is not None and running.ends == ends:
+                return ends
+            heappop(finishes)
+        return math.inf
 
     def _finish_due(self, now: float) -> bool:
         freed = False
-        while self._finishes and self._finishes[0][0] <= now:
-            ends, _, job_id = heappop(self._finishes)
-            running = self._running.get(job_id)
-            if running is None or running.ends != ends:
-                continue  # it was set aside since
-            del self._running[job_id]
+        while self._next_finish() <= now:
+            _, _, job_id = heappop(self._finishes)
+            running = self._running.pop(job_id)
             progress = self._progress.pop(job_id)
-            self._vacate(running)
+            self._vacate(running, now)
             self._tally.waits.append(progress.waited)
             self._tally.completions.append(now - float(running.job.submitted))
             freed = True
         return freed
 
-    def _vacate(self, running: _Running) -> None:
+    def _vacate(self, running: _Running, now: float) -> None:
         for placement in running.placements:
             self._cluster = self._cluster.finish(placement)
         self._count(running.placements, -1)
+        if self._contention is not None:
+            self._neighbours_changed(self._contention, running.placements, now)
+
+    def _neighbours_changed(self, contention: Contention, placements: Sequence[Placement], now: float) -> None:
+        """Everyone on these cards runs at another speed from now on."""
+        for jobs in contention.tenants(self._cluster, placements).values():
+            for job_id in jobs:
+                running = self._running[job_id]
+                running.book(now)
+                running.rate = contention.rate(self._cluster, running.placements)
+                running.ends = now + max(0.0, self._progress[job_id].left - running.done) / running.rate
+                self._push_finish(running)
+
+    def _look_again(self, jobs: Iterable[str], now: float) -> bool:
+        """Sends away the newcomers among these that should not have come, as is known by now."""
+        ended = False
+        for job_id in jobs:
+            running = self._running[job_id]
+            if not running.new:
+                continue
+            running.new = False
+            verdicts = [
+                second_look(self._ranker.policy, placement, self._cluster, running.crowding)
+                for placement in running.placements
+            ]
+            if any(verdict.reason is not None for verdict in verdicts):
+                del self._running[job_id]
+                self._requeue(running, self._attained(running, now), now)
+                self._tally.reverted += 1
+                ended = True
+        return ended
 
     def _count(self, placements: tuple[Placement, ...], sign: int) -> None:
         """Books allocated compute and fragmentation after these placements came or went."""
@@ -291,17 +383,18 @@ class TimedRun:
         for victims in make_way(self._ranker, self._queue, holders, self._cluster, turn):
             for victim in victims:
                 self._requeue(self._running.pop(victim.id), running[victim.id], now)
+                self._tally.preemptions += 1
         self._place(self._queue, now)
 
     def _attained(self, running: _Running, now: float) -> Job:
+        running.book(now)
         gpus = running.job.demand.gpus * running.job.replicas
-        return replace(running.job, attained=Seconds(running.job.attained + (now - running.started) * gpus))
+        return replace(running.job, attained=Seconds(running.job.attained + running.done * gpus))
 
     def _requeue(self, running: _Running, job: Job, now: float) -> None:
         progress = self._progress[job.id]
-        done = max(0.0, now - running.started - self._timing.restart)
-        progress.left -= done
+        running.book(now)
+        progress.left -= max(0.0, running.done - self._timing.restart)
         progress.waiting_since = now
-        self._vacate(running)
+        self._vacate(running, now)
         self._queue.add(job, Seconds(now))
-        self._tally.preemptions += 1

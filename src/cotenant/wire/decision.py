@@ -11,10 +11,14 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
+from cotenant.core.company import ALONE, Company
+from cotenant.core.filters import CHECKS
+from cotenant.core.interference import Speed
 from cotenant.core.mix import Knowledge, Spec, inventory_of
 from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
 from cotenant.core.policies import QUEUES, build_policy, queue_name
 from cotenant.core.ranking import Policy
+from cotenant.core.sharing import company, residents
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import InputError
 
@@ -33,6 +37,9 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "now": (0, 1e12),
     "estimate": (0, 1e12),
     "attained": (0, 1e18),
+    "least_speed": (0, 100),
+    "speeds": (0, 10),
+    "speed": (0, 10),
 }
 """least and most of the numbers in a field of that name"""
 OTHER_NUMBERS = (0, 1e9)
@@ -61,6 +68,26 @@ class RecordedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCompany:
+    """What was believed of some workloads on one card."""
+
+    card: str
+    workloads: tuple[str | None, ...]
+    speeds: tuple[Speed, ...]
+    apart: bool = False
+    """known not to fit into the card's memory together"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMildness:
+    """What was believed of a workload beside all others."""
+
+    card: str
+    workload: str | None
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDecision:
     """Everything that a policy was given, and the slots it chose (none: the job fitted nowhere)."""
 
@@ -72,19 +99,59 @@ class RecordedDecision:
     queue: str = "fifo"
     now: Seconds = Seconds(0.0)
     mix: tuple[RecordedSpec, ...] = field(default=())
+    crowding: float = 0.0
+    companies: tuple[RecordedCompany, ...] = field(default=())
+    mildness: tuple[RecordedMildness, ...] = field(default=())
 
     def cluster(self) -> Cluster:
         return Cluster.of(Node.of(one.machine, one.tenants) for one in self.nodes)
 
     def build_policy(self) -> Policy:
         mix = {Spec(one.cpu, one.compute, one.gpus, one.types, one.memory): one.seen for one in self.mix}
-        known = Knowledge(mix, inventory_of(one.machine for one in self.nodes))
+        known = Knowledge(mix, inventory_of(one.machine for one in self.nodes), Recalled(self))
         return build_policy(self.policy, known, self.queue)
 
 
-def record(policy: Policy, job: Job, cluster: Cluster, now: Seconds, slots: tuple[Slot, ...]) -> RecordedDecision:
+class Recalled:
+    """The belief behind a recorded decision: all that was asked of it, and nothing else."""
+
+    version = 0
+
+    def __init__(self, decision: RecordedDecision) -> None:
+        self._companies = {Company(one.card, one.workloads): one for one in decision.companies}
+        self._mildness = {(one.card, one.workload): one.speed for one in decision.mildness}
+
+    def speeds(self, company: Company) -> tuple[Speed, ...]:
+        known = self._companies.get(company)
+        return (ALONE,) * len(company.workloads) if known is None else known.speeds
+
+    def mildness(self, card: str, workload: str | None) -> float:
+        return self._mildness.get((card, workload), 1.0)
+
+    def apart(self, company: Company) -> bool:
+        return company in self._companies and self._companies[company].apart
+
+    def observe(self, company: Company, speeds: object) -> bool:
+        return False
+
+
+def record(
+    policy: Policy, job: Job, cluster: Cluster, now: Seconds, slots: tuple[Slot, ...], crowding: float = 0.0
+) -> RecordedDecision:
     """A decision, ready to be written."""
+    believes = policy.checks is not CHECKS
+    companies = _companies(job, cluster) if believes else []
+    belief = policy.known.belief
+    workloads = sorted({(one.card, name) for one in companies for name in one.workloads}, key=str)
     return RecordedDecision(
+        crowding=crowding,
+        companies=tuple(
+            RecordedCompany(card=one.card, workloads=one.workloads, speeds=belief.speeds(one), apart=belief.apart(one))
+            for one in companies
+        ),
+        mildness=tuple(
+            RecordedMildness(card=card, workload=name, speed=belief.mildness(card, name)) for card, name in workloads
+        ),
         version=VERSION,
         policy=policy.name,
         queue=queue_name(policy),
@@ -94,6 +161,18 @@ def record(policy: Policy, job: Job, cluster: Cluster, now: Seconds, slots: tupl
         slots=slots,
         mix=tuple(RecordedSpec(seen=seen, **spec._asdict()) for spec, seen in sorted(policy.known.mix.items())),
     )
+
+
+def _companies(job: Job, cluster: Cluster) -> list[Company]:
+    """The companies that there are, and that the job would make of them."""
+    found: dict[Company, None] = {}
+    for node in cluster:
+        for gpu in range(len(node.compute)):
+            there = [tenant.demand for tenant in residents(node, gpu)]
+            if there:
+                found[company(node, gpu, there)] = None
+                found[company(node, gpu, [*there, job.demand])] = None
+    return sorted(found, key=str)
 
 
 def encode(decision: RecordedDecision) -> bytes:
@@ -137,6 +216,8 @@ def _check(decision: RecordedDecision, where: str) -> None:
     demands = [decision.job.demand, *(tenant.demand for one in decision.nodes for tenant in one.tenants)]
     if any(len(demand.containers) > MOST_CONTAINERS or _gpus_asked(demand) > MOST_GPUS for demand in demands):
         raise InputError(f"{where}: expected at most {MOST_CONTAINERS} containers and {MOST_GPUS} GPUs in a demand")
+    if any(len(one.speeds) != len(one.workloads) for one in decision.companies):
+        raise InputError(f"{where}: a company does not have a speed for each of its workloads")
     if decision.queue not in QUEUES:
         raise InputError(f"{where}: unknown queue order {decision.queue!r}; there are: {', '.join(QUEUES)}")
     try:

@@ -7,6 +7,7 @@ a long tail, and people submit by day.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import cos, pi
 from random import Random
 
@@ -36,13 +37,10 @@ def read() -> Iterator[Arrival]:
     submitted = sorted(_time_of_day(random) for _ in range(JOBS))
     for i, at in enumerate(submitted):
         kind = random.choices(list(_KINDS), list(_KINDS.values()))[0]
-        job = Job(
-            id=f"demo-{i:04}",
-            demand=_demand(random, kind),
-            replicas=2 if kind == "gang" else 1,
-            submitted=Seconds(at),
-            workload=None if kind == "cpu" else random.choice(_WORKLOADS),
-        )
+        demand = _demand(random, kind)
+        if kind != "cpu":
+            demand = replace(demand, workload=random.choice(_WORKLOADS))
+        job = Job(id=f"demo-{i:04}", demand=demand, replicas=2 if kind == "gang" else 1, submitted=Seconds(at))
         lasts = _MEDIAN_S * random.lognormvariate(0, _SPREAD)
         yield Arrival(job, Seconds(round(min(max(lasts, 60), _LONGEST_S), 1)))
 

@@ -102,9 +102,9 @@ def truth(text: str, column: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def whole_gpus(gpus: int, gpus_per_node: int) -> tuple[int, Demand]:
+def whole_gpus(gpus: int, gpus_per_node: int, workload: str | None = None) -> tuple[int, Demand]:
     """A job of whole GPUs as the fewest equal replicas that each fit a node."""
     replicas = -(-gpus // gpus_per_node)
     while gpus % replicas:
         replicas += 1
-    return replicas, Demand(gpus=gpus // replicas)
+    return replicas, Demand(gpus=gpus // replicas, workload=workload)

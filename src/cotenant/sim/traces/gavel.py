@@ -31,13 +31,12 @@ def read(source: Source) -> Iterator[Arrival]:
         if source.part is not None and row["vc"] != source.part:
             return None
         gpus = fields.gpu_count(row, "scale_factor")
-        replicas, demand = fields.whole_gpus(gpus, source.gpus_per_node)
+        replicas, demand = fields.whole_gpus(gpus, source.gpus_per_node, row["job_type"])
         job = Job(
             id=f"{source.name}-{line}",
             demand=demand,
             replicas=replicas,
             submitted=fields.time(row, "arrival_s"),
-            workload=row["job_type"],
         )
         rate = _rate(rates, row["job_type"], gpus)
         steps = fields.number(row["total_steps"], "total_steps", 0, fields.LONGEST * rate)

@@ -14,13 +14,13 @@ from cotenant.sim.traces.source import Format, Source
 
 def read(source: Source) -> Iterator[Arrival]:
     def arrival(_line: int, row: Row) -> Arrival:
-        replicas, demand = fields.whole_gpus(fields.gpu_count(row, "num_gpu"), source.gpus_per_node)
+        model = fields.name(row["model_name"], "model_name")
+        replicas, demand = fields.whole_gpus(fields.gpu_count(row, "num_gpu"), source.gpus_per_node, model)
         job = Job(
             id=f"{source.name}-{fields.name(row['job_id'], 'job_id')}",
             demand=demand,
             replicas=replicas,
             submitted=_seconds(row, "submit_time", fields.LATEST),
-            workload=fields.name(row["model_name"], "model_name"),
         )
         return Arrival(job, _seconds(row, "duration", fields.LONGEST))
 

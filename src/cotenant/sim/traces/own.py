@@ -16,7 +16,7 @@ from cotenant.sim.traces import fields
 from cotenant.sim.traces.rows import Row, arrivals, header, shown
 from cotenant.sim.traces.source import Format, Source
 
-JOB_COLUMNS = ("id", "submitted_s", "duration_s", "estimate_s", "replicas", "workload")
+JOB_COLUMNS = ("id", "submitted_s", "duration_s", "estimate_s", "replicas")
 DEMAND_COLUMNS = (
     "gpus",
     "memory",
@@ -30,6 +30,7 @@ DEMAND_COLUMNS = (
     "priority",
     "cpu",
     "host_memory",
+    "workload",
 )
 COLUMNS = JOB_COLUMNS + DEMAND_COLUMNS
 _HIGHEST_PRIORITY = 1_000_000_000
@@ -53,7 +54,6 @@ def read(source: Source) -> Iterator[Arrival]:
             replicas=replicas,
             submitted=submitted,
             estimate=_seconds(row, "estimate_s", fields.LONGEST),
-            workload=_word(row.get("workload", ""), "workload"),
         )
         return Arrival(job, _seconds(row, "duration_s", fields.LONGEST))
 
@@ -86,6 +86,7 @@ def _demand(
     priority: str,
     cpu: str,
     host_memory: str,
+    workload: str,
 ) -> Demand:
     """Cells as a demand; jobs that ask the same share one, which saves time and memory."""
     count = fields.whole(gpus or "1", "gpus", 0, fields.MOST_GPUS)
@@ -106,6 +107,7 @@ def _demand(
         priority=fields.whole(priority or "0", "priority", -_HIGHEST_PRIORITY, _HIGHEST_PRIORITY),
         cpu=fields.cores(cpu, "cpu") if cpu else MilliCpu(0),
         host_memory=fields.memory(host_memory, "host_memory", fields.MOST_HOST_MEMORY) if host_memory else MiB(0),
+        workload=_word(workload, "workload"),
     )
 
 

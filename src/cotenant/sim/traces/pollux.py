@@ -46,13 +46,12 @@ def read(source: Source) -> Iterator[Arrival]:
     def arrival(_line: int, row: Row) -> Arrival:
         gpus = fields.gpu_count(row, "num_replicas")
         batch = fields.whole(row["batch_size"], "batch_size", 1, _LARGEST_BATCH)
-        replicas, demand = fields.whole_gpus(gpus, source.gpus_per_node)
+        replicas, demand = fields.whole_gpus(gpus, source.gpus_per_node, row["application"])
         job = Job(
             id=fields.name(row["name"], "name"),
             demand=demand,
             replicas=replicas,
             submitted=fields.time(row, "time"),
-            workload=row["application"],
         )
         return Arrival(job, _duration(profiles, row["application"], gpus, batch))
 

@@ -1,0 +1,187 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs count as one type, and how alike any two types are: measurements are kept by type, not by job."""
+
+import math
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cotenant.core.kernel import PROFILE_REACH, Indices, Likeness, Traits, alike
+
+MOST_TYPES = 512
+"""types told apart; one more is taken for the type most like it"""
+STEPS_PER_OCTAVE = 4
+"""two jobs of one program are of one type if their step times agree to about this part of a doubling"""
+REMEMBERED = 8 * MOST_TYPES
+"""spellings of types that are looked up at once"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a job was seen to take while it ran alone; None: not measured."""
+
+    utilisation: float | None = None
+    """of the compute units, from 0 to 1"""
+    bandwidth: float | None = None
+    """of the device memory's, from 0 to 1"""
+    memory_mib: float | None = None
+    pcie_mib_s: float | None = None
+
+
+class Signature(NamedTuple):
+    """What is known of a workload before it has met anyone."""
+
+    family: str | None
+    """the program, whatever its batch size; None: not known"""
+    batch: int | None
+    step_seconds: float | None
+    """of one step, alone on the device"""
+    profile: Profile | None = None
+
+
+class Catalogue:
+    """The types met so far, numbered as they came, and their likeness."""
+
+    def __init__(self) -> None:
+        self.types: list[Signature] = []
+        self._numbers: dict[Signature, int] = {}
+        self._spellings: dict[Signature, int] = {}
+        self._families: dict[str | Signature, int] = {}
+        self._traits = _no_traits(0)
+        self._like = [np.zeros((0, 0)) for _ in range(4)]
+        self._profiled = False
+
+    def number(self, signature: Signature) -> int:
+        """The type of a signature, learned now if it is new."""
+        known = self._spellings.get(signature)
+        if known is None:
+            known = self._number(_typical(signature))
+            if len(self._spellings) >= REMEMBERED:
+                self._spellings.clear()
+            self._spellings[signature] = known
+        return known
+
+    def find(self, signature: Signature) -> int | None:
+        """The type of a signature, if there is one."""
+        return self._numbers.get(_key(_typical(signature)))
+
+    @property
+    def likeness(self) -> Likeness:
+        """Of the types and of those there is room for; positions are numbers."""
+        family, batch, time, profile = self._like
+        return Likeness(family, batch, time, profile if self._profiled else None)
+
+    @property
+    def families(self) -> Indices:
+        """The family of each type; a type without one has a family of its own."""
+        return self._traits.family[: len(self.types)]
+
+    @property
+    def room(self) -> int:
+        """How many types there is room for before tables grow."""
+        return len(self._traits.family)
+
+    def _number(self, typical: Signature) -> int:
+        key = _key(typical)
+        if key in self._numbers:
+            return self._numbers[key]
+        new = self._traits_of(typical)
+        count = len(self.types)
+        family, batch, time, profile = self._traits
+        like = alike(new, Traits(family[:count], batch[:count], time[:count], profile[:count]))
+        if count == MOST_TYPES:
+            # Program first, then size, then time: each counts for more than all after it.
+            return int(np.argmax(4 * like.family + 2 * like.batch + like.time))
+        if count == len(self._traits.family):
+            self._grow(max(32, 2 * count))
+        for trait, value in zip(self._traits, new, strict=True):
+            trait[count] = value[0]
+        for table, row in zip(self._like, like, strict=True):
+            if row is not None:
+                table[count, :count] = table[:count, count] = row[0]
+        own = alike(new, new)
+        self._profiled |= own.profile is not None
+        for table in self._like[:3]:
+            table[count, count] = 1.0  # also where its step time is not known
+        if own.profile is not None:
+            self._like[3][count, count] = own.profile[0, 0]
+        self._families.setdefault(typical.family or typical, len(self._families))
+        self.types.append(typical)
+        self._numbers[key] = count
+        return count
+
+    def _traits_of(self, typical: Signature) -> Traits:
+        family = self._families.get(typical.family or typical, len(self._families))
+        profile = typical.profile or Profile()
+        told = (profile.utilisation, profile.bandwidth, _octaves(profile.memory_mib), _octaves(profile.pcie_mib_s))
+        return Traits(
+            np.array([family]),
+            np.array([_or_nan(_octaves(typical.batch))]),
+            np.array([_or_nan(_octaves(typical.step_seconds))]),
+            np.array([[_or_nan(value) for value in told]]),
+        )
+
+    def _grow(self, room: int) -> None:
+        count = len(self.types)
+        grown = _no_traits(room)
+        for trait, old in zip(grown, self._traits, strict=True):
+            trait[:count] = old
+        tables = [np.zeros((room, room)) for _ in self._like]
+        for table, old in zip(tables, self._like, strict=True):
+            table[:count, :count] = old
+        self._traits, self._like = grown, tables
+
+
+def _no_traits(room: int) -> Traits:
+    unknown = np.full((room, len(PROFILE_REACH)), np.nan)
+    return Traits(np.zeros(room, np.int64), np.full(room, np.nan), np.full(room, np.nan), unknown)
+
+
+def _typical(signature: Signature) -> Signature:
+    """The signature that stands for all of its type: what makes no sense is unknown, what was measured is rounded."""
+    family, batch, seconds, profile = signature
+    octaves = _octaves(seconds)
+    if octaves is not None:
+        octaves = round(octaves * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE
+    return Signature(
+        family or None,
+        batch if _octaves(batch) is not None else None,
+        None if octaves is None else 2.0**octaves,
+        _typical_profile(profile),
+    )
+
+
+def _key(typical: Signature) -> Signature:
+    """What tells types apart: of a known program the numbers of a profile do not, they differ a little each time."""
+    return typical if typical.family is None else typical._replace(profile=typical.profile and Profile())
+
+
+def _typical_profile(profile: Profile | None) -> Profile | None:
+    if profile is None:
+        return None
+    rounded = Profile(
+        utilisation=_tenths(profile.utilisation),
+        bandwidth=_tenths(profile.bandwidth),
+        memory_mib=_power(profile.memory_mib),
+        pcie_mib_s=_power(profile.pcie_mib_s),
+    )
+    return None if all(value is None for value in astuple(rounded)) else rounded
+
+
+def _tenths(share: float | None) -> float | None:
+    return None if share is None or not 0 <= share <= 1.5 else min(round(share, 1), 1.0)
+
+
+def _power(value: float | None) -> float | None:
+    octaves = _octaves(value)
+    return None if octaves is None else 2.0 ** round(octaves)
+
+
+def _octaves(value: float | None) -> float | None:
+    return math.log2(value) if value is not None and 1e-9 < value < 1e15 else None
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How good predictions are: some measured pairs are hidden, and predicted from the others."""
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cotenant.core.interference.catalogue import Signature
+from cotenant.core.interference.factorisation import factorise
+from cotenant.core.interference.fitting import Measured
+from cotenant.core.interference.observations import SLOWEST
+from cotenant.core.interference.predictor import Predictor
+from cotenant.core.kernel import Floats, Pairs, Shares
+
+
+class Pair(NamedTuple):
+    """Two jobs that ran together, and the speed of each, of its speed alone."""
+
+    jobs: tuple[Signature, Signature]
+    speeds: tuple[float, float]
+
+    def directions(self) -> list[Measured]:
+        """Two, or one where both jobs are of one type."""
+        one, other = self.jobs
+        there = Measured(one, other, self.speeds[0])
+        return [there] if one == other else [there, Measured(other, one, self.speeds[1])]
+
+
+class Score(NamedTuple):
+    """How good predictions of unseen directions were."""
+
+    error: float
+    """mean absolute"""
+    covered: float
+    """share within the interval"""
+
+
+def trained(pairs: Sequence[Pair], shares: Shares) -> Predictor:
+    """A predictor that has seen these."""
+    predictor = Predictor(shares)
+    for pair in pairs:
+        predictor.observe(*pair.jobs, *pair.speeds)
+    return predictor
+
+
+def score(predictor: Predictor, unseen: Sequence[Pair]) -> Score:
+    """On both directions of some pairs."""
+    errors, covered = [], []
+    for pair in unseen:
+        for speed, true in zip(predictor.pair(*pair.jobs), pair.speeds, strict=True):
+            errors.append(abs(speed.mean - true))
+            covered.append(speed.low <= true <= speed.high)
+    return Score(statistics.mean(errors), statistics.mean(covered))
+
+
+def split(pairs: Sequence[Pair], observed: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """A share of the pairs that is seen, in a random order, and the others; neither is empty."""
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    cut = min(max(1, round(observed * len(pairs))), len(pairs) - 1)
+    return [pairs[i] for i in order[:cut]], [pairs[i] for i in order[cut:]]
+
+
+def factorisation_error(seen: Sequence[Pair], unseen: Sequence[Pair], rank: int) -> float:
+    """Mean absolute error of plain matrix factorisation, which knows nothing of the jobs."""
+    types = {job: place for place, job in enumerate(dict.fromkeys(job for p in (*seen, *unseen) for job in p.jobs))}
+
+    def table(some: Sequence[Pair]) -> tuple[Pairs, Floats]:
+        rows = [row for pair in some for row in pair.directions()]
+        pairs = Pairs(np.array([types[row.victim] for row in rows]), np.array([types[row.partner] for row in rows]))
+        return pairs, np.array([row.speed for row in rows])
+
+    known, asked = table(seen), table(unseen)
+    predicted = np.clip(factorise(*known, len(types), rank).predict(asked[0]), SLOWEST, 1.0)
+    return float(np.abs(predicted - asked[1]).mean())

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Gaussian process that rows are added to and taken from, each for the price of one matrix times a vector.
+
+It keeps the inverse W of the Cholesky factor of the rows' covariance, so that W K W' = 1. (An explicit inverse of K,
+updated row by row, loses all its digits within forty updates.) Values come in only when predictions are made.
+"""
+
+import numpy as np
+
+from cotenant.core.interference.catalogue import Catalogue
+from cotenant.core.kernel import Floats, Indices, Pairs, Shares, covariance, variance
+
+JITTER = 1e-4
+"""variance of a row that no model and no repetition explains, which also keeps the matrix regular"""
+BLOCK = 64
+"""rows appended at once when many are"""
+FEW = 4
+"""rows that are quicker multiplied with a matrix one by one"""
+STRIP = 32
+"""rows corrected at once when one before them is taken out"""
+
+
+class Posterior:
+    """Rows (victim beside partner) with the noise of each, and what they tell of any other pair."""
+
+    def __init__(self, catalogue: Catalogue, shares: Shares, room: int) -> None:
+        self._catalogue, self._shares = catalogue, shares
+        self._victims, self._partners = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        self._whitening = np.zeros((room, room))
+        self.rows = 0
+
+    @property
+    def pairs(self) -> Pairs:
+        return Pairs(self._victims[: self.rows], self._partners[: self.rows])
+
+    @property
+    def whitening(self) -> Floats:
+        """W: makes values of the rows independent, each of variance one."""
+        return self._whitening[: self.rows, : self.rows]
+
+    def append(self, pairs: Pairs, noise: Floats) -> None:
+        """Adds rows at the end, in blocks."""
+        for start in range(0, len(noise), BLOCK):
+            some = slice(start, start + BLOCK)
+            self._append(Pairs(pairs.victims[some], pairs.partners[some]), noise[some])
+
+    def _append(self, new: Pairs, noise: Floats) -> None:
+        old = self.rows
+        total = old + len(noise)
+        like = self._catalogue.likeness
+        whitened, pulled = self._twice(covariance(like, new, self.pairs, self._shares))
+        own = covariance(like, new, new, self._shares) + np.diag(noise + JITTER) - whitened @ whitened.T
+        factor = np.linalg.inv(np.linalg.cholesky(own))
+        self._whitening[old:total, :old] = -factor @ pulled
+        self._whitening[old:total, old:total] = factor
+        self._victims[old:total], self._partners[old:total] = new
+        self.rows = total
+
+    def _twice(self, shared: Floats) -> tuple[Floats, Floats]:
+        """Rows times W', and that times W."""
+        if len(shared) > FEW:
+            whitened = shared @ self.whitening.T
+            return whitened, whitened @ self.whitening
+        # Vector by vector, and of the triangle a strip at a time, so that it comes from memory but once.
+        whitened, pulled = np.empty_like(shared), np.zeros_like(shared)
+        for start in range(0, self.rows, 2 * BLOCK):
+            end = min(start + 2 * BLOCK, self.rows)
+            strip = self.whitening[start:end, :end]
+            for row in range(len(shared)):
+                whitened[row, start:end] = strip @ shared[row, :end]
+                pulled[row, :end] += whitened[row, start:end] @ strip
+        return whitened, pulled
+
+    def drop(self, row: int) -> None:
+        """Takes out one row; those after it move up."""
+        last = self.rows - 1
+        gone = self.whitening[row].copy()
+        later = self.whitening[row + 1 :]
+        # What the later rows knew through this one is theirs again: L L' of them becomes L L' + l l', and with
+        # w = L^-1 l their part of W becomes M^-1 (W + w gone), M the Cholesky factor of 1 + w w'. Row j of that
+        # needs only the sum of the rows before it, each times its w, so it is carried from block to block.
+        weight = -later[:, row] / gone[row]
+        gone[row] = 0.0
+        grown = 1.0 + np.cumsum(weight**2)
+        before = np.concatenate([[1.0], grown[:-1]])
+        shrink, pull = np.sqrt(before / grown), weight / before
+        carried = np.zeros(self.rows)
+        for start in range(0, len(later), STRIP):
+            part = slice(start, start + STRIP)
+            end = row + 1 + min(start + STRIP, len(later))  # W is a triangle: beyond is nothing
+            strip = np.vstack([later[part, :end], gone[:end], carried[:end]])
+            step = np.eye(len(strip) - 2) - np.tril(np.outer(pull[part], weight[part]), -1)
+            mixed = np.column_stack([step, step @ weight[part], -pull[part]])
+            moved = shrink[part, None] * (mixed @ strip)
+            up = self.whitening[row + start : row + start + len(moved)]
+            up[:, :row], up[:, row : end - 1] = moved[:, :row], moved[:, row + 1 :]
+            carried[:end] += weight[part] @ strip[:-2] + weight[part] @ weight[part] * gone[:end]
+        for kept in (self._victims, self._partners):
+            kept[row:last] = kept[row + 1 : last + 1]
+        self.rows = last
+
+    def explained(self, asked: Pairs) -> Floats:
+        """The part of each asked pair that each whitened row explains; times whitened values it is the mean."""
+        explained: Floats = covariance(self._catalogue.likeness, asked, self.pairs, self._shares) @ self.whitening.T
+        return explained
+
+    def variance(self, asked: Pairs, explained: Floats) -> Floats:
+        """What stays uncertain of each asked pair."""
+        known = np.einsum("ij,ij->i", explained, explained)
+        left: Floats = np.maximum(variance(self._catalogue.likeness, asked, self._shares) - known, 1e-6)
+        return left
+
+    def covariance(self, asked: Pairs) -> Floats:
+        """What stays uncertain of all asked pairs together."""
+        explained = self.explained(asked)
+        left: Floats = covariance(self._catalogue.likeness, asked, asked, self._shares) - explained @ explained.T
+        return left
+
+    def precision(self) -> Floats:
+        """Of each row given all others: the more, the less it is missed."""
+        precision: Floats = np.einsum("ij,ij->j", self.whitening, self.whitening)
+        return precision
+
+    def without_pair(self, mates: Indices, whitened: Floats) -> Floats:
+        """How far off each row is, in standard deviations, if neither it nor its mate (or itself) were known."""
+        paired = mates != np.arange(self.rows)
+        pull = whitened @ self.whitening
+        own = self.precision()
+        mate = np.where(paired, own[mates], 1.0)
+        shared = np.where(paired, np.einsum("ij,ij->j", self.whitening, self.whitening[:, mates]), 0.0)
+        off: Floats = np.abs(mate * pull - shared * pull[mates]) / np.sqrt((own * mate - shared**2) * mate)
+        return off
+
+    def without(self, block: Indices, whitened: Floats) -> Floats:
+        """The same for the rows of a block if only the rows outside it were known."""
+        columns = self.whitening[:, block]
+        uncertain = np.linalg.inv(columns.T @ columns)
+        off: Floats = np.abs(uncertain @ (whitened @ columns)) / np.sqrt(np.diag(uncertain))
+        return off

@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How fast jobs run beside each other on one type of GPU: predicted before they meet, corrected by each measurement.
+
+Nothing is optimised while it runs. A measurement adds a row; what it changes is computed when it is asked for, for all
+pairs that are asked for at once, and kept until the next one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cotenant.core.interference.calibration import Calibration
+from cotenant.core.interference.catalogue import Catalogue, Signature
+from cotenant.core.interference.observations import FASTEST, MOST_COUNTED, MOST_ROWS, SLOWEST, Observations, Row
+from cotenant.core.interference.probing import most_telling
+from cotenant.core.interference.unrelated import Unrelated
+from cotenant.core.kernel import SHARES, Floats, Indices, Pairs, Shares
+from cotenant.errors import InputError
+
+ABSURD = 1.5
+"""a speed above is refused: sharing does not make a job so much faster"""
+LEAST = 0.01
+"""the lowest bound of an interval"""
+
+VERSION = 1
+
+
+class Speed(NamedTuple):
+    """Of its speed alone, with the bounds that hold it nine times of ten."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Speeds(NamedTuple):
+    """One job beside each of many partners: its own speed and the partner's."""
+
+    mean: Floats
+    low: Floats
+    partner_mean: Floats
+    partner_low: Floats
+
+
+ALONE = Speed(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorState:
+    """All that a predictor knows, as plain values."""
+
+    version: int = VERSION
+    shares: Shares = SHARES
+    types: tuple[Signature, ...] = ()
+    """those that something was measured of"""
+    rows: tuple[Row, ...] = ()
+    """victims and partners are positions in `types`"""
+
+
+class Predictor:
+    """What is believed of one type of GPU."""
+
+    def __init__(self, shares: Shares = SHARES) -> None:
+        self._shares = shares
+        self._catalogue = Catalogue()
+        self._seen = Observations(self._catalogue, shares)
+        self._pairs: dict[tuple[int, int], tuple[Speed, Speed]] = {}
+        self._tables = np.zeros((3, 0, 0))
+        self._fresh = np.zeros((0, 0), np.bool_)
+
+    def learn(self, signature: Signature) -> int:
+        """The number of a job's type; a new type is learned."""
+        return self._catalogue.number(signature)
+
+    def observe(self, one: Signature, other: Signature, one_speed: float, other_speed: float) -> bool:
+        """Both speeds of a pair were measured; False: they make no sense and were not taken."""
+        if not (_sensible(one_speed) and _sensible(other_speed)):
+            return False
+        first, second = self.learn(one), self.learn(other)
+        if first == second:
+            self._seen.add({(first, first): _bounded((one_speed + other_speed) / 2)})
+        else:
+            self._seen.add({(first, second): _bounded(one_speed), (second, first): _bounded(other_speed)})
+        return True
+
+    def observe_one(self, victim: Signature, partner: Signature, speed: float) -> bool:
+        """The speed of one job of a pair was measured; False: it makes no sense and was not taken."""
+        if not _sensible(speed):
+            return False
+        self._seen.add({(self.learn(victim), self.learn(partner)): _bounded(speed)})
+        return True
+
+    def pair(self, one: Signature, other: Signature) -> tuple[Speed, Speed]:
+        """What each of two jobs is expected to do beside the other."""
+        self._refresh()
+        first, second = self.learn(one), self.learn(other)
+        known = self._pairs.get((first, second))
+        if known is None:
+            asked = Pairs(np.array([first, second]), np.array([second, first]))
+            mean, low, high = self._look_up(asked).tolist()
+            known = Speed(mean[0], low[0], high[0]), Speed(mean[1], low[1], high[1])
+            self._pairs[first, second] = known
+        return known
+
+    def speeds(self, one: Signature, partners: Indices) -> Speeds:
+        """One job beside each of many types, by their numbers: far quicker than pair by pair."""
+        self._refresh()
+        own = np.full(len(partners), self.learn(one))
+        mean, low, _ = self._look_up(Pairs(np.append(own, partners), np.append(partners, own)))
+        count = len(partners)
+        return Speeds(mean[:count], low[:count], mean[count:], low[count:])
+
+    def beside(self, one: Signature, others: Sequence[Signature]) -> Speed:
+        """One job beside several: each partner takes its part of what the others leave, and errs on its own."""
+        if not others:
+            return ALONE
+        pairs = [self.pair(one, other)[0] for other in others]
+        log_mean = sum(math.log(speed.mean) for speed in pairs)
+        below = math.hypot(*(math.log(speed.mean / speed.low) for speed in pairs))
+        above = math.hypot(*(math.log(speed.high / speed.mean) for speed in pairs))
+        mean, low, high = (max(LEAST, math.exp(log)) for log in (log_mean, log_mean - below, log_mean + above))
+        return Speed(mean, low, min(high, *(speed.high for speed in pairs)))
+
+    def known(self, one: Signature, other: Signature) -> bool:
+        """Whether both directions of this very pair were measured."""
+        first, second = self._catalogue.find(one), self._catalogue.find(other)
+        if first is None or second is None:
+            return False
+        return (first, second) in self._seen and (second, first) in self._seen
+
+    def probes(self, new: Signature, partners: Sequence[Signature], most: int) -> list[Signature]:
+        """The partners whose measurement would tell most of a job beside all of them, the best first."""
+        by_number = {self.learn(partner): partner for partner in partners}
+        chosen = most_telling(self._seen.posterior, self.learn(new), np.array(list(by_number), np.int64), most)
+        return [by_number[number] for number in chosen]
+
+    def state(self) -> PredictorState:
+        """What it knows, to be stored."""
+        rows = self._seen.rows()
+        met = {number: place for place, number in enumerate(sorted({side for row in rows for side in row[:2]}))}
+        return PredictorState(
+            shares=self._shares,
+            types=tuple(self._catalogue.types[number] for number in met),
+            rows=tuple(row._replace(victim=met[row.victim], partner=met[row.partner]) for row in rows),
+        )
+
+    @classmethod
+    def restore(cls, state: PredictorState) -> "Predictor":
+        """A predictor that knows what was stored."""
+        if state.version != VERSION:
+            raise InputError(f"stored predictor: version {state.version}, this program reads version {VERSION}")
+        if not all(0 <= share < math.inf for share in astuple(state.shares)):
+            raise InputError("stored predictor: a share is not a number of at least 0")
+        predictor = cls(state.shares)
+        numbers = [predictor.learn(signature) for signature in state.types]
+        rows: dict[tuple[int, int], Row] = {}
+        for row in state.rows[-MOST_ROWS:]:
+            if not _makes_sense(row, len(numbers)):
+                raise InputError(f"stored predictor: {row} is no measurement of {len(numbers)} types")
+            direction = numbers[row.victim], numbers[row.partner]
+            rows[direction] = Row(*direction, row.root, row.times)
+        predictor._seen.extend(list(rows.values()))
+        return predictor
+
+    def _refresh(self) -> None:
+        """Forgets what was computed before the last measurement."""
+        room = self._catalogue.room
+        if self._seen.moved:
+            self._settled = self._seen.settle()
+            self._calibration = Calibration(self._catalogue, self._seen, self._settled.whitened)
+            self._unrelated = Unrelated(self._catalogue, self._seen)
+            self._pairs.clear()
+            self._fresh[:] = False
+        if room != len(self._fresh):
+            self._tables, self._fresh = np.zeros((3, room, room)), np.zeros((room, room), np.bool_)
+
+    def _look_up(self, asked: Pairs) -> Floats:
+        """Mean, low and high of each pair; what is not in the tables is computed."""
+        self._refresh()  # a job learned just now may have made tables grow
+        old = self._fresh[asked.victims, asked.partners]
+        if not old.all():
+            room = len(self._fresh)
+            codes = np.unique(asked.victims[~old] * room + asked.partners[~old])
+            missing = Pairs(*np.divmod(codes, room))
+            self._tables[:, missing.victims, missing.partners] = self._predict(missing)
+            self._fresh[missing.victims, missing.partners] = True
+        return self._tables[:, asked.victims, asked.partners]
+
+    def _predict(self, asked: Pairs) -> Floats:
+        posterior, settled = self._seen.posterior, self._settled
+        explained = posterior.explained(asked)
+        mean = settled.mean + settled.spread * (explained @ settled.whitened)
+        deviation = settled.spread * np.sqrt(posterior.variance(asked, explained))
+        width = self._calibration.factors(asked) * deviation
+        self._unrelated.correct(asked, mean, width)
+        speeds = np.maximum([mean, mean - width, mean + width], 0.0) ** 2
+        bounded: Floats = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], [[1.0], [1.0], [FASTEST]])
+        return bounded
+
+
+def _sensible(speed: float) -> bool:
+    return 0 < speed <= ABSURD
+
+
+def _bounded(speed: float) -> float:
+    return min(max(speed, SLOWEST), FASTEST)
+
+
+def _makes_sense(row: Row, types: int) -> bool:
+    rounding = 1e-9
+    bounded = SLOWEST - rounding <= row.root**2 <= FASTEST + rounding
+    return 0 <= row.victim < types and 0 <= row.partner < types and bounded and 1 <= row.times <= MOST_COUNTED

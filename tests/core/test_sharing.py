@@ -1,0 +1,265 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who goes beside whom: beliefs, gains, gates; whole decisions are in the scenario tables."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.company import ALONE, Company, Predicted, Tabled, company_of
+from cotenant.core.deciding import Queue, decide, second_look
+from cotenant.core.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
+from cotenant.core.interference import Signature
+from cotenant.core.mix import Knowledge
+from cotenant.core.model import Demand, Placement
+from cotenant.core.policies import build_policy
+from cotenant.core.ranking import Ranker
+from cotenant.core.sharing import by_gain, gain, low, mean
+from cotenant.core.slo import demands_for, latency_at
+from cotenant.core.units import MilliGpu, Seconds
+from tests.core.builders import card, cluster_with, job, machine, machine_of, node, placed
+from tests.properties.strategies import examples
+
+PAIR = Company("gpu", ("bert", "lstm"))
+
+
+def guest(workload: str | None) -> Demand:
+    return Demand(compute=MilliGpu(0), workload=workload)
+
+
+def told(*speeds: float, of: Company = PAIR, learns: bool = False) -> Tabled:
+    return Tabled({of: speeds}, learns=learns)
+
+
+# What a newcomer adds
+
+
+def test_an_idle_card_gains_a_whole_card_of_work() -> None:
+    assert gain(told(0.5, 0.5), mean, guest("bert"), node(machine()), 0) == 1.0
+
+
+def test_the_gain_beside_one_is_what_both_do_less_what_it_did_alone() -> None:
+    assert gain(told(0.75, 0.5), mean, guest("bert"), node(machine(), (guest("lstm"), (0,))), 0) == pytest.approx(0.25)
+
+
+def test_the_gain_beside_two_counts_what_both_lose() -> None:
+    three = company_of("gpu", ["bert", "lstm", "vgg"])
+    belief = Tabled({company_of("gpu", ["lstm", "vgg"]): (0.8, 0.7), three: (0.5, 0.6, 0.6)}, learns=False)
+    here = node(machine(), (guest("lstm"), (0,)), (guest("vgg"), (0,)))
+    assert gain(belief, mean, guest("bert"), here, 0) == pytest.approx(1.7 - 1.5)
+
+
+def test_on_several_cards_the_worst_counts() -> None:
+    here = node(machine(gpus=2), (guest("lstm"), (1,)))
+    assert by_gain(told(0.75, 0.5), mean)(guest("bert"), here, [(0, 1)]) == [pytest.approx(0.25)]
+
+
+def test_two_tenants_of_one_workload_are_told_apart_from_other_pairs() -> None:
+    belief = Tabled({company_of("gpu", ["bert", "bert"]): (0.4, 0.4), PAIR: (0.9, 0.9)}, learns=False)
+    here = node(machine(), (guest("bert"), (0,)))
+    assert gain(belief, mean, guest("bert"), here, 0) == pytest.approx(-0.2)
+
+
+# Gates
+
+
+def test_the_least_gain_falls_with_crowding_and_stays_between_its_ends() -> None:
+    asked = [least_gain(crowding) for crowding in (0.0, 0.1, 1.0, 10.0, 1e9)]
+    assert asked == sorted(asked, reverse=True)
+    assert asked[0] == LEAST_GAIN_QUIET
+    assert asked[-1] == pytest.approx(LEAST_GAIN_CROWDED)
+
+
+@pytest.mark.parametrize(
+    ("score", "trial", "waits"),
+    [
+        ((1.0, 0.0, 0.0), False, False),
+        ((0.0, 0.9, 0.8), False, False),
+        ((0.0, 0.9, 0.2), True, False),
+        ((0.0, 0.3, 0.2), False, True),
+        ((0.0, -0.5, -0.9), False, True),
+    ],
+    ids=["idle", "certain", "not sure", "too little", "a loss"],
+)
+def test_what_the_gate_says(score: tuple[float, ...], trial: bool, waits: bool) -> None:
+    verdict = worth_sharing(score, 0.0)
+    assert (verdict.trial, verdict.reason is not None) == (trial, waits)
+
+
+def test_a_refusal_says_what_was_needed_and_what_there_was() -> None:
+    reason = worth_sharing((0.0, 0.3, 0.2), 0.0).reason
+    assert (reason.check, reason.needed, reason.available) == ("gain", 500, 300) if reason else False
+    assert "500 thousandths" in str(reason)
+
+
+# Beliefs
+
+
+def test_a_measured_pair_is_believed_and_changes_the_version() -> None:
+    belief = Predicted()
+    before = belief.version
+    assert belief.observe(PAIR, [0.5, 0.9])
+    assert belief.version > before
+    assert [speed.mean for speed in belief.speeds(PAIR)] == pytest.approx([0.5, 0.9], abs=0.05)
+
+
+def test_a_pair_that_was_measured_the_same_before_is_no_news() -> None:
+    belief = Predicted()
+    for _ in range(3):
+        belief.observe(PAIR, [0.5, 0.9])
+    version = belief.version
+    assert not belief.observe(PAIR, [0.5, 0.9])
+    assert belief.version == version
+
+
+def test_what_is_learned_on_one_type_of_card_is_not_believed_of_another() -> None:
+    belief = Predicted()
+    fresh = belief.speeds(PAIR._replace(card="other"))
+    belief.observe(PAIR, [0.3, 0.3])
+    assert belief.speeds(PAIR._replace(card="other")) == fresh
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=2, max_size=2))
+@examples(50)
+def test_no_measurement_pushes_a_prediction_out_of_bounds(speeds: list[float]) -> None:
+    belief = Predicted({"bert": Signature("bert", 8, 0.1)})
+    belief.observe(PAIR, speeds)
+    for speed in belief.speeds(PAIR):
+        assert 0 < speed.low <= speed.mean <= speed.high <= 1.5
+
+
+def test_of_three_on_a_card_each_is_slower_than_beside_one() -> None:
+    belief = Predicted()
+    pair = belief.speeds(PAIR)[0]
+    three = belief.speeds(company_of("gpu", ["bert", "lstm", "vgg"]))[0]
+    assert three.mean <= pair.mean
+    assert belief.speeds(Company("gpu", ("bert",))) == (ALONE,)
+
+
+def test_larger_companies_do_not_teach_who_slowed_whom() -> None:
+    assert not Predicted().observe(company_of("gpu", ["a", "b", "c"]), [0.5, 0.5, 0.5])
+
+
+def test_a_table_learns_only_if_it_may() -> None:
+    fixed, learning = told(0.9, 0.9), told(0.9, 0.9, learns=True)
+    assert not fixed.observe(PAIR, (0.4, 0.4))
+    assert learning.observe(PAIR, (0.4, 0.4))
+    assert (fixed.speeds(PAIR)[0].mean, learning.speeds(PAIR)[0].mean) == (0.9, 0.4)
+
+
+# Decisions that learn
+
+
+def test_what_was_remembered_is_forgotten_when_the_belief_changes() -> None:
+    belief = told(0.9, 0.9, learns=True)
+    policy = build_policy("cotenant", Knowledge(belief=belief))
+    cluster = cluster_with([machine()], placed("r", guest("lstm"), "a", 0))
+    ranker = Ranker(policy)
+    assert decide(policy, [job("new", guest("bert"))], cluster, Seconds(0.0), ranker=ranker).placements
+    belief.observe(PAIR, (0.3, 0.3))
+    assert not decide(policy, [job("new", guest("bert"))], cluster, Seconds(0.0), ranker=ranker).placements
+
+
+def test_an_uncertain_pair_is_placed_on_trial_and_sent_back_once_measured() -> None:
+    belief = Predicted()
+    # others did well, so this pair probably does, too; but nobody has seen it
+    for other in ("a", "b", "c", "d", "e", "f"):
+        belief.observe(company_of("gpu", ["lstm", other]), [0.85, 0.85])
+    policy = build_policy("cotenant", Knowledge(belief=belief))
+    cluster = cluster_with([machine()], placed("r", guest("lstm"), "a", 0))
+    waiting = [job(f"new-{i}", guest("bert")) for i in range(3)]
+    decision = decide(policy, waiting, cluster, Seconds(0.0))
+    (placement, *_) = decision.placements
+    assert placement.trial == (low(belief.speeds(PAIR)[0]) + low(belief.speeds(PAIR)[1]) - 1 <= least_gain(3.0))
+    pair = cluster.place(Placement(placement.job, placement.slot))
+    assert second_look(policy, placement, pair, decision.crowding).reason is None
+    belief.observe(PAIR, [0.3, 0.3])
+    belief.observe(PAIR, [0.3, 0.3])
+    assert second_look(policy, placement, pair, decision.crowding).reason is not None
+
+
+def test_jobs_without_a_workload_are_still_placed() -> None:
+    policy = build_policy("cotenant")
+    decision = decide(policy, [job("plain", guest(None))], Cluster.of([machine()]), Seconds(0.0))
+    assert decision.placements[0].slot.gpus == (0,)
+
+
+def test_gpus_with_equal_room_but_other_tenants_are_told_apart() -> None:
+    belief = Tabled({PAIR: (0.9, 0.9), company_of("gpu", ["bert", "vgg"]): (0.3, 0.3)}, learns=False)
+    cluster = cluster_with(
+        [machine_of("a", card(), card())], placed("r0", guest("vgg"), "a", 0), placed("r1", guest("lstm"), "a", 1)
+    )
+    policy = build_policy("cotenant", Knowledge(belief=belief))
+    (placement,) = decide(policy, [job("new", guest("bert"))], cluster, Seconds(0.0)).placements
+    assert placement.slot.gpus == (1,)
+
+
+def test_the_aged_queue_lets_nobody_wait_for_ever() -> None:
+    by = build_policy("cotenant", queue="aged").queue
+    long = job("long", submitted=0.0, estimate=Seconds(100_000.0))
+    short = [job(f"s{i}", submitted=i * 1000.0, estimate=Seconds(10.0)) for i in range(1000)]
+    ahead = [one for one in short if by(one, Seconds(0.0)) < by(long, Seconds(0.0))]
+    assert 0 < len(ahead) < len(short)
+    assert math.isfinite(by(job("unknown"), Seconds(0.0)))
+
+
+# Latency objectives
+
+
+def server(objective: float, alone: float = 0.02, utilisation: float = 0.3) -> tuple[Demand, ...]:
+    return demands_for(guest("serving"), Seconds(objective), Seconds(alone), utilisation)
+
+
+def test_a_share_above_what_it_keeps_busy_does_not_slow_a_server() -> None:
+    assert latency_at(MilliGpu(300), Seconds(0.02), 0.3) == pytest.approx(0.02)
+    assert latency_at(MilliGpu(100), Seconds(0.02), 0.3) == pytest.approx(0.06)
+
+
+def test_the_more_compute_the_less_of_its_speed_must_be_left() -> None:
+    asked = server(0.05)
+    assert [(one.compute, one.least_speed) for one in asked[:3]] == [(200, 60), (300, 40), (400, 40)]
+    assert all(one.workload == "serving" for one in asked)
+
+
+def test_an_objective_below_what_it_does_alone_cannot_be_held() -> None:
+    assert server(0.01) == ()
+
+
+def served_beside(speeds: tuple[float, float]) -> tuple[int, tuple[int, ...]] | None:
+    """What share a server of 50 ms gets on one card beside a trainer, and the GPUs."""
+    first, *others = server(0.05)
+    belief = Tabled({company_of("gpu", ["serving", "training"]): speeds}, learns=False)
+    policy = build_policy("cotenant", Knowledge(belief=belief))
+    cluster = cluster_with([machine()], placed("t", guest("training"), "a", 0))
+    waiting = Queue(policy, [job("s", first, alternatives=tuple(others))])
+    placements = decide(policy, waiting, cluster, Seconds(0.0)).placements
+    if not placements:
+        return None
+    waiting.remove(placements[0].job)
+    assert len(waiting) == 0
+    return placements[0].job.demand.compute, placements[0].slot.gpus
+
+
+def test_a_server_takes_the_smallest_share_that_holds_beside_its_neighbours() -> None:
+    assert served_beside((0.95, 0.95)) == (200, (0,))
+    assert served_beside((0.55, 0.97)) == (300, (0,))
+    assert served_beside((0.35, 0.99)) is None
+
+
+def test_on_an_idle_card_the_smallest_share_will_do() -> None:
+    first, *others = server(0.05)
+    policy = build_policy("cotenant")
+    asking = job("s", first, alternatives=tuple(others))
+    (placement,) = decide(policy, [asking], Cluster.of([machine()]), Seconds(0.0)).placements
+    assert placement.job.demand.compute == 200
+
+
+def test_nobody_comes_who_would_break_a_servers_objective() -> None:
+    first, *_ = server(0.05)
+    belief = Tabled({company_of("gpu", ["serving", "training"]): (0.55, 0.97)}, learns=False)
+    policy = build_policy("cotenant", Knowledge(belief=belief))
+    cluster = cluster_with([machine()], placed("s", first, "a", 0))
+    assert not decide(policy, [job("t", guest("training"))], cluster, Seconds(0.0)).placements

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Timed runs in a world where neighbours slow each other down."""
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.company import Belief, Company, Predicted, Tabled, company_of
+from cotenant.core.model import Demand, Gpu, Job, Machine
+from cotenant.core.units import MilliGpu, Seconds
+from cotenant.errors import InputError
+from cotenant.sim.arrivals import Arrival
+from cotenant.sim.timed import TimedRun, Timing
+from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation, signature
+
+PAIR = Company("v100", ("bert", "lstm"))
+
+
+def world(*speeds: float) -> Colocation:
+    rates = {("v100", name): 2.0 for name in ("bert", "lstm")} | {("k80", name): 0.5 for name in ("bert", "lstm")}
+    return Colocation(rates, {PAIR: (speeds[0], speeds[1])}, frozenset())
+
+
+def arrival(name: str, workload: str, duration: float, at: float = 0.0, estimate: float | None = None) -> Arrival:
+    job = Job(
+        id=name,
+        demand=Demand(compute=MilliGpu(0), workload=workload),
+        submitted=Seconds(at),
+        estimate=None if estimate is None else Seconds(estimate),
+    )
+    return Arrival(job, Seconds(duration))
+
+
+def run(
+    truth: Colocation, policy: str, *arrivals: Arrival, belief: Belief | None = None, card: str = "v100", gpus: int = 1
+) -> dict[str, float]:
+    machine = Machine(name="a", gpus=tuple(Gpu(uuid=f"a-{i}", type=card, slots=2) for i in range(gpus)))
+    timing = Timing(restart=Seconds(0.0), look=Seconds(10.0), fragmentation=False, heat=False)
+    timed = TimedRun([machine], policy, {}, 0, timing, world=truth, belief=belief)
+    return dict(timed.run(iter(arrivals)).result(policy, 0).summary)
+
+
+def test_neighbours_progress_at_their_shared_speeds_until_one_ends() -> None:
+    # bert: 100 s at half speed; lstm: 160 of its 200 s done by then, the rest alone
+    summary = run(world(0.5, 0.8), "share", arrival("b", "bert", 50), arrival("l", "lstm", 200))
+    assert summary["makespan"] == pytest.approx(100 + 200 - 80)
+    assert summary["mean_jct"] == pytest.approx((100 + 220) / 2)
+    assert summary["shared"] == 2
+
+
+def test_alone_nobody_is_slowed() -> None:
+    summary = run(world(0.5, 0.8), "alone", arrival("b", "bert", 50), arrival("l", "lstm", 200))
+    assert summary["makespan"] == pytest.approx(250)
+    assert summary["shared"] == 0
+
+
+def test_a_slower_card_takes_longer() -> None:
+    assert run(world(1, 1), "alone", arrival("b", "bert", 50), card="k80")["makespan"] == pytest.approx(200)
+
+
+def test_a_pair_that_turns_out_badly_is_parted_after_the_look() -> None:
+    belief = Predicted({name: signature(name, 2.0) for name in ("bert", "lstm")})
+    for other in "abcdefgh":
+        belief.observe(company_of("v100", ["lstm", other]), [0.95, 0.95])
+        belief.observe(company_of("v100", ["bert", other]), [0.95, 0.95])
+    summary = run(
+        world(0.3, 0.4), "cotenant", arrival("l", "lstm", 1000), arrival("b", "bert", 100, at=1.0), belief=belief
+    )
+    # ten seconds at 0.3 and 0.4, then it is known: nobody tries again
+    assert summary["shared"] == summary["reverted"] == 1
+    assert summary["makespan"] == pytest.approx(1000 + 6 + 97)
+
+
+def test_a_pair_that_does_well_stays_and_is_learned() -> None:
+    belief = Predicted()
+    before = belief.version
+    summary = run(world(0.95, 0.95), "share", arrival("l", "lstm", 100), arrival("b", "bert", 100), belief=belief)
+    assert summary["reverted"] == 0
+    assert belief.version > before
+    assert belief.speeds(PAIR)[0].mean == pytest.approx(0.95, abs=0.05)
+
+
+def test_pairs_that_ran_out_of_memory_are_never_put_together() -> None:
+    truth = world(0.9, 0.9)
+    belief = Tabled({}, learns=False, apart=frozenset({PAIR}))
+    for policy in ("share", "iadeep", "coscheml", "lucid", "cotenant"):
+        assert run(truth, policy, arrival("b", "bert", 50), arrival("l", "lstm", 50), belief=belief)["shared"] == 0
+
+
+def test_under_the_oracle_nothing_is_on_trial() -> None:
+    truth = world(0.9, 0.9)
+    summary = run(truth, "cotenant", arrival("b", "bert", 50), arrival("l", "lstm", 50), belief=Oracle(truth))
+    assert (summary["shared"], summary["trials"], summary["reverted"]) == (2, 0, 0)
+
+
+def test_gavel_was_measured_on_three_cards(data: Path) -> None:
+    truth = read_colocation(data / FILE)
+    assert truth.cards == ["k80", "p100", "v100"]
+    assert [sum(pair.card == card for pair in truth.pairs) for card in truth.cards] == [306, 340, 330]
+    assert all(len(truth.workloads(card)) == 26 for card in truth.cards)
+    same = company_of("v100", ["A3C", "A3C"])
+    assert truth.speeds(same) == (0.5097, 0.5097)
+    assert truth.alone("v100", "A3C") == 1.0
+    assert truth.alone("k80", "A3C") < 1.0
+    assert truth.signatures("v100")["LM (batch size 10)"].family == "LM"
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("x,v100,a,b,1,1,1,1,nan,0.5,0", "norm1"),
+        ("x,v100,a,b,0,1,1,1,0.5,0.5,0", "solo1_steps_s"),
+        ("x,v100,a,b,1,1,1,1,0.5,0.5", "cells"),
+    ],
+)
+def test_a_broken_table_of_pairs_is_refused_with_its_line(tmp_path: Path, row: str, complaint: str) -> None:
+    columns = "source,gpu,job1,job2,solo1_steps_s,solo2_steps_s,co1_steps_s,co2_steps_s,norm1,norm2,oom"
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"{columns}\n{row}\n")
+    with pytest.raises(InputError, match=f":2: .*{complaint}"):
+        read_colocation(path)
