@@ -36,6 +36,9 @@ def test_what_the_agent_sends_is_what_the_library_reads() -> None:
     wish = messages.action(wire.encode(wire.SetBatch(size=96, lr_scale=1.5)))
     assert isinstance(wish, messages.Wish)
     assert (wish.size, wish.lr_scale) == (96, 1.5)
+    pace = messages.action(wire.encode(wire.ReportEvery(every_s=0.25)))
+    assert isinstance(pace, messages.Pace)
+    assert pace.every_s == 0.25
     assert messages.action(wire.encode(wire.Pause())) == messages.PAUSE
     assert messages.action(wire.encode(wire.Resume())) == messages.RESUME
     assert wire.decode_to_job(wire.encode(wire.Pause())) == wire.Pause()
@@ -78,6 +81,11 @@ NONSENSE = [
     b'{"t":"batch","size":64,"lr_scale":0}',
     b'{"t":"batch","size":64,"lr_scale":"1"}',
     b'{"t":"batch","size":64,"lr_scale":1,"v":2}',
+    b'{"t":"report"}',
+    b'{"t":"report","every_s":0}',
+    b'{"t":"report","every_s":1e9}',
+    b'{"t":"report","every_s":NaN}',
+    b'{"t":"report","every_s":true}',
     b'{"t":["pause"]}',
     b'{"t":"stop"}',
     b'{"t":"pause","pad":"' + b"x" * 5000 + b'"}',

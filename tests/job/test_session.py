@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A session with no agent, a good one and a bad one: training goes on as if it were alone."""
 
+import select
 import subprocess
 import sys
 import threading
@@ -157,6 +158,37 @@ def test_reports_come_about_once_a_second(session: Session, agent: ScriptedAgent
         reports.append(message)
     assert 2 <= len(reports) <= 4
     assert sum(report["n"] for report in reports) == steps - 1
+
+
+def test_an_agent_may_want_them_more_often_until_it_is_gone(
+    session: Session, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    agent.read()
+    take(session, 2)
+    agent.say({"t": "report", "every_s": 0.2})
+
+    def waited() -> float:
+        start = time.monotonic()
+        assert agent.connection is not None
+        while not select.select([agent.connection], [], [], 0)[0]:
+            take(session, 1)
+            time.sleep(0.001)
+        assert agent.read()["t"] == "steps"
+        return time.monotonic() - start
+
+    assert min(waited() for _ in range(4)) < 0.6
+    agent.die()
+    assert session._every == 0.2
+    again = ScriptedAgent(tmp_path / "agent")
+    try:
+
+        def reconnected() -> bool:
+            take(session, 10)
+            return session._every == 1.0
+
+        until(reconnected)
+    finally:
+        again.die()
 
 
 def test_what_is_no_training_is_left_out_of_its_time(session: Session, agent: ScriptedAgent) -> None:

@@ -148,7 +148,7 @@ class FakeNvml:
 
     def nvmlDeviceGetUtilizationRates(self, card: Card) -> Any:
         self._ask(card, "rates")
-        return SimpleNamespace(gpu=73)
+        return SimpleNamespace(gpu=73, memory=21)
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, card: Card) -> list[Any]:
         self._ask(card, "processes_v3")

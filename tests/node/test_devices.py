@@ -3,6 +3,7 @@
 """Simulated GPUs: what they are made of, and what is used of them."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,16 +16,8 @@ import pytest
 from cotenant.core.units import MiB
 from cotenant.errors import DeviceError, InputError
 from cotenant.node.devices import Kind, Running, find_backend
-from cotenant.node.devices.simulated import (
-    LARGEST,
-    Process,
-    SimulatedBackend,
-    deal,
-    fair_memory,
-    job_members,
-    process_table,
-    ranges,
-)
+from cotenant.node.devices.processes import Process, job_members, process_table
+from cotenant.node.devices.simulated import LARGEST, SimulatedBackend, deal, fair_memory, ranges
 
 
 @contextmanager
@@ -36,7 +29,7 @@ def program(code: str) -> Iterator[subprocess.Popen[bytes]]:
         assert process.stdout.readline() == b"ready\n"
         yield process
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
@@ -143,6 +136,13 @@ def test_simulation_can_be_asked_for() -> None:
     backend.close()
 
 
+def test_devices_have_the_memory_they_had_before_unless_told_otherwise() -> None:
+    usual = {2: MiB(777)}
+    assert [gpu.memory for gpu in find_backend(2, usual_memory=usual).machine().gpus] == [777, 777]
+    assert find_backend(2, MiB(512), usual_memory=usual).machine().gpus[0].memory == 512
+    assert find_backend(3, usual_memory=usual).machine().gpus[0].memory == fair_memory(3)
+
+
 def test_without_a_driver_devices_are_simulated_and_one_line_says_why() -> None:
     backend = find_backend()
     if backend.kind is Kind.NVIDIA:
@@ -156,70 +156,60 @@ def test_without_a_driver_devices_are_simulated_and_one_line_says_why() -> None:
 # usage
 
 
-def test_a_job_is_its_leader_its_session_and_their_descendants() -> None:
-    def process(pid: int, parent: int, session: int) -> Process:
-        return Process(pid, parent, session, 0, 0.0, MiB(0))
+def test_a_job_is_all_descendants_of_its_supervisor_but_not_that_itself() -> None:
+    def process(pid: int, parent: int) -> Process:
+        return Process(pid, parent, 0, 0.0, MiB(0))
 
-    table = [
-        process(10, 1, 10),
-        process(11, 10, 10),
-        process(12, 1, 10),  # its parent has ended
-        process(13, 12, 13),  # opened its own session
-        process(20, 1, 20),
-        process(30, 1, 1),
-    ]
-    jobs = [Running(job="a", gpus=(0,), pids=(10,)), Running(job="b", gpus=(0,), pids=(99,))]
+    table = [process(13, 12), process(10, 1), process(11, 10), process(12, 10), process(20, 1), process(30, 20)]
+    jobs = [Running(job="a", gpus=(0,), supervisor=10), Running(job="b", gpus=(0,), supervisor=99)]
     members = job_members(jobs, table)
-    assert [one.pid for one in members["a"]] == [10, 11, 12, 13]
+    assert [one.pid for one in members["a"]] == [11, 12, 13]
     assert members["b"] == []
 
 
 def test_memory_counts_above_the_baseline_and_utilisation_is_of_the_devices_cores(tmp_path: Path) -> None:
     pages, ticks = 1024 * 1024 // os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     now = [0.0]
-    job = Running(job="j", gpus=(1,), pids=(10,), baseline=MiB(100))
+    job = Running(job="j", gpus=(1,), supervisor=9, baseline=MiB(100))
     backend = SimulatedBackend(
         2,
         memory=MiB(1024),
         usable=range(4),
-        running=lambda: [job],
         proc=tmp_path,
         clock=lambda: now[0],
     )
-    put_process(tmp_path, 10, ticks=5 * ticks, pages=300 * pages)
+    put_process(tmp_path, 10, parent=9, ticks=5 * ticks, pages=300 * pages)
     put_process(tmp_path, 11, parent=10, ticks=0, pages=50 * pages)
-    idle, busy = backend.usage()
+    idle, busy = backend.usage([job])
     assert (idle.used_mib, idle.processes) == (0, ())
     assert (busy.used_mib, busy.utilisation) == (250, None)
     now[0] = 2.0
-    put_process(tmp_path, 10, ticks=7 * ticks, pages=300 * pages)
-    idle, busy = backend.usage()
+    put_process(tmp_path, 10, parent=9, ticks=7 * ticks, pages=300 * pages)
+    idle, busy = backend.usage([job])
     assert (idle.utilisation, busy.utilisation) == (0, 50)
     assert busy.processes is not None
-    assert [tuple(process) for process in busy.processes] == [(10, 300, 50), (11, 50, 0)]
+    assert [tuple(process) for process in busy.processes] == [(10, 300, 50, "j"), (11, 50, 0, "j")]
     now[0] = 2.01
-    assert backend.usage()[1].utilisation == 50
+    assert backend.usage([job])[1].utilisation == 50
 
 
 def test_a_job_on_two_devices_uses_half_of_itself_on_each(tmp_path: Path) -> None:
     pages = 1024 * 1024 // os.sysconf("SC_PAGE_SIZE")
-    put_process(tmp_path, 10, ticks=0, pages=300 * pages)
-    job = Running(job="j", gpus=(0, 1), pids=(10,), baseline=MiB(100))
-    backend = SimulatedBackend(2, memory=MiB(1024), usable=[0, 1], running=lambda: [job], proc=tmp_path)
-    assert [usage.used_mib for usage in backend.usage()] == [100, 100]
+    put_process(tmp_path, 10, parent=9, ticks=0, pages=300 * pages)
+    job = Running(job="j", gpus=(0, 1), supervisor=9, baseline=MiB(100))
+    backend = SimulatedBackend(2, memory=MiB(1024), usable=[0, 1], proc=tmp_path)
+    assert [usage.used_mib for usage in backend.usage([job])] == [100, 100]
 
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
     ticks, now = os.sysconf("SC_CLK_TCK"), [0.0]
-    job = Running(job="j", gpus=(0,), pids=(10,))
-    backend = SimulatedBackend(
-        1, memory=MiB(1024), usable=[0], running=lambda: [job], proc=tmp_path, clock=lambda: now[0]
-    )
-    put_process(tmp_path, 10, ticks=100 * ticks, pages=1, started=5)
-    backend.usage()
+    job = Running(job="j", gpus=(0,), supervisor=9)
+    backend = SimulatedBackend(1, memory=MiB(1024), usable=[0], proc=tmp_path, clock=lambda: now[0])
+    put_process(tmp_path, 10, parent=9, ticks=100 * ticks, pages=1, started=5)
+    backend.usage([job])
     now[0] = 4.0
-    put_process(tmp_path, 10, ticks=1 * ticks, pages=1, started=900)
-    assert backend.usage()[0].utilisation == 25
+    put_process(tmp_path, 10, parent=9, ticks=1 * ticks, pages=1, started=900)
+    assert backend.usage([job])[0].utilisation == 25
 
 
 def test_without_jobs_the_process_table_is_not_read(tmp_path: Path) -> None:
@@ -230,20 +220,21 @@ def test_without_jobs_the_process_table_is_not_read(tmp_path: Path) -> None:
 def test_the_real_process_table_shows_this_process() -> None:
     own = next(process for process in process_table() if process.pid == os.getpid())
     assert own.parent == os.getppid()
-    assert own.session == os.getsid(0)
     assert own.memory > 5
 
 
 def test_a_real_busy_program_shows_its_memory_and_its_cpu_time() -> None:
-    with program("held = b'x' * (200 << 20)\nprint('ready', flush=True)\nwhile True: pass") as busy:
-        job = Running(job="j", gpus=(0,), pids=(busy.pid,))
-        backend = SimulatedBackend(1, memory=MiB(1024), cores=1, running=lambda: [job])
-        (first,) = backend.usage()
+    code = "import os\nif os.fork(): os.wait()\nheld = b'x' * (200 << 20)\nprint('ready', flush=True)\nwhile True: pass"
+    with program(code) as parent:
+        job = Running(job="j", gpus=(0,), supervisor=parent.pid)
+        backend = SimulatedBackend(1, memory=MiB(1024), cores=1)
+        (first,) = backend.usage([job])
         assert first.used_mib is not None
         assert 200 <= first.used_mib < 300
         time.sleep(1.0)
-        (second,) = backend.usage()
+        (second,) = backend.usage([job])
     assert second.utilisation is not None
     assert 5 <= second.utilisation <= 100  # other work on the machine may take most of the core
     assert second.processes is not None
-    assert [process.pid for process in second.processes] == [busy.pid]
+    (busy,) = second.processes
+    assert (busy.pid > 0, busy.pid != parent.pid, busy.job) == (True, True, "j")

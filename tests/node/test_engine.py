@@ -246,3 +246,52 @@ def test_threads_of_a_process_take_turns(server: EngineServer) -> None:
         thread.join(SOON)
     assert (most, server.granted) == (1, 200)
     engine.close()
+
+
+# A job on several devices
+
+
+def test_a_turn_on_several_devices_holds_all_of_them(tmp_path: Path) -> None:
+    servers = [EngineServer(str(tmp_path / name)) for name in "ab"]
+    with running(servers[0]), running(servers[1]):
+        both = Engine("\n".join(server.path for server in servers))
+        assert both.acquire()
+        with connection(servers[0]) as first, connection(servers[1]) as second:
+            for client in (first, second):
+                client.send(b"a")
+            until(lambda: all(server.waiting == 1 for server in servers))
+            both.release()
+            assert first.recv(9) == second.recv(9) == b"g"
+        both.close()
+
+
+def test_a_device_whose_engine_is_gone_does_not_keep_a_job_from_the_others(tmp_path: Path) -> None:
+    server = EngineServer(str(tmp_path / "there"))
+    with running(server):
+        both = Engine(f"{tmp_path / 'gone'}\n{server.path}")
+        assert both.acquire()
+        until(lambda: server.granted == 1)
+        both.release()
+        both.close()
+
+
+def test_two_jobs_on_the_same_devices_never_wait_for_each_other(tmp_path: Path) -> None:
+    servers = [EngineServer(str(tmp_path / name)) for name in "ab"]
+    paths = "\n".join(server.path for server in servers)
+    with running(servers[0]), running(servers[1]):
+        turns = Counter[int]()
+
+        def take(number: int) -> None:
+            engine = Engine(paths)
+            for _ in range(50):
+                if engine.acquire():
+                    turns[number] += 1
+                    engine.release()
+            engine.close()
+
+        threads = [threading.Thread(target=take, args=[number]) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SOON)
+    assert turns == {0: 50, 1: 50, 2: 50}

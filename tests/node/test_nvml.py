@@ -9,7 +9,7 @@ import pytest
 from cotenant.core.model import Link
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError
-from cotenant.node.devices import ProcessUsage
+from cotenant.node.devices import ProcessUsage, Running
 from cotenant.node.devices.health import Health
 from cotenant.node.devices.links import Far, nvlink_pairs
 from cotenant.node.devices.nvml import NvmlBackend, load_library
@@ -172,6 +172,17 @@ def test_memory_and_utilisation_of_cards_and_processes() -> None:
     again = backend.usage()[0].processes
     assert again is not None
     assert [process.utilisation for process in again] == [80, 0, 0]
+
+
+def test_processes_are_told_apart_by_the_job_whose_supervisor_they_descend_from(tmp_path: Path) -> None:
+    for pid, parent in ((10, 9), (11, 10), (12, 1)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} {' '.join(['0'] * 30)}\n")
+    card = Card("GPU-a", processes=[(10, GIB), (11, GIB), (12, GIB)])
+    backend = NvmlBackend(FakeNvml(card), proc=tmp_path)
+    processes = backend.usage([Running(job="j-000001", gpus=(0,), supervisor=9)])[0].processes
+    assert processes is not None
+    assert [process.job for process in processes] == ["j-000001", "j-000001", None]
 
 
 @pytest.mark.parametrize("error", [NO_PERMISSION, NOT_SUPPORTED, NO_FUNCTION])

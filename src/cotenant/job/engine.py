@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A turn on the engine of a simulated device: one step at a time, first come first served, as on a real GPU.
+"""A turn on the engines of simulated devices: one step at a time, first come first served, as on real GPUs.
 
 The connection is the lock: it ends with the process, however that dies. Where no answer comes, the step runs anyway.
+A job on several devices takes its turn on all of them, always in the same order, so that no two wait for each other.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ ACQUIRE, GRANTED, RELEASE = b"a", b"g", b"r"
 
 
 class Engine:
-    """The engine as one process sees it; its threads take turns, too."""
+    """The engines of a job's devices as one process sees them; its threads take turns, too."""
 
-    __slots__ = ("_link", "_owner", "_patience", "_stuck", "_turn")
+    __slots__ = ("_devices", "_held", "_owner", "_patience", "_turn")
 
-    def __init__(self, path: str, patience: float = PATIENCE) -> None:
+    def __init__(self, paths: str, patience: float = PATIENCE) -> None:
+        """A line for each device."""
         self._patience = patience
-        self._stuck = False
-        self._link = Link(path)
+        self._devices = [_Device(path, patience) for path in paths.split("\n")]
+        self._held: list[_Device] = []
         self._turn = threading.Lock()
         self._owner: int | None = None
 
@@ -37,17 +39,43 @@ class Engine:
         me = threading.get_ident()
         if self._owner == me or not self._turn.acquire(timeout=self._patience):
             return False
-        granted = False
         try:
-            granted = self._ask()
-        finally:
-            if granted:
-                self._owner = me
-            else:
-                self._turn.release()
-        return granted
+            for device in self._devices:
+                if device.ask():
+                    self._held.append(device)
+        except BaseException:  # an interrupt
+            self.release()
+            raise
+        if not self._held:
+            self._turn.release()
+            return False
+        self._owner = me
+        return True
 
-    def _ask(self) -> bool:
+    def release(self) -> None:
+        """Let the next one in."""
+        for device in self._held:
+            device.give_back()
+        self._held.clear()
+        self._owner = None
+        self._turn.release()
+
+    def close(self) -> None:
+        for device in self._devices:
+            device.close()
+
+
+class _Device:
+    """The engine of one device."""
+
+    __slots__ = ("_link", "_patience", "_stuck")
+
+    def __init__(self, path: str, patience: float) -> None:
+        self._patience = patience
+        self._stuck = False
+        self._link = Link(path)
+
+    def ask(self) -> bool:
         link = self._link
         link.open()
         if not link.is_open:
@@ -71,12 +99,9 @@ class Engine:
                 return answer == GRANTED
         return False
 
-    def release(self) -> None:
-        """Let the next one in."""
+    def give_back(self) -> None:
         if not self._link.send(RELEASE) and self._link.is_open:
             self._link.drop()
-        self._owner = None
-        self._turn.release()
 
     def close(self) -> None:
         self._link.close()

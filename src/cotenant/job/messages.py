@@ -12,6 +12,8 @@ from cotenant.job.link import LONGEST
 VERSION = 1
 LARGEST_BATCH = 1 << 24
 LARGEST_SCALE = 1e4
+SHORTEST_PACE, LONGEST_PACE = 0.2, 60.0
+"""seconds between reports that an agent may ask for"""
 BYE = b'{"t":"bye"}'
 PAUSE, RESUME = "pause", "resume"
 
@@ -24,6 +26,15 @@ class Wish:
     def __init__(self, size: int, lr_scale: float) -> None:
         self.size = size
         self.lr_scale = lr_scale
+
+
+class Pace:
+    """How often the agent wants reports."""
+
+    __slots__ = ("every_s",)
+
+    def __init__(self, every_s: float) -> None:
+        self.every_s = every_s
 
 
 def hello(
@@ -77,8 +88,8 @@ def _encode(message: dict[str, str | int | float | None]) -> bytes:
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
-def action(message: bytes) -> Wish | str | None:
-    """What the agent asks for: a Wish, PAUSE or RESUME; None for anything else."""
+def action(message: bytes) -> Wish | Pace | str | None:
+    """What the agent asks for: a Wish, a Pace, PAUSE or RESUME; None for anything else."""
     if len(message) > LONGEST:
         return None
     import json
@@ -92,12 +103,21 @@ def action(message: bytes) -> Wish | str | None:
     kind = content.get("t")
     if kind == "batch":
         return _wish(content.get("size"), content.get("lr_scale"))
+    if kind == "report":
+        every = _between(content.get("every_s"), SHORTEST_PACE, LONGEST_PACE)
+        return None if every is None else Pace(every)
     return kind if kind in (PAUSE, RESUME) else None
 
 
 def _wish(size: object, scale: object) -> Wish | None:
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_BATCH:
         return None
-    if not isinstance(scale, int | float) or isinstance(scale, bool) or not 1 / LARGEST_SCALE <= scale <= LARGEST_SCALE:
-        return None  # NaN, too, is not between the two
-    return Wish(size, float(scale))
+    factor = _between(scale, 1 / LARGEST_SCALE, LARGEST_SCALE)
+    return None if factor is None else Wish(size, factor)
+
+
+def _between(value: object, least: float, most: float) -> float | None:
+    """A number within bounds, or None; NaN is not between any two."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        return None
+    return float(value)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     """a number, or anything that float() takes: a scalar of numpy, JAX or PyTorch"""
 
 EVERY = 1.0
-"""seconds between reports"""
+"""seconds between reports, unless the agent wants them more often"""
 LISTEN_EVERY = 0.1
 """seconds between looks for an answer"""
 LONGEST_PAUSE = 30.0
@@ -95,6 +95,7 @@ class Session:
         self._link = Link(agent) if agent else None
         self._engine = Engine(engine) if engine else None
         self._lock = threading.RLock()  # a signal's handler may close the session in the middle of anything
+        self._every = EVERY
         self._report_at = self._listen_at = 0.0 if agent else NEVER
         self._paused_until: float | None = None
 
@@ -206,6 +207,8 @@ class Session:
     def _begin(self, now: float | None) -> None:
         """Start to sum up anew."""
         self._since = now
+        if now is not None and self._link is not None:
+            self._report_at = now + self._every
         self._n = self._samples = self._largest = 0
         self._busy = self._apart = 0.0
 
@@ -262,11 +265,11 @@ class Session:
     def _talk(self, now: float) -> None:
         if self._link is None:
             return
+        self._report_at = now + self._every
         if self._link.open():
+            self._every = EVERY
             self._link.send(self._hello())
-        if self._since is not None and now - self._since >= EVERY / 2:
-            self._send_report(now)
-        self._report_at = now + EVERY
+        self._send_report(now)
 
     def _hello(self) -> bytes:
         return messages.hello(
@@ -309,12 +312,16 @@ class Session:
         if not self._link.is_open:
             self._paused_until = None
 
-    def _obey(self, action: messages.Wish | str | None) -> None:
+    def _obey(self, action: messages.Wish | messages.Pace | str | None) -> None:
         if isinstance(action, messages.Wish):
             least, most = self._range or (1, messages.LARGEST_BATCH)
             if least <= action.size <= most:
                 self._news |= action.size != self._wished.size
                 self._wished = action
+        elif isinstance(action, messages.Pace):
+            self._every = action.every_s
+            if self._since is not None:
+                self._report_at = self._since + self._every
         elif action == messages.PAUSE:
             self._paused_until = time.monotonic() + LONGEST_PAUSE
         elif action == messages.RESUME:

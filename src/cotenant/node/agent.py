@@ -17,7 +17,20 @@ from typing import TypeAlias
 import msgspec
 
 from cotenant.node.listening import Listener, peer_pid, receive
-from cotenant.wire.agent import LONGEST, Bye, FromJob, Hello, SetBatch, Steps, ToJob, decode_from_job, encode
+from cotenant.wire.agent import (
+    LONGEST,
+    Bye,
+    FromJob,
+    Hello,
+    Pause,
+    ReportEvery,
+    Resume,
+    SetBatch,
+    Steps,
+    ToJob,
+    decode_from_job,
+    encode,
+)
 
 MOST_CONNECTIONS = 512
 MOST_PER_JOB = 16
@@ -67,8 +80,8 @@ class _Peer:
     hello: Hello | None = None
     allowance: float = float(BURST)
     seen: float = field(default_factory=time.monotonic)
-    pending: dict[bool, ToJob] = field(default_factory=dict)
-    """by whether it sets a batch size: only the last of a kind matters"""
+    pending: dict[str, ToJob] = field(default_factory=dict)
+    """by what it is about: only the last of a kind matters"""
     timer: asyncio.TimerHandle | None = None
 
 
@@ -83,23 +96,18 @@ class AgentServer:
         """messages and connections that were not taken, by reason"""
         self._job_of = job_of
         self._sink = sink
-        self._mode = mode
         self._most = most
-        self._listener: Listener | None = None
+        self._listener = Listener(path, mode, self._welcome)
         self._loop: asyncio.AbstractEventLoop
         self._peers: set[_Peer] = set()
         self._jobs: dict[str, list[_Peer]] = {}
         """the processes of a job, oldest first; the first one speaks for it"""
 
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._listener = Listener(self.path, self._mode, self._welcome)
+        self._loop = self._listener.start()
 
     async def close(self) -> None:
-        if self._listener is None:
-            return
         self._listener.close()
-        self._listener = None
         for peer in list(self._peers):
             self._leave(peer)
 
@@ -112,7 +120,7 @@ class AgentServer:
         """Tell all processes of a job; False where none is connected."""
         peers = self._jobs.get(job, [])
         for peer in list(peers):
-            peer.pending[isinstance(action, SetBatch)] = action
+            peer.pending[_subject(action)] = action
             self._send_pending(peer)
         return bool(peers)
 
@@ -223,13 +231,23 @@ class AgentServer:
     def _send_pending(self, peer: _Peer) -> None:
         self._loop.remove_writer(peer.connection)
         while peer.pending:
-            kind = next(iter(peer.pending))
+            subject = next(iter(peer.pending))
             try:
-                peer.connection.send(encode(peer.pending[kind]), socket.MSG_NOSIGNAL)
+                peer.connection.send(encode(peer.pending[subject]), socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 self._loop.add_writer(peer.connection, self._send_pending, peer)
                 return
             except OSError:
                 self._leave(peer)
                 return
-            del peer.pending[kind]
+            del peer.pending[subject]
+
+
+def _subject(action: ToJob) -> str:
+    match action:
+        case SetBatch():
+            return "batch"
+        case Pause() | Resume():
+            return "pause"
+        case ReportEvery():
+            return "report"

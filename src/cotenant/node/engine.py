@@ -27,8 +27,7 @@ class EngineServer:
         self.revoked = 0
         """turns that lasted too long"""
         self._longest_hold = longest_hold
-        self._mode = mode
-        self._listener: Listener | None = None
+        self._listener = Listener(path, mode, self._welcome)
         self._loop: asyncio.AbstractEventLoop
         self._connections: set[socket.socket] = set()
         self._waiting: deque[socket.socket] = deque()
@@ -36,15 +35,11 @@ class EngineServer:
         self._overdue: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._listener = Listener(self.path, self._mode, self._welcome)
+        self._loop = self._listener.start()
 
     async def close(self) -> None:
         """Let everybody go: their steps run on without an engine."""
-        if self._listener is None:
-            return
         self._listener.close()
-        self._listener = None
         self._waiting.clear()
         for connection in list(self._connections):
             self._leave(connection)

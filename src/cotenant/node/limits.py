@@ -213,10 +213,10 @@ def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:
         "PJRT_NPROC": str(cores),
         "OMP_NUM_THREADS": str(cores),
     }
-    # A job on several devices steps on all of them at once, and its first one's engine is the turn it takes.
-    engine = paths.engines.get(min(slot.gpus)) if slot.gpus else None
-    if engine is not None:
-        env["COTENANT_ENGINE"] = str(engine)
+    # A job on several devices steps on all at once: in one order for all jobs, or two could wait for each other.
+    engines = [str(paths.engines[gpu]) for gpu in sorted(set(slot.gpus)) if gpu in paths.engines]
+    if engines:
+        env["COTENANT_ENGINE"] = "\n".join(engines)
     return env
 
 

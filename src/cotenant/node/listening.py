@@ -3,6 +3,7 @@
 """Unix sockets of messages in an event loop, which asyncio's own streams do not speak."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -36,17 +37,25 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
 
 
 class Listener:
-    """Accepts connections in the running event loop and hands each to a function."""
+    """Accepts connections in an event loop, from `start` to `close`, and hands each to a function."""
 
     def __init__(self, path: str, mode: int, greet: Callable[[socket.socket], None]) -> None:
-        self._path = path
+        self._path, self._mode = path, mode
         self._greet = greet
-        self._socket = listen(path, mode)
-        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._again: asyncio.TimerHandle | None = None
+
+    def start(self) -> asyncio.AbstractEventLoop:
+        """From now on, in the running event loop, which is returned."""
+        self._loop = asyncio.get_running_loop()
+        self._socket = listen(self._path, self._mode)
         self._loop.add_reader(self._socket, self._accept)
+        return self._loop
 
     def _accept(self) -> None:
+        if self._socket is None:
+            return
         try:
             connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -60,15 +69,16 @@ class Listener:
         self._greet(connection)
 
     def close(self) -> None:
-        """Accept no more; the path is free again."""
+        """Accept no more; the path is free again. A second call does nothing."""
+        listening, self._socket = self._socket, None
+        if listening is None:
+            return
         if self._again is not None:
             self._again.cancel()
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        try:
+        self._loop.remove_reader(listening)
+        listening.close()
+        with contextlib.suppress(OSError):
             os.unlink(self._path)
-        except OSError:
-            return
 
 
 def peer_pid(connection: socket.socket) -> int:

@@ -69,8 +69,14 @@ class Resume(msgspec.Struct, frozen=True, tag="resume", tag_field="t"):
     """Go on."""
 
 
+class ReportEvery(msgspec.Struct, frozen=True, kw_only=True, tag="report", tag_field="t"):
+    """Report this often, until told otherwise or the connection ends."""
+
+    every_s: Annotated[float, msgspec.Meta(ge=0.2, le=60)]
+
+
 FromJob: TypeAlias = Hello | Steps | Bye
-ToJob: TypeAlias = SetBatch | Pause | Resume
+ToJob: TypeAlias = SetBatch | Pause | Resume | ReportEvery
 
 _from_job: msgspec.json.Decoder[FromJob] = msgspec.json.Decoder(FromJob)
 _to_job: msgspec.json.Decoder[ToJob] = msgspec.json.Decoder(ToJob)

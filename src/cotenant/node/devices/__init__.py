@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of this machine behind one small interface, so that no engine cares whether they are real."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -31,6 +31,8 @@ class ProcessUsage(NamedTuple):
     memory_mib: MiB | None
     utilisation: int | None
     """percent"""
+    job: str | None = None
+    """whose it is; None: nobody's that we started"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +44,20 @@ class GpuUsage:
     utilisation: int | None
     """percent of the time, or of its cores, since the last look"""
     processes: tuple[ProcessUsage, ...] | None
+    bandwidth: int | None = None
+    """percent of the time in which its memory was read or written"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A job as a simulated device needs to know it: where it sits and which processes lead it."""
+    """A job as a device needs to know it: where it sits and whose descendants its processes are."""
 
     job: str
     gpus: Gpus
-    pids: tuple[int, ...]
-    """leaders; their descendants and sessions belong to the job too"""
+    supervisor: int
+    """a process id"""
     baseline: MiB = MiB(0)
-    """memory of the runtime itself, not charged to the device"""
-
-
-RunningJobs = Callable[[], Iterable[Running]]
+    """memory of the runtime itself, not charged to a simulated device"""
 
 
 class Backend(Protocol):
@@ -72,8 +73,8 @@ class Backend(Protocol):
     def machine(self) -> Machine:
         """What is installed, with its present health."""
 
-    def usage(self) -> list[GpuUsage]:
-        """What is used of each GPU, in the order of `machine().gpus`."""
+    def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
+        """What is used of each GPU, in the order of `machine().gpus`, these jobs told apart; takes milliseconds."""
 
     def cores(self, gpus: Gpus) -> tuple[int, ...]:
         """The CPU cores that a job on these GPUs is kept on; empty: wherever the kernel puts it."""
@@ -84,33 +85,33 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def nobody() -> Iterable[Running]:
-    """No job runs."""
-    return ()
-
-
 def find_backend(
     simulate: int | None = None,
     memory: MiB | None = None,
     cores: int | None = None,
     *,
-    running: RunningJobs = nobody,
+    usual_memory: Mapping[int, MiB] | None = None,
 ) -> Backend:
     """The real GPUs where a driver answers; else simulated ones, as also when `simulate` says how many.
 
-    `memory` and `cores` are those of each simulated GPU.
+    `memory` and `cores` are those of each simulated GPU; without `memory`, `usual_memory` says what each of so many had
+    before, so that the same cards come back.
     """
     # Imported late: a machine without a driver need not load the other half, and both import this module.
     from cotenant.node.devices.simulated import SimulatedBackend
 
+    def simulated(count: int, because: str | None = None) -> Backend:
+        size = (usual_memory or {}).get(count) if memory is None else memory
+        return SimulatedBackend(count, memory=size, cores=cores, because=because)
+
     if simulate is not None:
-        return SimulatedBackend(simulate, memory=memory, cores=cores, running=running)
+        return simulated(simulate)
     from cotenant.node.devices.nvml import NvmlBackend, load_library
 
     try:
         real = NvmlBackend(load_library())
     except DeviceError as error:
-        return SimulatedBackend(DEFAULT_SIMULATED, memory=memory, cores=cores, running=running, because=str(error))
+        return simulated(DEFAULT_SIMULATED, str(error))
     if memory is not None or cores is not None:
         real.close()
         raise InputError("memory and cores describe simulated GPUs, and this machine has real ones; add --simulate N")

@@ -9,7 +9,7 @@ unhealthy; the others go on.
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -19,9 +19,10 @@ from cotenant.core.model import Gpu, Gpus, Link, Machine
 from cotenant.core.topology import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.units import MiB, MilliCpu, Seconds
 from cotenant.errors import DeviceError
-from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage
+from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, Far, numa_node, nvlink_pairs
+from cotenant.node.devices.processes import job_members, process_table
 
 Library = Any
 """`pynvml` or something of its shape; the package has no types"""
@@ -95,11 +96,13 @@ class NvmlBackend:
         *,
         clock: Callable[[], float] = time.monotonic,
         sysfs: Path = Path("/sys"),
+        proc: Path = Path("/proc"),
         recovery: Seconds = RECOVERY,
     ) -> None:
         self._nvml = library
         self._clock = clock
         self._sysfs = sysfs
+        self._proc = proc
         self._unanswered = {getattr(library, f"NVML_ERROR_{name}", None) for name in _UNANSWERED}
         self._events: Handle | None = None
         self._links: LinkMatrix | None = None
@@ -134,8 +137,10 @@ class NvmlBackend:
             cpu=MilliCpu(1000 * len(os.sched_getaffinity(0))),
         )
 
-    def usage(self) -> list[GpuUsage]:
-        return [self._usage(card) for card in self._cards]
+    def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
+        members = job_members(jobs, process_table(self._proc)) if jobs else {}
+        owners = {process.pid: job for job, tree in members.items() for process in tree}
+        return [self._usage(card, owners) for card in self._cards]
 
     def faults(self) -> dict[str, str]:
         """Why each unhealthy GPU is unhealthy."""
@@ -269,12 +274,12 @@ class NvmlBackend:
 
     # What is used.
 
-    def _usage(self, card: _Card) -> GpuUsage:
+    def _usage(self, card: _Card, owners: Mapping[int, str]) -> GpuUsage:
         try:
             handle = self._handle(card)
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
             rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
-            processes = self._processes(card, handle)
+            processes = self._processes(card, handle, owners)
         except self._nvml.NVMLError as error:
             card.health.fault(self._described(error), Seconds(self._clock()))
             return GpuUsage(uuid=card.name, used_mib=None, utilisation=None, processes=None)
@@ -283,9 +288,10 @@ class NvmlBackend:
             used_mib=MiB(memory.used // _MIB) if memory else None,
             utilisation=int(rates.gpu) if rates else None,
             processes=processes,
+            bandwidth=int(rates.memory) if rates else None,
         )
 
-    def _processes(self, card: _Card, handle: Handle) -> tuple[ProcessUsage, ...] | None:
+    def _processes(self, card: _Card, handle: Handle, owners: Mapping[int, str]) -> tuple[ProcessUsage, ...] | None:
         listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
         if listed is None:  # drivers before 510
             listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v2", handle)
@@ -297,6 +303,7 @@ class NvmlBackend:
                 int(process.pid),
                 None if process.usedGpuMemory is None else MiB(process.usedGpuMemory // _MIB),
                 None if busy is None else busy.get(process.pid, 0),
+                owners.get(int(process.pid)),
             )
             for process in listed
         )

@@ -10,12 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from cotenant.core.model import Gpu, Gpus, Machine
 from cotenant.core.units import MiB, MilliCpu, format_memory
 from cotenant.errors import DeviceError, InputError
-from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running, RunningJobs, nobody
+from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
+from cotenant.node.devices.processes import Process, job_members, process_table
 
 MOST_DEVICES = 256
 LARGEST = MiB(16 * 1024)
@@ -27,22 +27,7 @@ _STEP = 256
 _SHORTEST_LOOK = 0.2
 """seconds; CPU times are counted in hundredths of a second, so shorter intervals say nothing"""
 _NAMESPACE = uuid.UUID("5f0c9a54-6d0b-5c43-9d55-0c1c27c0d1a7")
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
-
-
-class Process(NamedTuple):
-    """One line of the process table."""
-
-    pid: int
-    parent: int
-    session: int
-    started: int
-    """clock ticks after boot; with the pid it names a process for ever"""
-    cpu_s: float
-    memory: MiB
-    """resident"""
 
 
 class SimulatedBackend:
@@ -56,7 +41,6 @@ class SimulatedBackend:
         *,
         memory: MiB | None = None,
         cores: int | None = None,
-        running: RunningJobs = nobody,
         because: str | None = None,
         usable: Iterable[int] | None = None,
         proc: Path = Path("/proc"),
@@ -73,7 +57,6 @@ class SimulatedBackend:
         self._memory = fair_memory(count, proc) if memory is None else memory
         self._host_cores = len(usable)
         self._because = because
-        self._running = running
         self._proc = proc
         self._clock = clock
         self._seen: tuple[float, Mapping[tuple[int, int], float]] | None = None
@@ -104,8 +87,7 @@ class SimulatedBackend:
             cpu=MilliCpu(1000 * self._host_cores),
         )
 
-    def usage(self) -> list[GpuUsage]:
-        jobs = list(self._running())
+    def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
         members = job_members(jobs, process_table(self._proc)) if jobs else {}
         shares = self._cores_in_use([process for tree in members.values() for process in tree])
         return [self._usage(gpu, [job for job in jobs if gpu in job.gpus], members, shares) for gpu in self._indices]
@@ -141,7 +123,7 @@ class SimulatedBackend:
                     share = shares.get((process.pid, process.started), 0.0) / parts
                     busy += share
                     percent = self._percent(gpu, share)
-                processes.append(ProcessUsage(process.pid, MiB(process.memory // parts), percent))
+                processes.append(ProcessUsage(process.pid, MiB(process.memory // parts), percent, job.job))
         return GpuUsage(
             uuid=device_uuid(gpu),
             used_mib=MiB(round(used)),
@@ -209,55 +191,6 @@ def _container_limits(cgroups: Path) -> Iterable[int]:
             yield int((cgroups / name).read_text()) // _MIB
         except (OSError, ValueError):
             continue
-
-
-def process_table(proc: Path = Path("/proc")) -> list[Process]:
-    """All processes that can be read; those that end meanwhile are left out."""
-    table = []
-    for name in os.listdir(proc):
-        if name.isdecimal():
-            try:
-                stat = (proc / name / "stat").read_text(errors="replace")
-            except OSError:
-                continue
-            table.append(_parse_stat(int(name), stat))
-    return table
-
-
-def _parse_stat(pid: int, stat: str) -> Process:
-    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return Process(
-        pid=pid,
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        started=int(fields[19]),
-        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
-        memory=MiB(int(fields[21]) * _PAGE // _MIB),
-    )
-
-
-def job_members(jobs: Iterable[Running], table: Sequence[Process]) -> dict[str, list[Process]]:
-    """The processes of each job: its leaders, whatever is in their sessions, and the descendants of all these."""
-    children: dict[int, list[Process]] = {}
-    sessions: dict[int, list[Process]] = {}
-    for process in table:
-        children.setdefault(process.parent, []).append(process)
-        sessions.setdefault(process.session, []).append(process)
-    by_pid = {process.pid: process for process in table}
-    members: dict[str, list[Process]] = {}
-    for job in jobs:
-        found: dict[int, Process] = {}
-        waiting = [by_pid[pid] for pid in job.pids if pid in by_pid]
-        # Only a session that the leader itself opened: another one may be the daemon's or the user's.
-        waiting += [process for pid in job.pids for process in sessions.get(pid, ())]
-        while waiting:
-            process = waiting.pop()
-            if process.pid not in found:
-                found[process.pid] = process
-                waiting += children.get(process.pid, ())
-        members[job.job] = sorted(found.values())
-    return members
 
 
 def ranges(cores: Iterable[int]) -> str:

@@ -1,0 +1,226 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of tiny tasks on one simulated device, tuned together, each for itself, and not at all: real contention.
+
+The device is one core with a real engine, a real agent and real jobs. Only the input waits of the tasks are made up,
+and their gradient noise is held fixed, because a pair runs here for longer than its jobs would. What is compared is
+in `bench.comparison`. Needs a quiet machine: what other work disturbs is measured again.
+"""
+
+import asyncio
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import cycle
+from pathlib import Path
+
+from bench.comparison import Comparison, Outcome
+from bench.harness import Figure, at_least, benchmark
+from cotenant.core.events import Disturbed, Event, StepReport, Tick
+from cotenant.core.goodput import GradientNoise
+from cotenant.core.units import Seconds
+from cotenant.local.tuner import QUIET, TICK_S, Seat, message_of, translated
+from cotenant.node.agent import AgentServer, JobEvent
+from cotenant.node.engine import EngineServer
+from cotenant.node.foreign import ForeignWork
+from cotenant.wire.local import JobRequest
+from cotenant.workloads.registry import TASKS
+
+PAIRS = (("neumf", "bert"), ("adgcl", "vgg16"), ("yolo", "resnet50"), ("squeezenet", "lstm"))
+"""all eight tasks of IADeep: one that mostly waits with one that mostly computes"""
+NOISE = {
+    "neumf": 5.0, "adgcl": 2.3, "yolo": 4.6, "squeezenet": 3.2,
+    "bert": 20.0, "vgg16": 4.7, "resnet50": 18.0, "lstm": 8.3,
+}  # fmt: skip
+"""gradient noise scale that each task reports halfway through a run of its own, in multiples of its batch size"""
+FLOOR = 0.5
+HORIZON = 120.0
+"""seconds over which the cost of tuning is counted, too"""
+LONGEST = 600.0
+"""seconds that one pair may take"""
+ON_ONE_CORE = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+COMPILE = """
+import os, sys
+from cotenant.workloads.registry import find
+from cotenant.workloads.trainer import Trainer, build, cache_folder, use_cache
+use_cache(cache_folder(os.environ))
+task = find(sys.argv[1])
+trainer = Trainer(build(task, "tiny", 0, None), 0)
+size, batch = task.at("tiny"), task.at("tiny").smallest
+while batch <= size.largest:
+    trainer.prepare(batch, noise=True)
+    batch *= 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A job as its owner submits it."""
+
+    task: str
+    batch: int
+    floor: float | None = None
+
+
+def starts() -> Iterator[tuple[Start, Start]]:
+    """Each pair at the sizes of the table of tasks, with a floor; then in turn one at half and one at twice these."""
+    for one, other in PAIRS:
+        yield Start(one, usual(one), FLOOR), Start(other, usual(other), FLOOR)
+    for (one, other), up in zip(PAIRS, cycle((False, True))):
+        small, large = (other, one) if up else (one, other)
+        yield Start(small, usual(small) // 2), Start(large, usual(large) * 2)
+
+
+def usual(task: str) -> int:
+    """The batch size in the table."""
+    return TASKS[task].at("tiny").batch
+
+
+@benchmark("tuner-pairs")
+def tuner_pairs() -> Iterator[Figure]:
+    """Summed goodput of each pair over that of the untuned pair, in the steady state; then over all pairs."""
+    outcomes = []
+    for pair in starts():
+        outcome = measure(pair)
+        outcomes.append(outcome)
+        yield _figure(pair, outcome)
+    yield from summary(outcomes)
+
+
+def summary(outcomes: list[Outcome]) -> Iterator[Figure]:
+    """What is promised."""
+    noise = 2 * math.sqrt(statistics.mean(outcome.error**2 for outcome in outcomes))
+    gains = [outcome.gain for outcome in outcomes]
+    selfish = statistics.mean(outcome.selfish_gain for outcome in outcomes)
+    within = statistics.mean(outcome.gain_within(HORIZON) for outcome in outcomes)
+    error = f"noise {noise:.1%}: two standard errors of a pair"
+    yield at_least("joint over untuned, mean", statistics.mean(gains), "x", limit=1.1, note=error)
+    for where, some in (("the table's sizes", gains[: len(PAIRS)]), ("half and twice these", gains[len(PAIRS) :])):
+        yield Figure(name=f"joint over untuned, from {where}", figure=statistics.mean(some), unit="x", note="mean")
+    yield at_least("joint over untuned, worst pair", min(gains), "x", limit=round(1 - noise, 3))
+    yield at_least("joint over untuned, less selfish over untuned", statistics.mean(gains) - selfish, "", limit=0.0)
+    yield Figure(name=f"joint over untuned, {HORIZON:.0f} s with tuning", figure=within, unit="x", note="mean")
+    floors = min(outcome.above_floor for outcome in outcomes)
+    yield at_least(f"least speed over a floor of {FLOOR:g}", floors, "x", limit=round(1 - 2 * noise, 3), note="one job")
+
+
+def _figure(pair: tuple[Start, Start], outcome: Outcome) -> Figure:
+    sizes = {who: "+".join(str(size) for size in chosen.values()) for who, chosen in outcome.sizes.items()}
+    noise = " and ".join(f"{scale:.1f}" for scale in outcome.noise.values())
+    return Figure(
+        name=" + ".join(f"{start.task} {start.batch}" for start in pair),
+        figure=outcome.gain,
+        unit="x",
+        baseline=f"selfish {outcome.selfish_gain:.3f}",
+        note=f"± {outcome.error:.1%}; untuned sums to {statistics.mean(outcome.default):.2f}; joint {sizes['joint']}, "
+        f"selfish {sizes['selfish']}; tuned in {outcome.episode_s:.0f} s; phi/m0 {noise}; "
+        f"{outcome.restarts} stretches again, {outcome.disturbed} disturbed",
+    )
+
+
+def measure(pair: tuple[Start, Start], *, rounds: int = 2) -> Outcome:
+    """One pair, on the last core that this process may use."""
+    for start in pair:
+        compile_all(start.task)
+    comparison = Comparison(rounds=rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(Device(Path(folder), max(os.sched_getaffinity(0)), comparison).run(pair))
+    assert comparison.outcome is not None
+    return comparison.outcome
+
+
+@cache
+def compile_all(task: str) -> None:
+    """For every batch size, so that no episode waits for a compiler; kept on disk."""
+    subprocess.run([sys.executable, "-c", COMPILE, task], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+class Device:
+    """One core, an engine and an agent: the same parts as in the daemon, and whatever decides in the middle."""
+
+    def __init__(self, folder: Path, core: int, comparison: Comparison) -> None:
+        self._folder, self._core, self._comparison = folder, core, comparison
+        self._jobs: dict[int, str] = {}
+        self._seats: dict[str, Seat] = {}
+        self._agent = AgentServer(str(folder / "agent"), job_of=self._jobs.get, sink=self._hear)
+        self._engine = EngineServer(str(folder / "engine"))
+        self._foreign = ForeignWork({0: (core,)})
+        self._failed: Exception | None = None
+
+    async def run(self, pair: tuple[Start, Start]) -> None:
+        """Until there is an outcome."""
+        await self._engine.start()
+        await self._agent.start()
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for start in pair:
+                processes.append(self._begin(f"{start.task}-{len(processes)}", start))
+            async with asyncio.timeout(LONGEST):
+                await self._until_done(processes)
+        finally:
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+            for process in processes:
+                await asyncio.to_thread(process.wait, 10)
+            await self._agent.close()
+            await self._engine.close()
+
+    async def _until_done(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        while self._comparison.outcome is None:
+            await asyncio.sleep(TICK_S)
+            if any(process.poll() is not None for process in processes):
+                raise RuntimeError("a job ended too early")
+            shares = self._foreign.look(dict.fromkeys(self._jobs, (self._core,)))
+            now = Seconds(time.monotonic())
+            self._handle(Disturbed(at=now) if shares.get(0, 0.0) > QUIET else Tick(at=now))
+            if self._failed is not None:
+                raise self._failed
+
+    def _begin(self, job: str, start: Start) -> subprocess.Popen[bytes]:
+        words = ["-m", "cotenant.workloads", start.task, "--batch", str(start.batch)]
+        words += ["--seconds", str(LONGEST), "--noise-every", "0"]
+        environ = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "NPROC": "1",
+            "COTENANT_JOB": job,
+            "COTENANT_AGENT": str(self._folder / "agent"),
+            "COTENANT_ENGINE": str(self._folder / "engine"),
+        }
+        environ.pop("COTENANT_BATCH", None)
+        request = JobRequest(command=tuple(words), cwd="/", batch=start.batch, floor=start.floor, workload=start.task)
+        self._seats[job] = Seat(gpus=(0,), request=request, memory=None, since=time.monotonic())
+        process = subprocess.Popen(
+            [sys.executable, "-c", ON_ONE_CORE, str(self._core), *words], env=environ, stdout=subprocess.DEVNULL
+        )
+        self._jobs[process.pid] = job
+        return process
+
+    def _hear(self, event: JobEvent) -> None:
+        seat = self._seats[event.job]
+        heard = translated(event, seat)
+        if isinstance(heard, StepReport):
+            task = seat.request.workload or ""
+            heard = replace(heard, noise=GradientNoise(sqr=1.0, var=NOISE[task] * usual(task)))
+        self._handle(heard)
+
+    def _handle(self, event: Event) -> None:
+        try:
+            actions = self._comparison.handle(event)
+        except Exception as error:  # noqa: BLE001  from within the event loop's callback; raised again outside of it
+            self._failed = error
+            return
+        for action in actions:
+            self._agent.send(action.job, message_of(action))

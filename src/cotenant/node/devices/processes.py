@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes belong to which job: all descendants of its supervisor, which stays the ancestor even of orphans."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cotenant.core.units import MiB
+from cotenant.node.devices import Running
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MIB = 1024 * 1024
+
+
+class Process(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    started: int
+    """clock ticks after boot; with the pid it names a process for ever"""
+    cpu_s: float
+    memory: MiB
+    """resident"""
+
+
+def process_table(proc: Path = Path("/proc")) -> list[Process]:
+    """All processes that can be read; those that end meanwhile are left out."""
+    table = []
+    for name in os.listdir(proc):
+        if name.isdecimal():
+            try:
+                stat = (proc / name / "stat").read_text(errors="replace")
+            except OSError:
+                continue
+            table.append(_parse_stat(int(name), stat))
+    return table
+
+
+def _parse_stat(pid: int, stat: str) -> Process:
+    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
+        memory=MiB(int(fields[21]) * _PAGE // _MIB),
+    )
+
+
+def job_members(jobs: Iterable[Running], table: Sequence[Process]) -> dict[str, list[Process]]:
+    """The processes of each job, without the supervisor itself."""
+    children: dict[int, list[Process]] = {}
+    for process in table:
+        children.setdefault(process.parent, []).append(process)
+    members: dict[str, list[Process]] = {}
+    for job in jobs:
+        found: dict[int, Process] = {}
+        waiting = list(children.get(job.supervisor, ()))
+        while waiting:
+            process = waiting.pop()
+            if process.pid not in found:  # the table is not read at one instant, so a pid may seem its own ancestor
+                found[process.pid] = process
+                waiting += children.get(process.pid, ())
+        members[job.job] = sorted(found.values())
+    return members
