@@ -10,30 +10,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from cotenant.cli.client import Client, NoDaemonError
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.cli.client import Client, NoDaemonError, RefusedByDaemonError
+from cotenant.wire.local import GpuView, JobRequest, JobView
 
 T = TypeVar("T")
 SOURCE = str(Path(__file__).parents[2] / "src")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Daemon:
     """Starts, kills and asks one."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, *options: str) -> None:
         self.state = state
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
-    def up(self) -> None:
+    def up(self, *devices: str) -> None:
+        """Until it answers; with two small simulated GPUs unless told otherwise."""
         env = {**os.environ, "PYTHONPATH": SOURCE, "COTENANT_STATE": str(self.state)}
-        command = [sys.executable, "-m", "cotenant", "up", "--simulate", "2", "--gpu-memory", "1GiB"]
+        chosen = devices or ("--simulate", "2", "--gpu-memory", "1GiB")
+        command = [sys.executable, "-m", "cotenant", "up", *chosen, *self._options]
         with (self.state / "daemon.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         until(lambda: self._answers())
@@ -71,6 +74,19 @@ class Daemon:
     def ended(self, job: str) -> JobView:
         return until(lambda: view if (view := self.job(job)).ended is not None else None)
 
+    def clear(self) -> None:
+        """As it was at first, but for its memory: no job waits or runs, every GPU takes jobs."""
+        for job in self._active():
+            with suppress(RefusedByDaemonError):  # it has just ended
+                self.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+        for job in self._active():
+            self.ended(job.id)
+        for gpu in self.client.get("/v1/gpus", list[GpuView]):
+            self.client.post(f"/v1/gpus/{gpu.index}/uncordon", GpuView)
+
+    def _active(self) -> list[JobView]:
+        return self.client.get("/v1/jobs?state=queued,starting,running", list[JobView])
+
 
 def until(answer: Callable[[], T | None]) -> T:
     """The first answer that is true; the machine may be busy."""
@@ -83,20 +99,14 @@ def until(answer: Callable[[], T | None]) -> T:
 
 
 @contextmanager
-def running_daemon() -> Iterator[Daemon]:
+def running_daemon(*options: str) -> Iterator[Daemon]:
+    """A daemon with these options besides its own; afterwards nothing of it is left."""
     state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
-    daemon = Daemon(state)
+    daemon = Daemon(state, *options)
     try:
         daemon.up()
         yield daemon
     finally:
-        for job in _active(daemon):
-            daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
-        for job in _active(daemon):
-            daemon.ended(job.id)
+        daemon.clear()
         daemon.stop()
         shutil.rmtree(state, ignore_errors=True)
-
-
-def _active(daemon: Daemon) -> list[JobView]:
-    return daemon.client.get("/v1/jobs?state=queued,starting,running", list[JobView])

@@ -2,21 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole daemon with real processes: jobs run, are limited, told apart by how they end, and survive its death."""
 
-import random
-from collections.abc import Iterator
+import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cotenant.cli.client import Client, NotFoundError, RefusedByDaemonError
+from cotenant.local.supervisor import look_at, send
 from cotenant.wire.local import GpuView, JobView
-from tests.local.daemon import Daemon, running_daemon, until
+from tests.local.daemon import Daemon, until
 
-
-@pytest.fixture
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as one:
-        yield one
+WAITS = "echo ran >> {}; while [ ! -e {} ]; do sleep 0.05; done"
 
 
 def log_of(client: Client, job: str) -> str:
@@ -78,24 +76,6 @@ def test_a_failing_job_is_tried_again_as_often_as_asked(daemon: Daemon) -> None:
     assert daemon.ended(job.id).attempts == 3
 
 
-def test_every_job_runs_exactly_once_however_often_the_daemon_is_killed(daemon: Daemon, tmp_path: Path) -> None:
-    ran = tmp_path / "ran"
-    words = random.Random(7)
-    jobs = []
-    for i in range(24):
-        text = f"echo {i} >> {ran}; sleep {words.choice(['0', '0.3', '1'])}; exit {i % 3}"
-        jobs.append(daemon.submit("sh", "-c", text))
-        if i % 3 == 2:
-            daemon.kill()
-            daemon.up()
-    for _ in range(4):
-        daemon.kill()
-        daemon.up()
-    views = [daemon.ended(job.id) for job in jobs]
-    assert [view.code for view in views] == [i % 3 for i in range(24)]
-    assert sorted(ran.read_text().split(), key=int) == [str(i) for i in range(24)]
-
-
 def test_a_second_daemon_on_the_same_state_is_refused(daemon: Daemon) -> None:
     other = Daemon(daemon.state)
     with pytest.raises(AssertionError, match="journal"):
@@ -103,8 +83,151 @@ def test_a_second_daemon_on_the_same_state_is_refused(daemon: Daemon) -> None:
     assert daemon.job(daemon.submit("true").id).id
 
 
-def test_the_interface_describes_itself(daemon: Daemon) -> None:
-    described = daemon.client.get("/openapi.json", dict[str, object])
-    paths = described["paths"]
-    assert isinstance(paths, dict)
-    assert {"/v1/jobs", "/v1/jobs/{job}", "/v1/gpus", "/v1/events"} <= set(paths)
+# Running again
+
+
+def retry(daemon: Daemon, job: str) -> JobView:
+    return daemon.client.post(f"/v1/jobs/{job}/retry", JobView)
+
+
+def test_a_job_that_ended_can_be_run_again_with_all_its_retries(daemon: Daemon) -> None:
+    job = daemon.submit("false", retries=1, priority=5).id
+    assert daemon.ended(job).attempts == 2
+    again = retry(daemon, job)
+    assert (again.id, again.ended, again.outcome, again.code) == (job, None, None, None)
+    view = daemon.ended(job)
+    assert (view.attempts, view.outcome, view.code) == (4, "exited", 1)
+    assert view.request is not None
+    assert view.request.priority == 5
+    stream = iter(daemon.client.lines("/v1/events?after=0"))
+    told = b""
+    while f'"job":"{job}","text":"asked to run again after exited"'.encode() not in told:
+        told += next(stream)
+    assert b"event: retrying" in told
+
+
+def test_only_a_job_that_ended_is_run_again(daemon: Daemon) -> None:
+    running = daemon.submit("sleep", "60", gpus=2, memory="100%").id
+    waiting = daemon.submit("true", memory="600MiB").id
+    until(lambda: daemon.job(running).state == "running")
+    for job in (running, waiting):
+        with pytest.raises(RefusedByDaemonError, match="only a job that has ended can be run again"):
+            retry(daemon, job)
+    daemon.client.post(f"/v1/jobs/{waiting}/cancel", JobView)
+    assert retry(daemon, waiting).state == "queued"
+    daemon.client.post(f"/v1/jobs/{running}/cancel", JobView)
+    assert (daemon.ended(waiting).code, daemon.job(waiting).attempts) == (0, 1)
+
+
+def test_after_a_restart_of_the_machine_a_job_is_interrupted_and_runs_again_only_if_asked(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    job = daemon.submit("sh", "-c", WAITS.format(tmp_path / "ran", tmp_path / "go")).id
+    until(lambda: (tmp_path / "ran").exists())
+    daemon.kill()
+    intent = daemon.state / "jobs" / job / "1" / "intent"
+    record: dict[str, Any] = json.loads(intent.read_bytes())
+    kill_and_wait(record["pid"], record["start"])
+    intent.write_text(json.dumps({**record, "boot": "another"}))
+    daemon.up()
+    view = daemon.ended(job)
+    assert (view.state, view.error) == ("interrupted", "the machine was restarted")
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    (tmp_path / "go").touch()
+    retry(daemon, job)
+    view = daemon.ended(job)
+    assert (view.state, view.code, view.attempts) == ("finished", 0, 2)
+    assert (tmp_path / "ran").read_text() == "ran\nran\n"
+
+
+def test_a_job_whose_supervisor_was_killed_is_lost_with_all_its_processes_and_can_run_again(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    job = daemon.submit("sh", "-c", WAITS.format(tmp_path / "ran", tmp_path / "go")).id
+    until(lambda: (tmp_path / "ran").exists())
+    record = json.loads((daemon.state / "jobs" / job / "1" / "intent").read_bytes())
+    kill_and_wait(record["pid"], record["start"])
+    assert (daemon.ended(job).state, daemon.job(job).error) == ("lost", "its supervisor was killed")
+    (tmp_path / "go").touch()
+    retry(daemon, job)
+    assert daemon.ended(job).code == 0
+
+
+def kill_and_wait(pid: int, start: int) -> None:
+    send(pid, start, signal.SIGKILL)
+    until(lambda: (seen := look_at(pid)) is None or seen.start != start or seen.state == "Z")
+
+
+# Draining
+
+
+def test_a_drained_gpu_lets_its_jobs_end_and_takes_no_others(daemon: Daemon, tmp_path: Path) -> None:
+    job = daemon.submit("sh", "-c", WAITS.format(tmp_path / "ran", tmp_path / "go")).id
+    until(lambda: daemon.job(job).state == "running")
+    view = daemon.client.post("/v1/gpus/0/drain", GpuView)
+    assert (view.cordoned, view.tenants) == (True, (job,))
+    assert daemon.ended(daemon.submit("true").id).gpus == (1,)
+    (tmp_path / "go").touch()
+    assert (daemon.ended(job).code, daemon.job(job).attempts, daemon.job(job).gpus) == (0, 1, (0,))
+
+
+def test_evicted_jobs_go_on_elsewhere_and_keep_their_retries(daemon: Daemon, tmp_path: Path) -> None:
+    fails_at_the_end = WAITS.format(tmp_path / "ran", tmp_path / "go") + "; exit 1"
+    job = daemon.submit("sh", "-c", fails_at_the_end, retries=1).id
+    other = daemon.submit("sleep", "60", memory="1000MiB").id
+    until(lambda: daemon.job(job).state == daemon.job(other).state == "running" and (tmp_path / "ran").exists())
+    assert (daemon.job(job).gpus, daemon.job(other).gpus) == ((0,), (1,))
+    daemon.client.post("/v1/gpus/0/drain", GpuView, b'{"evict": true}')
+    waiting = until(lambda: view if (view := daemon.job(job)).state == "queued" else None)
+    assert waiting.reason is not None
+    assert "(evicted from GPU 0)" in waiting.reason
+    daemon.kill()  # what was evicted stays in the queue
+    daemon.up()
+    daemon.client.post(f"/v1/jobs/{other}/cancel", JobView)
+    until(lambda: (view := daemon.job(job)).state == "running" and view.gpus == (1,))
+    (tmp_path / "go").touch()
+    assert (daemon.ended(job).attempts, daemon.job(job).code) == (3, 1)  # evicted, failed, tried again
+    assert daemon.job(other).state == "cancelled"
+
+
+def test_a_job_that_is_being_evicted_can_be_cancelled(daemon: Daemon) -> None:
+    job = daemon.submit("sh", "-c", "trap '' TERM; sleep 60 & wait; wait", grace_s=3.0).id
+    until(lambda: daemon.job(job).state == "running")
+    daemon.client.post("/v1/gpus/0/drain", GpuView, b'{"evict": true}')
+    daemon.client.post(f"/v1/jobs/{job}/cancel", JobView)
+    assert (daemon.ended(job).state, daemon.job(job).attempts) == ("cancelled", 1)
+
+
+# What is seen
+
+
+def test_used_memory_and_utilisation_of_jobs_and_gpus_are_shown(daemon: Daemon) -> None:
+    code = "held = b'x' * (500 << 20)\nwhile True: pass"
+    job = daemon.submit("python3", "-c", code, memory="600MiB").id
+    idle = daemon.submit("sleep", "60", memory="600MiB").id
+
+    def seen() -> JobView | None:
+        view = daemon.job(job)
+        return view if (view.memory_used_mib or 0) > 50 and (view.utilisation or 0) > 5 else None
+
+    busy = until(seen)
+    assert 50 < (busy.memory_used_mib or 0) < 200  # above what the runtime itself may use
+    assert (daemon.job(idle).memory_used_mib, daemon.job(idle).gpus) == (0, (1,))
+    first, second = daemon.client.get("/v1/gpus", list[GpuView])
+    assert (first.used_mib or 0) > 50
+    assert (first.utilisation or 0) > 5
+    assert second.used_mib == 0
+
+
+def test_why_a_job_was_put_there_is_said_in_numbers(daemon: Daemon) -> None:
+    job = daemon.submit("sleep", "60").id
+    reason = until(lambda: view.reason if (view := daemon.job(job)).state == "running" else None)
+    assert reason.startswith("binpack: 2 of 2 GPUs fit, best score ")
+    assert reason.endswith("; GPU 0 had 1024 MiB and 100 % free")
+    assert daemon.client.get(f"/v1/jobs/{job}/why", dict[str, Any])["reason"] == reason
+
+
+def test_simulated_cards_are_the_same_after_a_restart(daemon: Daemon) -> None:
+    daemon.stop()
+    daemon.up("--simulate", "2")
+    assert [gpu.memory_mib for gpu in daemon.client.get("/v1/gpus", list[GpuView])] == [1024, 1024]

@@ -18,7 +18,14 @@ import pytest
 
 from cotenant.errors import CotenantError
 from cotenant.local import journal as journal_module
-from cotenant.local.journal import EVENTS_BETWEEN_SWEEPS, EVENTS_KEPT, Journal, JournalError, WrongStateError
+from cotenant.local.journal import (
+    EVENTS_BETWEEN_SWEEPS,
+    EVENTS_KEPT,
+    MIGRATIONS,
+    Journal,
+    JournalError,
+    WrongStateError,
+)
 
 REQUEST = b'{"command": ["true"], "cwd": "/", "name": "tiny"}'
 SOURCES = str(Path(journal_module.__file__).parents[2])
@@ -152,6 +159,27 @@ def test_a_second_opener_is_told_who_has_it(journal: Journal, tmp_path: Path) ->
     journal.submit(REQUEST, 1.0)
 
 
+def test_a_journal_of_the_first_schema_is_brought_up_to_date_and_keeps_its_jobs(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1;")
+    insert = "INSERT INTO jobs (number, name, state, submitted, attempts, request) VALUES (?, ?, ?, ?, ?, ?)"
+    database.executemany(insert, [(1, "a", "finished", 1.0, 2, b"{}"), (7, None, "queued", 2.0, 0, b"{}")])
+    database.commit()
+    database.close()
+    with Journal.open(tmp_path / "journal.db") as journal:
+        first, second = journal.jobs()
+        assert (first.id, first.state, first.attempts, first.forgiven, first.stop) == (
+            "j-000001",
+            "finished",
+            2,
+            0,
+            None,
+        )
+        assert (second.id, second.submitted, second.request) == ("j-000007", 2.0, b"{}")
+        assert journal.find("a") == first
+        assert journal.submit(b"{}", 3.0) == "j-000008"
+
+
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     Journal.open(path).close()
@@ -159,7 +187,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     database.execute("PRAGMA user_version = 99")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=r"schema version 99, this cotenant knows versions up to 1.*newer cotenant"):
+    with pytest.raises(JournalError, match=r"schema version 99, this cotenant knows versions up to \d.*newer cotenant"):
         Journal.open(path)
     assert path.read_bytes() == before
 
@@ -188,7 +216,7 @@ def test_a_folder_that_takes_no_files_is_a_clear_error() -> None:
 def test_a_full_disk_refuses_new_jobs_and_keeps_the_accepted(tmp_path: Path) -> None:
     fill = """if True:
         import resource
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))  # no file may grow further, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))  # no file may grow further, as on a full disk
         journal = Journal.open(Path(sys.argv[1]))
         try:
             while True:

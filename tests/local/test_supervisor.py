@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cotenant.errors import CotenantError
-from cotenant.local import supervisor
+from cotenant.local import attempts, supervisor
 from cotenant.local.supervisor import Exit, Spec
 
 PATIENCE_S = 40.0
@@ -35,8 +35,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start_job(argv: list[str], **limits: Any) -> Path:
         folders.append(tmp_path / "jobs" / f"j-{len(folders) + 1:06d}")
-        supervisor.prepare(folders[-1], specification(tmp_path, argv, **limits))
-        supervisor.launch(folders[-1])
+        attempts.prepare(folders[-1], specification(tmp_path, argv, **limits))
+        attempts.launch(folders[-1])
         return folders[-1]
 
     yield start_job
@@ -49,11 +49,11 @@ def specification(cwd: Path, argv: list[str], **limits: Any) -> Spec:
 
 
 def clean_up(folder: Path) -> None:
-    found = supervisor.status(folder)
+    found = attempts.status(folder)
     if found.pidfd is not None:
         signal.pidfd_send_signal(found.pidfd, signal.SIGKILL)
         wait_for_handle(found.pidfd)
-    supervisor.kill_leftovers(folder)
+    attempts.kill_leftovers(folder)
 
 
 def wait_for_handle(pidfd: int) -> None:
@@ -63,10 +63,10 @@ def wait_for_handle(pidfd: int) -> None:
 
 def end_of(folder: Path) -> Exit:
     """How the job ended, as soon as it has."""
-    found = supervisor.status(folder)
+    found = attempts.status(folder)
     if found.pidfd is not None:
         wait_for_handle(found.pidfd)
-        found = supervisor.status(folder)
+        found = attempts.status(folder)
     assert found.exit is not None, found
     assert leftovers(folder) == []
     return found.exit
@@ -74,7 +74,7 @@ def end_of(folder: Path) -> Exit:
 
 def leftovers(folder: Path) -> list[int]:
     intent, run = supervisor.read_json(f"{folder}/intent"), supervisor.read_json(f"{folder}/run")
-    return [] if intent is None else [pid for pid, _ in supervisor.find_leftovers(intent["token"], run)]
+    return [] if intent is None else [pid for pid, _ in attempts.find_leftovers(intent["token"], run)]
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -88,7 +88,7 @@ def output_of(folder: Path) -> str:
     """All output that is kept."""
     offset, text = 0, b""
     while True:
-        begin, piece = supervisor.read_log(folder, offset, 1 << 20)
+        begin, piece = attempts.read_log(folder, offset, 1 << 20)
         if not piece:
             return text.decode()
         offset, text = begin + len(piece), text + piece
@@ -140,8 +140,8 @@ def test_output_and_errors_are_in_the_log_and_the_environment_is_the_given_one(s
     ],
 )
 def test_a_job_that_cannot_be_run_says_why(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
-    supervisor.prepare(tmp_path / "job", specification(tmp_path, ["true"])._replace(**change))
-    supervisor.launch(tmp_path / "job")
+    attempts.prepare(tmp_path / "job", specification(tmp_path, ["true"])._replace(**change))
+    attempts.launch(tmp_path / "job")
     end = end_of(tmp_path / "job")
     assert (end.outcome, end.code) == ("exec-failed", 127)
     assert sentence in (end.error or "")
@@ -149,11 +149,11 @@ def test_a_job_that_cannot_be_run_says_why(tmp_path: Path, change: dict[str, Any
 
 def test_a_folder_without_a_usable_specification_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CotenantError, match=r"spec\.json is not a job's specification"):
-        supervisor.launch(tmp_path)
+        attempts.launch(tmp_path)
     (tmp_path / "spec.json").write_text('{"version": 7, "argv": ["true"], "cwd": "/", "env": {}}')
     with pytest.raises(CotenantError, match="has version 7"):
-        supervisor.launch(tmp_path)
-    assert supervisor.status(tmp_path).state == "new"
+        attempts.launch(tmp_path)
+    assert attempts.status(tmp_path).state == "new"
 
 
 def test_signals_that_python_ignores_are_not_ignored_by_the_job(start: Start) -> None:
@@ -169,17 +169,17 @@ def test_signals_that_python_ignores_are_not_ignored_by_the_job(start: Start) ->
 def test_cancelling_asks_first(start: Start) -> None:
     folder = start(["sh", "-c", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done"])
     until(lambda: "ready" in output_of(folder), "the job")
-    assert supervisor.cancel(folder)
+    assert attempts.cancel(folder)
     end = end_of(folder)
     assert (end.outcome, end.code, end.error) == ("cancelled", 7, None)
     assert "bye" in output_of(folder)
-    assert not supervisor.cancel(folder)
+    assert not attempts.cancel(folder)
 
 
 def test_cancelling_kills_what_does_not_end(start: Start) -> None:
     folder = start(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"], grace_s=0.2)
     until(lambda: "ready" in output_of(folder), "the job")
-    supervisor.cancel(folder)
+    attempts.cancel(folder)
     end = end_of(folder)
     assert (end.outcome, end.signal) == ("cancelled", signal.SIGKILL)
     assert end.error == "did not end within 0.2 s of SIGTERM: killed"
@@ -198,16 +198,16 @@ def test_the_grace_is_also_for_the_program_inside_a_shell(start: Start) -> None:
         """
     folder = start(["sh", "-c", '"$@"; true', "sh", *PYTHON, code], grace_s=PATIENCE_S)
     until(lambda: "ready" in output_of(folder), "the job")
-    supervisor.cancel(folder)
+    attempts.cancel(folder)
     end = end_of(folder)
     assert (end.outcome, end.signal) == ("cancelled", signal.SIGTERM)
     assert output_of(folder).split().count("saved") == 1
 
 
 def test_a_job_cancelled_before_its_start_never_runs(tmp_path: Path) -> None:
-    supervisor.prepare(tmp_path / "job", specification(tmp_path, ["touch", "ran"]))
-    assert supervisor.cancel(tmp_path / "job")
-    supervisor.launch(tmp_path / "job")
+    attempts.prepare(tmp_path / "job", specification(tmp_path, ["touch", "ran"]))
+    assert attempts.cancel(tmp_path / "job")
+    attempts.launch(tmp_path / "job")
     end = end_of(tmp_path / "job")
     assert (end.outcome, end.code, end.error) == ("cancelled", None, "cancelled before it started")
     assert not (tmp_path / "ran").exists()
@@ -226,7 +226,7 @@ def test_a_shutdown_of_the_machine_is_not_a_cancellation(start: Start) -> None:
 def test_a_throttled_job_can_be_cancelled_while_it_is_stopped(start: Start) -> None:
     folder = start([*PYTHON, "print('ready', flush=True)\nwhile True: pass"], share_percent=1, grace_s=PATIENCE_S)
     until(lambda: "ready" in output_of(folder), "the job")
-    supervisor.cancel(folder)
+    attempts.cancel(folder)
     end = end_of(folder)
     assert (end.outcome, end.signal) == ("cancelled", signal.SIGTERM)
 
@@ -243,7 +243,7 @@ def test_memory_over_the_limit_ends_that_job_alone(start: Start) -> None:
     assert (end.outcome, end.signal) == ("out-of-memory", signal.SIGKILL)
     assert "besides a baseline of 30 MiB, its limit is 100 MiB" in (end.error or "")
     assert end.peak_mib > 130
-    assert supervisor.status(other).state == "running"
+    assert attempts.status(other).state == "running"
 
 
 def test_memory_is_that_of_the_whole_tree(start: Start) -> None:
@@ -345,7 +345,7 @@ def test_a_log_of_gigabytes_stays_within_its_files(start: Start) -> None:
     lines = output_of(folder).splitlines()
     assert lines[-1].startswith("line 199999")
     assert [int(line.split()[1]) for line in lines[1:]] == list(range(200_001 - len(lines), 200_000))
-    assert supervisor.read_log(folder, 100 * 199_999, 1000) == (100 * 199_999, (lines[-1] + "\n").encode())
+    assert attempts.read_log(folder, 100 * 199_999, 1000) == (100 * 199_999, (lines[-1] + "\n").encode())
 
 
 def test_one_log_file_begins_anew(start: Start) -> None:
@@ -360,7 +360,7 @@ def test_a_reader_that_follows_sees_all_of_a_log_that_is_rotated(start: Start) -
     offset, text = 0, b""
     limit = time.monotonic() + PATIENCE_S
     while offset < 6000 and time.monotonic() < limit:
-        begin, piece = supervisor.read_log(folder, offset, 4096)
+        begin, piece = attempts.read_log(folder, offset, 4096)
         assert begin >= offset  # later only if we were too slow
         offset, text = begin + len(piece), text + piece
     assert offset == 6000
@@ -368,7 +368,7 @@ def test_a_reader_that_follows_sees_all_of_a_log_that_is_rotated(start: Start) -
 
 
 def test_a_log_that_cannot_grow_costs_output_but_not_the_job(tmp_path: Path) -> None:
-    supervisor.prepare(
+    attempts.prepare(
         tmp_path / "job", specification(tmp_path, [*PYTHON, "print(3 * 10**6 * 'x')\nraise SystemExit(9)"])
     )
     # no file of the supervisor may grow beyond 64 KiB, as if the disk were full
@@ -407,39 +407,39 @@ def test_a_full_disk_loses_output_but_not_the_exit(tmp_path: Path) -> None:
 
 
 def test_status_follows_a_job_through_its_life(start: Start, tmp_path: Path) -> None:
-    supervisor.prepare(tmp_path / "waiting", specification(tmp_path, ["true"]))
-    assert supervisor.status(tmp_path / "waiting").state == "new"
-    assert supervisor.status(tmp_path / "nowhere").state == "new"
+    attempts.prepare(tmp_path / "waiting", specification(tmp_path, ["true"]))
+    assert attempts.status(tmp_path / "waiting").state == "new"
+    assert attempts.status(tmp_path / "nowhere").state == "new"
     folder = start(["sh", "-c", "while [ ! -e go ]; do sleep 0.02; done"])
-    found = supervisor.status(folder)
+    found = attempts.status(folder)
     assert found.state == "running"
     assert found.pidfd is not None
     (tmp_path / "go").touch()
     wait_for_handle(found.pidfd)
-    assert supervisor.status(folder).state == "ended"
+    assert attempts.status(folder).state == "ended"
 
 
 def test_a_supervisor_of_an_earlier_boot_means_interrupted(start: Start) -> None:
     folder = start(["true"])
     end_of(folder)
     (folder / "exit").unlink()
-    assert supervisor.status(folder).state == "lost"
+    assert attempts.status(folder).state == "lost"
     (folder / "intent").write_text(json.dumps({**record(folder, "intent"), "boot": "another"}))
-    assert supervisor.status(folder).state == "interrupted"
-    assert supervisor.kill_leftovers(folder) == 0
+    assert attempts.status(folder).state == "interrupted"
+    assert attempts.kill_leftovers(folder) == 0
 
 
 def test_a_job_is_never_started_twice(start: Start, tmp_path: Path) -> None:
     folder = start(["sh", "-c", "echo x >> runs; sleep 0.3"])
-    supervisor.launch(folder)
+    attempts.launch(folder)
     assert end_of(folder).code == 0
-    supervisor.launch(folder)
-    assert supervisor.status(folder).state == "ended"
+    attempts.launch(folder)
+    assert attempts.status(folder).state == "ended"
     assert (tmp_path / "runs").read_text() == "x\n"
 
 
 def test_many_supervisors_at_once_start_a_job_once(tmp_path: Path) -> None:
-    supervisor.prepare(tmp_path / "job", specification(tmp_path, ["sh", "-c", "echo x >> runs; sleep 0.3"]))
+    attempts.prepare(tmp_path / "job", specification(tmp_path, ["sh", "-c", "echo x >> runs; sleep 0.3"]))
     command = [sys.executable, "-I", "-S", supervisor.__file__, str(tmp_path / "job")]
     rivals = [subprocess.Popen(command) for _ in range(5)]
     for _ in range(50):
@@ -452,13 +452,13 @@ def test_many_supervisors_at_once_start_a_job_once(tmp_path: Path) -> None:
 def test_the_job_dies_with_its_supervisor_and_leftovers_are_found(start: Start) -> None:
     folder = start(["sh", "-c", "sleep 100 & setsid sleep 101 & echo ready; while :; do :; done"], share_percent=1)
     until(lambda: "ready" in output_of(folder) and len(leftovers(folder)) >= 3, "the job's processes")
-    found = supervisor.status(folder)
+    found = attempts.status(folder)
     assert found.pidfd is not None
     signal.pidfd_send_signal(found.pidfd, signal.SIGKILL)
     wait_for_handle(found.pidfd)
     until(lambda: record(folder, "run")["pid"] not in leftovers(folder), "the death of the job's first process")
-    assert supervisor.status(folder).state == "lost"
-    assert supervisor.kill_leftovers(folder) >= 2
+    assert attempts.status(folder).state == "lost"
+    assert attempts.kill_leftovers(folder) >= 2
     assert leftovers(folder) == []
 
 
@@ -468,15 +468,15 @@ def test_a_supervisor_killed_at_any_moment_leaves_nothing_and_no_second_run(tmp_
     for i in range(12):
         folder = tmp_path / f"job{i}"
         command = ["sh", "-c", f"echo x >> runs{i}; sleep 0.1 & setsid sleep 0.2 & sleep 0.05"]
-        supervisor.prepare(folder, specification(tmp_path, command))
+        attempts.prepare(folder, specification(tmp_path, command))
         process = subprocess.Popen([sys.executable, "-I", "-S", supervisor.__file__, str(folder)])
         time.sleep(chance.uniform(0.0, 0.25))
         process.kill()
         process.wait(PATIENCE_S)
-        states.append(supervisor.status(folder).state)
-        supervisor.kill_leftovers(folder)
+        states.append(attempts.status(folder).state)
+        attempts.kill_leftovers(folder)
         assert leftovers(folder) == []
-        supervisor.launch(folder)  # as a restarted daemon would, if it were careless
+        attempts.launch(folder)  # as a restarted daemon would, if it were careless
         if states[-1] == "new":
             assert end_of(folder).code == 0
         runs = tmp_path / f"runs{i}"
@@ -487,13 +487,13 @@ def test_a_supervisor_killed_at_any_moment_leaves_nothing_and_no_second_run(tmp_
 RUNNER = """if True:
     import os, select, sys
     from pathlib import Path
-    from cotenant.local import supervisor
+    from cotenant.local import attempts
     jobs = sorted(Path(sys.argv[1]).iterdir())
     while jobs:
         for folder in jobs[:4]:
-            found = supervisor.status(folder)
+            found = attempts.status(folder)
             if found.state == "new":
-                supervisor.launch(folder)
+                attempts.launch(folder)
             elif found.pidfd is not None:
                 select.select([found.pidfd], [], [], 0.02)
                 os.close(found.pidfd)
@@ -510,7 +510,7 @@ def test_each_job_runs_exactly_once_though_their_starter_is_killed_again_and_aga
         code = chance.choice((0, 0, 1, 42, -signal.SIGKILL, -signal.SIGTERM))
         end = f"exit {code}" if code >= 0 else f"kill {code} $$"
         script = f"echo x >> runs{i}; sleep {chance.uniform(0.0, 0.3):.2f}; {end}"
-        supervisor.prepare(tmp_path / "jobs" / f"j{i:02d}", specification(tmp_path, ["sh", "-c", script]))
+        attempts.prepare(tmp_path / "jobs" / f"j{i:02d}", specification(tmp_path, ["sh", "-c", script]))
         expected[i] = code
     command = [sys.executable, "-c", RUNNER, str(tmp_path / "jobs")]
     environment = {**os.environ, "PYTHONPATH": SOURCES}

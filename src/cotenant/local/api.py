@@ -7,12 +7,14 @@ One table of routes serves the requests and writes the description, so that the 
 
 import asyncio
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -21,12 +23,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.engine import Engine, RefusedError, UnknownError
-from cotenant.wire.local import MOST_BYTES, GpuView, JobRequest, JobView, Problem, decode_request
+from cotenant.wire.local import (
+    MOST_BYTES,
+    DrainRequest,
+    GpuView,
+    JobRequest,
+    JobView,
+    Problem,
+    decode,
+    decode_request,
+)
 
 MOST_LISTED = 20_000
 LOG_CHUNK = 256 * 1024
 FOLLOW_EVERY_S = 0.3
 KEEP_ALIVE_S = 15.0
+JOB_ID = re.compile(r"j-\d{6,18}", re.ASCII)
+LOG_OFFSET = "Cotenant-Log-Offset"
+"""header: where in all output of this attempt the answer begins"""
 
 Handler = Callable[[Engine, Request], Awaitable[Response]]
 
@@ -42,6 +56,9 @@ class Endpoint:
     answers: Any = None
     """the type of a good answer; None: plain text or a stream"""
     takes: Any = None
+    takes_always: bool = True
+    """whether there must be a body"""
+    status: int = 200
     query: tuple[tuple[str, str], ...] = ()
     """(name, JSON type)"""
 
@@ -57,7 +74,10 @@ async def submit(engine: Engine, request: Request) -> Response:
 async def jobs(engine: Engine, request: Request) -> Response:
     states = tuple(word for word in request.query_params.get("state", "").split(",") if word)
     limit = whole(request, "limit", 1000, 1, MOST_LISTED)
-    return json_response(engine.jobs(states, limit, request.query_params.get("after") or None))
+    after = request.query_params.get("after") or None
+    if after is not None and not JOB_ID.fullmatch(after):
+        raise InputError(f"after={after[:40]}: expected the id of a job, for example j-000017")
+    return json_response(engine.jobs(states, limit, after))
 
 
 async def show(engine: Engine, request: Request) -> Response:
@@ -66,6 +86,10 @@ async def show(engine: Engine, request: Request) -> Response:
 
 async def cancel(engine: Engine, request: Request) -> Response:
     return json_response(engine.cancel(request.path_params["job"]))
+
+
+async def retry(engine: Engine, request: Request) -> Response:
+    return json_response(engine.retry(request.path_params["job"]))
 
 
 async def why(engine: Engine, request: Request) -> Response:
@@ -84,6 +108,12 @@ async def uncordon(engine: Engine, request: Request) -> Response:
     return json_response(engine.cordon(request.path_params["gpu"], False))
 
 
+async def drain(engine: Engine, request: Request) -> Response:
+    body = await bounded_body(request)
+    asked = decode(body, DrainRequest, "a drain") if body else DrainRequest()
+    return json_response(engine.drain(request.path_params["gpu"], asked.evict))
+
+
 async def status(engine: Engine, request: Request) -> Response:
     return json_response(engine.status())
 
@@ -94,44 +124,68 @@ async def shut_down(engine: Engine, request: Request) -> Response:
 
 
 async def log(engine: Engine, request: Request) -> Response:
-    """A job's log from an offset; with `follow=1` until the job has ended and all of it was sent."""
+    """The log of a job's latest attempt from an offset; with `follow=1` until the job has ended and all of it was sent.
+
+    Offsets count all output of the attempt. What was rotated away is gone: then the answer begins with the oldest
+    output that is kept, and its header says where that is.
+    """
     job = engine.job(request.path_params["job"]).id
     offset = whole(request, "offset", 0, 0, 1 << 62)
-    follow = request.query_params.get("follow") == "1"
-    return StreamingResponse(log_chunks(engine, job, offset, follow), media_type="text/plain; charset=utf-8")
+    follow = whole(request, "follow", 0, 0, 1) == 1
+    attempt, _ = engine.progress(job)
+    begin, _ = engine.read_log(job, attempt, offset, 1)
+    return StreamingResponse(
+        log_chunks(engine, job, attempt, begin, follow),
+        media_type="text/plain; charset=utf-8",
+        headers={LOG_OFFSET: str(begin)},
+    )
 
 
-async def log_chunks(engine: Engine, job: str, offset: int, follow: bool) -> AsyncIterator[bytes]:
+async def log_chunks(engine: Engine, job: str, attempt: int, offset: int, follow: bool) -> AsyncIterator[bytes]:
     while True:
-        ended = engine.has_ended(job)  # asked before reading: what is written last is still sent
-        while chunk := engine.read_log(job, offset, LOG_CHUNK):
-            offset += len(chunk)
-            yield chunk
-        if ended or not follow:
+        latest, ended = engine.progress(job)  # asked before reading: what is written last is still sent
+        begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
+        while piece:
+            offset = begin + len(piece)
+            yield piece
+            begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
+        if not follow or engine.stopping.is_set():
             return
-        await asyncio.sleep(FOLLOW_EVERY_S)
+        if latest != attempt:  # it failed and runs again
+            attempt, offset = latest, 0
+        elif ended:
+            return
+        else:
+            await asyncio.sleep(FOLLOW_EVERY_S)
 
 
 async def events(engine: Engine, request: Request) -> Response:
+    """Live events; `after`, or the header that browsers send when they come back, says which were seen already."""
     after = whole(request, "after", -1, -1, 1 << 62)
+    seen = request.headers.get("last-event-id", "")
+    if "after" not in request.query_params and seen.isascii() and seen.isdecimal() and len(seen) < 19:
+        after = int(seen)
     return StreamingResponse(event_stream(engine, after), media_type="text/event-stream")
 
 
 async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
     """Server-sent events: what happened since `after` (-1: from now on), then what happens."""
-    with engine.subscribe(after) as queue:
-        while True:
+    with engine.events.subscribe(after) as listener:
+        yield b": connected\n\n"
+        while not engine.stopping.is_set():
             try:
-                event = await asyncio.wait_for(queue.get(), KEEP_ALIVE_S)
+                event = await asyncio.wait_for(listener.get(), KEEP_ALIVE_S)
             except TimeoutError:
                 yield b": still here\n\n"
                 continue
+            if event is None:
+                return
             yield b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), msgspec.json.encode(event))
 
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/status", "The daemon: version, policy, devices, counts", status, dict[str, Any]),
-    Endpoint("POST", "/v1/jobs", "Submit a job", submit, JobView, JobRequest),
+    Endpoint("POST", "/v1/jobs", "Submit a job", submit, JobView, JobRequest, status=201),
     Endpoint(
         "GET",
         "/v1/jobs",
@@ -142,11 +196,21 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/v1/jobs/{job}", "One job, by id or name", show, JobView),
     Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", cancel, JobView),
+    Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job that has ended again", retry, JobView),
     Endpoint("GET", "/v1/jobs/{job}/why", "Why it waits, or why it is where it is", why, dict[str, Any]),
     Endpoint("GET", "/v1/jobs/{job}/log", "Its log", log, query=(("offset", "integer"), ("follow", "integer"))),
     Endpoint("GET", "/v1/gpus", "The GPUs and who is on them", gpus, list[GpuView]),
     Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Take no new jobs on a GPU", cordon, GpuView),
     Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Take jobs on it again", uncordon, GpuView),
+    Endpoint(
+        "POST",
+        "/v1/gpus/{gpu}/drain",
+        "Take no new jobs on a GPU; evict those on it, or let them end",
+        drain,
+        GpuView,
+        DrainRequest,
+        takes_always=False,
+    ),
     Endpoint("GET", "/v1/events", "Live events", events, query=(("after", "integer"),)),
     Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs go on", shut_down, dict[str, Any]),
 )
@@ -174,8 +238,19 @@ def application(engine: Engine, token: str | None = None) -> ASGIApp:
         return json_response(openapi())
 
     routes = [Route(one.path, served(one), methods=[one.method]) for one in ENDPOINTS]
-    app = Starlette(routes=[*routes, Route("/openapi.json", description)])
+    routes.append(Route("/openapi.json", description))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: unroutable})
+    app.router.redirect_slashes = False  # an answer that the description does not name
     return app if token is None else guarded(app, token)
+
+
+async def unroutable(request: Request, error: Exception) -> Response:
+    """No such path, or not by this method: said in the same form as everything else that is not done."""
+    assert isinstance(error, HTTPException)
+    problem = Problem(error=f"{request.method} {request.url.path[:100]}: nothing can be asked here")
+    answer = json_response(problem, error.status_code)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def guarded(app: ASGIApp, token: str) -> ASGIApp:
@@ -208,17 +283,18 @@ def openapi() -> dict[str, Any]:
             "summary": endpoint.summary,
             "operationId": endpoint.handler.__name__,
             "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint)],
-            "responses": {"201" if endpoint.takes else "200": good, "default": problem},
+            "responses": {str(endpoint.status): good, "default": problem},
         }
         if endpoint.takes is not None:
             body = {"application/json": {"schema": schema_of[id(endpoint.takes)]}}
-            operation["requestBody"] = {"required": True, "content": body}
+            operation["requestBody"] = {"required": endpoint.takes_always, "content": body}
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "cotenant", "version": __version__},
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"token": []}],
     }
 
 

@@ -4,6 +4,8 @@
 
 import asyncio
 import hashlib
+import json
+import os
 import socket
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -13,19 +15,21 @@ from pathlib import Path
 import uvicorn
 
 from cotenant.core.policies import build_policy
-from cotenant.core.units import parse_memory
+from cotenant.core.probing import Tuning
+from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.api import application
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
-from cotenant.node.devices import Kind, find_backend
+from cotenant.node.devices import Backend, Kind, find_backend
 from cotenant.node.limits import Paths
 from cotenant.node.shares import find_shares
 
 MOST_SOCKET_PATH = 100
 """bytes; Linux takes 107"""
-DEVICES_EVERY_S = 2.0
 SHORTEST_TOKEN = 16
+SIMULATED = "simulated"
+"""what the journal keeps the sizes of simulated GPUs under: by how many there are"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class Options:
     gpu_memory: str | None = None
     policy: str = "binpack"
     queue: str = "fifo"
+    probe_s: float = 1.0
+    """how long each trial of batch sizes is measured"""
     listen: str | None = None
     """PORT or HOST:PORT to answer on besides the unix socket; loopback unless a host is given"""
     token_file: Path | None = None
@@ -48,15 +54,36 @@ def run(options: Options) -> None:
     _check(options)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal.open(options.state / "journal.db"))
-        memory = None if options.gpu_memory is None else parse_memory(options.gpu_memory)
-        backend = find_backend(options.simulate, memory)
+        backend = _backend(options, journal)
         stack.callback(backend.close)
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
         count = len(backend.machine().gpus) if backend.kind is Kind.SIMULATED else 0
         engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
         paths = Paths(agent=options.state / "agent.sock", engines=engines)
-        engine = Engine(options.state, journal, backend, paths, find_shares(owner), options.policy, options.queue)
+        engine = Engine(
+            options.state,
+            journal,
+            backend,
+            paths,
+            find_shares(owner),
+            options.policy,
+            options.queue,
+            tuning=Tuning(probe=Seconds(options.probe_s)),
+        )
         asyncio.run(_serve(engine, options))
+
+
+def _backend(options: Options, journal: Journal) -> Backend:
+    """The devices; simulated ones are as large as at the last start, whatever is free now: jobs may be on them."""
+    usual = {int(count): MiB(memory) for count, memory in json.loads(journal.recall(SIMULATED) or "{}").items()}
+    memory = None if options.gpu_memory is None else _memory(options.gpu_memory)
+    backend = find_backend(options.simulate, memory, usual_memory=usual)
+    if backend.kind is Kind.SIMULATED:
+        cards = backend.machine().gpus
+        now = usual | {len(cards): cards[0].memory}
+        if now != usual:
+            journal.remember(SIMULATED, json.dumps(now))
+    return backend
 
 
 async def _serve(engine: Engine, options: Options) -> None:
@@ -71,20 +98,12 @@ async def _serve(engine: Engine, options: Options) -> None:
         asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
     ]
     scheduling = asyncio.create_task(engine.run())
-    looking = asyncio.create_task(_look_at_devices(engine))
     await asyncio.wait([*serving, scheduling], return_when=asyncio.FIRST_COMPLETED)
     engine.ask_to_stop()
     for server in servers:
         server.should_exit = True
-    looking.cancel()
-    await asyncio.wait([*serving, scheduling, looking], timeout=5)
+    await asyncio.wait([*serving, scheduling], timeout=5)
     scheduling.result()
-
-
-async def _look_at_devices(engine: Engine) -> None:
-    while True:
-        await asyncio.sleep(DEVICES_EVERY_S)
-        engine.observe_devices()
 
 
 def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
@@ -92,8 +111,8 @@ def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
     path = options.state / "cotenant.sock"
     path.unlink(missing_ok=True)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    os.fchmod(local.fileno(), 0o600)  # the file is made with the socket's mode: at no moment may others connect
     local.bind(str(path))
-    path.chmod(0o600)
     yield local, None
     if options.listen is not None and options.token_file is not None:
         host, _, port = options.listen.rpartition(":")
@@ -113,14 +132,25 @@ def _check(options: Options) -> None:
         raise InputError(f"--policy or --queue: {error}") from None
     if options.listen is not None and not options.listen.rpartition(":")[2].isdecimal():
         raise InputError(f"--listen {options.listen}: expected PORT or HOST:PORT")
+    if options.listen is not None and options.token_file is None:
+        raise InputError(f"--listen {options.listen}: needs --token-file, or anybody could run programs here")
     if options.token_file is not None:
         _token(options.token_file)
+    if options.gpu_memory is not None:
+        _memory(options.gpu_memory)
     if len(str(options.state / "engine-00.sock").encode()) > MOST_SOCKET_PATH:
         raise InputError(f"{options.state}: too long a path for a socket; set COTENANT_STATE to a shorter one")
     try:
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{options.state}: cannot be made: {error.strerror}") from None
+
+
+def _memory(text: str) -> MiB:
+    try:
+        return parse_memory(text)
+    except ValueError as error:
+        raise InputError(f"--gpu-memory: {error}") from None
 
 
 def _token(path: Path) -> str:

@@ -6,13 +6,12 @@ The journal owns the state: everything here can be rebuilt from it and from the 
 """
 
 import asyncio
-import json
+import math
 import os
+import random
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,37 @@ import msgspec
 
 from cotenant import __version__
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Queue, decide, place_together, rank
+from cotenant.core.company import Belief
+from cotenant.core.deciding import Queue, decide, place_together, second_look
+from cotenant.core.filters import CHECKS
 from cotenant.core.footprint import memory_on
 from cotenant.core.learning import Learner
 from cotenant.core.mix import inventory_of
 from cotenant.core.model import Job, Machine, Placement, Slot
+from cotenant.core.probing import Tuning
+from cotenant.core.ranking import Draw
 from cotenant.core.units import MiB, Seconds
 from cotenant.errors import CotenantError, InputError
-from cotenant.local import supervisor
-from cotenant.local.journal import JobState, Journal, JournalJob
+from cotenant.local import attempts
+from cotenant.local.beliefs import Beliefs
+from cotenant.local.booking import ACTIVE, ENDED, book_end, queue_again, request_of
+from cotenant.local.devices import Devices
+from cotenant.local.events import Events, complain
+from cotenant.local.journal import STATES, JobState, Journal, JournalError, JournalJob, Stop
+from cotenant.local.launching import Launcher
+from cotenant.local.neighbours import Neighbours, Ties
+from cotenant.local.profiling import LOOK
+from cotenant.local.runs import Runs
+from cotenant.local.supervisor import read_json
 from cotenant.local.tuner import TuningLoop
-from cotenant.node.devices import Backend
-from cotenant.node.limits import Launch, Paths, enforcement, launch_for, limits_text, write_limits
+from cotenant.local.views import Waiting, chosen, explained, gpu_views, gpus_of, job_view, placed_because, slot_text
+from cotenant.node.devices import Backend, Running
+from cotenant.node.limits import Paths
 from cotenant.node.shares import Shares
-from cotenant.wire.local import GpuView, JobRequest, JobView, job_of
+from cotenant.wire.local import GpuView, JobRequest, JobView
 
-ACTIVE = ("starting", "running")
-MOST_PROCESSES = 512
-"""of one job"""
+TRY_AGAIN_S = 5.0
+"""after the journal could not be written"""
 
 
 class UnknownError(CotenantError):
@@ -52,54 +64,62 @@ class RefusedError(CotenantError):
         self.reasons = reasons
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened, as it is told to those who listen."""
-
-    id: int
-    at: float
-    kind: str
-    job: str | None
-    text: str
-
-
-def supervision(launch: Launch, request: JobRequest) -> supervisor.Spec:
-    """What the supervisor is told of a job."""
-    base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return supervisor.Spec(
-        argv=list(request.command),
-        cwd=request.cwd,
-        env={**base, **request.env, **launch.env},
-        cpus=None if launch.cpus is None else list(launch.cpus),
-        rlimit_data_mib=launch.rlimit_data_mib,
-        memory_mib=launch.memory_mib,
-        memory_baseline_mib=launch.memory_baseline_mib,
-        share_percent=launch.share_percent,
-        cgroup=None if launch.cgroup is None else str(launch.cgroup),
-        grace_s=request.grace_s,
-        max_processes=MOST_PROCESSES,
-    )
-
-
 class Engine:
     """What the daemon does, without its sockets: called from one event loop, never from two threads."""
 
     def __init__(
-        self, state: Path, journal: Journal, backend: Backend, paths: Paths, shares: Shares, policy: str, queue: str
+        self,
+        state: Path,
+        journal: Journal,
+        backend: Backend,
+        paths: Paths,
+        shares: Shares,
+        policy: str,
+        queue: str,
+        *,
+        tuning: Tuning | None = None,
+        launch: Callable[[Path], None] = attempts.launch,
+        draw: Draw = random.randrange,
+        belief: Belief | None = None,
+        look: Seconds = LOOK,
     ) -> None:
-        self._state, self._journal, self._backend = state, journal, backend
-        self._paths, self._shares = paths, shares
-        self._machine = self._with_cordons(backend.machine())
-        self._cluster = Cluster.of([self._machine])
-        self._learner = Learner(policy, inventory_of([self._machine]), queue)
+        self._journal, self._shares, self._draw = journal, shares, draw
+        self._notes, self._kind = backend.notes, backend.kind
+        self._devices = Devices(backend, journal)
+        self._runs = Runs(state / "jobs", self._seen)
+        self._launcher = Launcher(jobs=state / "jobs", backend=backend, paths=paths, shares=shares, launch=launch)
+        machine = self._devices.machine
+        self._cluster, self._empty = Cluster.of([machine]), _usable_and_empty(machine)
+        self.beliefs = Beliefs(journal, machine, belief)
+        self._learner = Learner(policy, inventory_of([machine]), queue, belief=self.beliefs.belief)
         self._queue = Queue(self._learner.policy)
+        self._waiting: dict[str, Job] = {}
+        self._untried: dict[str, Job] = {}
+        """those that have come since the last pass"""
+        self._tried: tuple[Cluster, int] | None = None
+        """the cluster that the last pass left, and the version of the belief it went by"""
         self._placed: dict[str, Placement] = {}
-        self._starters = ThreadPoolExecutor(2, "start")
-        self._listeners: set[asyncio.Queue[Event]] = set()
+        self.events = Events(journal)
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
+        ties = Ties(
+            used=self._devices.used_by,
+            solo=lambda job: self._tuning.solo(job),
+            say=self.events.tell,
+            look_again=self._look_again,
+            revert=self._revert,
+        )
+        self.neighbours = Neighbours(self.beliefs, ties, look)
         self._tuning = TuningLoop(
-            str(paths.agent), {gpu: str(path) for gpu, path in paths.engines.items()}, self.leader_of
+            str(paths.agent),
+            {gpu: str(path) for gpu, path in paths.engines.items()},
+            self._supervisor_of,
+            cores_of=backend.cores,
+            say=lambda job, text: self.events.tell("tuning", job, text),
+            settings=tuning,
+            hear=self.neighbours.hear,
+            disturbed=self.neighbours.disturbed,
+            tick=self.neighbours.tick,
         )
 
     # Asked from outside
@@ -107,30 +127,30 @@ class Engine:
     def submit(self, request: JobRequest) -> JobView:
         """Accepts a job for good, or refuses it at once if it could never run here."""
         submitted = time.time()
-        trial = job_of("new", request, submitted)
-        self._refuse_impossible(trial)
+        self.beliefs.refuse_unheld(request)
+        job = self._as_asked("new", request, submitted)
+        self._refuse_impossible(job)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted)
-        job = job_of(job_id, request, submitted)
-        self._queue.add(job, Seconds(submitted))
-        self._learner.observe(job.demand)
-        self._tell("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
-        self._wake.set()
+        self._enqueue(replace(job, id=job_id))
+        self._learner.observe(self._waiting[job_id].demand)
+        self.events.tell("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
         return self.job(job_id)
 
     def jobs(self, states: tuple[str, ...], limit: int, after: str | None) -> list[JobView]:
-        found = self._journal.jobs(states or None, limit, after)
-        return [self._view(row) for row in found]
+        unknown = next((state for state in states if state not in STATES), None)
+        if unknown is not None:
+            raise InputError(f"no state {unknown[:40]!r}; there are: {', '.join(STATES)}")
+        waiting = Waiting(self._learner.ranker, self._cluster, self._queue)
+        return [self._view(row, waiting) for row in self._journal.jobs(states or None, limit, after)]
 
     def job(self, name: str) -> JobView:
-        """A job by id, or the newest by name."""
+        """A job by id, or the newest by name, with everything that is known of it."""
         row = self._row(name)
-        request = msgspec.json.decode(row.request, type=JobRequest)
-        view = self._view(row)
+        request = request_of(row)
         return msgspec.structs.replace(
-            view,
+            self._view(row, Waiting(self._learner.ranker, self._cluster, self._queue)),
             request=request,
-            reason=self._reason(row.id) if row.state == "queued" else view.reason,
-            enforcement=self._enforcement(row, request),
+            enforcement=() if row.slot is None else self._enforcement(row, request),
             tuning=tuple(self._tuning.history(row.id)) or self._kept_history(row.id),
         )
 
@@ -138,237 +158,199 @@ class Engine:
         row = self._row(name)
         if row.state == "queued":
             self._journal.transition(row.id, ("queued",), "cancelled", ended=time.time(), outcome="cancelled")
-            self._queue.remove(self._job(row))
-            self._tell("cancelled", row.id, "cancelled while it waited")
+            self._dequeue(row.id)
+            self.events.tell("cancelled", row.id, "cancelled while it waited")
         elif row.state in ACTIVE:
-            supervisor.cancel(self._folder(row))
-            self._tell("cancelling", row.id, "told to stop")
+            self._tell_to_end(row, "cancel", "cancelling", "told to stop")
         else:
             raise InputError(f"{row.id} has already ended ({row.state})")
         return self.job(row.id)
 
+    def retry(self, name: str) -> JobView:
+        """Runs a job that has ended once more: the same job, a new attempt, with all its retries before it again."""
+        row = self._row(name)
+        if row.state not in ENDED:
+            raise InputError(f"{row.id} is {row.state}; only a job that has ended can be run again")
+        text = f"asked to run again after {row.outcome or row.state}"
+        queue_again(self._journal, row, ENDED, reason=text, forgiven=row.attempts)
+        self._enqueue(self._job(row))
+        self.events.tell("retrying", row.id, text)
+        return self.job(row.id)
+
     def why(self, name: str) -> dict[str, Any]:
         row = self._row(name)
-        job = self._job(row)
-        ranking = rank(self._learner.policy, job, self._cluster, ranker=self._learner.ranker)
-        placed = self._placed.get(row.id)
+        waiting = Waiting(self._learner.ranker, self._cluster, self._queue)
         return {
-            "job": row.id,
-            "state": row.state,
+            **explained(self._view(row, waiting), self._job(row), self._placed.get(row.id), waiting),
             "policy": self._learner.policy.name,
-            "placed_on": None if placed is None else list(placed.slot.gpus),
-            "reason": row.reason if placed is not None else self._reason(row.id),
-            "fits": [{"gpus": list(fit.slot.gpus), "score": list(fit.score)} for fit in ranking.fits],
-            "reasons": {node: str(why) for node, why in ranking.reasons.items()},
-            "ahead": self._ahead(row.id),
+            "company": self.neighbours.company(row.id),
         }
 
     def gpus(self) -> list[GpuView]:
-        usage = {one.uuid: one for one in self._backend.usage()}
-        node = self._cluster.at(0)
-        views = []
-        for i, gpu in enumerate(self._machine.gpus):
-            seen = usage.get(gpu.uuid)
-            views.append(
-                GpuView(
-                    index=i,
-                    uuid=gpu.uuid,
-                    type=gpu.type,
-                    memory_mib=gpu.memory_capacity,
-                    free_memory_mib=node.memory[i],
-                    free_compute=node.compute[i],
-                    used_mib=None if seen is None else seen.used_mib,
-                    utilisation=None if seen is None else seen.utilisation,
-                    healthy=gpu.healthy,
-                    cordoned=gpu.cordoned,
-                    tenants=tuple(tenant.job for tenant in node.tenants if i in tenant.gpus),
-                )
-            )
-        return views
+        return gpu_views(self._devices.machine, self._cluster.at(0), self._devices.usage)
 
     def cordon(self, name: str, cordoned: bool) -> GpuView:
         index = self._gpu(name)
-        uuid = self._machine.gpus[index].uuid
-        names = {*self._cordoned(), uuid} if cordoned else self._cordoned() - {uuid}
-        self._journal.remember("cordoned", json.dumps(sorted(names)))
-        self._machine_changed(self._with_cordons(self._machine))
-        self._tell("cordoned" if cordoned else "uncordoned", None, f"GPU {index} ({uuid})")
-        return self.gpus()[index]
+        self._devices.cordon(index, cordoned)
+        self._machine_changed()
+        view = self.gpus()[index]
+        self.events.tell("cordoned" if cordoned else "uncordoned", None, f"GPU {index} ({view.uuid})")
+        return view
+
+    def drain(self, name: str, evict: bool) -> GpuView:
+        """Takes no new jobs on a GPU; those on it run to their end, or are stopped and queued again."""
+        view = self.cordon(name, True)
+        for job in view.tenants if evict else ():
+            row = self._journal.job(job)
+            if row.state in ACTIVE and row.stop is None:
+                self._tell_to_end(row, "evict", "evicting", f"told to leave GPU {view.index}")
+        return view
 
     def status(self) -> dict[str, Any]:
         return {
             "version": __version__,
             "pid": os.getpid(),
             "policy": self._learner.policy.name,
-            "devices": str(self._backend.kind),
-            "notice": self._backend.notes[0],
-            "gpus": len(self._machine.gpus),
+            "devices": str(self._kind),
+            "notice": self._notes[0],
+            "gpus": len(self._devices.machine.gpus),
             "queued": len(self._queue),
             "running": len(self._placed),
-            "notes": list(self._backend.notes),
+            "notes": list(self._notes),
         }
 
-    def has_ended(self, job: str) -> bool:
-        return self._row(job).state not in ("queued", *ACTIVE)
+    def progress(self, job: str) -> tuple[int, bool]:
+        """Which attempt a job is at, and whether it has ended."""
+        row = self._row(job)
+        return row.attempts, row.state in ENDED
 
-    def read_log(self, job: str, offset: int, most: int) -> bytes:
-        """A piece of the log; rotated files count as one long log from the oldest kept on."""
-        return supervisor.read_log(self._folder(self._row(job)), offset, most)[1]
-
-    @contextmanager
-    def subscribe(self, after: int) -> Iterator[asyncio.Queue[Event]]:
-        """Events since `after` (-1: none of the past), then new ones; a slow reader loses the oldest."""
-        queue: asyncio.Queue[Event] = asyncio.Queue(maxsize=10_000)
-        if after >= 0:
-            for event in self._journal.events(after, 5_000):
-                queue.put_nowait(Event(event.id, event.at, event.kind, event.job, event.text))
-        self._listeners.add(queue)
-        try:
-            yield queue
-        finally:
-            self._listeners.discard(queue)
+    def read_log(self, job: str, attempt: int, offset: int, most: int) -> tuple[int, bytes]:
+        """A piece of the log and where it begins: later than asked where that much was rotated away."""
+        return attempts.read_log(self._runs.folder(job, attempt), offset, most)
 
     def ask_to_stop(self) -> None:
         self.stopping.set()
         self._wake.set()
+        self.events.close()
 
     # The loop
 
     def recover(self) -> None:
         """Finds everything again after a stop or a kill: running processes, ended ones, the queue in its order."""
-        for row in self._journal.jobs(ACTIVE, 1_000_000, None):
-            self._adopt(row)
+        found = self._journal.jobs(ACTIVE, -1, None)
+        for row in found:
+            self._seat(row, self._placement(row))
         self._shares.sweep(self._placed)
+        for row in found:
+            self._adopt(row)
         for row in self._journal.queued_in_order():
-            job = self._job(row)
-            self._queue.add(job, Seconds(row.submitted))
+            self._enqueue(self._job(row))
+        for job in (*(one.job for one in self._placed.values()), *self._waiting.values()):
             self._learner.observe(job.demand)
-        self._wake.set()
 
     async def run(self) -> None:
         """Schedules whenever something changed, until asked to stop; jobs go on without us."""
-        tuning = asyncio.create_task(self._tuning.run())
+        watching = self._devices.watch(self._running, self._devices_changed)
+        helpers = [asyncio.create_task(self._tuning.run()), asyncio.create_task(watching)]
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
-                self._schedule()
+                try:
+                    self.schedule()
+                except JournalError as error:
+                    complain(str(error))
+                    asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._wake.set)
                 await self._wake.wait()
         finally:
-            tuning.cancel()
+            for helper in helpers:
+                helper.cancel()
+            self._runs.close()
+            self.beliefs.save(math.inf)
 
-    def observe_devices(self) -> None:
-        """Takes note of cards that failed, recovered or changed."""
-        machine = self._with_cordons(self._backend.machine())
-        if machine.kind != self._machine.kind:
-            self._machine_changed(machine)
-            self._tell("devices", None, "the devices have changed")
-
-    def _schedule(self) -> None:
-        decision = decide(
-            self._learner.policy, self._queue, self._cluster, Seconds(time.time()), ranker=self._learner.ranker
-        )
+    def schedule(self) -> None:
+        """One pass: whatever fits is started."""
+        ranker, now = self._learner.ranker, Seconds(time.time())
+        # What did not fit still does not while nothing has changed, so then only newcomers are tried. Not where a
+        # gate also looks at how many wait: each newcomer may change its mind about the others.
+        known = ranker.policy.gate is None and self._tried == (self._cluster, ranker.policy.known.belief.version)
+        queue = self._untried.values() if known else self._queue
+        decision = decide(ranker.policy, queue, self._cluster, now, ranker=ranker, draw=self._draw)
+        self._tried = None
         for placement in decision.placements:
-            self._start(placement)
+            self._start(placement, decision.crowding)
+        self._tried = self._cluster, ranker.policy.known.belief.version
+        self._untried.clear()
 
-    def _start(self, placement: Placement) -> None:
+    def _start(self, placement: Placement, crowding: float) -> None:
         """Durable first, then the process: a kill in between leaves a job that is started again, never twice."""
-        row = self._journal.job(placement.job.id)
-        request = msgspec.json.decode(row.request, type=JobRequest)
-        launch = self._launch(row.id, placement.slot, placement.job, request)
-        attempt = row.attempts + 1
-        self._journal.transition(
-            row.id,
+        job = placement.job.id
+        row = self._journal.job(job)
+        ranker = self._learner.ranker
+        row = self._journal.transition(
+            job,
             ("queued",),
             "starting",
-            slot=json.dumps(list(placement.slot.gpus)),
-            attempts=attempt,
+            slot=slot_text(placement),
+            attempts=row.attempts + 1,
             started=time.time(),
-            reason=f"{self._learner.policy.name}: best of the slots that fit",
+            stop=None,
+            reason=placed_because(ranker.policy, ranker, placement, self._cluster),
         )
-        self._queue.remove(placement.job)
-        self._cluster = self._cluster.place(placement)
-        self._placed[row.id] = placement
-        self._run_attempt(row.id, attempt, launch, request)
-        self._tell("started", row.id, f"on GPU {' '.join(map(str, placement.slot.gpus)) or 'none'}")
-        self._seat(row.id, placement, request)
+        self._dequeue(job)
+        self._seat(row, placement, crowding)
+        self._begin(row)
+        self.events.tell("started", job, f"on GPU {' '.join(map(str, placement.slot.gpus)) or 'none'}")
 
-    def _run_attempt(self, job: str, attempt: int, launch: Launch, request: JobRequest) -> None:
-        """What the supervisor needs, then the supervisor itself, in a thread: starting a process takes a while."""
-        folder = self._attempt(job, attempt)
-
-        def begin() -> None:
-            supervisor.prepare(folder, supervision(launch, request))
-            write_limits(self._limits_file(job), limits_text(job, launch.limits))
-            if launch.cgroup is not None and launch.cgroup_cpu is not None:
-                self._shares.create(job, launch.cgroup_cpu)
-            supervisor.launch(folder)
-
-        starting = asyncio.get_running_loop().run_in_executor(self._starters, begin)
-        starting.add_done_callback(lambda done: self._begun(job, attempt, done.exception()))
-
-    def _begun(self, job: str, attempt: int, problem: BaseException | None) -> None:
-        if problem is None:
-            self._look(job, attempt)
-            return
-        self._vacate(job)
-        self._journal.transition(job, ACTIVE, "finished", ended=time.time(), outcome="exec-failed", error=str(problem))
-        self._tell("finished", job, f"could not be started: {problem}")
-        self._wake.set()
-
-    def _look(self, job: str, attempt: int) -> None:
-        """Watches the supervisor, or takes note that it has already ended."""
-        status = supervisor.status(self._attempt(job, attempt))
-        if status.state != "running" or status.pidfd is None:
-            self._ended(job, attempt, status)
-            return
-        self._watch(job, attempt, status.pidfd)
-        if self._journal.job(job).state == "starting":
-            self._journal.transition(job, ("starting",), "running")
-
-    def _watch(self, job: str, attempt: int, pidfd: int) -> None:
-        loop = asyncio.get_running_loop()
-
-        def gone() -> None:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            self._ended(job, attempt, supervisor.status(self._attempt(job, attempt)))
-
-        loop.add_reader(pidfd, gone)
+    def _begin(self, row: JournalJob) -> None:
+        start = self._launcher.starter(self._folder(row), self._devices.machine, self._placed[row.id], request_of(row))
+        self._runs.begin(row.id, row.attempts, start)
 
     def _adopt(self, row: JournalJob) -> None:
         """A job that was starting or running when the last daemon stopped."""
-        job = self._job(row)
-        placement = Placement(job, Slot(self._machine.name, tuple(json.loads(row.slot or "[]"))))
+        if row.stop is not None:
+            attempts.cancel(self._folder(row))  # the daemon that was asked may not have come so far
+        if attempts.was_started(self._folder(row)):
+            self._runs.look(row.id, row.attempts)
+        else:  # killed between the journal and the process: nothing has run
+            self._begin(row)
+        if row.id in self._placed:
+            self.events.tell("found", row.id, "found again after a restart of the daemon")
+
+    def _seen(self, job: str, attempt: int, status: attempts.Status) -> None:
+        """A run is there, or has ended: then its slot is free, and it may be queued again."""
+        row = self._journal.job(job)
+        current = row.state in ACTIVE and row.attempts == attempt
+        if status.state == "running":
+            if current and row.state == "starting":
+                self._journal.transition(job, ("starting",), "running")
+            return
+        again = current and book_end(self._journal, self.events, row, self._folder(row), status)
+        self._vacate(job)
+        if again:
+            self._enqueue(self._job(row))
+        else:
+            self.neighbours.forget(job)
+        self._wake.set()
+
+    # Small things
+
+    def _enqueue(self, job: Job) -> None:
+        self._queue.add(job, job.submitted)
+        self._waiting[job.id] = self._untried[job.id] = job
+        self._wake.set()
+
+    def _dequeue(self, job: str) -> None:
+        self._queue.remove(self._waiting.pop(job))
+        self._untried.pop(job, None)
+
+    def _seat(self, row: JournalJob, placement: Placement, crowding: float | None = None) -> None:
         self._cluster = self._cluster.place(placement)
         self._placed[row.id] = placement
-        self._learner.observe(job.demand)
-        folder = self._attempt(row.id, row.attempts)
-        status = supervisor.status(folder)
-        if status.state == "new":  # killed between the journal and the process: nothing has run
-            request = msgspec.json.decode(row.request, type=JobRequest)
-            self._run_attempt(row.id, row.attempts, self._launch(row.id, placement.slot, job, request), request)
-        else:
-            self._look(row.id, row.attempts)
-        if row.id in self._placed:
-            self._tell("found", row.id, "found again after a restart of the daemon")
-            self._seat(row.id, placement, msgspec.json.decode(row.request, type=JobRequest))
-
-    def _ended(self, job: str, attempt: int, status: supervisor.Status) -> None:
-        """Books how a job ended, frees its slot, and queues it again if it may be tried once more."""
-        self._vacate(job)
-        row = self._journal.job(job)
-        if row.state not in ACTIVE:
-            return
-        if status.exit is None:
-            supervisor.kill_leftovers(self._attempt(job, attempt))
-            rebooted = status.state == "interrupted"
-            state: JobState = "interrupted" if rebooted else "lost"
-            text = "the machine was restarted" if rebooted else "its supervisor was killed"
-            self._journal.transition(job, ACTIVE, state, ended=time.time(), outcome=state, error=text)
-            self._tell(state, job, text)
-        else:
-            self._book_exit(row, status.exit)
-        self._wake.set()
+        cards, gpus, request = self._devices.machine.gpus, placement.slot.gpus, request_of(row)
+        memory = memory_on(placement.job.demand, cards[gpus[0]]) if gpus else MiB(0)
+        self._tuning.seat(row.id, gpus, request, memory or None)
+        if gpus:
+            self.neighbours.seat(placement, request, cards[gpus[0]].type, crowding, time.monotonic())
 
     def _vacate(self, job: str) -> None:
         placement = self._placed.pop(job, None)
@@ -376,70 +358,39 @@ class Engine:
             self._cluster = self._cluster.finish(placement)
             self._shares.remove(job)
             self._keep_history(job)
+            self.neighbours.unseat(job, time.monotonic())
             self._tuning.unseat(job)
 
-    def _book_exit(self, row: JournalJob, ending: supervisor.Exit) -> None:
-        request = msgspec.json.decode(row.request, type=JobRequest)
-        failed = ending.outcome not in ("exited", "cancelled") or (ending.outcome == "exited" and ending.code != 0)
-        if failed and row.attempts <= request.retries:
-            text = (
-                f"attempt {row.attempts} failed ({ending.outcome} {ending.code or ending.signal or ''}), trying again"
-            )
-            self._journal.transition(row.id, ACTIVE, "queued", slot=None, started=None, reason=text)
-            self._queue.add(self._job(row), Seconds(row.submitted))
-            self._tell("retrying", row.id, text)
-            return
-        state: JobState = "cancelled" if ending.outcome == "cancelled" else "finished"
-        self._journal.transition(
-            row.id,
-            ACTIVE,
-            state,
-            started=ending.started,
-            ended=ending.ended,
-            outcome=ending.outcome,
-            code=ending.code,
-            signal=ending.signal,
-            error=ending.error,
-        )
-        self._tell(state, row.id, f"{ending.outcome} {ending.code if ending.code is not None else ''}".strip())
+    def _look_again(self, placement: Placement, crowding: float) -> str | None:
+        """Why a job should not be where it is, with all that is known by now."""
+        self._wake.set()  # who waits may fit better, or worse
+        reason = second_look(self._learner.policy, placement, self._cluster, crowding).reason
+        return None if reason is None else str(reason)
 
-    # Small things
+    def _revert(self, job: str, why: str) -> None:
+        row = self._journal.job(job)
+        if row.state in ACTIVE and row.stop is None:
+            self._tell_to_end(row, "revert", "reverting", f"told to leave its neighbours: {why}")
 
-    def leader_of(self, job: str) -> int | None:
-        """The process that leads a running job."""
-        placement = self._placed.get(job)
-        run = None if placement is None else supervisor.read_json(str(self._folder(self._journal.job(job)) / "run"))
-        return None if run is None else int(run["pid"])
+    def _tell_to_end(self, row: JournalJob, stop: Stop, kind: str, text: str) -> None:
+        """Durable first: a daemon that is killed now does it after its restart."""
+        self._journal.transition(row.id, ACTIVE, _active(row), stop=stop)
+        attempts.cancel(self._folder(row))
+        self.events.tell(kind, row.id, text)
 
-    def _seat(self, job: str, placement: Placement, request: JobRequest) -> None:
-        cards, gpus = self._machine.gpus, placement.slot.gpus
-        memory = memory_on(placement.job.demand, cards[gpus[0]]) if gpus else MiB(0)
-        self._tuning.seat(job, gpus, request, memory or None)
+    def _running(self) -> list[Running]:
+        baseline = self._launcher.baseline
+        return [
+            Running(job=job, gpus=self._placed[job].slot.gpus, supervisor=pid, baseline=baseline)
+            for job, pid in self._runs.supervisors.items()
+            if job in self._placed
+        ]
 
     def _refuse_impossible(self, job: Job) -> None:
         """A request that would not fit even if nobody else were here is refused now, with the numbers."""
-        usable = replace(
-            self._machine, gpus=tuple(replace(gpu, healthy=True, cordoned=False) for gpu in self._machine.gpus)
-        )
-        empty = Cluster.of([usable])
-        if place_together(self._learner.ranker, job, empty) is None:
-            reasons = self._learner.ranker.reasons(job.demand, empty)
+        if place_together(self._learner.ranker, job, self._empty) is None:
+            reasons = self._learner.ranker.reasons(job.demand, self._empty)
             raise RefusedError("this can never run here", {node: str(why) for node, why in reasons.items()})
-
-    def _reason(self, job_id: str) -> str:
-        row = self._journal.job(job_id)
-        reasons = self._learner.ranker.reasons(self._job(row).demand, self._cluster)
-        refusal = next(iter(reasons.values()), None)
-        if refusal is not None:
-            return str(refusal)
-        return "its turn has not come" if self._ahead(job_id) else "about to start"
-
-    def _ahead(self, job_id: str) -> int:
-        """How many jobs wait before it."""
-        for place, job in enumerate(self._queue):
-            if job.id == job_id:
-                return place
-        return 0
 
     def _row(self, name: str) -> JournalJob:
         row = self._journal.find(name)
@@ -448,90 +399,79 @@ class Engine:
         return row
 
     def _job(self, row: JournalJob) -> Job:
-        return job_of(row.id, msgspec.json.decode(row.request, type=JobRequest), row.submitted)
+        return self._waiting.get(row.id) or self._as_asked(row.id, request_of(row), row.submitted)
 
-    def _view(self, row: JournalJob) -> JobView:
-        request = msgspec.json.decode(row.request, type=JobRequest)
-        return JobView(
-            id=row.id,
-            name=request.name or Path(request.command[0]).name,
-            state=row.state,
-            submitted=row.submitted,
-            started=row.started,
-            ended=row.ended,
-            gpus=tuple(json.loads(row.slot)) if row.slot else (),
-            outcome=row.outcome,
-            code=row.code,
-            signal=row.signal,
-            error=row.error,
-            attempts=row.attempts,
-            reason=row.reason,
-            batch=self._tuning.batch(row.id) or request.batch,
-            speed=self._tuning.speed(row.id),
-        )
+    def _as_asked(self, job_id: str, request: JobRequest, submitted: float) -> Job:
+        asks = self._learner.policy.checks != CHECKS  # of its belief, about each workload
+        return self.beliefs.job_of(job_id, request, submitted, tell_apart=asks)
 
-    def _launch(self, job_id: str, slot: Slot, job: Job, request: JobRequest) -> Launch:
-        return launch_for(
-            self._machine,
-            slot,
-            job.demand,
-            job=job_id,
-            paths=self._paths,
-            limits_file=self._limits_file(job_id),
-            kind=self._backend.kind,
-            cores=self._backend.cores(slot.gpus),
-            shares=self._shares,
-            batch=request.batch,
+    def _view(self, row: JournalJob, waiting: Waiting) -> JobView:
+        job = self._waiting.get(row.id)
+        reason = self._runs.delayed.get(row.id)
+        if job is not None:
+            reason = f"{waiting.reason(job)} ({row.reason})" if row.reason else waiting.reason(job)
+        return job_view(
+            row,
+            reason=reason,
+            used=self._devices.used_by(row.id),
+            batch=self._tuning.batch(row.id),
+            speed=self.neighbours.speed(row.id),
+            predicted=self.neighbours.predicted(row.id),
+            slo_violations=self.neighbours.violations(row.id),
         )
 
     def _keep_history(self, job: str) -> None:
-        """What was tried for a job, beside its logs: for people, so losing it in a crash is no harm."""
+        """What was tried for a job, beside its logs: for people, so losing it to a crash or a full disk is no harm."""
         history = self._tuning.history(job)
         if history:
-            (self._state / "jobs" / job / "tuning.json").write_bytes(msgspec.json.encode(history))
+            try:
+                (self._runs.of_job(job) / "tuning.json").write_bytes(msgspec.json.encode(history))
+            except OSError as error:
+                complain(f"the tuning history of {job} is lost: {error}")
 
     def _kept_history(self, job: str) -> tuple[dict[str, Any], ...]:
-        path = self._state / "jobs" / job / "tuning.json"
+        path = self._runs.of_job(job) / "tuning.json"
         return msgspec.json.decode(path.read_bytes(), type=tuple[dict[str, Any], ...]) if path.exists() else ()
 
-    def _limits_file(self, job: str) -> Path:
-        return self._state / "jobs" / job / "limits.json"
+    def _folder(self, row: JournalJob) -> Path:
+        return self._runs.folder(row.id, row.attempts)
 
     def _enforcement(self, row: JournalJob, request: JobRequest) -> tuple[str, ...]:
-        if row.slot is None:
-            return ()
-        slot = Slot(self._machine.name, tuple(json.loads(row.slot)))
-        launch = self._launch(row.id, slot, self._job(row), request)
-        return tuple(enforcement(self._backend.kind, launch, self._shares.means))
+        return self._launcher.enforcement(self._devices.machine, self._placement(row), request)
+
+    def _placement(self, row: JournalJob) -> Placement:
+        return Placement(chosen(self._job(row), row), Slot(self._devices.machine.name, gpus_of(row)))
 
     def _gpu(self, name: str) -> int:
-        for i, gpu in enumerate(self._machine.gpus):
-            if name in (str(i), gpu.uuid):
-                return i
-        raise UnknownError(f"no GPU {name[:100]!r} here; `cotenant gpus` lists them")
+        index = self._devices.index(name)
+        if index is None:
+            raise UnknownError(f"no GPU {name[:100]!r} here; `cotenant gpus` lists them")
+        return index
 
-    def _cordoned(self) -> set[str]:
-        return set(json.loads(self._journal.recall("cordoned") or "[]"))
-
-    def _with_cordons(self, machine: Machine) -> Machine:
-        names = self._cordoned()
-        return replace(machine, gpus=tuple(replace(gpu, cordoned=gpu.uuid in names) for gpu in machine.gpus))
-
-    def _machine_changed(self, machine: Machine) -> None:
-        self._machine = machine
-        self._cluster = self._cluster.replace(machine)
+    def _machine_changed(self) -> None:
+        self._cluster = self._cluster.replace(self._devices.machine)
+        self._empty = _usable_and_empty(self._devices.machine)
         self._wake.set()
 
-    def _attempt(self, job: str, attempt: int) -> Path:
-        return self._state / "jobs" / job / str(max(1, attempt))
+    def _devices_changed(self) -> None:
+        self._machine_changed()
+        self.events.tell("devices", None, "the devices have changed")
 
-    def _folder(self, row: JournalJob) -> Path:
-        return self._attempt(row.id, row.attempts)
+    def _supervisor_of(self, job: str) -> int | None:
+        """The process that all processes of a running job descend from."""
+        known = self._runs.supervisors.get(job)
+        if known is None and job in self._placed:  # a quick job may speak before we have looked
+            intent = read_json(str(self._folder(self._journal.job(job)) / "intent"))
+            known = None if intent is None else int(intent["pid"])
+        return known
 
-    def _tell(self, kind: str, job: str | None, text: str) -> None:
-        at = time.time()
-        event = Event(self._journal.record_event(at, kind, job, text), at, kind, job, text)
-        for queue in self._listeners:
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(event)
+
+def _active(row: JournalJob) -> JobState:
+    """The state of a job that is to keep it."""
+    return "starting" if row.state == "starting" else "running"
+
+
+def _usable_and_empty(machine: Machine) -> Cluster:
+    """The machine as it would be with every card well and nobody on it."""
+    cards = tuple(replace(gpu, healthy=True, cordoned=False) for gpu in machine.gpus)
+    return Cluster.of([replace(machine, gpus=cards)])

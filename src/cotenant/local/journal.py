@@ -20,6 +20,7 @@ from cotenant.errors import CotenantError
 
 JobState = Literal["queued", "starting", "running", "finished", "cancelled", "interrupted", "lost"]
 STATES: tuple[str, ...] = get_args(JobState)
+Stop = Literal["cancel", "evict", "revert"]
 EVENTS_KEPT = 10_000
 EVENTS_BETWEEN_SWEEPS = 500
 
@@ -37,12 +38,27 @@ MIGRATIONS: tuple[str, ...] = (
         id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, job INTEGER, text TEXT NOT NULL);
     CREATE TABLE remembered (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     """,
+    # Made anew and not altered: an added column would come after `request`.
+    """
+    CREATE TABLE newer (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT, state TEXT NOT NULL, submitted REAL NOT NULL, started REAL, ended REAL, slot TEXT,
+        outcome TEXT, code INTEGER, signal INTEGER, error TEXT, attempts INTEGER NOT NULL DEFAULT 0, reason TEXT,
+        forgiven INTEGER NOT NULL DEFAULT 0, stop TEXT,
+        request BLOB NOT NULL);
+    INSERT INTO newer SELECT number, name, state, submitted, started, ended, slot,
+        outcome, code, signal, error, attempts, reason, 0, NULL, request FROM jobs;
+    DROP TABLE jobs;
+    ALTER TABLE newer RENAME TO jobs;
+    CREATE INDEX jobs_by_state ON jobs (state, number);
+    CREATE INDEX jobs_by_name ON jobs (name, number) WHERE name IS NOT NULL;
+    """,
 )
 """Step n leads from schema version n to n + 1; steps are only ever added."""
 
 COLUMNS = (
     "printf('j-%06d', number), state, submitted, started, ended, slot, "
-    "outcome, code, signal, error, attempts, reason, request"
+    "outcome, code, signal, error, attempts, reason, forgiven, stop, request"
 )
 
 
@@ -69,6 +85,10 @@ class JournalJob(NamedTuple):
     error: str | None
     attempts: int
     reason: str | None
+    forgiven: int
+    """attempts that do not count against its retries: it was sent away, or somebody asked for another run"""
+    stop: str | None
+    """why it was told to end: `cancel`, `evict`, or `revert` where it should not have come"""
     request: bytes
 
 
@@ -94,6 +114,8 @@ class Changes(TypedDict, total=False):
     error: str | None
     attempts: int
     reason: str | None
+    forgiven: int
+    stop: Stop | None
 
 
 class Journal:
@@ -227,6 +249,10 @@ class Journal:
         """The value kept under a key."""
         found = self._rows("SELECT value FROM remembered WHERE key = ?", (key,))
         return str(found[0][0]) if found else None
+
+    def recalled(self, prefix: str) -> dict[str, str]:
+        """All values kept under keys that begin so."""
+        return dict(self._rows("SELECT * FROM remembered WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)))
 
     # How
 

@@ -6,35 +6,84 @@ A job on several GPUs is measured but not tuned: its batch is spread over device
 """
 
 import asyncio
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cotenant.core.candidates import MemoryModel
-from cotenant.core.coordination import Coordinator
-from cotenant.core.events import Action, Event, Joined, Left, Pause, Resume, SetBatch, StepReport, Tick
+from cotenant.core.coordination import Coordinator, Tuning
+from cotenant.core.events import (
+    Action,
+    Disturbed,
+    Event,
+    Joined,
+    Left,
+    Pause,
+    ReportEvery,
+    Resume,
+    SetBatch,
+    StepReport,
+    Tick,
+)
 from cotenant.core.goodput import GradientNoise, LearningRate
 from cotenant.core.model import Gpus
 from cotenant.core.units import MiB, Seconds
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
 from cotenant.node.engine import EngineServer
+from cotenant.node.foreign import ForeignWork
 from cotenant.wire import agent as messages
 from cotenant.wire.local import JobRequest
 
-TICK_S = 0.5
+TICK_S = 0.25
+QUIET = 0.08
+"""share of a simulated device's cores by which the work of others may change while something is measured there"""
+USUAL_LOOKS = 8
+"""what others usually do is the median of so many looks, about a second apart"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A job and the GPUs it runs on."""
+
+    gpus: Gpus
+    request: JobRequest
+    memory: MiB | None
+    """on each GPU; None: not limited"""
+    since: float
+    """of the monotonic clock"""
 
 
 class TuningLoop:
     """Serves the sockets of the agent and of the simulated engines in the running event loop."""
 
-    def __init__(self, agent: str, engines: Mapping[int, str], leader_of: Callable[[str], int | None]) -> None:
-        self._leader_of = leader_of
-        self._seats: dict[str, tuple[Gpus, JobRequest, MiB | None]] = {}
-        self._speeds: dict[str, float] = {}
+    def __init__(
+        self,
+        agent: str,
+        engines: Mapping[int, str],
+        leader_of: Callable[[str], int | None],
+        *,
+        cores_of: Callable[[Gpus], tuple[int, ...]] = lambda gpus: (),
+        say: Callable[[str, str], None] = lambda job, text: None,
+        settings: Tuning | None = None,
+        hear: Callable[[JobEvent], None] = lambda event: None,
+        disturbed: Callable[[int, float], None] = lambda gpu, at: None,
+        tick: Callable[[float], bool] = lambda at: False,
+    ) -> None:
+        """`say` is called with a job and a sentence about it, for its owner. Whoever else measures is told what is
+        heard and which GPU was disturbed, and says with each tick whether it still measures."""
+        self._leader_of, self._cores_of, self._say = leader_of, cores_of, say
+        self._hear_too, self._disturbed, self._tick = hear, disturbed, tick
+        self._settings = settings or Tuning()
+        self._seats: dict[str, Seat] = {}
+        self._refused: set[str] = set()
         self._coordinators: dict[int, Coordinator] = {}
         self._agent = AgentServer(agent, job_of=self._job_of, sink=self._hear)
         self._engines = [EngineServer(path) for path in engines.values()]
+        self._usual: dict[int, deque[float]] = {}
+        self._foreign = ForeignWork({gpu: cores for gpu in engines if (cores := cores_of((gpu,)))})
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -44,6 +93,7 @@ class TuningLoop:
         try:
             while True:
                 await asyncio.sleep(TICK_S)
+                self._look_for_foreign_work(self._tick(_now()))
                 for coordinator in self._coordinators.values():
                     self._act(coordinator.handle(Tick(at=_now())))
         finally:
@@ -53,12 +103,12 @@ class TuningLoop:
 
     def seat(self, job: str, gpus: Gpus, request: JobRequest, memory: MiB | None) -> None:
         """A job is to run on these GPUs, with so much memory on each."""
-        self._seats[job] = (gpus, request, memory)
+        self._seats[job] = Seat(gpus=gpus, request=request, memory=memory, since=time.monotonic())
 
     def unseat(self, job: str) -> None:
-        gpus, _, _ = self._seats.pop(job, ((), None, None))
-        self._speeds.pop(job, None)
-        for gpu in gpus:
+        seat = self._seats.pop(job, None)
+        self._refused.discard(job)
+        for gpu in seat.gpus if seat else ():
             if gpu in self._coordinators:
                 self._act(self._coordinators[gpu].handle(Left(at=_now(), job=job)))
 
@@ -67,11 +117,10 @@ class TuningLoop:
         coordinator = self._coordinator_of(job)
         return None if coordinator is None else coordinator.sizes().get(job)
 
-    def speed(self, job: str) -> float | None:
-        """Of its speed alone, where that is known."""
+    def solo(self, job: str) -> float | None:
+        """Its samples per second alone at its own batch size, where that was measured."""
         coordinator = self._coordinator_of(job)
-        solo = None if coordinator is None else coordinator.solo(job)
-        return None if not solo or job not in self._speeds else self._speeds[job] / solo
+        return None if coordinator is None else coordinator.solo(job)
 
     def history(self, job: str) -> list[dict[str, Any]]:
         """Everything that was tried for a job."""
@@ -79,54 +128,54 @@ class TuningLoop:
         return [] if coordinator is None else [asdict(trial) for trial in coordinator.history(job)]
 
     def _coordinator_of(self, job: str) -> Coordinator | None:
-        gpus = self._seats[job][0] if job in self._seats else ()
+        gpus = self._seats[job].gpus if job in self._seats else ()
         return self._coordinators.get(gpus[0]) if len(gpus) == 1 else None
 
     def _hear(self, event: JobEvent) -> None:
-        if event.job not in self._seats:
+        seat = self._seats.get(event.job)
+        if seat is None:
             return
-        gpus, request, memory = self._seats[event.job]
-        heard = self._translated(event, request, memory)
-        if len(gpus) != 1:
+        self._hear_too(event)
+        if len(seat.gpus) != 1:
             return
-        coordinator = self._coordinators.setdefault(gpus[0], Coordinator(f"GPU {gpus[0]}"))
+        try:
+            heard = translated(event, seat)
+        except ValueError as error:  # it says of itself what cannot be
+            if event.job not in self._refused:
+                self._refused.add(event.job)
+                self._say(event.job, f"not tuned: {error}")
+            return
+        gpu = seat.gpus[0]
+        coordinator = self._coordinators.setdefault(gpu, Coordinator(f"GPU {gpu}", self._settings))
         self._act(coordinator.handle(heard))
+        if not coordinator.idle:  # sizes are being tried, and for that some pause
+            self._disturbed(gpu, event.at)
 
-    def _translated(self, event: JobEvent, request: JobRequest, memory: MiB | None) -> Event:
-        at = Seconds(event.at)
-        match event:
-            case Connected():
-                return _joined(event, at, request, memory)
-            case Reported(steps=steps):
-                if steps.wall_s > 0:
-                    self._speeds[event.job] = steps.samples / steps.wall_s
-                known = steps.grad_sqr is not None and steps.grad_var is not None
-                return StepReport(
-                    at=at,
-                    job=event.job,
-                    samples=steps.samples,
-                    steps=steps.n,
-                    wall=Seconds(steps.wall_s),
-                    busy=Seconds(steps.busy_s),
-                    batch=steps.batch,
-                    noise=GradientNoise(steps.grad_sqr or 0.0, steps.grad_var or 0.0) if known else None,
-                )
-            case Disconnected():
-                return Left(at=at, job=event.job)
+    def _look_for_foreign_work(self, measuring: bool) -> None:
+        """Only while something is measured: it means to read the table of processes."""
+        if not measuring and all(coordinator.idle for coordinator in self._coordinators.values()):
+            return
+        leaders = {leader: self._cores_of(self._seats[job].gpus) for leader, job in self._leaders().items()}
+        for gpu, share in self._foreign.look(leaders).items():
+            usual = self._usual.setdefault(gpu, deque([share], maxlen=USUAL_LOOKS))
+            # Others who are always there slow every trial alike; who comes or goes spoils a comparison.
+            changed = abs(share - statistics.median(usual)) > QUIET
+            usual.append(share)
+            if changed:
+                self._disturbed(gpu, _now())
+            if changed and gpu in self._coordinators:
+                self._act(self._coordinators[gpu].handle(Disturbed(at=_now())))
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
-            match action:
-                case SetBatch(job=job, size=size, lr_scale=scale):
-                    self._agent.send(job, messages.SetBatch(size=size, lr_scale=scale))
-                case Pause(job=job):
-                    self._agent.send(job, messages.Pause())
-                case Resume(job=job):
-                    self._agent.send(job, messages.Resume())
+            self._agent.send(action.job, message_of(action))
+
+    def _leaders(self) -> dict[int, str]:
+        return {leader: job for job in self._seats if (leader := self._leader_of(job)) is not None}
 
     def _job_of(self, pid: int) -> str | None:
         """The job whose leader is this process or one of its ancestors."""
-        leaders = {leader: job for job in self._seats if (leader := self._leader_of(job)) is not None}
+        leaders = self._leaders()
         for _ in range(64):
             if pid in leaders:
                 return leaders[pid]
@@ -136,18 +185,54 @@ class TuningLoop:
         return None
 
 
-def _joined(event: Connected, at: Seconds, request: JobRequest, memory: MiB | None) -> Joined:
+def translated(event: JobEvent, seat: Seat) -> Event:
+    """What the agent heard, as the core wants it; ValueError where a job contradicts itself."""
+    at = Seconds(event.at)
+    match event:
+        case Connected():
+            return _joined(event, at, seat)
+        case Reported(steps=steps):
+            known = steps.grad_sqr is not None and steps.grad_var is not None
+            return StepReport(
+                at=at,
+                job=event.job,
+                samples=steps.samples,
+                steps=steps.n,
+                wall=Seconds(steps.wall_s),
+                busy=Seconds(steps.busy_s),
+                batch=steps.batch,
+                noise=GradientNoise(steps.grad_sqr or 0.0, steps.grad_var or 0.0) if known else None,
+            )
+        case Disconnected():
+            return Left(at=at, job=event.job)
+
+
+def message_of(action: Action) -> messages.ToJob:
+    """What the core wants, as a job is told it."""
+    match action:
+        case SetBatch(size=size, lr_scale=scale):
+            return messages.SetBatch(size=size, lr_scale=scale)
+        case Pause():
+            return messages.Pause()
+        case Resume():
+            return messages.Resume()
+        case ReportEvery(seconds=seconds):
+            return messages.ReportEvery(every_s=seconds)
+
+
+def _joined(event: Connected, at: Seconds, seat: Seat) -> Joined:
     """What the job says of itself, within what its owner allows."""
-    hello = event.hello
-    batch = hello.batch or request.batch
+    hello, request = event.hello, seat.request
+    batch = request.batch or hello.batch
     bounds = request.batch_range
     if bounds is None and hello.min is not None and hello.max is not None:
         bounds = (hello.min, hello.max)
-    if batch is None or bounds is None or not bounds[0] <= batch <= bounds[1]:
+    if batch is None:
         bounds = None
     model = None
     if hello.memory_mib_per_sample is not None:
-        model = MemoryModel(baseline=MiB(0), per_sample=hello.memory_mib_per_sample, limit=memory)
+        model = MemoryModel(baseline=MiB(0), per_sample=hello.memory_mib_per_sample, limit=seat.memory)
+    expected = request.estimate_s
     return Joined(
         at=at,
         job=event.job,
@@ -157,6 +242,7 @@ def _joined(event: Connected, at: Seconds, request: JobRequest, memory: MiB | No
         learning_rate=None if hello.lr_rule is None else LearningRate(hello.lr_rule),
         floor=request.floor if request.floor is not None else hello.floor,
         workload=request.workload,
+        remaining=None if expected is None else Seconds(max(0.0, expected - (at - seat.since))),
     )
 
 

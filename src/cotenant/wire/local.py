@@ -12,6 +12,7 @@ from msgspec import Meta
 from cotenant.core.model import Demand, Job
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds, parse_compute, parse_memory, parse_percent
 from cotenant.errors import InputError
+from cotenant.wire.agent import Batch
 
 T = TypeVar("T")
 
@@ -21,6 +22,7 @@ MOST_BYTES = 1024 * 1024
 
 Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Word = Annotated[str, Meta(min_length=1, max_length=32_768)]
+Workload = Annotated[str, Meta(min_length=1, max_length=200)]
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNIT = re.compile(r"\d+(\.\d+)?\s*[MGT](i?B)?|\d+%", re.IGNORECASE)
 
@@ -40,14 +42,18 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     types: tuple[Name, ...] = ()
     exclusive: bool = False
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
-    batch: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None
+    batch: Batch | None = None
     batch_range: tuple[int, int] | None = None
     floor: Annotated[float, Meta(ge=0, le=1)] | None = None
     """the share of its speed alone below which tuning may not push it"""
     retries: Annotated[int, Meta(ge=0, le=100)] = 0
     grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
-    workload: str | None = None
+    workload: Workload | None = None
     estimate_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    latency_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    """what a step may take, from one to the next; needs a profile"""
+    revert: bool = True
+    """whether it may be stopped and queued again soon after it came, where it turns out to do harm"""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +76,14 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None = None
     speed: float | None = None
     """of its speed alone, where both are known"""
+    predicted: float | None = None
+    """what that is expected to be beside its neighbours; None: it has none"""
+    slo_violations: int = 0
+    """how often its steps took longer than it was promised"""
+    memory_used_mib: int | None = None
+    """on all its GPUs together, at the last look; None: not known"""
+    utilisation: float | None = None
+    """percent of its GPUs that it kept busy, at the last look; None: not known"""
     request: JobRequest | None = None
     enforcement: tuple[str, ...] = ()
     tuning: tuple[dict[str, Any], ...] = ()
@@ -91,6 +105,13 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[str, ...] = ()
 
 
+class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a GPU is emptied."""
+
+    evict: bool = False
+    """stop the jobs on it and queue them again; else they run to their end"""
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was not carried out."""
 
@@ -100,10 +121,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_request(content: bytes) -> JobRequest:
     """A request from outside, checked beyond its types; InputError says what to write instead."""
-    try:
-        request = msgspec.json.decode(content, type=JobRequest)
-    except msgspec.MsgspecError as error:
-        raise InputError(f"not a job: {error}") from None
+    request = decode(content, JobRequest, "a job")
     demand_of(request)
     for name, value in request.env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
@@ -111,6 +129,15 @@ def decode_request(content: bytes) -> JobRequest:
     if any("\0" in word for word in (*request.command, request.cwd)):
         raise InputError("the command contains a NUL character")
     return request
+
+
+def decode(content: bytes, kind: type[T], what: str) -> T:
+    """A body as this type; InputError names the field and what was expected of it."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        problem, _, field = str(error).replace("`", "").partition(" - at ")
+        raise InputError(f"not {what}: {field.removeprefix('$.') + ': ' if field else ''}{problem}") from None
 
 
 def demand_of(request: JobRequest) -> Demand:
@@ -137,6 +164,7 @@ def demand_of(request: JobRequest) -> Demand:
         exclusive=request.exclusive,
         use_types=request.types,
         priority=request.priority,
+        workload=request.workload,
     )
 
 
@@ -147,7 +175,6 @@ def job_of(job_id: str, request: JobRequest, submitted: float) -> Job:
         demand=demand_of(request),
         submitted=Seconds(submitted),
         estimate=None if request.estimate_s is None else Seconds(request.estimate_s),
-        workload=request.workload,
     )
 
 

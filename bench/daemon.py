@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The one-machine daemon under load and idle: what an owner of ten thousand queued jobs, or of none, notices."""
+
+import asyncio
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from bench.harness import Figure, at_most, benchmark
+from cotenant.cli.client import Client, NoDaemonError
+from cotenant.core.units import MiB
+from cotenant.local import attempts
+from cotenant.local.engine import Engine
+from cotenant.local.journal import Journal
+from cotenant.node.devices import find_backend
+from cotenant.node.limits import Paths
+from cotenant.node.shares import Means, Shares
+from cotenant.wire.local import JobRequest, JobView
+
+QUEUED = 10_000
+SUBMITTED = 1_000
+KINDS = 50
+"""different demands among the queued"""
+IDLE_S = 15.0
+REPEATS = 9
+ENVIRONMENT = {name: name.lower() * 4 for name in ("PATH", "HOME", "USER", "LANG", "VIRTUAL_ENV", "PYTHONPATH")}
+
+
+@benchmark("api-load")
+def api_load() -> Iterator[Figure]:
+    """Submissions, listing and scheduling with a long queue; then a daemon that has nothing to do."""
+    with state_folder() as state:
+        fill(state, QUEUED - SUBMITTED)
+        with daemon(state) as pid:
+            until(lambda: Client().get("/v1/jobs?state=running", list[JobView]))
+            start, before = time.perf_counter(), cpu_seconds(pid)
+            submit_all()
+            taken, own = time.perf_counter() - start, cpu_seconds(pid) - before
+            note = f"the last of {QUEUED:,} queued; the daemon's CPU {own:.1f} s"
+            yield at_most(f"{SUBMITTED:,} submissions, one after the other", taken, "s", limit=10, note=note)
+            yield from listing(pid)
+            yield Figure(name=f"memory with {QUEUED:,} queued", figure=memory_mib(pid), unit="MiB")
+        stop_jobs(state)
+    for kinds in (KINDS, QUEUED):
+        with state_folder() as state:
+            yield from passes(state, kinds)
+    with state_folder() as state, daemon(state) as pid:
+        time.sleep(2)
+        before = cpu_seconds(pid)
+        time.sleep(IDLE_S)
+        yield at_most("idle, memory", memory_mib(pid), "MiB", limit=80)
+        yield at_most("idle, of a core", (cpu_seconds(pid) - before) / IDLE_S * 100, "%", limit=1)
+
+
+def job(number: int, kinds: int = KINDS) -> JobRequest:
+    """One of a queue in which so many different things are asked for."""
+    kind = number % kinds
+    words = ("python", "train.py", "--epochs", str(number))
+    memory, compute = f"{100 + kind % 900}MiB", f"{1 + kind // 900}%"
+    return JobRequest(command=words, cwd="/", env=ENVIRONMENT, memory=memory, compute=compute, batch=64)
+
+
+def fill(state: Path, count: int, kinds: int = KINDS) -> None:
+    """A journal with so many queued jobs, behind one that keeps both GPUs."""
+    first = JobRequest(command=("sleep", "600"), cwd="/", gpus=2, memory="100%", priority=1000)
+    with Journal.open(state / "journal.db") as journal:
+        now = time.time()
+        requests = [first, *(job(number, kinds) for number in range(count))]
+        journal.submit_many([(msgspec.json.encode(one), now) for one in requests])
+
+
+def submit_all() -> None:
+    client = Client()
+    for number in range(SUBMITTED):
+        client.post("/v1/jobs", JobView, msgspec.json.encode(job(number)))
+
+
+def listing(pid: int) -> Iterator[Figure]:
+    """What `jobs` takes, asked as a page, asked for everything, and as a command."""
+    client = Client()
+    for name, limit in (("a page of 1,000", 1000), (f"all {QUEUED:,}", 20_000)):
+        before = cpu_seconds(pid)
+        taken = median(partial(client.get, f"/v1/jobs?limit={limit}", list[JobView]))
+        own = (cpu_seconds(pid) - before) / REPEATS
+        note = f"median of {REPEATS}, with decoding; the daemon's CPU {1000 * own:.0f} ms"
+        yield at_most(f"jobs, {name}, API", 1000 * taken, "ms", limit=200, note=note)
+    yield at_most("one job, API", 1000 * median(lambda: client.get("/v1/jobs/j-000500", JobView)), "ms", limit=200)
+    command = [sys.executable, "-m", "cotenant", "jobs"]
+    whole = median(lambda: subprocess.run(command, capture_output=True, check=True))
+    yield at_most("cotenant jobs, the whole command", 1000 * whole, "ms", limit=200, note="a page of 1,000")
+
+
+def passes(state: Path, kinds: int) -> Iterator[Figure]:
+    """A scheduling pass in this process, over a queue of which nothing fits."""
+    fill(state, QUEUED, kinds)
+    with Journal.open(state / "journal.db") as journal:
+        found, unchanged, changed = asyncio.run(measured_passes(state, journal))
+    if kinds == KINDS:
+        yield Figure(name=f"finding {QUEUED:,} queued jobs again, CPU", figure=found, unit="s")
+        yield at_most(f"a pass over {QUEUED:,}, nothing changed", 1000 * unchanged, "ms", limit=50)
+        note = f"{kinds} kinds of demand; a GPU was cordoned or uncordoned, with the write of that"
+        yield at_most(f"a pass over {QUEUED:,}, a GPU changed", 1000 * changed, "ms", limit=50, note=note)
+    else:
+        note = "every job asks for something else"
+        yield Figure(name=f"the same, {kinds:,} kinds", figure=1000 * changed, unit="ms", note=note)
+
+
+async def measured_passes(state: Path, journal: Journal) -> tuple[float, float, float]:
+    """Seconds to find all jobs again, of a pass when nothing has changed, and of one after a change."""
+    backend, shares = find_backend(2, MiB(1024)), Shares(Means.SLOTS, None, "bench")
+    paths = Paths(agent=state / "agent.sock")
+    engine = Engine(state, journal, backend, paths, shares, "binpack", "fifo", launch=lambda folder: None)
+    start = time.process_time()
+    engine.recover()
+    found = time.process_time() - start
+    engine.schedule()
+
+    def after_changes() -> None:
+        for cordoned in (True, False):
+            engine.cordon("0", cordoned)
+            engine.schedule()
+
+    return found, median(engine.schedule), median(after_changes) / 2
+
+
+# Measuring
+
+
+def seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def median(run: Callable[[], object]) -> float:
+    """Seconds on the clock."""
+    return statistics.median(seconds(run) for _ in range(REPEATS))
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# A daemon of our own
+
+
+@contextmanager
+def state_folder() -> Iterator[Path]:
+    state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
+    before = os.environ.get("COTENANT_STATE")
+    os.environ["COTENANT_STATE"] = str(state)
+    try:
+        yield state
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+        del os.environ["COTENANT_STATE"]
+        if before is not None:
+            os.environ["COTENANT_STATE"] = before
+
+
+@contextmanager
+def daemon(state: Path) -> Iterator[int]:
+    """Its process id."""
+    command = [sys.executable, "-m", "cotenant", "up", "--simulate", "2", "--gpu-memory", "1GiB"]
+    with (state / "daemon.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            until(lambda: process.poll() is not None or answers())
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def answers() -> bool:
+    try:
+        return bool(Client().get("/v1/status", dict[str, object]))
+    except NoDaemonError:
+        return False
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the daemon did not come so far in a minute")
+        time.sleep(0.05)
+
+
+def stop_jobs(state: Path) -> None:
+    """Ends what a daemon that has stopped left running, and waits for it."""
+    for run in (state / "jobs").glob("*/*/"):
+        attempts.cancel(run)
+        until((run / "exit").exists)

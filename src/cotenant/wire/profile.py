@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a workload was seen to do alone on one type of card: version 1 of the form in which it is kept and passed on.
+
+A profile may come from another machine, or from a job that lies: whatever is read is held within bounds, or refused.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from cotenant.core.interference import Profile, Signature
+from cotenant.errors import InputError
+from cotenant.wire.agent import Batch
+from cotenant.wire.local import MOST_BYTES, JobRequest, Workload, decode
+
+VERSION = 1
+MOST_AVERAGED = 8
+"""measurements that an average counts; later ones count as much as the eighth, so it follows a lasting change"""
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Amount = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class Named(NamedTuple):
+    """What a job is to the predictor: its program, whatever the batch size, and that size."""
+
+    family: str
+    batch: int | None
+
+    @property
+    def name(self) -> str:
+        """Tells sizes apart: `bert@32`."""
+        return self.family if self.batch is None else f"{self.family}@{self.batch}"
+
+
+class JobProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One workload on one type of card; None: not measured."""
+
+    version: int = VERSION
+    family: Workload
+    batch: Batch | None = None
+    card: Annotated[str, Meta(min_length=1, max_length=200)]
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    """of the command that was measured"""
+    step_seconds: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    """from one step to the next"""
+    samples_per_second: Annotated[float, Meta(gt=0, le=1e12)] | None = None
+    utilisation: Share | None = None
+    """of the compute units"""
+    bandwidth: Share | None = None
+    """of the device memory's"""
+    memory_mib: Amount | None = None
+    """at its peak"""
+    pcie_mib_s: Amount | None = None
+    measured_s: Annotated[float, Meta(gt=0, le=1e9)]
+    at: Annotated[float, Meta(ge=0, le=1e12)]
+    """when, in seconds since 1970"""
+    times: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """measurements in it"""
+
+    @property
+    def workload(self) -> Named:
+        return Named(self.family, self.batch)
+
+    @property
+    def signature(self) -> Signature:
+        """What the predictor is told of it."""
+        seen = Profile(
+            utilisation=self.utilisation,
+            bandwidth=self.bandwidth,
+            memory_mib=self.memory_mib,
+            pcie_mib_s=self.pcie_mib_s,
+        )
+        return Signature(self.family, self.batch, self.step_seconds, seen)
+
+
+class Profiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Some of them, as one file."""
+
+    version: int = VERSION
+    profiles: Annotated[tuple[JobProfile, ...], Meta(max_length=10_000)]
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
+    profiles: tuple["_Versioned", ...] = ()
+
+
+def named(request: JobRequest) -> Named:
+    """By what the owner calls it, else by its command: the same command is the same work."""
+    return Named(request.workload or f"command-{digest(request)[:12]}", request.batch)
+
+
+def digest(request: JobRequest) -> str:
+    return hashlib.sha256("\0".join(request.command).encode()).hexdigest()
+
+
+def decode_profiles(content: bytes) -> Profiles:
+    """Profiles from outside; InputError says which field cannot be, or that they are of a later version."""
+    if len(content) > MOST_BYTES:
+        raise InputError(f"profiles of {len(content)} bytes: expected at most {MOST_BYTES}")
+    outline = decode(content, _Versioned, "profiles")
+    for version in (outline.version, *(one.version for one in outline.profiles)):
+        if version != VERSION:
+            raise InputError(f"profiles of version {version}: this cotenant reads version {VERSION}, use a newer one")
+    return decode(content, Profiles, "profiles")
+
+
+def checked(profile: JobProfile) -> JobProfile | None:
+    """The profile itself; None where a number in it cannot be."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(profile), JobProfile)
+    except msgspec.ValidationError:
+        return None
+
+
+def averaged(old: JobProfile | None, new: JobProfile) -> JobProfile:
+    """The newer one, with what was measured before counted in."""
+    if old is None:
+        return new
+    weight = 1 / min(old.times + 1, MOST_AVERAGED)
+    averages = {
+        name: _between(getattr(old, name), getattr(new, name), weight)
+        for name in ("step_seconds", "samples_per_second", "utilisation", "bandwidth", "memory_mib", "pcie_mib_s")
+    }
+    return msgspec.structs.replace(new, **averages, times=min(old.times + 1, 1_000_000))
+
+
+def _between(old: float | None, new: float | None, weight: float) -> float | None:
+    if old is None or new is None:
+        return old if new is None else new
+    return old + weight * (new - old)
+
+
+def sorted_profiles(profiles: Sequence[JobProfile]) -> list[JobProfile]:
+    return sorted(profiles, key=lambda one: (one.family, one.batch or 0, one.card))

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The real engine on a machine of the test's choice, whose jobs never become processes."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.core.company import Belief
+from cotenant.core.model import Gpu, Gpus, Machine
+from cotenant.core.units import MiB
+from cotenant.local.engine import Engine
+from cotenant.local.journal import Journal
+from cotenant.node.devices import GpuUsage, Kind, Running
+from cotenant.node.limits import Paths
+from cotenant.node.shares import Means, Shares
+
+TWO_CARDS = Machine(name="local", gpus=tuple(Gpu(uuid=f"GPU-{i}", type="V100", memory=MiB(1024)) for i in range(2)))
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Devices that are what the test says, and of which nothing is used."""
+
+    installed: Machine
+    kind: Kind = Kind.NVIDIA
+    notes: tuple[str, ...] = ("cards of a test",)
+
+    def machine(self) -> Machine:
+        return self.installed
+
+    def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
+        return []
+
+    def cores(self, gpus: Gpus) -> tuple[int, ...]:
+        return ()
+
+    def faults(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def never_starts(folder: Path) -> None:
+    """In place of a supervisor."""
+
+
+@contextmanager
+def engine_on(
+    state: Path,
+    machine: Machine = TWO_CARDS,
+    policy: str = "binpack",
+    queue: str = "fifo",
+    belief: Belief | None = None,
+) -> Iterator[tuple[Engine, Journal]]:
+    """An engine and its journal; use it within an event loop."""
+    with Journal.open(state / "journal.db") as journal:
+        journal.remember("cordoned", json.dumps([gpu.uuid for gpu in machine.gpus if gpu.cordoned]))
+        shares = Shares(Means.SLOTS, None, "test")
+        paths = Paths(agent=state / "agent.sock")
+        yield (
+            Engine(
+                state,
+                journal,
+                Cards(machine),
+                paths,
+                shares,
+                policy,
+                queue,
+                launch=never_starts,
+                draw=lambda n: n - 1,
+                belief=belief,
+            ),
+            journal,
+        )

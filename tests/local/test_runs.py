@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that are not what they seem at the first look are looked at again, and none is reported as ended that is not."""
+
+import asyncio
+import fcntl
+import json
+from pathlib import Path
+
+from cotenant.errors import CotenantError
+from cotenant.local import attempts
+from cotenant.local.runs import Runs
+from cotenant.local.supervisor import Exit, boot_id
+
+NOBODY = (1 << 22) - 1
+"""a process id that is (nearly) never given out"""
+DONE = Exit("exited", 0, None, None, 1.0, 2.0, 3)
+
+
+def started(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "intent").write_text(json.dumps({"boot": boot_id(), "pid": NOBODY, "start": 1, "token": "t"}))
+
+
+async def soon(condition: asyncio.Event) -> None:
+    await asyncio.wait_for(condition.wait(), 30)
+
+
+def test_a_supervisor_that_cannot_be_seen_is_not_taken_for_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "j-000001" / "1"
+    started(folder)
+    states: list[str] = []
+
+    async def watch() -> None:
+        ended = asyncio.Event()
+
+        def seen(job: str, attempt: int, status: attempts.Status) -> None:
+            states.append(status.state)
+            ended.set()
+
+        runs = Runs(tmp_path, seen)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # it lives, in a place that we cannot look into
+            runs.look("j-000001", 1)
+            assert states == []
+            (folder / "exit").write_text(json.dumps(DONE._asdict()))
+        await soon(ended)
+
+    asyncio.run(watch())
+    assert states == ["ended"]
+
+
+def test_an_end_that_could_not_be_written_down_is_reported_again(tmp_path: Path) -> None:
+    folder = tmp_path / "j-000001" / "1"
+    started(folder)
+    (folder / "exit").write_text(json.dumps(DONE._asdict()))
+    reports: list[str] = []
+
+    async def watch() -> None:
+        written = asyncio.Event()
+
+        def seen(job: str, attempt: int, status: attempts.Status) -> None:
+            reports.append(status.state)
+            if len(reports) < 2:
+                raise CotenantError("no room on the disk")
+            written.set()
+
+        Runs(tmp_path, seen).look("j-000001", 1)
+        await soon(written)
+
+    asyncio.run(watch())
+    assert reports == ["ended", "ended"]
+
+
+def test_a_start_that_fails_is_tried_again_and_says_why_meanwhile(tmp_path: Path) -> None:
+    tries: list[str | None] = []
+
+    async def begin() -> None:
+        seen = asyncio.Event()
+        runs = Runs(tmp_path, lambda job, attempt, status: seen.set())
+
+        def start() -> None:
+            tries.append(runs.delayed.get("j-000001"))
+            if len(tries) < 2:
+                raise OSError(28, "No space left on device")
+            started(tmp_path / "j-000001" / "1")
+            (tmp_path / "j-000001" / "1" / "exit").write_text(json.dumps(DONE._asdict()))
+
+        runs.begin("j-000001", 1, start)
+        await soon(seen)
+        assert runs.delayed == {}
+
+    asyncio.run(begin())
+    assert tries == [None, "cannot be started yet, trying again: [Errno 28] No space left on device"]
