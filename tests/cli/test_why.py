@@ -70,6 +70,9 @@ def test_table_shows_scores_and_reasons(folder: Path) -> None:
     assert printed.startswith(f"{document['job']['id']} under fgd: {document['slots'][0]['node']} GPU ")
     assert "score" in printed
     assert "more nodes that fit" in printed
+    wide = run("why", "--decision", path, "--most", "1", "-o", "wide").stdout
+    assert "more nodes that fit" not in wide
+    assert len(wide) > len(printed)
 
 
 def test_job_that_fitted_nowhere_has_a_reason_for_every_node(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_edited_decision_is_told_apart(folder: Path, tmp_path: Path) -> None:
     ("old", "new", "expected"),
     [
         ('"version": 1', '"version": 7', "not a recorded decision of version 1 (its version is 7)"),
-        ('"policy": "fgd"', '"policy": "nope"', "unknown policy 'nope'; there are: bestfit,"),
+        ('"policy": "fgd"', '"policy": "nope"', "unknown policy 'nope'; there are: "),
         ('"policy": "fgd"', '"policy": "fgd", "colour": 1', "unknown field 'colour'"),
         ('"slots": [', '"slots": ', "not a recorded decision: "),
     ],

@@ -12,12 +12,13 @@ import click
 import pytest
 
 from cotenant.cli import main
-from cotenant.cli.client import NoDaemonError, NotFoundError
+from cotenant.cli.client import NeverFitsError, NoDaemonError, NotFoundError
 from cotenant.core.policies import ORDERS, QUEUES
 from cotenant.errors import CotenantError, InputError
 from tests.cli.command import environment, run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
 CONTEXT = click.Context(main.cotenant)
 COMMANDS = main.cotenant.list_commands(CONTEXT)
 
@@ -76,14 +77,45 @@ def test_every_command_is_on_the_page_and_no_other() -> None:
     assert set(re.findall(r"^## cotenant ([\w-]+)$", PAGE, re.MULTILINE)) == set(COMMANDS)
 
 
+def test_help_lists_every_command_once_under_what_people_do() -> None:
+    sections = re.findall(r"^(\S.*):\n((?:  \w+ +.+\n)+)", run("--help").stdout, re.MULTILINE)
+    listed = [line.split()[0] for title, lines in sections if title in main.SECTIONS for line in lines.splitlines()]
+    assert listed == COMMANDS
+    assert len(main.SECTIONS) > 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_has_an_example_of_it(name: str) -> None:
+    epilog = command_of(name).epilog or ""
+    assert re.search(rf"Examples?:\n(.*\n)*.*\bcotenant {name} ", epilog), epilog
+    assert all(option.help for option in command_of(name).params if isinstance(option, click.Option))
+
+
 def test_every_policy_and_queue_order_is_named() -> None:
     assert [name for name in (*ORDERS, *QUEUES) if not re.search(rf"[`|\\]{name}[`|\\]", section("simulate"))] == []
 
 
 def test_every_exit_code_is_explained() -> None:
     codes = {0, CotenantError.exit_code, InputError.exit_code, main.FAILED, main.INTERRUPTED, main.BROKEN_PIPE}
-    codes |= {NoDaemonError.exit_code, NotFoundError.exit_code}
+    codes |= {NoDaemonError.exit_code, NotFoundError.exit_code, NeverFitsError.exit_code}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == codes
+
+
+def commands_in(page: Path) -> list[list[str]]:
+    """The words of every `cotenant …` line of the page's code blocks, as far as they are the command's own."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^\s*(?:\$ |\d\) |\w+=\S+ )*cotenant ([a-z][^|;&#\n)]*)", "\n".join(blocks), re.MULTILINE)
+    return [shlex.split(line.partition(" -- ")[0]) for line in lines]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
+)
+def test_commands_shown_on_a_page_exist_with_their_options(page: Path) -> None:
+    for name, *words in commands_in(page):
+        assert name in COMMANDS
+        given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert given <= spellings(command_of(name)), f"cotenant {name} {' '.join(words)}"
 
 
 EXAMPLES = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)

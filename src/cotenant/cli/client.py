@@ -1,13 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How commands talk to the daemon: HTTP over its unix socket, or over TCP with a token.
+"""How commands talk to the daemon: over its unix socket, or over TCP with a token."""
 
-The standard library's client, because commands run often and a larger one takes longer to import than to answer.
-"""
-
-import http.client
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from cotenant.cli.exchange import Response, exchange
 from cotenant.errors import CotenantError, InputError
 
 T = TypeVar("T")
@@ -35,7 +31,13 @@ class NotFoundError(CotenantError):
 
 
 class RefusedByDaemonError(InputError):
-    """The daemon understood, and will not do it."""
+    """The daemon will not do it as asked."""
+
+
+class NeverFitsError(RefusedByDaemonError):
+    """The daemon understood, and this machine can never do it."""
+
+    exit_code = 5
 
 
 def state_folder() -> Path:
@@ -51,21 +53,11 @@ def socket_path(state: Path) -> Path:
     return state / "cotenant.sock"
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
-
-    def __init__(self, path: Path, timeout: float | None) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
 class Client:
     """Asks the daemon; what it answers is typed, what it refuses is raised."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
 
     def get(self, path: str, kind: type[T]) -> T:
         return self._ask("GET", path, kind)
@@ -76,34 +68,30 @@ class Client:
     def lines(self, path: str) -> Iterator[bytes]:
         """A stream as it comes: log text or events."""
         with self._response("GET", path, b"", timeout=None) as response:
-            while chunk := response.read1(65_536):
-                yield chunk
+            yield from response.pieces()
 
     def _ask(self, method: str, path: str, kind: type[T], body: bytes = b"") -> T:
-        with self._response(method, path, body, TIMEOUT_S) as response:
-            content = response.read()
+        with self._response(method, path, body, self._timeout_s) as response:
+            content = b"".join(response.pieces())
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.MsgspecError as error:
             raise CotenantError(f"the daemon answered what this version does not understand: {error}") from None
 
     @contextmanager
-    def _response(
-        self, method: str, path: str, body: bytes, timeout: float | None
-    ) -> Iterator[http.client.HTTPResponse]:
-        connection, headers = _connection(timeout)
+    def _response(self, method: str, path: str, body: bytes, timeout: float | None) -> Iterator[Response]:
+        address, headers = _address()
         try:
-            connection.request(method, path, body or None, headers)
-            response = connection.getresponse()
-            if response.status >= 400:
-                _raise(response.status, response.read())
-            yield response
+            with exchange(address, method, path, body, headers, timeout) as response:
+                if response.status >= 400:
+                    _raise(response.status, b"".join(response.pieces()))
+                yield response
         except (FileNotFoundError, ConnectionRefusedError):
             raise NoDaemonError("no daemon is running here; start one with: cotenant up --detach") from None
-        except (OSError, http.client.HTTPException) as error:
+        except TimeoutError:
+            raise NoDaemonError(f"the daemon has not answered within {timeout:g} s") from None
+        except (OSError, ValueError) as error:
             raise NoDaemonError(f"the daemon does not answer: {str(error) or type(error).__name__}") from None
-        finally:
-            connection.close()
 
 
 def at(job: str) -> str:
@@ -111,13 +99,12 @@ def at(job: str) -> str:
     return quote(job, safe="")
 
 
-def _connection(timeout: float | None) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+def _address() -> tuple[str | tuple[str, int], dict[str, str]]:
+    """Where the daemon answers, and what to send along."""
     url = os.environ.get("COTENANT_URL")
     if not url:
-        return _UnixConnection(socket_path(state_folder()), timeout), {}
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or not parts.port:
-        raise InputError("COTENANT_URL: expected http://HOST:PORT")
+        return str(socket_path(state_folder())), {}
+    host, port = _host_and_port(url)
     token_file = os.environ.get("COTENANT_TOKEN_FILE")
     if not token_file:
         raise InputError("COTENANT_URL needs COTENANT_TOKEN_FILE, the file that holds the daemon's token")
@@ -125,7 +112,17 @@ def _connection(timeout: float | None) -> tuple[http.client.HTTPConnection, dict
         token = Path(token_file).read_text().strip()
     except OSError as error:
         raise InputError(f"{token_file}: {error.strerror}") from None
-    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout), {"Authorization": f"Bearer {token}"}
+    return (host, port), {"Authorization": f"Bearer {token}"}
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "http" and parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    except ValueError:  # a port that is no number
+        pass
+    raise InputError(f"COTENANT_URL={url[:80]}: expected http://HOST:PORT")
 
 
 def _raise(status: int, content: bytes) -> None:
@@ -136,6 +133,5 @@ def _raise(status: int, content: bytes) -> None:
     except msgspec.MsgspecError:
         raise CotenantError(f"the daemon answered {status}") from None
     text = ": ".join([problem.error, "; ".join(problem.reasons.values())] if problem.reasons else [problem.error])
-    if status == 404:
-        raise NotFoundError(text)
-    raise RefusedByDaemonError(text) if status < 500 else CotenantError(text)
+    usual = RefusedByDaemonError if status < 500 else CotenantError
+    raise {404: NotFoundError, 422: NeverFitsError}.get(status, usual)(text)

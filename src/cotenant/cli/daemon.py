@@ -11,10 +11,12 @@ from typing import Any
 import click
 
 from cotenant.cli.client import Client, NoDaemonError, state_folder
-from cotenant.cli.show import emit, output_option
+from cotenant.cli.options import output_option
+from cotenant.cli.show import emit
 from cotenant.errors import CotenantError, InputError
 
 STARTED_WITHIN_S = 30.0
+LAST_WORDS = 4096
 STATUS_COLUMNS = (
     ("PID", lambda one: str(one["pid"]), False),
     ("POLICY", lambda one: one["policy"], False),
@@ -36,6 +38,14 @@ Examples:
 @click.option("--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU.")
 @click.option("--policy", default="binpack", show_default=True, help="How slots are chosen.")
 @click.option("--queue", default="fifo", show_default=True, help="Whose turn it is.")
+@click.option(
+    "--probe",
+    type=click.FloatRange(0.2, 60),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each trial of batch sizes is measured.",
+)
 @click.option("--listen", metavar="PORT|HOST:PORT", help="Also answer on TCP; needs --token-file.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token that TCP clients must send.")
 def up(
@@ -44,6 +54,7 @@ def up(
     gpu_memory: str | None,
     policy: str,
     queue: str,
+    probe: float,
     listen: str | None,
     token_file: Path | None,
 ) -> None:
@@ -62,6 +73,7 @@ def up(
             gpu_memory=gpu_memory,
             policy=policy,
             queue=queue,
+            probe_s=probe,
             listen=listen,
             token_file=token_file,
         )
@@ -71,7 +83,12 @@ def up(
 def _detach() -> None:
     """The same command without --detach, in a session of its own; waits until it answers."""
     state = state_folder()
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{state}: cannot be made: {error.strerror}") from None
+    if not os.access(state, os.W_OK | os.X_OK):
+        raise InputError(f"{state}: cannot be written to; COTENANT_STATE names another folder for the daemon's state")
     words = [word for word in sys.argv[1:] if word != "--detach"]
     log = str(state / "daemon.log")
     pid = os.posix_spawn(  # not a Popen, which would have us wait for it
@@ -89,9 +106,7 @@ def _detach() -> None:
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            code = os.waitstatus_to_exitcode(status)
-            last = (state / "daemon.log").read_text(errors="replace").strip().splitlines()[-1:]
-            raise CotenantError(f"the daemon did not start (exit code {code}): {' '.join(last)}")
+            raise _not_started(state / "daemon.log", os.waitstatus_to_exitcode(status))
         try:
             answer = Client().get("/v1/status", dict[str, Any])
         except NoDaemonError:
@@ -102,6 +117,16 @@ def _detach() -> None:
             return
         time.sleep(0.05)
     raise CotenantError(f"the daemon does not answer after {STARTED_WITHIN_S:.0f} s; see {state / 'daemon.log'}")
+
+
+def _not_started(log: Path, code: int) -> CotenantError:
+    """What the daemon said last, with its exit code."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        last = file.read().decode(errors="replace").strip().splitlines()[-1:]
+    error = CotenantError(f"the daemon did not start: {' '.join(last).removeprefix('cotenant: ')}")
+    error.exit_code = max(CotenantError.exit_code, code)
+    return error
 
 
 @click.command(epilog="\b\nExample:\n  cotenant down --wait\n")

@@ -1,27 +1,34 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about the GPUs of one machine: gpus, top, cordon, uncordon, drain."""
+"""Commands about the GPUs of one machine: gpus, cordon, uncordon, drain."""
 
 import time
 
 import click
+import msgspec
 
 from cotenant.cli.client import Client, at
-from cotenant.cli.jobs import COLUMNS as JOB_COLUMNS
-from cotenant.cli.show import emit, output_option, table
-from cotenant.wire.local import GpuView, JobView
+from cotenant.cli.options import gpu_argument, output_option
+from cotenant.cli.show import emit, known
+from cotenant.wire.local import DrainRequest, GpuView
 
+LOOK_EVERY_S = 0.5
 COLUMNS = (
     ("GPU", lambda gpu: str(gpu.index), False),
     ("TYPE", lambda gpu: gpu.type, False),
     ("MEMORY", lambda gpu: f"{gpu.memory_mib - gpu.free_memory_mib}/{gpu.memory_mib} MiB", False),
-    ("USED", lambda gpu: "-" if gpu.used_mib is None else f"{gpu.used_mib} MiB", False),
+    ("USED", lambda gpu: known(gpu.used_mib, "{} MiB"), False),
     ("COMPUTE", lambda gpu: f"{(1000 - gpu.free_compute) / 10:.0f}%", False),
-    ("BUSY", lambda gpu: "-" if gpu.utilisation is None else f"{gpu.utilisation:.0f}%", False),
+    ("BUSY", lambda gpu: known(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("TENANTS", lambda gpu: " ".join(gpu.tenants) or "-", False),
     ("UUID", lambda gpu: gpu.uuid, True),
 )
+DRAIN_EPILOG = """\b
+Examples:
+  cotenant drain 0
+  cotenant drain --evict 0
+"""
 
 
 def state(gpu: GpuView) -> str:
@@ -36,7 +43,7 @@ def gpus(output: str) -> None:
 
 
 @click.command(epilog="\b\nExample:\n  cotenant cordon 0\n")
-@click.argument("gpu")
+@gpu_argument
 @output_option
 def cordon(gpu: str, output: str) -> None:
     """Places no new jobs on a GPU (index or UUID); those on it go on."""
@@ -44,48 +51,22 @@ def cordon(gpu: str, output: str) -> None:
 
 
 @click.command(epilog="\b\nExample:\n  cotenant uncordon 0\n")
-@click.argument("gpu")
+@gpu_argument
 @output_option
 def uncordon(gpu: str, output: str) -> None:
     """Takes new jobs on a GPU again."""
     emit(Client().post(f"/v1/gpus/{at(gpu)}/uncordon", GpuView), output, COLUMNS)
 
 
-@click.command(epilog="\b\nExample:\n  cotenant drain 0\n")
-@click.argument("gpu")
+@click.command(epilog=DRAIN_EPILOG)
+@gpu_argument
+@click.option("--evict", is_flag=True, help="Stop the jobs on it and queue them again, instead of letting them end.")
 @output_option
-def drain(gpu: str, output: str) -> None:
-    """Cordons a GPU and waits until the jobs on it have ended."""
+def drain(gpu: str, evict: bool, output: str) -> None:
+    """Cordons a GPU and waits until no job is on it; interrupted, it stays cordoned."""
     client = Client()
-    view = client.post(f"/v1/gpus/{at(gpu)}/cordon", GpuView)
+    view = client.post(f"/v1/gpus/{at(gpu)}/drain", GpuView, msgspec.json.encode(DrainRequest(evict=evict)))
     while view.tenants:
-        time.sleep(0.5)
+        time.sleep(LOOK_EVERY_S)
         view = next(one for one in client.get("/v1/gpus", list[GpuView]) if one.uuid == view.uuid)
     emit(view, output, COLUMNS)
-
-
-@click.command(epilog="\b\nExample:\n  cotenant top --every 2\n")
-@click.option(
-    "--every", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, help="Seconds between looks."
-)
-@click.option("--once", is_flag=True, help="One look, then stop.")
-def top(every: float, once: bool) -> None:
-    """A live table of GPUs and the jobs on them."""
-    client = Client()
-    while True:
-        text = _screen(client)
-        if not once:
-            click.echo("\033[2J\033[H", nl=False)
-        click.echo(text)
-        if once:
-            return
-        time.sleep(every)
-
-
-def _screen(client: Client) -> str:
-    devices = client.get("/v1/gpus", list[GpuView])
-    active = client.get("/v1/jobs?state=starting,running,queued&limit=1000", list[JobView])
-    running = [job for job in active if job.state != "queued"]
-    waiting = len(active) - len(running)
-    jobs = table(running, JOB_COLUMNS, wide=True) if running else "no job is running"
-    return f"{table(devices, COLUMNS, wide=False)}\n\n{jobs}\n\n{waiting} waiting"

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about jobs on one machine: submit, jobs, show, logs, cancel."""
+"""Commands about jobs on one machine: submit, jobs, show, logs, cancel, retry."""
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -11,21 +12,26 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, at
-from cotenant.cli.show import ago, emit, output_option
+from cotenant.cli.options import ACTIVE, ENDED, file_words, finite, job_argument, output_option
+from cotenant.cli.show import ago, emit, known, render
 from cotenant.errors import InputError
 from cotenant.wire.local import JobRequest, JobView
 
-ENDED = ("finished", "cancelled", "interrupted", "lost")
+WAIT_EVERY_S = 0.2
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 COLUMNS = (
     ("ID", lambda job: job.id, False),
     ("NAME", lambda job: job.name, False),
     ("STATE", lambda job: described_state(job), False),
     ("GPU", lambda job: ",".join(map(str, job.gpus)) or "-", False),
     ("BATCH", lambda job: str(job.batch or "-"), True),
-    ("SPEED", lambda job: "-" if job.speed is None else f"{job.speed:.0%}", True),
+    ("SPEED", lambda job: known(job.speed, "{:.0%}"), True),
+    ("MEMORY", lambda job: known(job.memory_used_mib, "{} MiB"), True),
+    ("BUSY", lambda job: known(job.utilisation, "{:.0f}%"), True),
     ("AGE", lambda job: ago(job.submitted), False),
     ("RAN", lambda job: "-" if job.started is None else ago(job.started, job.ended), False),
-    ("WHY", lambda job: job.error or job.reason or "", False),
+    ("WHY", lambda job: job.error or (job.reason if job.state == "queued" else None) or "", False),
+    ("PLACED", lambda job: job.reason if job.gpus and job.reason else "", True),
 )
 SUBMIT_EPILOG = """\b
 Examples:
@@ -44,25 +50,64 @@ def described_state(job: JobView) -> str:
     return f"signal {job.signal}" if job.outcome == "signalled" else job.outcome
 
 
-@click.command(epilog=SUBMIT_EPILOG, context_settings={"ignore_unknown_options": False})
-@click.option("--gpus", type=int, default=1, show_default=True, help="How many GPUs.")
+def known_states(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """`queued, running` without what a reader may put between."""
+    states = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [state for state in states if state not in (*ACTIVE, *ENDED)]
+    if unknown:
+        raise InputError(f"--state {unknown[0][:40]}: expected some of {', '.join((*ACTIVE, *ENDED))}")
+    return ",".join(states)
+
+
+def job_name(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    """A name that can stand in an address and in a table."""
+    if name is not None and not NAME.fullmatch(name):
+        raise InputError(f"--name {name[:40]}: expected up to 100 letters, digits, dots, dashes and underscores")
+    return name
+
+
+@click.command(epilog=SUBMIT_EPILOG)
+@click.option("--gpus", type=click.IntRange(0, 1024), default=1, show_default=True, help="How many GPUs.")
 @click.option("--memory", metavar="4GiB|50%", help="GPU memory on each; none: whole GPUs.")
 @click.option("--compute", metavar="30%", help="Share of each GPU's compute.")
-@click.option("--type", "types", multiple=True, help="Card type that will do; may be given again.")
+@click.option("--type", "types", multiple=True, metavar="NAME", help="Card type that will do; may be given again.")
 @click.option("--exclusive", is_flag=True, help="On GPUs that nobody else uses.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Larger goes first.")
-@click.option("--name", help="A name to refer to it by.")
-@click.option("--batch", type=int, help="Batch size to start with, for jobs that use the job library.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Larger goes first.")
+@click.option("--name", callback=job_name, help="A name to refer to it by.")
+@click.option("--batch", type=click.IntRange(1, 1 << 24), help="Batch size to start with, with the job library.")
 @click.option("--batch-range", metavar="16-512", help="Batch sizes it may be given.")
-@click.option("--floor", type=float, help="Share of its speed alone below which tuning may not push it.")
+@click.option(
+    "--floor",
+    type=click.FloatRange(0, 1),
+    callback=finite,
+    help="Share of its speed alone below which tuning may not push it.",
+)
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; NAME alone passes yours on.")
-@click.option("--cwd", type=click.Path(path_type=Path), help="Working folder; default: this one.")
-@click.option("--retries", type=int, default=0, show_default=True, help="How often to run it again if it fails.")
-@click.option("--grace", type=float, default=10.0, show_default=True, help="Seconds between SIGTERM and SIGKILL.")
-@click.option("--workload", help="What kind of work it is, for predictions.")
+@click.option(
+    "--cwd",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Working folder; default: this one.",
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="How often to run it again if it fails.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 86_400),
+    callback=finite,
+    default=10.0,
+    show_default=True,
+    help="Seconds between SIGTERM and SIGKILL.",
+)
+@click.option("--workload", metavar="NAME", help="What kind of work it is, for predictions.")
 @click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
 @output_option
-@click.argument("command", nargs=-1, required=True)
+@click.argument("command", nargs=-1, required=True, shell_complete=file_words)
 def submit(
     gpus: int,
     memory: str | None,
@@ -109,7 +154,11 @@ def submit(
     else:
         emit(job, output, COLUMNS)
     if wait:
-        sys.exit(exit_code(wait_for(client, job.id)))
+        try:
+            sys.exit(exit_code(wait_for(client, job.id)))
+        except KeyboardInterrupt:
+            click.echo(f"{job.id} goes on without us; to stop it: cotenant cancel {job.id}", err=True)
+            raise
 
 
 def environment(given: tuple[str, ...]) -> dict[str, str]:
@@ -135,7 +184,7 @@ def parse_range(text: str) -> tuple[int, int]:
 
 def wait_for(client: Client, job: str) -> JobView:
     while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED:
-        time.sleep(0.2)
+        time.sleep(WAIT_EVERY_S)
     return view
 
 
@@ -149,32 +198,31 @@ def exit_code(job: JobView) -> int:
 
 
 @click.command(epilog="\b\nExample:\n  cotenant jobs --state queued,running -o wide\n")
-@click.option("--state", default="", metavar="queued,running,…", help="Only these states.")
-@click.option("--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True)
+@click.option("--state", default="", metavar="queued,running,…", callback=known_states, help="Only these states.")
+@click.option("--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="At most so many.")
 @output_option
 def jobs(state: str, limit: int, output: str) -> None:
     """Lists jobs, oldest first."""
     found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}", list[JobView])
     emit(found, output, COLUMNS, "no jobs")
+    if len(found) == limit:
+        click.echo(f"only {limit} are shown; --limit or --state shows others", err=True)
 
 
 @click.command(epilog="\b\nExample:\n  cotenant show j-000001 -o yaml\n")
-@click.argument("job")
+@job_argument()
 @output_option
 def show(job: str, output: str) -> None:
     """Everything known of a job: its request, where it ran, limits, tuning, how it ended."""
-    view = Client().get(f"/v1/jobs/{at(job)}", JobView)
-    if output in ("table", "wide"):
-        import yaml
+    from cotenant.cli.card import card
 
-        click.echo(yaml.safe_dump(msgspec.to_builtins(view), sort_keys=False), nl=False)
-    else:
-        emit(view, output, COLUMNS)
+    view = Client().get(f"/v1/jobs/{at(job)}", JobView)
+    render(view, output, lambda wide: click.echo(card(view, wide)))
 
 
 @click.command(epilog="\b\nExample:\n  cotenant logs -f j-000001\n")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-@click.argument("job")
+@job_argument()
 def logs(follow: bool, job: str) -> None:
     """Prints what a job wrote."""
     for chunk in Client().lines(f"/v1/jobs/{at(job)}/log?follow={int(follow)}"):
@@ -183,8 +231,16 @@ def logs(follow: bool, job: str) -> None:
 
 
 @click.command(epilog="\b\nExample:\n  cotenant cancel j-000001\n")
-@click.argument("job")
+@job_argument(*ACTIVE)
 @output_option
 def cancel(job: str, output: str) -> None:
     """Stops a job, or takes it out of the queue."""
     emit(Client().post(f"/v1/jobs/{at(job)}/cancel", JobView), output, COLUMNS)
+
+
+@click.command(epilog="\b\nExample:\n  cotenant retry j-000001\n")
+@job_argument(*ENDED)
+@output_option
+def retry(job: str, output: str) -> None:
+    """Runs a job that has ended again, however it ended: the same job, one more attempt."""
+    emit(Client().post(f"/v1/jobs/{at(job)}/retry", JobView), output, COLUMNS)

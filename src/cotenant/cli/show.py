@@ -1,65 +1,60 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How commands print: one table for people, JSON and YAML for programs."""
+"""How commands print: tables for people, JSON and YAML for programs."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import click
 import msgspec
 
-F = TypeVar("F", bound=Callable[..., object])
+from cotenant.wire.text import printable
+
 Columns = Sequence[tuple[str, Callable[[Any], str], bool]]
 """heading, cell, and whether it is shown only with --output wide"""
 
 
-def output_option(command: F) -> F:
-    """`--output table|wide|json|yaml`."""
-    return _output("table", "wide", "json", "yaml")(command)
-
-
-def table_or_json_option(command: F) -> F:
-    """`--output table|json`."""
-    return _output("table", "json")(command)
-
-
-def _output(*kinds: str) -> Callable[[F], F]:
-    return click.option(
-        "--output",
-        "-o",
-        type=click.Choice(kinds),
-        default="table",
-        show_default=True,
-        help="What to print: tables for people, the rest for programs.",
-    )
-
-
 def emit(value: object, output: str, columns: Columns, empty: str = "nothing to show") -> None:
-    """Prints one value or a list of them."""
-    if output == "json":
-        click.echo(msgspec.json.encode(value).decode())
-    elif output == "yaml":
-        import yaml
+    """Prints one value or a list of them, a row each."""
+    rows = list(value) if isinstance(value, list | tuple) else [value]
+    render(value, output, lambda wide: click.echo(table(rows, columns, wide) if rows else empty))
 
-        click.echo(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False), nl=False)
+
+def render(value: object, output: str, draw: Callable[[bool], None]) -> None:
+    """Prints a value in the way asked for; `draw` prints it for people, told whether there is room for more."""
+    if output == "json":
+        click.echo(msgspec.json.encode(value, order="deterministic"))
+    elif output == "yaml":
+        from msgspec import yaml
+
+        click.echo(yaml.encode(value), nl=False)
     else:
-        rows = list(value) if isinstance(value, list | tuple) else [value]
-        click.echo(table(rows, columns, output == "wide") if rows else empty)
+        draw(output == "wide")
 
 
 def table(rows: Sequence[Any], columns: Columns, wide: bool) -> str:
     """Left-aligned columns, two spaces between."""
     shown = [(heading, cell) for heading, cell, only_wide in columns if wide or not only_wide]
     cells = [[heading for heading, _ in shown], *[[printable(cell(row)) for _, cell in shown] for row in rows]]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(shown))]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned(cells))
 
 
-def printable(text: str) -> str:
-    """Text that cannot move a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+def aligned(lines: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Cells of equal number in each line, padded to columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many letters, the last one a sign that there were more."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def known(value: float | None, form: str) -> str:
+    """`known(0.83, "{:.0%}")`, or a dash where nothing is known."""
+    return "-" if value is None else form.format(value)
 
 
 def ago(then: float | None, now: float | None = None) -> str:

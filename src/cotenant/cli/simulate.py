@@ -2,31 +2,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant simulate`: policies on traces, with a table in the terminal and a report in a folder."""
 
-import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import chain, count
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cotenant.cli.show import table_or_json_option
+from cotenant.cli.options import finite, output_option
+from cotenant.cli.progress import progress
+from cotenant.cli.report_folder import check_writable, write_report
 from cotenant.core.policies import ORDERS, QUEUES
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
+from cotenant.wire.text import printable
 
 if TYPE_CHECKING:
     from cotenant.sim.experiment import Plan, Run
-    from cotenant.sim.results import Results
+    from cotenant.sim.results import Results, RunResult
 
 MOST_SEEDS = 10_000
 LONGEST_SEED = 18
 """digits; such a number is the same to every reader of JSON"""
-LONGEST_NAME = 100
 
 POLICY_GRAMMAR = (
     "A/B orders nodes by A and GPUs by B; A+B breaks ties of A by B; A@online learns the mix from the jobs seen."
@@ -57,13 +56,6 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
             raise InputError(f"--seeds {text[:40]}: expected a rising range of at most {MOST_SEEDS} seeds")
         found.update(dict.fromkeys(range(low, high + 1)))
     return tuple(found)
-
-
-def finite(_context: click.Context, option: click.Parameter, value: float) -> float:
-    """The number, which lies within no limits if it is none."""
-    if not math.isfinite(value):
-        raise InputError(f"--{option.name} {value}: expected a number")
-    return value
 
 
 @click.command(epilog=EPILOG)
@@ -160,6 +152,37 @@ def finite(_context: click.Context, option: click.Parameter, value: float) -> fl
     help="timed: seconds of work lost when a job is set aside.",
 )
 @click.option(
+    "--world",
+    type=click.Choice(["none", "gavel"]),
+    default="none",
+    show_default=True,
+    help="timed: what jobs on one card do to each other. gavel: as measured, on cards named v100, p100 or k80.",
+)
+@click.option("--oracle", is_flag=True, help="with --world: policies know it, to see what that would be worth.")
+@click.option(
+    "--tenants",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="with --world: the most jobs on one card.",
+)
+@click.option(
+    "--look",
+    type=click.FloatRange(0.001, 1e9),
+    callback=finite,
+    default=120.0,
+    show_default=True,
+    help="with --world: seconds until the speeds of new neighbours are known.",
+)
+@click.option(
+    "--noise",
+    type=click.FloatRange(0, 1),
+    callback=finite,
+    default=0.0,
+    show_default=True,
+    help="with --world: error of measured speeds.",
+)
+@click.option(
     "--record",
     default="",
     metavar="JOB,…",
@@ -178,7 +201,7 @@ def finite(_context: click.Context, option: click.Parameter, value: float) -> fl
     show_default="one per core",
     help="How many runs go side by side.",
 )
-@table_or_json_option
+@output_option
 def simulate(
     trace: str,
     nodes: str | None,
@@ -193,6 +216,11 @@ def simulate(
     estimates: str,
     round_seconds: float,
     restart: float,
+    world: str,
+    oracle: bool,
+    tenants: int,
+    look: float,
+    noise: float,
     record: str,
     out: Path | None,
     processes: int,
@@ -207,7 +235,7 @@ def simulate(
     if not policy_names:
         raise InputError(f"--policy is empty; there are: {', '.join(sorted(ORDERS))}")
     if out is not None:
-        _check_writable(out)
+        check_writable(out)
     plan = experiment.Plan(
         trace=trace,
         nodes=nodes or default_nodes(trace),
@@ -219,16 +247,21 @@ def simulate(
         limit=limit,
         compress=compress,
         estimates=estimates,
-        timing=Timing(queue=queue, round=Seconds(round_seconds), restart=Seconds(restart)),
+        timing=Timing(
+            queue=queue, round=Seconds(round_seconds), restart=Seconds(restart), look=Seconds(look), noise=noise
+        ),
+        world=world,
+        oracle=oracle,
+        tenants=tenants,
         data=data_folder(),
         record=frozenset(name.strip() for name in record.split(",") if name.strip()),
     )
     experiment.check(plan)
     runs, stopped = _run(plan, processes)
-    command = shlex.join(["cotenant", *sys.argv[1:]]).encode(errors="replace").decode()
+    command = printable(shlex.join(["cotenant", *sys.argv[1:]]))
     results = experiment.results_of(plan, command, [run.result for run in runs])
     if out is not None and runs:
-        _write(results, runs, out)
+        write_report(results, runs, out)
     _show(results, output)
     if stopped is not None:
         raise stopped
@@ -249,21 +282,12 @@ def default_nodes(trace: str) -> str:
     return family if family in ("demo", "openb") else "16x8"
 
 
-def _check_writable(out: Path) -> None:
-    """Refuse before hours of simulation what could not be written after them."""
-    there = next(folder for folder in (out, *out.parents) if folder.exists())
-    if not there.is_dir():
-        raise InputError(f"--out {out}: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: {there} cannot be written to")
-
-
 def _run(plan: "Plan", processes: int) -> "tuple[list[Run], BaseException | None]":
     """All runs, with progress; where something other than the input stopped them, those that were finished."""
     from cotenant.sim.experiment import run_all
 
     runs: list[Run] = []
-    with _progress(len(plan.policies) * len(plan.seeds)) as advance:
+    with progress("simulating", len(plan.policies) * len(plan.seeds)) as advance:
 
         def finished(run: "Run") -> None:
             runs.append(run)
@@ -278,72 +302,35 @@ def _run(plan: "Plan", processes: int) -> "tuple[list[Run], BaseException | None
     return runs, None
 
 
-@contextmanager
-def _progress(total: int) -> "Iterator[Callable[[str], None]]":
-    """A bar on standard error where someone is looking."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("simulating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda what: bar.update(task, advance=1, description=what)
-
-
-def _write(results: "Results", runs: "list[Run]", out: Path) -> None:
-    from cotenant.sim.report import write
-    from cotenant.sim.report.files import replace_files
-    from cotenant.wire.decision import encode
-
-    write(results, out)
-    decisions: dict[str, bytes] = {}
-    for run in sorted(runs, key=lambda run: (run.result.policy, run.result.seed)):
-        for one in run.decisions:
-            name = f"decision-{_file_name(run.result.policy)}-{run.result.seed}-{_file_name(one.job.id)}"
-            decisions[_not_taken(name, decisions)] = encode(one)
-    try:
-        replace_files(out, decisions)
-    except OSError as error:
-        raise CotenantError(f"{out}: cannot write the decisions: {error.strerror}") from None
-
-
-def _file_name(text: str) -> str:
-    kept = (letter if letter.isascii() and (letter.isalnum() or letter in "+@_.") else "_" for letter in text)
-    return "".join(kept)[:LONGEST_NAME]
-
-
-def _not_taken(name: str, taken: "dict[str, bytes]") -> str:
-    """The name of a file; a job that was set aside has several decisions, and two ids may look alike in a name."""
-    names = (f"{name}{again}.json" for again in chain([""], (f"-{n}" for n in count(2))))
-    return next(one for one in names if one not in taken)
-
-
 def _show(results: "Results", output: str) -> None:
-    if output == "json":
-        import msgspec
+    from cotenant.cli.show import render
 
-        click.echo(msgspec.json.encode(results, order="deterministic"))
-        return
+    render(results, output, lambda wide: _draw_runs(results) if wide else _draw_policies(results))
+    if not results.complete and output in ("table", "wide"):
+        click.echo(f"incomplete: {len(results.runs)} runs had finished", err=True)
+
+
+def _draw_policies(results: "Results") -> None:
+    """A row per policy, over all seeds."""
     from rich.console import Console
 
     from cotenant.sim.report import table
 
     if results.runs:
         Console().print(table(results))
-    if not results.complete:
-        click.echo(f"incomplete: {len(results.runs)} runs had finished", err=True)
+
+
+def _draw_runs(results: "Results") -> None:
+    """A row per policy and seed, with every number there is."""
+    from cotenant.cli.show import known, table
+
+    def cell(name: str) -> "Callable[[RunResult], str]":
+        return lambda run: known(run.summary.get(name), "{:.6g}")
+
+    numbers = dict.fromkeys(name for run in results.runs for name in run.summary)
+    columns = (
+        ("POLICY", lambda run: run.policy, False),
+        ("SEED", lambda run: str(run.seed), False),
+        *((name.upper(), cell(name), False) for name in numbers),
+    )
+    click.echo(table(results.runs, columns, wide=True))

@@ -4,11 +4,11 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.show import table_or_json_option
+from cotenant.cli.options import job_argument, output_option
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ Example:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("job", required=False)
+@job_argument(required=False)
 @click.option("--decision", type=click.Path(path_type=Path), metavar="FILE", help="A recorded decision to replay.")
 @click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="table: how many nodes to show.")
-@table_or_json_option
+@output_option
 def why(job: str | None, decision: Path | None, most: int, output: str) -> None:
     """Why a job of this machine waits, or is where it is; or a recorded decision, replayed with every node's score."""
     if (job is None) == (decision is None):
@@ -41,38 +41,43 @@ def why(job: str | None, decision: Path | None, most: int, output: str) -> None:
 
 
 def _ask(job: str, output: str) -> None:
-    from typing import Any
-
     from cotenant.cli.client import Client, at
+    from cotenant.cli.show import render
 
     answer = Client().get(f"/v1/jobs/{at(job)}/why", dict[str, Any])
-    if output == "json":
-        import msgspec
+    render(answer, output, lambda wide: _print_answer(answer, wide))
 
-        click.echo(msgspec.json.encode(answer).decode())
-        return
-    click.echo(f"{answer['job']} is {answer['state']} under {answer['policy']}")
+
+def _print_answer(answer: dict[str, Any], wide: bool) -> None:
+    from cotenant.wire.text import printable
+
+    lines = [f"{answer['job']} is {answer['state']} under {answer['policy']}"]
     if answer["placed_on"] is not None:
-        click.echo(f"on GPU {' '.join(map(str, answer['placed_on'])) or 'none'}: {answer['reason']}")
+        lines.append(f"on GPU {' '.join(map(str, answer['placed_on'])) or 'none'}: {answer['reason']}")
     elif answer["state"] == "queued":
-        click.echo(f"it waits: {answer['reason']} ({answer['ahead']} jobs before it)")
+        lines.append(f"it waits: {answer['reason']} ({answer['ahead']} jobs before it)")
+    if wide:
+        for fit in answer["fits"]:
+            score = " ".join(f"{part:g}" for part in fit["score"])
+            lines.append(f"fits on GPU {' '.join(map(str, fit['gpus'])) or 'none'}, score {score}")
+        lines += [f"{node}: {reason}" for node, reason in answer["reasons"].items()]
+    click.echo("\n".join(map(printable, lines)))
 
 
 def _replay(decision: Path, most: int, output: str) -> None:
+    from cotenant.cli.show import render
     from cotenant.core.deciding import place_together, rank
     from cotenant.core.ranking import Ranker
     from cotenant.wire.decision import decode
 
     recorded = decode(_read(decision), str(decision))
     policy, cluster = recorded.build_policy(), recorded.cluster()
-    ranking = rank(policy, recorded.job, cluster)
-    placed = place_together(Ranker(policy), recorded.job, cluster)
+    ranking = rank(policy, recorded.job, cluster, crowding=recorded.crowding)
+    placed = place_together(Ranker(policy), recorded.job, cluster, crowding=recorded.crowding)
     slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
     same = slots == recorded.slots or (policy.random and bool(slots) == bool(recorded.slots))
-    if output == "json":
-        _print_json(recorded.job.id, policy.name, ranking, slots, same)
-    else:
-        _print_table(recorded.job.id, policy.name, ranking, slots, most)
+    answer = _answer(recorded.job.id, policy.name, ranking, slots, same)
+    render(answer, output, lambda wide: _print_table(answer, ranking, len(ranking.fits) if wide else most))
     if not same:
         chosen = ", ".join(f"{slot.node}/{list(slot.gpus)}" for slot in recorded.slots) or "nowhere"
         raise InputError(f"{decision}: the replay differs from what was recorded ({chosen}); was the file edited?")
@@ -89,14 +94,14 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _print_table(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]", most: int) -> None:
+def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     console = Console()
-    where = ", ".join(f"{slot.node} GPU {' '.join(map(str, slot.gpus)) or 'none'}" for slot in slots)
-    console.print(escape(f"{job} under {policy}: {where or 'fits nowhere'}"), highlight=False)
+    where = ", ".join(f"{slot['node']} GPU {' '.join(map(str, slot['gpus'])) or 'none'}" for slot in answer["slots"])
+    console.print(escape(f"{answer['job']} under {answer['policy']}: {where or 'fits nowhere'}"), highlight=False)
     if ranking.fits:
         fits = Table("rank", "node", "GPUs", "score")
         for place, fit in enumerate(ranking.fits[:most], 1):
@@ -105,6 +110,8 @@ def _print_table(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, 
         console.print(fits)
         if len(ranking.fits) > most:
             console.print(f"and {len(ranking.fits) - most} more nodes that fit (--most {len(ranking.fits)} shows all)")
+    if ranking.verdict.reason is not None:
+        console.print(escape(f"It had better wait: {ranking.verdict.reason}"), highlight=False)
     if ranking.reasons:
         refused = Table("nodes", "why not", "for example")
         texts = Counter(reason.text for reason in ranking.reasons.values())
@@ -114,18 +121,17 @@ def _print_table(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, 
         console.print(refused)
 
 
-def _print_json(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]", same: bool) -> None:
-    import msgspec
-
-    answer = {
+def _answer(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]", same: bool) -> dict[str, Any]:
+    return {
         "job": job,
         "policy": policy,
         "slots": [{"node": slot.node, "gpus": slot.gpus} for slot in slots],
         "as_recorded": same,
         "fits": [{"node": fit.slot.node, "gpus": fit.slot.gpus, "score": fit.score} for fit in ranking.fits],
+        "waits": None if ranking.verdict.reason is None else str(ranking.verdict.reason),
+        "trial": ranking.verdict.trial,
         "reasons": {
             node: {"check": why.check, "text": str(why), "needed": why.needed, "available": why.available}
             for node, why in sorted(ranking.reasons.items())
         },
     }
-    click.echo(msgspec.json.encode(answer))

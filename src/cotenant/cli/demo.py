@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant demo`: the same jobs shared and one to a GPU, on a daemon of its own, and what the difference is.
+
+Three parts. Every task is compiled first, for every batch size that it may be given, so that neither of the two runs
+that are compared pays for the compiler. Then the jobs run shared and tuned, then again with a GPU to each.
+"""
+
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import msgspec
+
+from cotenant.cli.client import Client, NoDaemonError, at
+from cotenant.cli.demo_screen import stage
+from cotenant.cli.demo_summary import Compared, Ran, Summary, text_of
+from cotenant.cli.generate import PLAN_COLUMNS, Door, active_jobs, cancel_all
+from cotenant.cli.options import finite
+from cotenant.cli.show import emit
+from cotenant.core.units import Seconds
+from cotenant.errors import CotenantError, InputError
+from cotenant.wire.local import JobView
+from cotenant.workloads.driving import Ledger, Life, drive
+from cotenant.workloads.generator import PlannedJob, mix_named, plan
+
+MEMORY = "30%"
+"""of a GPU's memory for each job, so that three can share one of any size"""
+PROBE_S = 0.5
+"""jobs this short leave no time for longer ones"""
+SUMMARY = "summary.json"
+MARK = "demo-"
+"""begins the name of every job of a demo"""
+STOPPED_WITHIN_S = 30.0
+LONGEST_STATE = 80
+"""bytes of the path of the state folder: sockets in it must have a short path"""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EPILOG = """\b
+Examples:
+  cotenant demo
+  cotenant demo --jobs 6 --mix neumf,lstm_ai --out somewhere
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--jobs", type=click.IntRange(2, 100), default=12, show_default=True, help="How many.")
+@click.option("--work", type=float, callback=finite, default=1.5, show_default=True, help="Length of each, a multiple.")
+@click.option(
+    "--scale", type=float, callback=finite, default=0.1, show_default=True, help="Gaps between arrivals, a multiple."
+)
+@click.option("--mix", default="waiting", show_default=True, metavar="NAME|TASK=WEIGHT,…", help="As in generate.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the draw of tasks.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="build/demo",
+    show_default=True,
+    help="Folder for the summary and for the daemon's state.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the jobs and run nothing.")
+def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, dry_run: bool) -> None:
+    """Runs the same jobs shared and one to a GPU, and compares. Uses real GPUs, else two simulated ones."""
+    planned = [narrowed(job) for job in plan(jobs=jobs, scale=scale, mix=mix_named(mix), seed=seed, work=work)]
+    if dry_run:
+        emit(planned, "wide", PLAN_COLUMNS)
+        return
+    compiling, shared, exclusive = parts = parts_of(planned)
+    ran: dict[str, Ran] = {}
+    with _claimed(out), _daemon(out / "state") as client:
+        status = client.get("/v1/status", dict[str, Any])
+        click.echo(f"{status['notice']}; results go to {out}")
+        for number, part in enumerate(parts, start=1):
+            ran[part.name] = _run(client, part, f"{number} of {len(parts)}. {part.title}", out)
+            if part is compiling:
+                _check_compiled(client, ran[part.name].lives)
+        ours, theirs = ran[shared.name].lives, ran[exclusive.name].lives
+        views = [client.get(f"/v1/jobs/{at(life.job)}", JobView) for life in ours]
+    summary = Summary(
+        devices=f"{status['gpus']} {status['devices']} GPUs",
+        together=most_together(views),
+        jobs=[Compared(*one) for one in zip(planned, ours, theirs, views, strict=True)],
+        parts=ran,
+    )
+    (out / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary.as_json()), indent=1) + b"\n")
+    click.echo(f"\n{text_of(summary)}\n\n{_next_steps(out, views)}")
+    if not all(job.done for job in summary.jobs):
+        raise CotenantError("some jobs of the demo failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Jobs that run one way."""
+
+    name: str
+    title: str
+    jobs: Sequence[PlannedJob]
+    exclusive: bool
+    """each has its GPUs for itself"""
+
+
+def parts_of(planned: Sequence[PlannedJob]) -> tuple[Part, Part, Part]:
+    """Compiled first; then shared and tuned; then neither."""
+    untuned = [_renamed(job, f"{job.name}-alone") for job in planned]
+    return (
+        Part(name="compile", title="Compiling each task once", jobs=compilations(planned), exclusive=True),
+        Part(name="shared", title="Sharing, with tuned batch sizes", jobs=planned, exclusive=False),
+        Part(name="exclusive", title="The same jobs, a GPU to each", jobs=untuned, exclusive=True),
+    )
+
+
+def _renamed(job: PlannedJob, name: str) -> PlannedJob:
+    return replace(job, name=name, batch_range=(job.batch, job.batch))
+
+
+def narrowed(job: PlannedJob) -> PlannedJob:
+    """The job with fewer batch sizes to try, so that all of them can be compiled beforehand."""
+    low, high = job.batch_range
+    return replace(job, batch_range=(max(low, job.batch // 2), min(high, job.batch * 2)))
+
+
+def compilations(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
+    """One job for each task that only compiles."""
+    first = {job.task: job for job in reversed(jobs)}
+    argv = ("-m", "cotenant.workloads")
+    return [
+        replace(
+            _renamed(job, f"compile-{task}"),
+            at=Seconds(0.0),
+            argv=(*argv, task, "--compile", "{}-{}".format(*job.batch_range)),
+        )
+        for task, job in first.items()
+    ]
+
+
+def most_together(views: Sequence[JobView]) -> int:
+    """The most jobs that ran on one GPU at once."""
+    spans = [(view.started, view.ended, view.gpus) for view in views if view.started and view.ended]
+    return max(
+        (
+            sum(set(gpus) & set(others) != set() and a <= start < b for a, b, others in spans)
+            for start, _, gpus in spans
+        ),
+        default=0,
+    )
+
+
+def _run(client: Client, part: Part, title: str, out: Path) -> Ran:
+    """Runs one part of the demo to its end."""
+    door = Door(client, memory=MEMORY, exclusive=part.exclusive)
+    ended: dict[str, Life] = {}
+    named = [replace(job, name=f"{MARK}{job.name}") for job in part.jobs]
+    began, busy = time.monotonic(), _busy_seconds()
+    with stage(client, title, len(named)) as screen, Ledger(out / f"{part.name}.csv") as ledger:
+        for changes in drive(named, door.submit, door.look):
+            for change in changes:
+                ledger.add(change)
+                if change.event == "finished":
+                    ended[change.life.job] = change.life
+            screen.show(changes, door.views)
+    seconds, busy = time.monotonic() - began, _busy_seconds() - busy
+    results = [_result(client, job) for job in door.views]
+    foreign = busy - sum(float(result.get("cpu_s", 0.0)) for result in results)
+    return Ran(
+        lives=[ended[job] for job in door.views],
+        results=results,
+        seconds=round(seconds, 1),
+        others=round(max(0.0, foreign / seconds / len(os.sched_getaffinity(0))), 3),
+    )
+
+
+def _last_line(client: Client, job: str) -> str:
+    lines = b"".join(client.lines(f"/v1/jobs/{at(job)}/log")).decode(errors="replace").splitlines()
+    return lines[-1] if lines else ""
+
+
+def _result(client: Client, job: str) -> dict[str, Any]:
+    """What a task says of itself at its end; nothing where it failed."""
+    try:
+        return msgspec.json.decode(_last_line(client, job), type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _busy_seconds() -> float:
+    """Processor seconds that the cores we may use have been busy, whoever used them."""
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *counts = line.split()
+        if name in mine:
+            user, nice, system, _idle, _wait, irq, softirq, steal = map(int, counts[:8])
+            ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _check_compiled(client: Client, lives: Sequence[Life]) -> None:
+    for life in lives:
+        if life.state != "done":
+            raise CotenantError(f"a task does not compile ({life.state}): {_last_line(client, life.job)}")
+
+
+def _next_steps(out: Path, views: Sequence[JobView]) -> str:
+    slowest = max(views, key=lambda view: (view.ended or 0.0) - (view.started or 0.0))
+    return f"""\
+Where to look next
+  {out / SUMMARY}: all of this and every probe; {out}/*.csv: when each job was submitted, started, ended
+  export COTENANT_STATE={shlex.quote(str((out / "state").absolute()))}; cotenant up --detach
+  cotenant jobs -o wide; cotenant show {slowest.name}; cotenant logs {slowest.name}; cotenant down
+  cotenant generate --help: more jobs, other tasks, arrival times of public traces"""
+
+
+@contextmanager
+def _claimed(out: Path) -> Iterator[None]:
+    """The folder, for one demo at a time; what an earlier one wrote there is replaced."""
+    state = out.absolute() / "state"
+    if len(os.fsencode(state)) > LONGEST_STATE:
+        raise InputError(f"{state}: too long a path for sockets; choose a shorter one with --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / "lock").open("w")
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another demo is running in {out}") from None
+        for earlier in (*out.glob("*.csv"), out / SUMMARY):
+            earlier.unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
+def _daemon(state: Path) -> Iterator[Client]:
+    """A daemon of our own. However this ends, nothing that it started is left running."""
+    os.environ["COTENANT_STATE"] = str(state.absolute())
+    os.environ.setdefault("COTENANT_CACHE", str(state.absolute().with_name("cache")))
+    os.environ.pop("COTENANT_URL", None)
+    client = Client()
+    if state.exists():
+        _clear(client, state)
+    before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
+    try:
+        _up("--policy", "spread", "--probe", str(PROBE_S))
+        yield client
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        _stop(client)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _clear(client: Client, state: Path) -> None:
+    """Stops what a killed demo left running, and forgets it. Jobs of others are not ours to stop."""
+    _up()
+    others = [view.name for view in active_jobs(client) if not view.name.startswith(MARK)]
+    if others:
+        client.post("/v1/shutdown", dict[str, Any])
+        raise InputError(f"{state}: not only jobs of a demo run there ({', '.join(others[:3])}); cancel them first")
+    _stop(client)
+    shutil.rmtree(state)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    """Once; what follows is already on its way."""
+    for one in SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _up(*options: str) -> None:
+    """Starts the daemon in a session of its own, so that Ctrl-C on the terminal leaves it to us to stop it."""
+    try:
+        Client().get("/v1/status", dict[str, Any])
+        return
+    except NoDaemonError:
+        command = [sys.executable, "-m", "cotenant", "up", "--detach", *options]
+    starting = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        _, said = starting.communicate()
+    except KeyboardInterrupt:
+        starting.communicate()
+        raise
+    if starting.returncode:
+        raise CotenantError(said.strip().removeprefix("cotenant: "))
+
+
+def _stop(client: Client) -> None:
+    """Cancels every job, waits for the last, and stops the daemon."""
+    try:
+        cancel_all(client, {view.id for view in active_jobs(client)})
+        _wait(lambda: not active_jobs(client), "the jobs do not stop")
+        pid = client.post("/v1/shutdown", dict[str, Any])["pid"]
+    except NoDaemonError:
+        return
+    _wait(lambda: not Path(f"/proc/{pid}").exists(), "the daemon does not stop")
+
+
+def _wait(over: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + STOPPED_WITHIN_S
+    while not over():
+        if time.monotonic() > deadline:
+            raise CotenantError(f"{complaint}; see {os.environ['COTENANT_STATE']}")
+        time.sleep(0.1)

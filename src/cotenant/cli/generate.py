@@ -1,0 +1,256 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant generate`: benchmark tasks submitted to the daemon at the times of a trace."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import click
+import msgspec
+
+from cotenant.cli.client import Client, RefusedByDaemonError, at
+from cotenant.cli.jobs import described_state, environment
+from cotenant.cli.options import ACTIVE, finite, output_option
+from cotenant.cli.show import emit
+from cotenant.wire.local import JobRequest, JobView
+from cotenant.workloads.driving import Change, Ledger, Life, drive
+from cotenant.workloads.generator import MIXES, PlannedJob, mix_named, plan
+from cotenant.workloads.registry import SIZES
+
+MOST_JOBS = 10_000
+PAGE = 10_000
+PASSED_ON = ("COTENANT_CACHE", "XDG_CACHE_HOME", "XLA_FLAGS")
+"""where compiled tasks are kept, and how they are compiled"""
+GRACE_S = 2.0
+"""tasks leave within a second of a signal"""
+PLAN_COLUMNS = (
+    ("AT", lambda job: f"{job.at:.1f} s", False),
+    ("NAME", lambda job: job.name, False),
+    ("MEMORY", lambda job: f"{job.memory} MiB", False),
+    ("BUSY", lambda job: f"{job.compute // 10}%", False),
+    ("BATCH", lambda job: str(job.batch), False),
+    ("RANGE", lambda job: "{}-{}".format(*job.batch_range), True),
+    ("COMMAND", lambda job: " ".join(("python", *job.argv)), True),
+)
+RESULT_COLUMNS = (
+    ("ID", lambda one: one["job"], False),
+    ("NAME", lambda one: one["name"], False),
+    ("STATE", lambda one: one["state"], False),
+    ("WAITED", lambda one: "-" if one["start"] is None else f"{one['start'] - one['submit']:.1f} s", False),
+    ("JCT", lambda one: f"{one['jct_s']:.1f} s", False),
+)
+EPILOG = """\b
+Examples:
+  cotenant generate --jobs 20 --dry-run
+  cotenant generate --jobs 100 --scale 0.2 --mix iadeep-eight --csv jobs.csv
+  cotenant generate --jobs 50 --trace philly --mix neumf=2,bert=1
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=100, show_default=True, help="How many to submit.")
+@click.option(
+    "--scale",
+    type=float,
+    callback=finite,
+    default=1.0,
+    show_default=True,
+    help="Gaps of the trace: a thousandth, times this.",
+)
+@click.option(
+    "--trace",
+    metavar="PATH|NAME",
+    help="Whose arrival times, as in simulate. Default: made up, in bursts like Philly's.",
+)
+@click.option(
+    "--mix",
+    default="iadeep",
+    show_default=True,
+    metavar="NAME|TASK=WEIGHT,…",
+    help=f"Which tasks: {', '.join(MIXES)}, or your own weights.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of tasks, and of their samples.")
+@click.option("--size", type=click.Choice(SIZES), default="tiny", show_default=True, help="Of every task.")
+@click.option(
+    "--work", type=float, callback=finite, default=1.0, show_default=True, help="Length of every job, as a multiple."
+)
+@click.option("--compute", is_flag=True, help="Also ask for the share of compute that each task uses alone.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and submit nothing.")
+@click.option(
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path),
+    default="generated.csv",
+    show_default=True,
+    help="File for submit, start, finish and JCT, written as they happen.",
+)
+@click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C also cancels the jobs; else they go on.")
+@output_option
+def generate(
+    jobs: int,
+    scale: float,
+    trace: str | None,
+    mix: str,
+    seed: int,
+    size: str,
+    work: float,
+    compute: bool,
+    dry_run: bool,
+    csv_file: Path,
+    cancel_on_interrupt: bool,
+    output: str,
+) -> None:
+    """Submits benchmark tasks at the times of a trace, and notes what becomes of them."""
+    planned = plan(
+        jobs=jobs,
+        scale=scale,
+        arrivals=None if trace is None else arrivals_of(trace, jobs),
+        mix=mix_named(mix),
+        seed=seed,
+        size=size,
+        work=work,
+    )
+    if dry_run:
+        emit(planned, output, PLAN_COLUMNS)
+        return
+    door = Door(Client(), compute)
+    ended: list[dict[str, object]] = []
+    with Ledger(csv_file) as ledger, _progress(len(planned)) as progress, _interruptible(door, cancel_on_interrupt):
+        for changes in drive(planned, door.submit, door.look):
+            for change in changes:
+                ledger.add(change)
+                if change.event == "finished":
+                    ended.append(result_of(change))
+            progress(len(door.views), len(ended))
+    emit(ended, output, RESULT_COLUMNS)
+
+
+def arrivals_of(trace: str, jobs: int) -> list[float]:
+    """When the first jobs of a trace arrive; a trace that is not in order is read whole."""
+    from cotenant.cli.simulate import data_folder
+    from cotenant.sim.traces.registry import open_trace
+
+    opened = open_trace(trace, data=data_folder())
+    times: Iterator[float] = (arrival.job.submitted for arrival in opened.read())
+    return list(islice(times, jobs)) if opened.in_order else sorted(times)[:jobs]
+
+
+class Door:
+    """The daemon as a plan sees it: jobs go in, and what became of them comes out."""
+
+    def __init__(self, client: Client, compute: bool = False, **changes: object) -> None:
+        """`changes` are fields of the request that every job gets."""
+        self.views: dict[str, JobView] = {}
+        """every job submitted, as it was last seen"""
+        self._client, self._compute, self._changes = client, compute, changes
+
+    def submit(self, planned: PlannedJob) -> Life:
+        request = msgspec.structs.replace(request_of(planned, self._compute), **self._changes)
+        try:
+            view = self._client.post("/v1/jobs", JobView, msgspec.json.encode(request))
+        except RefusedByDaemonError as error:
+            raise type(error)(f"{planned.name}: {error}") from None
+        self.views[view.id] = view
+        return life_of(view)
+
+    def look(self, jobs: Sequence[str]) -> Mapping[str, Life]:
+        """Two questions for any number of jobs: the first one itself, and those that came after it."""
+        page = [self._client.get(f"/v1/jobs/{at(jobs[0])}", JobView)]
+        seen = {page[0].id: page[0]}
+        while page and len(seen) < len(jobs):
+            page = self._client.get(f"/v1/jobs?after={at(page[-1].id)}&limit={PAGE}", list[JobView])
+            seen |= {view.id: view for view in page if view.id in jobs}
+        self.views |= seen
+        return {job: life_of(view) for job, view in seen.items()}
+
+
+def request_of(planned: PlannedJob, compute: bool = False) -> JobRequest:
+    """A planned job as the daemon wants it; memory alone decides who may share, unless compute is claimed, too."""
+    return JobRequest(
+        command=(sys.executable, *planned.argv),
+        cwd=str(Path.cwd()),
+        env=environment(tuple(name for name in PASSED_ON if name in os.environ)),
+        name=planned.name,
+        memory=f"{planned.memory}MiB",
+        compute=f"{planned.compute // 10}%" if compute else None,
+        batch=planned.batch,
+        batch_range=planned.batch_range,
+        workload=planned.task,
+        grace_s=GRACE_S,
+    )
+
+
+def life_of(view: JobView) -> Life:
+    return Life(job=view.id, submit=view.submitted, start=view.started, finish=view.ended, state=described_state(view))
+
+
+def result_of(change: Change) -> dict[str, object]:
+    """A job that has ended, as it is printed."""
+    life = change.life
+    return {
+        "job": life.job,
+        "name": change.planned.name,
+        "task": change.planned.task,
+        "submit": life.submit,
+        "start": life.start,
+        "finish": life.finish,
+        "jct_s": life.jct,
+        "state": life.state,
+    }
+
+
+@contextmanager
+def _interruptible(door: Door, cancel: bool) -> Iterator[None]:
+    """After Ctrl-C nothing more is submitted; what was goes on, unless it is to be cancelled."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        count = len(door.views)
+        if cancel:
+            cancel_all(Client(), set(door.views))
+            click.echo(f"cotenant: {count} jobs were submitted; those that had not ended are cancelled", err=True)
+        else:
+            click.echo(f"cotenant: {count} jobs were submitted and go on; `cotenant jobs` lists them", err=True)
+        raise
+
+
+def cancel_all(client: Client, jobs: set[str]) -> None:
+    """Stops those of these jobs that have not ended."""
+    for view in active_jobs(client):
+        if view.id in jobs:
+            try:
+                client.post(f"/v1/jobs/{at(view.id)}/cancel", JobView)
+            except RefusedByDaemonError:
+                continue  # it has ended meanwhile
+
+
+def active_jobs(client: Client) -> list[JobView]:
+    return client.get(f"/v1/jobs?state={','.join(ACTIVE)}&limit={PAGE}", list[JobView])
+
+
+class _Progress:
+    """One line that is written over."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._shown = ""
+
+    def __call__(self, submitted: int, ended: int) -> None:
+        line = f"{submitted} of {self._total} submitted, {submitted - ended} queued or running, {ended} ended"
+        if line != self._shown and sys.stderr.isatty():
+            self._shown = line
+            click.echo(f"\r\033[K{line}", nl=False, err=True)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[_Progress]:
+    progress = _Progress(total)
+    try:
+        yield progress
+    finally:
+        if sys.stderr.isatty():
+            click.echo("", err=True)

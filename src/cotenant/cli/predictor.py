@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant predictor`: trains the interference predictor on measured pairs, says how good it is and what it knows."""
+
+import statistics
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cotenant.cli.options import file_words, output_option
+from cotenant.errors import InputError
+
+if TYPE_CHECKING:
+    from cotenant.core.interference import Predictor, PredictorState, Signature
+    from cotenant.core.interference.evaluation import Pair
+    from cotenant.core.kernel import Shares
+
+ACTIONS = ("train", "evaluate", "show")
+OBSERVED = (0.2, 0.4, 0.8)
+RANKS = (2, 4)
+MOST_BYTES = 64 * 1024 * 1024
+MOST_WEIGHED = 64
+"""types whose pairs are looked through for the least certain ones"""
+EPILOG = """\b
+Examples:
+  cotenant predictor show
+  cotenant predictor evaluate colocation_pairs.csv --splits 3
+  cotenant predictor train colocation_pairs.csv --out trained.json
+"""
+SHARE_COLUMNS = (("PART", lambda part: part[0], False), ("SHARE", lambda part: f"{part[1]:.3f}", False))
+KNOWN_COLUMNS = (
+    ("GPU", lambda one: one["gpu"], False),
+    ("TYPES", lambda one: str(one["types"]), False),
+    ("DIRECTIONS", lambda one: str(one["directions"]), False),
+)
+UNSURE_COLUMNS = (
+    ("GPU", lambda one: one["gpu"], False),
+    ("JOB", lambda one: one["victim"], False),
+    ("BESIDE", lambda one: one["partner"], False),
+    ("SPEED", lambda one: f"{one['mean']:.2f}", False),
+    ("FROM", lambda one: f"{one['low']:.2f}", False),
+    ("TO", lambda one: f"{one['high']:.2f}", False),
+)
+SCORE_COLUMNS = (
+    ("GPU", lambda one: one["gpu"], False),
+    ("SEEN", lambda one: f"{one['seen']:.0%}", False),
+    ("ERROR", lambda one: f"{one['error']:.4f}", False),
+    ("FACTORISATION", lambda one: f"{one['factorisation']:.4f}", False),
+    ("WITHIN 90 %", lambda one: f"{one['covered']:.1%}", False),
+    ("PAIRS", lambda one: str(one["pairs"]), True),
+    ("SPLITS", lambda one: str(one["splits"]), True),
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("file", type=click.Path(path_type=Path), required=False, shell_complete=file_words)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="train: where to write what was learned.")
+@click.option(
+    "--splits", type=click.IntRange(1, 100), default=10, show_default=True, help="evaluate: how often pairs are hidden."
+)
+@click.option("--most", type=click.IntRange(0), default=5, show_default=True, help="show: least certain pairs per GPU.")
+@output_option
+def predictor(action: str, file: Path | None, out: Path | None, splits: int, most: int, output: str) -> None:
+    """Trains the predictor on measured pairs (CSV), evaluates it on pairs it has not seen, or shows what it knows."""
+    if action == "show":
+        _show(file, most, output)
+    elif file is None:
+        raise InputError(f"predictor {action}: give a CSV file of measured pairs")
+    elif action == "evaluate":
+        _evaluate(file, splits, output)
+    elif out is None:
+        raise InputError("predictor train: give --out FILE for what it learns")
+    else:
+        _train(file, out, output)
+
+
+def _train(file: Path, out: Path, output: str) -> None:
+    import msgspec
+
+    from cotenant.cli.show import emit
+    from cotenant.core.interference.evaluation import trained
+    from cotenant.sim.worlds.measured import read_pairs
+
+    tables = read_pairs(file)
+    shares = _fitted(list(tables.values()))
+    states = {gpu: trained(pairs, shares).state() for gpu, pairs in tables.items()}
+    out.write_bytes(msgspec.json.format(msgspec.json.encode(states)))
+    emit([_known(gpu, state) for gpu, state in states.items()], output, KNOWN_COLUMNS)
+
+
+def _evaluate(file: Path, splits: int, output: str) -> None:
+    """Shares are fitted without the GPU type under test, unless it is the only one: then they are as shipped."""
+    from cotenant.cli.show import emit
+    from cotenant.core.interference.evaluation import factorisation_error, score, split, trained
+    from cotenant.core.kernel import SHARES
+    from cotenant.sim.worlds.measured import read_pairs
+
+    tables = read_pairs(file)
+    results: list[dict[str, Any]] = []
+    for gpu, pairs in tables.items():
+        if len(pairs) < 2:
+            raise InputError(f"{file}: one pair on {gpu}; expected at least two, to predict one from the other")
+        others = [table for other, table in tables.items() if other != gpu]
+        shares = _fitted(others) if others else SHARES
+        for seen in OBSERVED:
+            parts = [split(pairs, seen, seed) for seed in range(splits)]
+            scores = [score(trained(known, shares), hidden) for known, hidden in parts]
+            ranks = (statistics.mean(factorisation_error(*part, rank) for part in parts) for rank in RANKS)
+            results.append(
+                {
+                    "gpu": gpu,
+                    "seen": seen,
+                    "error": statistics.mean(each.error for each in scores),
+                    "factorisation": min(ranks),
+                    "covered": statistics.mean(each.covered for each in scores),
+                    "pairs": len(pairs),
+                    "splits": splits,
+                }
+            )
+    emit(results, output, SCORE_COLUMNS)
+
+
+def _show(file: Path | None, most: int, output: str) -> None:
+    from cotenant.cli.show import render, table
+    from cotenant.core.interference import Predictor
+    from cotenant.core.kernel import SHARES
+
+    states = {} if file is None else _read(file)
+    predictors = {gpu: Predictor.restore(state) for gpu, state in states.items()}
+    shares = next((state.shares for state in states.values()), SHARES)
+    known = [_known(gpu, state) for gpu, state in states.items()]
+    unsure = [row for gpu, one in predictors.items() for row in _least_certain(gpu, one, states[gpu].types, most)]
+
+    def draw(wide: bool) -> None:
+        parts = [table(sorted(asdict(shares).items(), key=lambda part: -part[1]), SHARE_COLUMNS, wide)]
+        parts += [table(known, KNOWN_COLUMNS, wide)] if known else []
+        parts += [table(unsure, UNSURE_COLUMNS, wide)] if unsure else []
+        click.echo("\n\n".join(parts))
+
+    render({"shares": shares, "known": known, "least_certain": unsure}, output, draw)
+
+
+def _read(file: Path) -> "dict[str, PredictorState]":
+    import msgspec
+
+    from cotenant.core.interference import PredictorState
+
+    with file.open("rb") as opened:
+        content = opened.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{file}: larger than {MOST_BYTES} bytes; expected what `cotenant predictor train` wrote")
+    try:
+        return msgspec.json.decode(content, type=dict[str, PredictorState])
+    except msgspec.DecodeError as problem:
+        raise InputError(f"{file}: {problem}; expected what `cotenant predictor train` wrote") from None
+
+
+def _fitted(tables: "list[list[Pair]]") -> "Shares":
+    from cotenant.core.interference.fitting import fit_shares
+
+    return fit_shares([[row for pair in pairs for row in pair.directions()] for pairs in tables])
+
+
+def _known(gpu: str, state: "PredictorState") -> dict[str, Any]:
+    return {"gpu": gpu, "types": len(state.types), "directions": len(state.rows)}
+
+
+def _least_certain(gpu: str, one: "Predictor", types: "tuple[Signature, ...]", most: int) -> list[dict[str, Any]]:
+    """The directions with the widest intervals, among the pairs that were not measured."""
+    some = types[:MOST_WEIGHED]
+    rows = [
+        {"gpu": gpu, "victim": _name(victim), "partner": _name(partner), **one.pair(victim, partner)[0]._asdict()}
+        for victim in some
+        for partner in some
+        if not one.known(victim, partner)
+    ]
+    return sorted(rows, key=lambda row: float(row["low"]) - float(row["high"]))[:most]
+
+
+def _name(signature: "Signature") -> str:
+    name = signature.family or "unnamed"
+    return name if signature.batch is None else f"{name} (batch size {signature.batch})"

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Completion as a shell asks for it: the script that is printed, in a real bash where there is one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import environment, run
+from tests.local.daemon import Daemon, running_daemon, until
+
+# What bash does on TAB: it fills in the words typed so far, and calls the function that the script registered.
+ASK = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+function_name=$(complete -p cotenant | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+"$function_name" cotenant
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the printed script, and with the command as it is installed."""
+    folder = tmp_path_factory.mktemp("shell")
+    (folder / "bash").write_text(run("completion", "bash").stdout)
+    command = folder / "cotenant"
+    command.write_text(f"#!{sys.executable}\nfrom cotenant.cli.main import main\nmain()\n")
+    command.chmod(0o755)
+    return folder
+
+
+def completed(place: Path, *words: str, state: Path | None = None) -> list[str]:
+    """What bash offers for the last of these words."""
+    env = environment(PATH=f"{place}:{os.environ['PATH']}", COTENANT_STATE=str(state or place / "nowhere"))
+    ask = ["bash", "--norc", "-c", ASK, "bash", str(place / "bash"), "cotenant", *words]
+    done = subprocess.run(ask, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert [line for line in done.stderr.splitlines() if "compopt" not in line] == []  # it wants a real TAB
+    return done.stdout.split()
+
+
+@needs_bash
+def test_bash_completes_commands_options_and_their_values(place: Path) -> None:
+    assert completed(place, "c") == ["cancel", "cordon", "completion"]
+    assert {"--memory", "--name", "--batch-range"} <= set(completed(place, "submit", "--"))
+    assert completed(place, "jobs", "-o", "j") == ["json"]
+    assert completed(place, "completion", "") == ["bash", "zsh", "fish"]
+
+
+@needs_bash
+def test_without_a_daemon_no_names_are_offered_and_nothing_is_said(place: Path) -> None:
+    assert completed(place, "show", "") == completed(place, "cordon", "") == []
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with running_daemon() as one:
+        yield one
+
+
+@needs_bash
+def test_bash_completes_jobs_and_gpus_from_the_daemon(place: Path, daemon: Daemon) -> None:
+    active = daemon.submit("sleep", "600", name="nap-a").id
+    ended = daemon.ended(daemon.submit("true", name="nap-b").id).id
+    until(lambda: daemon.job(active).state == "running")
+    assert completed(place, "show", "", state=daemon.state) == [active, ended, "nap-a", "nap-b"]
+    assert completed(place, "show", "nap-b", state=daemon.state) == ["nap-b"]
+    assert completed(place, "cancel", "nap", state=daemon.state) == ["nap-a"]
+    assert completed(place, "retry", "nap", state=daemon.state) == ["nap-b"]
+    assert completed(place, "drain", "", state=daemon.state)[:2] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "sign"), [("bash", "complete -o"), ("zsh", "#compdef cotenant"), ("fish", "complete ")]
+)
+def test_each_shell_gets_a_script_of_its_own(shell: str, sign: str) -> None:
+    done = run("completion", shell)
+    assert done.returncode == 0
+    assert sign in done.stdout
+    assert "_COTENANT_COMPLETE" in done.stdout
+
+
+def test_another_shell_is_refused() -> None:
+    done = run("completion", "tcsh")
+    assert done.returncode == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in done.stderr

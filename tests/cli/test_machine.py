@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Commands against a real daemon, as a user runs them: what they print, what they refuse, and how they exit."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cotenant.cli.jobs import exit_code
+from cotenant.wire.local import JobView
+from tests.cli.command import START, environment, refusal, run
+from tests.local.daemon import Daemon, running_daemon, until
+
+MACHINE = ("up", "--simulate", "1", "--gpu-memory", "1GiB")
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with running_daemon() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def env(daemon: Daemon) -> dict[str, str]:
+    return environment(COTENANT_STATE=str(daemon.state))
+
+
+@pytest.fixture(scope="module")
+def nap(daemon: Daemon) -> str:
+    """A job that runs as long as these tests."""
+    job = daemon.submit("sleep", "600", name="nap").id
+    until(lambda: daemon.job(job).state == "running")
+    return job
+
+
+# What they print
+
+
+@pytest.mark.parametrize("words", ["status", "jobs", "gpus", "show nap", "why nap", "top --once"])
+def test_every_command_that_prints_data_prints_it_four_ways(env: dict[str, str], nap: str, words: str) -> None:
+    printed = {kind: run(*words.split(), "-o", kind, env=env).stdout for kind in ("table", "wide", "json", "yaml")}
+    document = json.loads(printed["json"])
+    assert type(yaml.safe_load(printed["yaml"])) is type(document)
+    if words != "top --once":  # which looks at other moments
+        assert yaml.safe_load(printed["yaml"]) == document
+    assert len(printed["wide"].splitlines()) >= len(printed["table"].splitlines()) > 1
+    assert not printed["table"].startswith(("{", "["))
+
+
+def test_submit_prints_the_id_alone_for_scripts(env: dict[str, str]) -> None:
+    job = run("submit", "--memory", "10MiB", "--wait", "--", "true", env=env).stdout.strip()
+    assert json.loads(run("show", job, "-o", "json", env=env).stdout)["outcome"] == "exited"
+
+
+def test_show_says_what_is_known_and_nothing_of_what_is_not(env: dict[str, str], nap: str) -> None:
+    lines = run("show", nap, env=env).stdout.splitlines()
+    said = {line.split()[0]: line.split()[1:] for line in lines if len(line.split()) > 1}
+    assert (said["id"], said["name"], said["state"], said["gpus"]) == ([nap], ["nap"], ["running"], ["0"])
+    assert (said["command"], said["memory"]) == (["sleep", "600"], ["100MiB"])
+    assert not {"ended", "outcome", "error", "batch", "env"} & set(said)
+
+
+def test_a_list_that_was_cut_says_so(daemon: Daemon, env: dict[str, str], nap: str) -> None:
+    daemon.ended(daemon.submit("true").id)
+    done = run("jobs", "--limit", "1", "-o", "json", env=env)
+    assert len(json.loads(done.stdout)) == 1
+    assert done.stderr.startswith("only 1 are shown")
+    assert run("jobs", "--state", "running , starting", env=env).stderr == ""
+
+
+def test_what_a_job_is_called_cannot_move_the_cursor(daemon: Daemon, env: dict[str, str]) -> None:
+    job = daemon.submit("sh", "-c", "exit 1 # \x1b[2J", memory="10MiB")
+    daemon.ended(job.id)
+    assert "\x1b" not in run("show", job.id, env=env).stdout + run("jobs", env=env).stdout
+
+
+# What they do
+
+
+def test_a_job_that_failed_runs_again_when_asked(daemon: Daemon, env: dict[str, str], tmp_path: Path) -> None:
+    job = daemon.submit("sh", "-c", f"echo ran >> {tmp_path}/ran; test -e {tmp_path}/ready")
+    assert daemon.ended(job.id).code == 1
+    (tmp_path / "ready").touch()
+    assert run("retry", job.id, env=env).returncode == 0
+    until(lambda: daemon.job(job.id).code == 0)
+    assert (tmp_path / "ran").read_text() == "ran\nran\n"
+
+
+def test_a_drained_gpu_is_cordoned_and_empty(daemon: Daemon, env: dict[str, str]) -> None:
+    job = daemon.submit("sleep", "1", memory="1000MiB")  # beside the nap there is no room for it
+    until(lambda: daemon.job(job.id).state == "running")
+    (gpu,) = daemon.job(job.id).gpus
+    done = run("drain", str(gpu), "-o", "json", env=env)
+    assert (json.loads(done.stdout)["cordoned"], json.loads(done.stdout)["tenants"]) == (True, [])
+    assert daemon.job(job.id).code == 0
+    assert run("uncordon", str(gpu), env=env).returncode == 0
+
+
+def test_eviction_empties_a_gpu_at_once_and_the_job_goes_elsewhere(daemon: Daemon, env: dict[str, str]) -> None:
+    job = daemon.submit("sleep", "600", memory="600MiB", grace_s=1)
+    until(lambda: daemon.job(job.id).state == "running")
+    (gpu,) = daemon.job(job.id).gpus
+    assert run("drain", "--evict", str(gpu), env=env).returncode == 0
+    moved = until(lambda: view if (view := daemon.job(job.id)).state == "running" else None)
+    assert moved.gpus == (1 - gpu,)
+    assert run("uncordon", str(gpu), env=env).returncode == 0
+    assert run("cancel", job.id, env=env).returncode == 0
+    daemon.ended(job.id)
+
+
+# How they exit
+
+
+def wait_code(env: dict[str, str], *words: str) -> int:
+    return run("submit", "--memory", "10MiB", "--wait", "--", *words, env=env).returncode
+
+
+def test_wait_exits_as_the_job_did(env: dict[str, str]) -> None:
+    assert wait_code(env, "sh", "-c", "exit 7") == 7
+    assert wait_code(env, "sh", "-c", "kill -TERM $$") == 128 + signal.SIGTERM
+    assert wait_code(env, "/no/such/program") not in (0, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ({"state": "finished", "outcome": "exited", "code": 0}, 0),
+        ({"state": "finished", "outcome": "out-of-memory", "signal": 9}, 137),
+        ({"state": "cancelled", "outcome": "cancelled"}, 130),
+        ({"state": "cancelled"}, 130),
+        ({"state": "interrupted", "outcome": "interrupted"}, 1),
+        ({"state": "lost", "outcome": "lost"}, 1),
+    ],
+)
+def test_every_end_of_a_job_has_its_exit_code(how: dict[str, str], code: int) -> None:
+    assert exit_code(JobView(id="j-1", name="a", submitted=0.0, **how)) == code  # type: ignore[arg-type]
+
+
+def test_interrupted_wait_exits_with_130_and_leaves_the_job_alone(daemon: Daemon, env: dict[str, str]) -> None:
+    words = ("submit", "--memory", "10MiB", "--name", "left", "--wait", "--", "sleep", "600")
+    with subprocess.Popen(
+        [*START, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as waiting:
+        until(lambda: any(job.name == "left" for job in daemon.client.get("/v1/jobs?state=running", list[JobView])))
+        waiting.send_signal(signal.SIGINT)
+        printed, said = waiting.communicate(timeout=30)
+    assert waiting.returncode == 130
+    assert said.split("\n\n") == [
+        f"{printed.strip()} goes on without us; to stop it: cotenant cancel {printed.strip()}",
+        "cotenant: interrupted\n",
+    ]
+    assert daemon.job("left").state == "running"
+    assert run("cancel", "left", env=env).returncode == 0
+
+
+@pytest.mark.parametrize("words", ["jobs", "logs x", "top --once"])
+def test_without_a_daemon_the_exit_code_is_3(words: str, tmp_path: Path) -> None:
+    done = run(*words.split(), env=environment(COTENANT_STATE=str(tmp_path)))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "cotenant: no daemon is running here; start one with: cotenant up --detach\n"
+
+
+@pytest.mark.parametrize("words", ["show x", "logs x", "retry x", "drain 7"])
+def test_what_the_daemon_does_not_know_is_exit_code_4(env: dict[str, str], words: str) -> None:
+    done = run(*words.split(), env=env)
+    assert (done.returncode, done.stdout) == (4, "")
+    kind, name = ("GPU", "7") if words.endswith("7") else ("job", "x")
+    assert done.stderr.startswith(f"cotenant: no {kind} '{name}' here; ")
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("--memory 2GiB", "needs 2048 MiB on one GPU, the freest has 1024"),
+        ("--gpus 3", "needs 3 GPUs on one node, it has 2"),
+    ],
+)
+def test_what_can_never_run_here_is_exit_code_5_with_the_numbers(env: dict[str, str], words: str, numbers: str) -> None:
+    done = run("submit", *words.split(), "--", "true", env=env)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr == f"cotenant: this can never run here: {numbers}\n"
+
+
+REFUSED = {
+    "jbos": "no command is named 'jbos'; did you mean jobs?",
+    "submit --memory 4 -- true": "--memory 4: give a unit, for example 4GiB, 4096MiB or 50%",
+    "submit --memory -4GiB -- true": "--memory -4GiB: give a unit, for example 4GiB, 4096MiB or 50%",
+    "submit --gpus -1 -- true": "Invalid value for '--gpus': -1 is not in the range 0<=x<=1024.",
+    "submit --retries -2 -- true": "Invalid value for '--retries': -2 is not in the range 0<=x<=100.",
+    "submit --floor nan -- true": "--floor nan: expected a number",
+    "submit --compute 130% -- true": "--compute: '130%' is not a percentage",
+    "submit --batch-range 9-3 -- true": "--batch-range 9-3: expected a rising range from 1 on",
+    "submit --batch-range 9 -- true": "--batch-range 9: expected LOW-HIGH, for example 16-512",
+    "submit --cwd /no/such/folder -- true": "Invalid value for '--cwd': Directory '/no/such/folder' does not exist.",
+    "submit --name a/b -- true": "--name a/b: expected up to 100 letters, digits, dots, dashes and underscores",
+    "submit --env NOT_SET_ANYWHERE -- true": "--env NOT_SET_ANYWHERE: not set here; write --env NOT_SET_ANYWHERE=VALUE",
+    "submit --colour red -- true": "No such option '--colour'.",
+    "submit": "Missing argument 'COMMAND...'. See cotenant submit --help",
+    "jobs --state happy": "--state happy: expected some of queued, starting, running, finished,",
+    "up --listen 99": "--listen and --token-file go together",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_cannot_be_used_is_refused_in_one_line_with_exit_code_2(env: dict[str, str], words: str) -> None:
+    assert refusal(*words.split(), env=env).startswith(REFUSED[words])
+
+
+def test_what_has_ended_cannot_be_cancelled(daemon: Daemon, env: dict[str, str]) -> None:
+    job = daemon.ended(daemon.submit("true").id).id
+    assert refusal("cancel", job, env=env) == f"{job} has already ended (finished)"
+
+
+def test_a_detached_daemon_that_cannot_start_says_why_and_exits_as_it_did(daemon: Daemon, env: dict[str, str]) -> None:
+    second = run(*MACHINE, "--detach", env=env)
+    assert second.returncode not in (0, 3)
+    (line,) = second.stderr.splitlines()
+    assert line.startswith("cotenant: the daemon did not start: ")
+    unknown = run(*MACHINE, "--policy", "nope", "--detach", env=env)
+    assert unknown.returncode == 2
+    assert "unknown policy 'nope'" in unknown.stderr
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    env = environment(COTENANT_STATE=str(tmp_path / "file" / "state"))
+    assert refusal(*MACHINE, "--detach", env=env) == f"{tmp_path}/file/state: cannot be made: Not a directory"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_state_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    env = environment(COTENANT_STATE=str(tmp_path / "closed"))
+    assert "cannot be written to" in refusal(*MACHINE, "--detach", env=env)
+
+
+@pytest.mark.parametrize("url", ["http://here", "http://here:port", "ftp://here:1", "nowhere"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    line = refusal("jobs", env=environment(COTENANT_URL=url))
+    assert line == f"COTENANT_URL={url}: expected http://HOST:PORT"
