@@ -30,14 +30,13 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-pairs test-torch check format bench lock clean
+.PHONY: help run test test-pairs test-torch check format bench results lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
-run: $(INSTALLED) ## the main job: a short simulation with its report
-	$(BIN)/cotenant simulate --trace demo --policy bestfit,fgd,fragmentation --seeds 42-45 --mode fill --out build/demo
-	@echo "The report is $(CURDIR)/build/demo/report.html"
+run: $(INSTALLED) ## the main job: a dozen training jobs share GPUs, then have one each; ARGS="--jobs 6" and the like
+	$(BIN)/cotenant demo --out build/demo $(ARGS)
 
 test: $(INSTALLED) ## everything that must pass; ARGS="-k word" for a part of it
 	$(BIN)/python -m pytest -n 2 -q -rsfE $(ARGS)
@@ -62,6 +61,10 @@ format: $(INSTALLED) ## let ruff fix and format what it can
 
 bench: $(INSTALLED) ## measure, print a table, write bench/results.json; ONLY=name[,name] for a part of it
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+
+results: $(INSTALLED) ## run every study (needs COTENANT_DATA) and rewrite docs/results.md
+	$(BIN)/cotenant experiment all --out build/results
+	cp build/results/report.md docs/results.md
 
 # Wishes (pyproject.toml, requirements/*.in) become exact versions with hashes, for every Python from 3.11 on.
 # No address and no path is written down: each machine has its own way to the packages.

@@ -17,6 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the product does: one thread is faster for small matrices
+
 from bench.harness import BENCHMARKS, Benchmark, Figure
 
 HERE = Path(__file__).parent

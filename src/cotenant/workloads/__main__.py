@@ -15,7 +15,7 @@ from pathlib import Path
 from cotenant import job
 from cotenant.errors import CotenantError, InputError
 from cotenant.workloads.registry import MODES, SIZES, TASKS, Size, Task, find
-from cotenant.workloads.runner import Progress, Speaker, Work, run
+from cotenant.workloads.runner import Progress, Speaker, Work, compile_all, run
 
 GRACE = 0.5
 """seconds to end by itself after a signal; compiling can take longer and cannot be interrupted"""
@@ -37,6 +37,13 @@ def _amount(text: str) -> float:
     return number
 
 
+def _span(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    if _positive(low) > _positive(high):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rising range")
+    return int(low), int(high)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m cotenant.workloads", description="Run a benchmark task; the last line is its result as JSON."
@@ -49,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     until.add_argument("--steps", type=_positive, metavar="N", help="end after N steps")
     until.add_argument("--samples", type=_positive, metavar="N", help="end after N samples, whatever the batch size")
     until.add_argument("--seconds", type=_amount, metavar="S", help="end after S seconds of work")
+    until.add_argument("--compile", type=_span, metavar="LOW-HIGH", help="only compile, for these batch sizes")
     parser.add_argument("--batch", type=_positive, metavar="B", help="samples per step; an engine may change it")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of real data (CIFAR-10 binary, or *.txt)")
@@ -146,7 +154,7 @@ def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
         noise_every=max(0, options.noise_every),
     )
     progress = Progress()
-    say = Speaker({"task": task.name, "size": options.size, "mode": options.mode}, as_json=options.json)
+    say = Speaker({"task": task.name, "size": options.size, "mode": options.mode}, work, as_json=options.json)
     signals.watch(give_up=lambda: say.end(progress, stopped=True))
     # Only here: it imports JAX, which takes a while.
     try:
@@ -156,6 +164,10 @@ def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
 
     use_cache(cache_folder(os.environ))
     trainer = Trainer(build(task, options.size, options.seed, folder), options.seed)
+    if options.compile is not None:
+        compile_all(trainer, work, options.compile, stop=signals.stop, progress=progress)
+        say.end(progress, stopped=signals.stop.is_set())
+        return signals.exit_code
     with _session(task, size, options) as session:
         run(trainer, session, work, stop=signals.stop, progress=progress, say=say)
         say.end(progress, stopped=signals.stop.is_set())

@@ -3,7 +3,7 @@
 """When which task is submitted: the job generator of IADeep, as a pure function from arrival times to a plan.
 
 IADeep (SC'23) submits tasks at the times of Microsoft's trace with a thousandth of its gaps, and draws each task by
-weight. Who submits the plan, and where to, is another's business.
+weight. `driving` carries the plan out; where to is its caller's business.
 """
 
 import math
@@ -32,6 +32,7 @@ MIXES: dict[str, dict[str, float]] = {
         "bert": 0.10,
     },
     "ai-benchmark": {task.name: 1.0 for task in TASKS.values() if task.suite == "ai-benchmark"},
+    "waiting": {"neumf": 1.0, "adgcl": 1.0, "lstm_ai": 1.0},
     "all": dict.fromkeys(TASKS, 1.0),
 }
 """weights by name; they need not sum to one"""
@@ -43,6 +44,8 @@ class PlannedJob:
 
     at: Seconds
     """after the start of the plan"""
+    name: str
+    """its task and its number in the plan"""
     task: str
     argv: tuple[str, ...]
     """what follows the Python interpreter"""
@@ -80,7 +83,7 @@ def plan(
     planned, at = [], 0.0
     for index, (gap, name) in enumerate(zip(gaps, names, strict=True)):
         at += gap / COMPRESSION * scale
-        planned.append(_planned(Seconds(at), name, size, work, seed + index))
+        planned.append(_planned(Seconds(at), index, name, size, work, seed))
     return planned
 
 
@@ -104,14 +107,15 @@ def _at(mix: Mapping[str, float], coin: float) -> str:
     return max(mix, key=lambda name: mix[name])  # a rounding above the sum
 
 
-def _planned(at: Seconds, name: str, size: str, work: float, seed: int) -> PlannedJob:
+def _planned(at: Seconds, index: int, name: str, size: str, work: float, seed: int) -> PlannedJob:
     task = find(name)
     shape = task.at(size)
     # samples, not steps: a tuned job takes other steps and must do the same work
     samples = max(shape.batch, round(shape.steps * shape.batch * work))
-    argv = ("-m", "cotenant.workloads", name, "--size", size, "--samples", str(samples), "--seed", str(seed))
+    argv = ("-m", "cotenant.workloads", name, "--size", size, "--samples", str(samples), "--seed", str(seed + index))
     return PlannedJob(
         at=at,
+        name=f"{name}-{index + 1}",
         task=name,
         argv=argv,
         memory=shape.memory_at(shape.batch),

@@ -50,6 +50,15 @@ class Work:
     noise_every: int = 20
     """steps between two that measure how noisy gradients are; 0: never"""
 
+    def share(self, progress: "Progress") -> float:
+        """How much of it is done, from 0 to 1."""
+        ends = (
+            (progress.steps, self.steps),
+            (progress.samples, self.samples),
+            (progress.seconds, self.seconds),
+        )
+        return min(1.0, max((reached / end if end else 1.0 for reached, end in ends if end is not None), default=0.0))
+
 
 @dataclass(slots=True)
 class Progress:
@@ -84,6 +93,7 @@ class Progress:
     def summary(self) -> dict[str, float | int | None]:
         """The numbers to print."""
         seconds = self.seconds
+        used = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "steps": self.steps,
             "samples": self.samples,
@@ -94,7 +104,8 @@ class Progress:
             "busy": round(self.busy_s / seconds, 4) if seconds > 0 else 0.0,
             "seconds": round(seconds, 3),
             "compile_s": round(self.compile_s, 3),
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "cpu_s": round(used.ru_utime + used.ru_stime, 3),
+            "peak_mib": used.ru_maxrss // 1024,
         }
 
 
@@ -115,7 +126,7 @@ def run(
 ) -> None:
     """Work until done or stopped."""
     owed = 0.0
-    while not stop.is_set() and not _is_done(work, progress):
+    while not stop.is_set() and work.share(progress) < 1:
         if progress.steps % work.epoch == 0:
             _choose_batch(trainer, session, work, progress)
         batch = progress.batch
@@ -140,14 +151,6 @@ def run(
         say(progress)
 
 
-def _is_done(work: Work, progress: Progress) -> bool:
-    return (
-        (work.steps is not None and progress.steps >= work.steps)
-        or (work.samples is not None and progress.samples >= work.samples)
-        or (work.seconds is not None and progress.seconds >= work.seconds)
-    )
-
-
 def _measures_noise(work: Work, step: int, batch: int) -> bool:
     return bool(work.noise_every) and batch % 2 == 0 and step % work.noise_every == work.noise_every - 1
 
@@ -159,10 +162,7 @@ def _choose_batch(trainer: "Trainer", session: Session, work: Work, progress: Pr
         return
     began = time.perf_counter()
     with session.untimed():
-        if work.mode == "infer":
-            trainer.prepare_prediction(batch)
-        else:
-            trainer.prepare(batch, noise=work.noise_every > 0 and batch % 2 == 0)
+        _prepare(trainer, work, batch)
     spent = time.perf_counter() - began
     progress.batch = batch
     progress.compile_s += spent
@@ -170,6 +170,26 @@ def _choose_batch(trainer: "Trainer", session: Session, work: Work, progress: Pr
         progress.began = progress.clock()
     else:
         progress.apart_s += spent
+
+
+def _prepare(trainer: "Trainer", work: Work, batch: int) -> None:
+    if work.mode == "infer":
+        trainer.prepare_prediction(batch)
+    else:
+        trainer.prepare(batch, noise=work.noise_every > 0 and batch % 2 == 0)
+
+
+def compile_all(
+    trainer: "Trainer", work: Work, span: tuple[int, int], *, stop: threading.Event, progress: Progress
+) -> None:
+    """Fill the cache for every power of two in a range, so that no later run waits for the compiler."""
+    began = time.perf_counter()
+    for exponent in range(span[0].bit_length() - 1, span[1].bit_length()):
+        batch = 1 << exponent
+        if span[0] <= batch <= span[1] and not stop.is_set():
+            _prepare(trainer, work, batch)
+            progress.batch = batch
+    progress.compile_s = time.perf_counter() - began
 
 
 def _wait(owed: float, stop: threading.Event) -> float:
@@ -185,8 +205,9 @@ def _wait(owed: float, stop: threading.Event) -> float:
 class Speaker:
     """Prints how it goes, about once a second, and how it went, once."""
 
-    def __init__(self, title: dict[str, str], *, as_json: bool, every: float = 1.0) -> None:
+    def __init__(self, title: dict[str, str], work: Work, *, as_json: bool, every: float = 1.0) -> None:
         self._title = title
+        self._work = work
         self._as_json = as_json
         self._every = every
         self._due = 0.0
@@ -204,11 +225,13 @@ class Speaker:
         self._before = seconds, samples
         rate = (samples - earlier_samples) / max(seconds - earlier_seconds, 1e-9)
         loss = progress.last[-1] if progress.last else None
+        share = self._work.share(progress)
         if self._as_json:
             self._print(
                 json.dumps(
                     {
                         "step": progress.steps,
+                        "done": round(share, 4),
                         "loss": _mean([loss] if loss is not None else []),
                         "samples_per_s": round(rate, 3),
                         "batch": progress.batch,
@@ -217,7 +240,8 @@ class Speaker:
             )
         else:
             learned = f"  loss {loss:.4f}" if loss is not None else ""
-            self._print(f"step {progress.steps}{learned}  {rate:.0f} samples/s  batch {progress.batch}")
+            speed = f"{rate:.0f} samples/s  batch {progress.batch}"
+            self._print(f"{share:4.0%}  step {progress.steps}{learned}  {speed}")
 
     def end(self, progress: Progress, *, stopped: bool) -> None:
         """The last line; a second call prints nothing."""

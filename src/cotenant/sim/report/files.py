@@ -34,11 +34,11 @@ def write(results: Results, folder: Path) -> None:
     _check(results, "these results")
     contents = {
         "results.json": msgspec.json.encode(results, order="sorted", enc_hook=float) + b"\n",
-        "summary.csv": _csv(_summary_rows(results)),
-        "series.csv": _csv(_series_rows(results)),
+        "summary.csv": csv_bytes(_summary_rows(results)),
+        "series.csv": csv_bytes(_series_rows(results)),
         "report.html": render(results).encode(),
     }
-    with _outside_world(folder):
+    with told_of_failures(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_files(folder, contents)
 
@@ -87,7 +87,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _outside_world(folder: Path) -> Iterator[None]:
+def told_of_failures(folder: Path) -> Iterator[None]:
+    """Says in one line why a report cannot be written into a folder."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
@@ -148,7 +149,8 @@ def _heat_problem(heat: HeatMap) -> str | None:
     return None
 
 
-def _csv(rows: Iterable[Iterable[str]]) -> bytes:
+def csv_bytes(rows: Iterable[Iterable[str]]) -> bytes:
+    """Rows as a file."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

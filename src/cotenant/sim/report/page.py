@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def render(results: Results) -> str:
     """The whole report as text."""
     seeds = sorted({run.seed for run in results.runs})
-    return _template().render(
+    return template("template.html").render(
         results=results,
         policies=list(by_policy(results)),
         seeds=spans(seeds),
@@ -40,10 +40,16 @@ def spans(numbers: list[int]) -> str:
 
 
 @cache
-def _template() -> "Template":
-    from jinja2 import Environment, StrictUndefined
+def template(name: str) -> "Template":
+    """One of the pages beside this module."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        loader=FunctionLoader(lambda file: files(__package__).joinpath(file).read_text("utf-8")),
     )
-    return environment.from_string(files(__package__).joinpath("template.html").read_text("utf-8"))
+    return environment.get_template(name)

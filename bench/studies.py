@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The studies of `cotenant experiment`, with the seeds of the published figures.
+
+The data is read from $COTENANT_DATA (default: ../shared/data).
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.harness import Figure, benchmark, in_fresh_process
+from cotenant.sim.studies.registry import STUDIES
+from cotenant.sim.studies.study import Finding, conduct
+
+DATA = Path(os.environ.get("COTENANT_DATA") or Path(__file__).parents[2] / "shared" / "data")
+
+
+def figures_of(name: str) -> Iterator[Figure]:
+    """Every row of a study's tables."""
+    # The matrices are small: a second thread that waits for a core which another run has makes them only slower.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for finding in in_fresh_process(findings_of, name).result:
+        yield Figure(
+            name=f"{finding.part}: {finding.name}",
+            figure=finding.value,
+            unit=finding.unit,
+            baseline=finding.beside or None,
+            target=finding.target,
+            met=finding.met,
+            note="; ".join(filter(None, (_spread(finding), finding.note))),
+        )
+
+
+def findings_of(name: str) -> list[Finding]:
+    study = STUDIES[name]
+    return conduct(name, study, study.seeds, DATA, os.cpu_count() or 1).findings
+
+
+def _spread(finding: Finding) -> str:
+    return "" if finding.half is None else f"± {finding.half:.2g} {finding.unit} (95 %)"
+
+
+@benchmark("place")
+def place() -> Iterator[Figure]:
+    """Mean completion time of our policy beside others, paired over seeds, and the baselines beside a reference."""
+    return figures_of("place")
+
+
+@benchmark("tune-grid")
+def tune_grid() -> Iterator[Figure]:
+    """Regret of the joint batch tuner on measured grids, from everywhere and under noise."""
+    return figures_of("tune-grid")
+
+
+@benchmark("gavel-fifo")
+def gavel_fifo() -> Iterator[Figure]:
+    """Completion times of Gavel's published FIFO runs."""
+    return figures_of("gavel-fifo")

@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who is compared: Philly-shaped jobs on cards whose measured co-location is the truth, one policy beside another.
+
+Every policy gets the same jobs, the same estimates of their lengths, a queue that goes by them (shortest first; ours
+ages) and the same third of all pairs measured beforehand. What it makes of them is its own: IADeep's table learns as it
+goes, Co-scheML's model stays as it was trained, Lucid knows each workload's sharing score, ours predicts, tries and
+learns.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from cotenant.core.company import Belief, Company, Predicted, Tabled
+from cotenant.core.interference.factorisation import factorise
+from cotenant.core.kernel import Pairs
+from cotenant.core.mix import mix_of
+from cotenant.core.model import Demand, Gpu, Job, Machine
+from cotenant.core.units import MiB, MilliGpu, Seconds
+from cotenant.sim.arrivals import Arrival
+from cotenant.sim.fill import Watch
+from cotenant.sim.results import RunResult
+from cotenant.sim.timed import TimedRun, Timing
+from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation
+
+GPUS, GPUS_PER_NODE = 24, 8
+TENANTS = 2
+"""on one card at most: of more nothing was measured"""
+OBSERVED = 0.3
+"""of all pairs, measured before the first job arrives"""
+RANK, LEAST, MOST = 3, 0.1, 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One column of the study."""
+
+    card: str
+    load: float
+    """work that arrives, in cards"""
+    jobs: int = 600
+    error: float = 0.0
+    """of the estimates of length: standard deviation of their logarithm"""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A policy with its queue order and what it may believe."""
+
+    policy: str
+    queue: str
+    belief: Callable[["Scene"], Belief]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a seed makes of a setting."""
+
+    setting: Setting
+    world: Colocation
+    arrivals: tuple[Arrival, ...]
+    measured: frozenset[Company]
+    """the pairs that were measured beforehand"""
+
+
+def scene(setting: Setting, seed: int, data: Path) -> Scene:
+    """Jobs and first measurements; the same for every policy.
+
+    The draws and their order are those behind the reference table, so that baselines can be held against it.
+    """
+    world = read_colocation(data / FILE)
+    workloads = world.workloads(setting.card)
+    chance = np.random.RandomState(seed)
+    count = setting.jobs
+    durations = np.where(
+        chance.rand(count) < 0.8, 60 * 10 ** chance.uniform(1.5, 3, count), 60 * 10 ** chance.uniform(3, 4, count)
+    )
+    kinds = chance.randint(len(workloads), size=count)
+    times = np.cumsum(chance.exponential(durations.mean() / (GPUS * setting.load), count))
+    estimates = durations * np.exp(setting.error * np.random.RandomState(seed).randn(count))
+    drawn = np.triu(np.random.RandomState(seed).rand(len(workloads), len(workloads)) < OBSERVED)
+    measured = frozenset(
+        company
+        for i, j in zip(*np.nonzero(drawn), strict=True)
+        if (company := Company(setting.card, (workloads[i], workloads[j]))) in world.pairs
+    )
+    demands = [_demand(workload) for workload in workloads]
+    arrivals = tuple(
+        Arrival(
+            Job(
+                id=f"job-{n:05}",
+                demand=demands[kinds[n]],
+                submitted=Seconds(float(times[n])),
+                estimate=Seconds(float(estimates[n])),
+            ),
+            Seconds(float(durations[n])),
+        )
+        for n in range(count)
+    )
+    return Scene(setting, world, arrivals, measured)
+
+
+def _demand(workload: str) -> Demand:
+    """A whole card's work that claims no share of it: who may sit beside it is the policy's to say."""
+    return Demand(compute=MilliGpu(0), workload=workload)
+
+
+def predicted(here: Scene) -> Belief:
+    """Our predictor, told of the pairs measured beforehand."""
+    belief = Predicted(here.world.signatures(here.setting.card), here.world.apart)
+    for company in sorted(here.measured):
+        belief.observe(company, here.world.pairs[company])
+    return belief
+
+
+def factored(here: Scene, *, learns: bool) -> Belief:
+    """Matrix factorisation of the pairs measured beforehand, as a table of all pairs."""
+    card, world = here.setting.card, here.world
+    workloads = world.workloads(card)
+    place = {workload: i for i, workload in enumerate(workloads)}
+    speeds: dict[tuple[int, int], float] = {}
+    for company in here.measured:
+        one, other = (place[str(workload)] for workload in company.workloads)
+        speeds[one, other], speeds[other, one] = world.pairs[company]
+    directions = np.array(sorted(speeds))
+    factors = factorise(
+        Pairs(directions[:, 0], directions[:, 1]),
+        np.array([speeds[i, j] for i, j in sorted(speeds)]),
+        len(workloads),
+        RANK,
+    )
+    every = [(i, j) for i in range(len(workloads)) for j in range(len(workloads))]
+    guess = np.clip(factors.predict(Pairs(*np.array(every).T)), LEAST, MOST)
+    known = {pair: speeds.get(pair, float(value)) for pair, value in zip(every, guess, strict=True)}
+    table = {Company(card, (workloads[i], workloads[j])): (known[i, j], known[j, i]) for i, j in every if i <= j}
+    return Tabled(table, learns=learns, apart=world.apart)
+
+
+CONTENDERS: Mapping[str, Contender] = {
+    "fifo": Contender("alone", "fifo", lambda here: Oracle(here.world)),
+    "sjf": Contender("alone", "sjf", lambda here: Oracle(here.world)),
+    "share-anything": Contender("share", "sjf", lambda here: Oracle(here.world)),
+    "coscheml": Contender("coscheml", "sjf", lambda here: factored(here, learns=False)),
+    "iadeep": Contender("iadeep", "sjf", lambda here: factored(here, learns=True)),
+    "lucid": Contender("lucid", "sjf", lambda here: Oracle(here.world)),
+    "cotenant": Contender("cotenant", "aged", predicted),
+    "cotenant-oracle": Contender("cotenant", "aged", lambda here: Oracle(here.world)),
+}
+"""Lucid's sharing scores are those of the whole table, as if every workload had been profiled long enough."""
+
+
+def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Watch] = ()) -> RunResult:
+    """One contender on one seed."""
+    here, contender = _scene(setting, seed, data), CONTENDERS[name]
+    timing = Timing(queue=contender.queue, restart=Seconds(60.0), fragmentation=False, heat=False)
+    timed = TimedRun(
+        _machines(setting.card),
+        contender.policy,
+        mix_of(arrival.job.demand for arrival in here.arrivals),
+        seed,
+        timing,
+        watches,
+        world=here.world.on(setting.card),
+        belief=contender.belief(here),
+    )
+    return timed.run(iter(here.arrivals)).result(name, seed)
+
+
+_scene = lru_cache(maxsize=1)(scene)
+
+
+def _machines(card: str) -> Iterator[Machine]:
+    for node in range(GPUS // GPUS_PER_NODE):
+        gpus = (
+            Gpu(uuid=f"{card}-{node}-{i}", type=card, memory=MiB(16_384), slots=TENANTS) for i in range(GPUS_PER_NODE)
+        )
+        yield Machine(name=f"node-{node}", gpus=tuple(gpus))

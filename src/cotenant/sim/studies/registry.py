@@ -1,0 +1,15 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every study by its name."""
+
+from collections.abc import Mapping
+
+from cotenant.sim.studies import gavel_fifo, placement, prediction, tuning
+from cotenant.sim.studies.study import Study
+
+STUDIES: Mapping[str, Study] = {
+    "gavel-fifo": gavel_fifo.STUDY,
+    "place": placement.STUDY,
+    "predict": prediction.STUDY,
+    "tune-grid": tuning.STUDY,
+}

@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What studies found, for people (a page, a text) and for programs (JSON, CSV), each with the command that made it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+
+from cotenant.sim.report.files import csv_bytes, replace_files, told_of_failures
+from cotenant.sim.report.page import spans, template
+from cotenant.sim.studies.study import Finding, Outcome
+
+SCHEMA_VERSION = 1
+HEADINGS = ("", "Figure", "Beside", "Target", "Met", "Note")
+MET = {True: "yes", False: "no", None: ""}
+DIGITS = {"of speed": 4}
+"""after the point, where two are not enough"""
+PREFACE = (
+    "This page was written by the command below; `cotenant experiment` lists the studies. Figures "
+    "are means over seeds ± half of the 95 % confidence interval (Student's t)."
+)
+
+Rows = list[tuple[str, ...]]
+
+
+def write(outcomes: Sequence[Outcome], command: str, folder: Path) -> None:
+    """report.html, report.md, results.json and runs.csv, all or none."""
+    contents = {
+        "report.html": page(outcomes, command).encode(),
+        "report.md": text(outcomes, command).encode(),
+        "results.json": msgspec.json.encode(document(outcomes, command), order="sorted") + b"\n",
+        "runs.csv": csv_bytes(_runs(outcomes)),
+    }
+    with told_of_failures(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_files(folder, contents)
+
+
+def document(outcomes: Sequence[Outcome], command: str) -> dict[str, object]:
+    """Everything that was found, as plain values."""
+    return {"schema": SCHEMA_VERSION, "command": command, "studies": [_plain(outcome) for outcome in outcomes]}
+
+
+def page(outcomes: Sequence[Outcome], command: str) -> str:
+    """One file that opens anywhere, with the figures in it."""
+    return template("studies.html").render(
+        outcomes=outcomes, command=command, headings=HEADINGS, tables=tables, spans=spans
+    )
+
+
+def text(outcomes: Sequence[Outcome], command: str) -> str:
+    """The tables as a page of Markdown."""
+    parts = ["# Results", PREFACE, f"```\n{command}\n```"]
+    for outcome in outcomes:
+        parts += [f"## {outcome.title}", outcome.about, f"Seeds {spans(list(outcome.seeds))}."]
+        for part, rows in tables(outcome).items():
+            lines = [f"| {' | '.join(cells)} |" for cells in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
+            parts += [f"### {part}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def tables(outcome: Outcome) -> dict[str, Rows]:
+    """The rows of each part, in words."""
+    return {part: [cells(one) for one in rows] for part, rows in groupby(outcome.findings, key=lambda one: one.part)}
+
+
+def cells(finding: Finding) -> tuple[str, ...]:
+    """One row, by `HEADINGS`."""
+    digits = DIGITS.get(finding.unit, 2)
+    spread = "" if finding.half is None else f" ± {finding.half:.{digits}f}"
+    figure = f"{finding.value:.{digits}f}{spread} {finding.unit}"
+    return finding.name, figure, finding.beside, finding.target or "", MET[finding.met], finding.note
+
+
+def _plain(outcome: Outcome) -> dict[str, object]:
+    return {
+        "study": outcome.study,
+        "title": outcome.title,
+        "seeds": outcome.seeds,
+        "findings": [asdict(finding) for finding in outcome.findings],
+        "runs": [task._asdict() | asdict(sample) for task, sample in outcome.samples.items()],
+    }
+
+
+def _runs(outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
+    yield ["study", "part", "who", "seed", "quantity", "value"]
+    for outcome in outcomes:
+        for task, sample in outcome.samples.items():
+            for name, value in sample.numbers.items():
+                yield [outcome.study, task.part, task.who, str(task.seed), name, repr(float(value))]

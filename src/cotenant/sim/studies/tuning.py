@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The joint batch tuner on measured co-location: how far from the best sizes it is after so many probes."""
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cotenant.sim.report import axes
+from cotenant.sim.report.figures import Figure
+from cotenant.sim.studies.grids import PROBES, Problem, choice, grids, middles, regrets
+from cotenant.sim.studies.study import (
+    Finding,
+    Sample,
+    Samples,
+    Study,
+    Task,
+    held,
+    lines,
+    numbers,
+    of,
+    over_seeds,
+    plotted,
+)
+
+CARDS = ("v100", "p100", "k80")
+NOISE_SCALES = (math.inf, 8.0, 2.0)
+AFTER = (4, 6, 8)
+GOALS = {"v100": (5.0, 3.0, 2.0), "p100": (1.5, 0.7, 0.3), "k80": (1.5, 0.7, 0.3)}
+"""percent above the best sum of slowdowns after so many probes"""
+NOISY_GOALS = {"v100": 2.0, "p100": 1.0, "k80": 1.0}
+ERROR = 0.03
+EVERY = 10
+"""each seed takes so many-th of all other starts, and the next seed the next of them"""
+
+NO_CURVE, ELSEWHERE, NOISY = "speed alone known at m0 only", "any other start", "3 % noise"
+
+
+def tasks(seeds: Sequence[int]) -> list[Task]:
+    parts = [*map(_middle, NOISE_SCALES), NO_CURVE, ELSEWHERE, NOISY]
+    return [Task(card.upper(), who, seed) for seed in seeds for card in CARDS for who in parts]
+
+
+def run(task: Task, data: Path) -> Sample:
+    card = task.part.lower()
+    if task.who == NOISY:
+        return _noisy([one for noise in NOISE_SCALES for one in middles(card, noise, data)], task.seed)
+    known = task.who != NO_CURVE
+    problems = _elsewhere(card, task.seed, data) if task.who == ELSEWHERE else _from_middle(card, task.who, data)
+    runs = [regrets(problem, task.seed, curve_known=known) for problem in problems]
+    curve = tuple(statistics.mean(each) for each in zip(*runs, strict=True))
+    untuned = statistics.mean(problem.above_best(problem.cost(problem.start)) for problem in problems)
+    return Sample({"untuned": untuned, "problems": float(len(problems))}, curve)
+
+
+def _middle(noise: float) -> str:
+    return f"phi/m0 {noise:g}"
+
+
+def _from_middle(card: str, who: str, data: Path) -> list[Problem]:
+    return [
+        problem for noise in NOISE_SCALES if who in (NO_CURVE, _middle(noise)) for problem in middles(card, noise, data)
+    ]
+
+
+def _elsewhere(card: str, seed: int, data: Path) -> list[Problem]:
+    """Owners may have started anywhere."""
+    every = [
+        Problem(grid, start, noise)
+        for noise in NOISE_SCALES
+        for grid in grids(card, data).values()
+        for start in grid.together
+        if start != grid.middle
+    ]
+    return every[seed % EVERY :: EVERY]
+
+
+def _noisy(problems: Sequence[Problem], seed: int) -> Sample:
+    chosen = [problem.cost(choice(problem, seed, ERROR)) for problem in problems]
+    worse = [
+        100 * max(cost / problem.cost(problem.start) - 1, 0.0) for problem, cost in zip(problems, chosen, strict=True)
+    ]
+    return Sample(
+        {
+            "regret": statistics.mean(problem.above_best(cost) for problem, cost in zip(problems, chosen, strict=True)),
+            "worse": 100 * statistics.mean(one > 1e-9 for one in worse),
+            "worst": max(worse),
+        }
+    )
+
+
+def findings(samples: Samples) -> Iterator[Finding]:
+    for card, goals in GOALS.items():
+        part = card.upper()
+        for who in [*map(_middle, NOISE_SCALES), NO_CURVE, ELSEWHERE]:
+            untuned = over_seeds(numbers(samples, part, who, "untuned")).mean
+            for after, goal in zip(AFTER, goals, strict=True):
+                if who == NO_CURVE and after != AFTER[-1]:
+                    continue
+                found = over_seeds([sample.curve[after - 1] for sample in of(samples, part, who)])
+                target, met = held(found, goal)
+                yield Finding(
+                    part=part,
+                    name=f"{who}: regret after {after} probes",
+                    value=found.mean,
+                    half=found.half,
+                    unit="%",
+                    beside=f"untuned {untuned:.1f}",
+                    target=target,
+                    met=met,
+                )
+        yield from _noisy_findings(part, samples, NOISY_GOALS[card])
+
+
+def _noisy_findings(part: str, samples: Samples, goal: float) -> Iterator[Finding]:
+    rows = (("regret", "regret of the choice", goal), ("worse", "choices truly worse than the default", 5.0))
+    for key, name, limit in rows:
+        found = over_seeds(numbers(samples, part, NOISY, key))
+        target, met = held(found, limit)
+        yield Finding(
+            part=part, name=f"{NOISY}: {name}", value=found.mean, half=found.half, unit="%", target=target, met=met
+        )
+    worst = max(numbers(samples, part, NOISY, "worst"))
+    yield Finding(part=part, name=f"{NOISY}: worst of them, by", value=worst, unit="%", target="<= 5", met=worst <= 5)
+
+
+def figures(samples: Samples) -> Iterator[Figure]:
+    curves = {}
+    for card in CARDS:
+        runs = of(samples, card.upper(), ELSEWHERE)
+        curves[card.upper()] = [
+            (float(probe + 1), over_seeds([sample.curve[probe] for sample in runs])) for probe in range(PROBES)
+        ]
+    top = max(found.mean + (found.half or 0.0) for points in curves.values() for _, found in points)
+    yield plotted(
+        "Regret of the joint tuner",
+        "From any sizes but the middle ones: how far the best measured joint size is above the best there is, "
+        "in the sum of slowdowns.",
+        axes.straight("Probes", 1.0, float(PROBES)),
+        axes.straight("Above the best (%)", 0.0, top, fit=True),
+        lines(curves),
+    )
+
+
+STUDY = Study(
+    title="Joint batch tuning on measured grids",
+    about=(
+        "Gavel (OSDI 2020) measured pairs of families in every joint batch size, on three types of card. The tuner "
+        "starts at the middle sizes (or at any other) and measures up to eight points; regret is how far the best of "
+        "them is above the best of the grid, in the sum of both jobs' slowdowns in goodput, at three gradient noise "
+        "scales (phi, in multiples of the default size m0). With 3 % noise in each measurement, what counts is the "
+        "point it settles on. Sizes that do not fit into memory together are known. The tuner's kernel was fitted to "
+        "the same three tables, so these are not results on unseen hardware."
+    ),
+    seeds=tuple(range(40, 50)),
+    tasks=tasks,
+    run=run,
+    findings=findings,
+    figures=figures,
+)
