@@ -120,3 +120,17 @@ def test_a_broken_table_of_pairs_is_refused_with_its_line(tmp_path: Path, row: s
     path.write_text(f"{columns}\n{row}\n")
     with pytest.raises(InputError, match=f":2: .*{complaint}"):
         read_colocation(path)
+
+
+def test_with_re_pairing_a_job_moves_to_a_card_that_has_become_idle() -> None:
+    truth = world(0.6, 0.6)
+    jobs = [arrival("a", "bert", 500, estimate=500), arrival("b", "bert", 10, estimate=10)]
+    jobs += [arrival("c", "lstm", 500, at=1.0, estimate=500)]
+    machine = Machine(name="a", gpus=tuple(Gpu(uuid=f"a-{i}", type="v100", slots=2) for i in range(2)))
+    found = {}
+    for repair in (False, True):
+        timing = Timing(restart=Seconds(5.0), look=Seconds(2.0), repair=repair, fragmentation=False, heat=False)
+        timed = TimedRun([machine], "share", {}, 0, timing, world=truth, belief=Oracle(truth))
+        found[repair] = timed.run(iter(jobs)).result("share", 0).summary
+    assert (found[False]["moved"], found[True]["moved"]) == (0, 1)
+    assert found[True]["mean_jct"] < found[False]["mean_jct"]

@@ -63,7 +63,7 @@ def test_report_says_the_command_and_every_row(tmp_path: Path) -> None:
     page, text = ((tmp_path / "out" / name).read_text() for name in ("report.html", "report.md"))
     assert "cotenant experiment &lt;toy&gt;" in page
     assert "cotenant experiment <toy>" in text
-    assert "| Task(part='a part', who='yy', seed=1) | 4.00 % |  | <= 4 | yes |  |" in text
+    assert "| Task(part='a part', who='yy', seed=1) | 4.00 % | <= 4 | yes |" in text
     assert (tmp_path / "out" / "runs.csv").read_text().splitlines()[1] == "toy,a part,x,1,size,3.0"
 
 

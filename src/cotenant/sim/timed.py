@@ -24,6 +24,7 @@ from cotenant.core.model import Demand, Job, Machine, Placement
 from cotenant.core.policies import PREEMPTIVE, build_policy
 from cotenant.core.preemption import make_way
 from cotenant.core.ranking import Ranker
+from cotenant.core.repairing import whom_to_move
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
@@ -50,6 +51,8 @@ class Timing:
     """how long new neighbours run side by side until their speeds are known, and a trial ends"""
     noise: float = 0.0
     """standard deviation of the logarithm of measured speeds"""
+    repair: bool = False
+    """move jobs that share to cards that have become idle, at the price of a restart"""
     fragmentation: bool = True
     """measure fragmentation after every event; a little costly on very large runs"""
     heat: bool = True
@@ -102,6 +105,7 @@ class _Tally:
     """starts on a card that somebody was on"""
     trials: int = 0
     reverted: int = 0
+    moved: int = 0
 
 
 class TimedRun:
@@ -164,6 +168,8 @@ class TimedRun:
                 upcoming = next(arrivals, None)
             # What waits did not fit before and nothing left: only newcomers can be placed, unless a gate opens.
             self._place(self._queue if freed or self._ranker.policy.gate is not None else came, now)
+            if self._timing.repair:
+                self._repair(now)
             if now >= self._next_round:
                 self._set_aside(now)
             if self._timing.queue in PREEMPTIVE:
@@ -188,6 +194,7 @@ class TimedRun:
                 "shared": float(tally.shared),
                 "trials": float(tally.trials),
                 "reverted": float(tally.reverted),
+                "moved": float(tally.moved),
             }
         if jobs:
             summary |= {
@@ -368,6 +375,19 @@ class TimedRun:
                 self._meter.update(self._cluster.index[slot.node], self._cluster.node(slot.node))
         if self._meter is not None:
             self._levels[FRAGMENTED] = 100.0 * self._meter.read()[0] / self._capacity
+
+    def _repair(self, now: float) -> None:
+        """While cards are idle and nobody waits, those who gain most by it move to one."""
+        while not len(self._queue):
+            running = {one.job.id: self._attained(one, now) for one in self._running.values()}
+            holders = ((running[name], self._running[name].placements[0]) for name in running)
+            belief = self._ranker.policy.known.belief
+            mover = whom_to_move(belief, holders, self._cluster, self._timing.restart)
+            if mover is None:
+                return
+            self._requeue(self._running.pop(mover.id), mover, now)
+            self._tally.moved += 1
+            self._place(self._queue, now)
 
     def _round_after(self, now: float) -> float:
         rounds = math.floor((now - self._start) / self._timing.round) + 1

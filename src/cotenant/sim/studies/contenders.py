@@ -54,6 +54,8 @@ class Contender:
     policy: str
     queue: str
     belief: Callable[["Scene"], Belief]
+    repair: bool = False
+    """moves jobs that share to cards that have become idle"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ CONTENDERS: Mapping[str, Contender] = {
     "lucid": Contender("lucid", "sjf", lambda here: Oracle(here.world)),
     "cotenant": Contender("cotenant", "aged", predicted),
     "cotenant-oracle": Contender("cotenant", "aged", lambda here: Oracle(here.world)),
+    "cotenant-repair": Contender("cotenant", "aged", predicted, repair=True),
 }
 """Lucid's sharing scores are those of the whole table, as if every workload had been profiled long enough."""
 
@@ -156,7 +159,9 @@ CONTENDERS: Mapping[str, Contender] = {
 def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Watch] = ()) -> RunResult:
     """One contender on one seed."""
     here, contender = _scene(setting, seed, data), CONTENDERS[name]
-    timing = Timing(queue=contender.queue, restart=Seconds(60.0), fragmentation=False, heat=False)
+    timing = Timing(
+        queue=contender.queue, restart=Seconds(60.0), repair=contender.repair, fragmentation=False, heat=False
+    )
     timed = TimedRun(
         _machines(setting.card),
         contender.policy,

@@ -27,6 +27,7 @@ from cotenant.sim.studies.study import (
     of,
     over_seeds,
     plotted,
+    row,
 )
 from cotenant.sim.worlds.colocation import FILE
 from cotenant.sim.worlds.measured import read_pairs
@@ -37,6 +38,7 @@ RANKS = (2, 4)
 """of the factorisation; the better of them counts"""
 COVERED = (85.0, 95.0)
 """percent of the truth that 90 % intervals should hold"""
+ERROR = "mean absolute error"
 NEW, NEW_CARD = "new family", "v100"
 PROBES = (2, 4, 8)
 NEW_GOALS = (0.13, 0.095, 0.08)
@@ -104,40 +106,16 @@ def findings(samples: Samples) -> Iterator[Finding]:
         for share, goal in zip(OBSERVED, goals, strict=True):
             who = _seen(share)
             found = over_seeds(numbers(samples, part, who, "error"))
-            target, met = held(found, goal)
-            yield Finding(
-                part=part,
-                name=f"{who}: mean absolute error",
-                value=found.mean,
-                half=found.half,
-                unit="of speed",
-                beside=f"factorisation {_plain(samples, part, who):.4f}",
-                target=target,
-                met=met,
-            )
+            beside = f"factorisation {_plain(samples, part, who):.4f}"
+            yield row(part, f"{who}: {ERROR}", found, "of speed", beside=beside, verdict=held(found, goal))
             covered = over_seeds(numbers(samples, part, who, "covered"))
             low, high = COVERED
-            yield Finding(
-                part=part,
-                name=f"{who}: 90 % intervals hold",
-                value=covered.mean,
-                half=covered.half,
-                unit="%",
-                target=f"{low:g} to {high:g}",
-                met=low <= covered.mean <= high,
-            )
+            verdict = f"{low:g} to {high:g}", low <= covered.mean <= high
+            yield row(part, f"{who}: 90 % intervals hold", covered, "%", verdict=verdict)
     for place, (probes, goal) in enumerate(zip(PROBES, NEW_GOALS, strict=True)):
         found = over_seeds([sample.curve[place] for sample in of(samples, NEW_CARD.upper(), NEW)])
-        target, met = held(found, goal)
-        yield Finding(
-            part=f"A new family on {NEW_CARD.upper()}",
-            name=f"after {probes} chosen probes: mean absolute error",
-            value=found.mean,
-            half=found.half,
-            unit="of speed",
-            target=target,
-            met=met,
-        )
+        name = f"after {probes} chosen probes: {ERROR}"
+        yield row(f"A new family on {NEW_CARD.upper()}", name, found, "of speed", verdict=held(found, goal))
 
 
 def _plain(samples: Samples, part: str, who: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +15,8 @@ from cotenant.sim.report.page import spans, template
 from cotenant.sim.studies.study import Finding, Outcome
 
 SCHEMA_VERSION = 1
-HEADINGS = ("", "Figure", "Beside", "Target", "Met", "Note")
+NOTE = "Note"
+HEADINGS = ("", "Figure", "Beside", "Target", "Met", NOTE)
 MET = {True: "yes", False: "no", None: ""}
 DIGITS = {"of speed": 4}
 """after the point, where two are not enough"""
@@ -23,7 +25,12 @@ PREFACE = (
     "are means over seeds ± half of the 95 % confidence interval (Student's t)."
 )
 
-Rows = list[tuple[str, ...]]
+
+class Table(NamedTuple):
+    """Headings and rows, in words."""
+
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
 
 
 def write(outcomes: Sequence[Outcome], command: str, folder: Path) -> None:
@@ -46,9 +53,7 @@ def document(outcomes: Sequence[Outcome], command: str) -> dict[str, object]:
 
 def page(outcomes: Sequence[Outcome], command: str) -> str:
     """One file that opens anywhere, with the figures in it."""
-    return template("studies.html").render(
-        outcomes=outcomes, command=command, headings=HEADINGS, tables=tables, spans=spans
-    )
+    return template("studies.html").render(outcomes=outcomes, command=command, tables=tables, spans=spans)
 
 
 def text(outcomes: Sequence[Outcome], command: str) -> str:
@@ -56,18 +61,24 @@ def text(outcomes: Sequence[Outcome], command: str) -> str:
     parts = ["# Results", PREFACE, f"```\n{command}\n```"]
     for outcome in outcomes:
         parts += [f"## {outcome.title}", outcome.about, f"Seeds {spans(list(outcome.seeds))}."]
-        for part, rows in tables(outcome).items():
-            lines = [f"| {' | '.join(cells)} |" for cells in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
+        for part, (headings, rows) in tables(outcome).items():
+            lines = [f"| {' | '.join(cells)} |" for cells in (headings, ("---",) * len(headings), *rows)]
             parts += [f"### {part}", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
 
-def tables(outcome: Outcome) -> dict[str, Rows]:
-    """The rows of each part, in words."""
-    return {part: [cells(one) for one in rows] for part, rows in groupby(outcome.findings, key=lambda one: one.part)}
+def tables(outcome: Outcome, *, notes: bool = True) -> dict[str, Table]:
+    """One for each part, without columns that have nothing in them."""
+    found = {}
+    for part, findings in groupby(outcome.findings, key=lambda finding: finding.part):
+        columns = list(zip(HEADINGS, *map(_cells, findings), strict=True))
+        shown = [column for column in columns if any(column[1:]) and (notes or column[0] != NOTE)]
+        headings, *rows = zip(*shown, strict=True)
+        found[part] = Table(headings, rows)
+    return found
 
 
-def cells(finding: Finding) -> tuple[str, ...]:
+def _cells(finding: Finding) -> tuple[str, ...]:
     """One row, by `HEADINGS`."""
     digits = DIGITS.get(finding.unit, 2)
     spread = "" if finding.half is None else f" ± {finding.half:.{digits}f}"

@@ -132,11 +132,40 @@ def over_seeds(values: Sequence[float]) -> Estimate:
     return found
 
 
+Verdict = tuple[str | None, bool | None]
+"""a target, and whether it is met"""
+
+
+def row(
+    part: str,
+    name: str,
+    found: Estimate,
+    unit: str,
+    *,
+    beside: str = "",
+    verdict: Verdict = (None, None),
+    note: str = "",
+) -> Finding:
+    """A finding over seeds."""
+    target, met = verdict
+    return Finding(
+        part=part,
+        name=name,
+        value=found.mean,
+        half=found.half,
+        unit=unit,
+        beside=beside,
+        target=target,
+        met=met,
+        note=note,
+    )
+
+
 Bound = Literal["at most", "below"]
 
 
-def held(found: Estimate, limit: float, bound: Bound = "at most") -> tuple[str, bool | None]:
-    """Target and whether it is met: by the mean, or for `below` by the whole interval, which one seed has not."""
+def held(found: Estimate, limit: float, bound: Bound = "at most") -> Verdict:
+    """By the mean, or for `below` by the whole interval, which one seed has not."""
     if bound == "below":
         return f"< {limit:g}", None if found.half is None else found.mean + found.half < limit
     return f"<= {limit:g}", found.mean <= limit

@@ -22,6 +22,7 @@ from cotenant.sim.studies.study import (
     of,
     over_seeds,
     plotted,
+    row,
 )
 
 CARDS = ("v100", "p100", "k80")
@@ -99,17 +100,8 @@ def findings(samples: Samples) -> Iterator[Finding]:
                 if who == NO_CURVE and after != AFTER[-1]:
                     continue
                 found = over_seeds([sample.curve[after - 1] for sample in of(samples, part, who)])
-                target, met = held(found, goal)
-                yield Finding(
-                    part=part,
-                    name=f"{who}: regret after {after} probes",
-                    value=found.mean,
-                    half=found.half,
-                    unit="%",
-                    beside=f"untuned {untuned:.1f}",
-                    target=target,
-                    met=met,
-                )
+                name, beside = f"{who}: regret after {after} probes", f"untuned {untuned:.1f}"
+                yield row(part, name, found, "%", beside=beside, verdict=held(found, goal))
         yield from _noisy_findings(part, samples, NOISY_GOALS[card])
 
 
@@ -117,10 +109,7 @@ def _noisy_findings(part: str, samples: Samples, goal: float) -> Iterator[Findin
     rows = (("regret", "regret of the choice", goal), ("worse", "choices truly worse than the default", 5.0))
     for key, name, limit in rows:
         found = over_seeds(numbers(samples, part, NOISY, key))
-        target, met = held(found, limit)
-        yield Finding(
-            part=part, name=f"{NOISY}: {name}", value=found.mean, half=found.half, unit="%", target=target, met=met
-        )
+        yield row(part, f"{NOISY}: {name}", found, "%", verdict=held(found, limit))
     worst = max(numbers(samples, part, NOISY, "worst"))
     yield Finding(part=part, name=f"{NOISY}: worst of them, by", value=worst, unit="%", target="<= 5", met=worst <= 5)
 
