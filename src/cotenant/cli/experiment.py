@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant experiment`: the studies behind our published figures, by anyone who wants to see them again."""
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cotenant.cli.options import output_option
+from cotenant.cli.options import folder_option, output_option, processes_option
 from cotenant.cli.progress import progress
 from cotenant.cli.report_folder import check_writable
 from cotenant.cli.simulate import data_folder, seeds
@@ -45,26 +44,13 @@ def seeds_or_none(context: click.Context, option: click.Parameter, text: str | N
     callback=seeds_or_none,
     help="Seeds of everything that is drawn. Default: those of the published figures.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Folder for report.html, report.md, results.json and runs.csv.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 1024),
-    default=lambda: os.cpu_count() or 1,
-    show_default="one per core",
-    help="How many runs go side by side.",
-)
+@folder_option("Folder for report.html, report.md, results.json and runs.csv.")
+@processes_option
 @output_option
 def experiment(
     names: tuple[str, ...], seed_numbers: tuple[int, ...] | None, out: Path | None, processes: int, output: str
 ) -> None:
     """Runs studies over seeds, with confidence intervals, tables and plots; without a name, lists them."""
-    # The matrices are small: a second thread that waits for a core which another run has makes them only slower.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from cotenant.sim.studies.registry import STUDIES
     from cotenant.sim.traces.registry import data_folder as checked
@@ -121,12 +107,11 @@ def _show(outcomes: "Sequence[Outcome]", command: str, output: str) -> None:
 def _draw(outcomes: "Sequence[Outcome]", wide: bool) -> None:
     """A table for each part of each study; the notes only where there is room."""
     from cotenant.cli.show import aligned
-    from cotenant.sim.studies.report import HEADINGS, tables
+    from cotenant.sim.studies.report import tables
 
-    shown = len(HEADINGS) if wide else len(HEADINGS) - 1
     for outcome in outcomes:
         click.echo(f"{outcome.title}\n")
-        for part, rows in tables(outcome).items():
-            click.echo("\n".join(aligned([cells[:shown] for cells in ((part, *HEADINGS[1:]), *rows)])) + "\n")
+        for part, (headings, rows) in tables(outcome, notes=wide).items():
+            click.echo("\n".join(aligned([(part, *headings[1:]), *rows])) + "\n")
     held = [finding for outcome in outcomes for finding in outcome.findings if finding.met is not None]
     click.echo(f"{sum(finding.met is True for finding in held)} of {len(held)} targets met")

@@ -3,8 +3,10 @@
 """Options and arguments that several commands share, and how a shell completes them."""
 
 import math
+import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -27,6 +29,22 @@ def output_option(command: F) -> F:
         default="table",
         show_default=True,
         help="What to print: tables for people, the rest for programs.",
+    )(command)
+
+
+def folder_option(files: str) -> Callable[[F], F]:
+    """`--out`: where to write a report."""
+    return click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help=files)
+
+
+def processes_option(command: F) -> F:
+    """`--processes`, for commands that run many simulations."""
+    return click.option(
+        "--processes",
+        type=click.IntRange(1, 1024),
+        default=lambda: os.cpu_count() or 1,
+        show_default="one per core",
+        help="How many runs go side by side.",
     )(command)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cotenant.cli.options import finite, output_option
+from cotenant.cli.options import finite, folder_option, output_option, processes_option
 from cotenant.cli.progress import progress
 from cotenant.cli.report_folder import check_writable, write_report
 from cotenant.core.policies import ORDERS, QUEUES
@@ -188,19 +188,8 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     metavar="JOB,…",
     help="Write the decisions about these jobs into the folder, for `cotenant why`.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Folder for results.json, summary.csv, series.csv and report.html.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 1024),
-    default=lambda: os.cpu_count() or 1,
-    show_default="one per core",
-    help="How many runs go side by side.",
-)
+@folder_option("Folder for results.json, summary.csv, series.csv and report.html.")
+@processes_option
 @output_option
 def simulate(
     trace: str,
