@@ -176,9 +176,9 @@ def state_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def daemon(state: Path) -> Iterator[int]:
+def daemon(state: Path, *options: str) -> Iterator[int]:
     """Its process id."""
-    command = [sys.executable, "-m", "cotenant", "up", "--simulate", "2", "--gpu-memory", "1GiB"]
+    command = [sys.executable, "-m", "cotenant", "up", "--simulate", "2", "--gpu-memory", "1GiB", *options]
     with (state / "daemon.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             until(lambda: process.poll() is not None or answers())

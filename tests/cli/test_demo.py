@@ -82,6 +82,14 @@ def test_a_demo_stops_what_a_killed_one_left_and_compares_both_ways(tmp_path: Pa
     assert (tmp_path / "d" / "shared.csv").read_text().count("finished") == 3
 
 
+def test_a_demo_refuses_a_folder_with_files_of_others(tmp_path: Path) -> None:
+    mine = tmp_path / "d" / "state" / "model.ckpt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    assert "holds files that are not a demo's" in refusal(*SHORT, cwd=tmp_path)
+    assert mine.read_text() == "precious"
+
+
 def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         assert refusal(*SHORT, cwd=tmp_path, env=env_of(tmp_path)) == "another demo is running in d"

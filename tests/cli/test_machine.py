@@ -70,7 +70,7 @@ def test_a_list_that_was_cut_says_so(daemon: Daemon, env: dict[str, str], nap: s
     daemon.ended(daemon.submit("true").id)
     done = run("jobs", "--limit", "1", "-o", "json", env=env)
     assert len(json.loads(done.stdout)) == 1
-    assert done.stderr.startswith("only 1 are shown")
+    assert done.stderr.startswith("only the newest 1 are shown")
     assert run("jobs", "--state", "running , starting", env=env).stderr == ""
 
 

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from cotenant.errors import CotenantError
+from cotenant.local.daemon import DEVICES
+from cotenant.local.journal import Journal
+from cotenant.node.devices import Kind
 from cotenant.wire.local import JobView
 from tests.cli.command import environment, run
-from tests.local.daemon import Daemon, until
+from tests.local.daemon import Daemon, running_daemon, until
 
 
 @contextmanager
@@ -106,3 +109,82 @@ def test_a_job_can_be_cancelled_in_the_very_moment_it_starts(daemon: Daemon) -> 
         job = daemon.submit("sleep", "60").id
         daemon.client.post(f"/v1/jobs/{job}/cancel", JobView)
         assert daemon.ended(job).state == "cancelled"
+
+
+def test_a_daemon_with_fewer_gpus_than_a_job_runs_on_does_not_start_and_loses_nothing() -> None:
+    with running_daemon() as daemon:
+        jobs = [daemon.submit("sleep", "60", memory="60%").id for _ in range(2)]
+        until(lambda: all(daemon.job(job).state == "running" for job in jobs))
+        daemon.kill()
+        done = run("up", "--simulate", "1", env=environment(COTENANT_STATE=str(daemon.state)))
+        assert done.returncode == 1
+        assert "runs on GPU 1, and there are only 1 GPUs now" in done.stderr
+        daemon.up()
+        assert [daemon.job(job).state for job in jobs] == ["running", "running"]
+
+
+def test_a_job_that_ended_on_a_gpu_that_is_gone_can_still_be_shown_but_not_run_again() -> None:
+    with running_daemon() as daemon:
+        job = daemon.submit("echo", "hello", gpus=2).id
+        daemon.ended(job)
+        daemon.stop()
+        daemon.up("--simulate", "1", "--gpu-memory", "1GiB")
+        assert (daemon.job(job).outcome, daemon.job(job).enforcement) == ("exited", ())
+        with pytest.raises(CotenantError, match="never run here"):
+            daemon.client.post(f"/v1/jobs/{job}/retry", JobView)
+
+
+def test_a_daemon_without_its_helpers_does_not_pretend_to_be_well() -> None:
+    with running_daemon() as daemon:
+        daemon.stop()
+        (daemon.state / "agent.sock").mkdir()
+        done = run("up", "--simulate", "1", env=environment(COTENANT_STATE=str(daemon.state)))
+        assert done.returncode != 0
+        assert "agent.sock" in done.stderr
+        (daemon.state / "agent.sock").rmdir()
+        daemon.up()
+
+
+def test_a_daemon_that_lost_its_real_gpus_does_not_run_the_queue_on_simulated_ones(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.db") as journal:
+        journal.remember(DEVICES, Kind.NVIDIA)
+    done = run("up", env=environment(COTENANT_STATE=str(tmp_path)))
+    assert (done.returncode, "no NVIDIA GPU answers" in done.stderr) == (1, True), done
+
+
+def test_sigterm_is_a_clean_end() -> None:
+    with running_daemon() as daemon:
+        daemon.stop()
+        assert not (daemon.state / "journal.db-wal").exists()
+        daemon.up()
+
+
+def test_the_journal_is_for_its_owner_alone(daemon: Daemon) -> None:
+    found = [
+        path for path in daemon.state.glob("journal.db*") if path.stat().st_mode & 0o077 and path.suffix != ".lock"
+    ]
+    assert [path.name for path in found] == []
+
+
+@pytest.mark.parametrize("memory", ["0MiB", "0.4MiB", "0%"])
+def test_memory_that_is_none_is_refused(daemon: Daemon, memory: str) -> None:
+    with pytest.raises(CotenantError, match="less than 1 MiB or 1%"):
+        daemon.submit("true", memory=memory)
+
+
+def test_a_job_without_a_gpu_runs(daemon: Daemon) -> None:
+    assert daemon.ended(daemon.submit("true", gpus=0, memory=None).id).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("up", "--listen", "99999", "--token-file", "x"), "expected PORT or HOST:PORT"),
+        (("up", "--queue", "nosuch"), "there are: fifo"),
+        (("submit", "--env", "X=\udcff", "--", "true"), "not UTF-8 text"),
+    ],
+)
+def test_odd_options_are_one_sentence(daemon: Daemon, words: tuple[str, ...], sentence: str) -> None:
+    done = run(*words, env=environment(COTENANT_STATE=str(daemon.state)))
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, sentence in line) == (2, True), line

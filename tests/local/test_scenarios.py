@@ -15,7 +15,7 @@ from cotenant.core.deciding import decide, rank
 from cotenant.core.model import Demand, Job, Machine
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
-from cotenant.local.engine import RefusedError
+from cotenant.local.admission import RefusedError
 from cotenant.wire.local import JobRequest, job_of
 from tests.local.engines import engine_on
 from tests.scenarios import test_scenarios as tables

@@ -102,13 +102,13 @@ def test_the_compute_limit_is_a_whole_percent_and_never_none_by_rounding(compute
 
 def test_memory_is_limited_above_a_baseline_that_is_a_setting() -> None:
     plain = launch(demand(memory=1000))
-    assert (plain.memory_mib, plain.memory_baseline_mib, plain.rlimit_data_mib) == (1000, 430, 1430)
+    assert (plain.memory_mib, plain.memory_baseline_mib, plain.rlimit_data_mib) == (1000, 430, 2430)
     own = launch(demand(memory=1000), allowance=Allowance(runtime=MiB(50), compiling=MiB(0)))
-    assert (own.memory_mib, own.memory_baseline_mib, own.rlimit_data_mib) == (1000, 50, 1050)
+    assert (own.memory_mib, own.memory_baseline_mib, own.rlimit_data_mib) == (1000, 50, 2050)
 
 
 def test_more_cores_mean_more_thread_stacks() -> None:
-    assert launch(demand(memory=1000), cores=(0, 1, 2)).rlimit_data_mib == 1430 + 2 * 64
+    assert launch(demand(memory=1000), cores=(0, 1, 2)).rlimit_data_mib == 2430 + 2 * 64
 
 
 def test_a_percentage_is_of_the_card_and_several_cards_add_up() -> None:
@@ -123,6 +123,12 @@ def test_who_asks_for_no_amount_may_use_the_card() -> None:
 def test_host_limits_are_not_put_on_jobs_with_a_real_gpu() -> None:
     real = launch(demand(), kind=Kind.NVIDIA, cores=(), shares=CGROUP)
     assert (real.cpus, real.rlimit_data_mib, real.memory_mib, real.share_percent, real.cgroup) == (None,) * 5
+
+
+def test_a_job_without_a_gpu_is_not_pinned_or_limited() -> None:
+    none = launch(Demand(gpus=0, compute=MilliGpu(0)), gpus=(), cores=())
+    assert (none.cpus, none.rlimit_data_mib, none.memory_mib, none.share_percent, none.cgroup) == (None,) * 5
+    assert none.env["CUDA_VISIBLE_DEVICES"] == ""
 
 
 # compute

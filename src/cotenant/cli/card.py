@@ -83,6 +83,8 @@ WORDS: Mapping[str, Callable[[Any], list[str]]] = {
     "command": lambda words: [shlex.join(words)],
     "batch_range": lambda ends: ["-".join(map(str, ends))],
     "speed": lambda share: [f"{share:.0%} of its speed alone"],
+    "predicted": lambda share: [f"{share:.0%} of its speed alone"],
+    "latency_s": lambda seconds: [f"{1000 * seconds:g} ms"],
     "utilisation": lambda percent: [f"{percent:.0f}%"],
     "memory_used_mib": lambda memory: [f"{memory} MiB"],
     "grace_s": lambda seconds: [f"{seconds:g} s"],

@@ -112,6 +112,8 @@ def _address() -> tuple[str | tuple[str, int], dict[str, str]]:
         token = Path(token_file).read_text().strip()
     except OSError as error:
         raise InputError(f"{token_file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{token_file}: a token is plain text") from None
     return (host, port), {"Authorization": f"Bearer {token}"}
 
 

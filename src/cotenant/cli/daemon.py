@@ -46,6 +46,14 @@ Examples:
     metavar="SECONDS",
     help="How long each trial of batch sizes is measured.",
 )
+@click.option(
+    "--look",
+    type=click.FloatRange(1, 3600),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long neighbours are watched before their speeds are believed.",
+)
 @click.option("--listen", metavar="PORT|HOST:PORT", help="Also answer on TCP; needs --token-file.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token that TCP clients must send.")
 def up(
@@ -55,6 +63,7 @@ def up(
     policy: str,
     queue: str,
     probe: float,
+    look: float,
     listen: str | None,
     token_file: Path | None,
 ) -> None:
@@ -74,6 +83,7 @@ def up(
             policy=policy,
             queue=queue,
             probe_s=probe,
+            look_s=look,
             listen=listen,
             token_file=token_file,
         )

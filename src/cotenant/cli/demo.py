@@ -41,6 +41,9 @@ MEMORY = "30%"
 PROBE_S = 0.5
 """jobs this short leave no time for longer ones"""
 SUMMARY = "summary.json"
+EVERY_JOB = "/v1/jobs?limit=20000"
+LOCK = "demo.lock"
+"""also the sign that what is in a folder is a demo's and may be replaced"""
 MARK = "demo-"
 """begins the name of every job of a demo"""
 STOPPED_WITHIN_S = 30.0
@@ -69,8 +72,9 @@ Examples:
     show_default=True,
     help="Folder for the summary and for the daemon's state.",
 )
+@click.option("--policy", default="spread", show_default=True, help="How slots to share are chosen.")
 @click.option("--dry-run", is_flag=True, help="Print the jobs and run nothing.")
-def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, dry_run: bool) -> None:
+def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, policy: str, dry_run: bool) -> None:
     """Runs the same jobs shared and one to a GPU, and compares. Uses real GPUs, else two simulated ones."""
     planned = [narrowed(job) for job in plan(jobs=jobs, scale=scale, mix=mix_named(mix), seed=seed, work=work)]
     if dry_run:
@@ -78,7 +82,7 @@ def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, d
         return
     compiling, shared, exclusive = parts = parts_of(planned)
     ran: dict[str, Ran] = {}
-    with _claimed(out), _daemon(out / "state") as client:
+    with _claimed(out), _daemon(out / "state", policy) as client:
         status = client.get("/v1/status", dict[str, Any])
         click.echo(f"{status['notice']}; results go to {out}")
         for number, part in enumerate(parts, start=1):
@@ -229,7 +233,9 @@ def _claimed(out: Path) -> Iterator[None]:
         raise InputError(f"{state}: too long a path for sockets; choose a shorter one with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = (out / "lock").open("w")
+        if any(out.iterdir()) and not (out / LOCK).exists():
+            raise InputError(f"--out {out}: holds files that are not a demo's; choose a new or an empty folder")
+        lock = (out / LOCK).open("w")
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror}") from None
     with lock:
@@ -243,7 +249,7 @@ def _claimed(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _daemon(state: Path) -> Iterator[Client]:
+def _daemon(state: Path, policy: str) -> Iterator[Client]:
     """A daemon of our own. However this ends, nothing that it started is left running."""
     os.environ["COTENANT_STATE"] = str(state.absolute())
     os.environ.setdefault("COTENANT_CACHE", str(state.absolute().with_name("cache")))
@@ -253,7 +259,7 @@ def _daemon(state: Path) -> Iterator[Client]:
         _clear(client, state)
     before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
     try:
-        _up("--policy", "spread", "--probe", str(PROBE_S))
+        _up("--policy", policy, "--probe", str(PROBE_S))
         yield client
     finally:
         for number in SIGNALS:
@@ -266,10 +272,10 @@ def _daemon(state: Path) -> Iterator[Client]:
 def _clear(client: Client, state: Path) -> None:
     """Stops what a killed demo left running, and forgets it. Jobs of others are not ours to stop."""
     _up()
-    others = [view.name for view in active_jobs(client) if not view.name.startswith(MARK)]
+    others = [view.name for view in client.get(EVERY_JOB, list[JobView]) if not view.name.startswith(MARK)]
     if others:
         client.post("/v1/shutdown", dict[str, Any])
-        raise InputError(f"{state}: not only jobs of a demo run there ({', '.join(others[:3])}); cancel them first")
+        raise InputError(f"{state}: holds jobs that are not a demo's ({', '.join(others[:3])}); choose another --out")
     _stop(client)
     shutil.rmtree(state)
 

@@ -13,8 +13,9 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, RefusedByDaemonError, at
-from cotenant.cli.jobs import described_state, environment
+from cotenant.cli.jobs import described_state
 from cotenant.cli.options import ACTIVE, finite, output_option
+from cotenant.cli.request import environment
 from cotenant.cli.show import emit
 from cotenant.wire.local import JobRequest, JobView
 from cotenant.workloads.driving import Change, Ledger, Life, drive
@@ -158,12 +159,16 @@ class Door:
         return life_of(view)
 
     def look(self, jobs: Sequence[str]) -> Mapping[str, Life]:
-        """Two questions for any number of jobs: the first one itself, and those that came after it."""
-        page = [self._client.get(f"/v1/jobs/{at(jobs[0])}", JobView)]
-        seen = {page[0].id: page[0]}
-        while page and len(seen) < len(jobs):
-            page = self._client.get(f"/v1/jobs?after={at(page[-1].id)}&limit={PAGE}", list[JobView])
+        """Two questions for any number of jobs: those that came after the first, and then the first one itself."""
+        seen: dict[str, JobView] = {}
+        last = jobs[0]
+        while len(seen) < len(jobs) - 1:
+            page = self._client.get(f"/v1/jobs?after={at(last)}&limit={PAGE}", list[JobView])
+            if not page:
+                break
             seen |= {view.id: view for view in page if view.id in jobs}
+            last = page[-1].id
+        seen[jobs[0]] = self._client.get(f"/v1/jobs/{at(jobs[0])}", JobView)
         self.views |= seen
         return {job: life_of(view) for job, view in seen.items()}
 

@@ -2,23 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands about jobs on one machine: submit, jobs, show, logs, cancel, retry."""
 
-import os
-import re
 import sys
 import time
-from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
 
 from cotenant.cli.client import Client, at
-from cotenant.cli.options import ACTIVE, ENDED, file_words, finite, job_argument, output_option
+from cotenant.cli.options import ACTIVE, ENDED, file_words, job_argument, output_option
+from cotenant.cli.request import encoded, request_of, request_options
 from cotenant.cli.show import ago, emit, known, render
 from cotenant.errors import InputError
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.local import JobView
 
 WAIT_EVERY_S = 0.2
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 COLUMNS = (
     ("ID", lambda job: job.id, False),
     ("NAME", lambda job: job.name, False),
@@ -26,6 +23,7 @@ COLUMNS = (
     ("GPU", lambda job: ",".join(map(str, job.gpus)) or "-", False),
     ("BATCH", lambda job: str(job.batch or "-"), True),
     ("SPEED", lambda job: known(job.speed, "{:.0%}"), True),
+    ("PREDICTED", lambda job: known(job.predicted, "{:.0%}"), True),
     ("MEMORY", lambda job: known(job.memory_used_mib, "{} MiB"), True),
     ("BUSY", lambda job: known(job.utilisation, "{:.0f}%"), True),
     ("AGE", lambda job: ago(job.submitted), False),
@@ -59,96 +57,15 @@ def known_states(_context: click.Context, _option: click.Parameter, text: str) -
     return ",".join(states)
 
 
-def job_name(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
-    """A name that can stand in an address and in a table."""
-    if name is not None and not NAME.fullmatch(name):
-        raise InputError(f"--name {name[:40]}: expected up to 100 letters, digits, dots, dashes and underscores")
-    return name
-
-
 @click.command(epilog=SUBMIT_EPILOG)
-@click.option("--gpus", type=click.IntRange(0, 1024), default=1, show_default=True, help="How many GPUs.")
-@click.option("--memory", metavar="4GiB|50%", help="GPU memory on each; none: whole GPUs.")
-@click.option("--compute", metavar="30%", help="Share of each GPU's compute.")
-@click.option("--type", "types", multiple=True, metavar="NAME", help="Card type that will do; may be given again.")
-@click.option("--exclusive", is_flag=True, help="On GPUs that nobody else uses.")
-@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Larger goes first.")
-@click.option("--name", callback=job_name, help="A name to refer to it by.")
-@click.option("--batch", type=click.IntRange(1, 1 << 24), help="Batch size to start with, with the job library.")
-@click.option("--batch-range", metavar="16-512", help="Batch sizes it may be given.")
-@click.option(
-    "--floor",
-    type=click.FloatRange(0, 1),
-    callback=finite,
-    help="Share of its speed alone below which tuning may not push it.",
-)
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; NAME alone passes yours on.")
-@click.option(
-    "--cwd",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Working folder; default: this one.",
-)
-@click.option(
-    "--retries",
-    type=click.IntRange(0, 100),
-    default=0,
-    show_default=True,
-    help="How often to run it again if it fails.",
-)
-@click.option(
-    "--grace",
-    type=click.FloatRange(0, 86_400),
-    callback=finite,
-    default=10.0,
-    show_default=True,
-    help="Seconds between SIGTERM and SIGKILL.",
-)
-@click.option("--workload", metavar="NAME", help="What kind of work it is, for predictions.")
+@request_options
 @click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
 @output_option
 @click.argument("command", nargs=-1, required=True, shell_complete=file_words)
-def submit(
-    gpus: int,
-    memory: str | None,
-    compute: str | None,
-    types: tuple[str, ...],
-    exclusive: bool,
-    priority: int,
-    name: str | None,
-    batch: int | None,
-    batch_range: str | None,
-    floor: float | None,
-    env: tuple[str, ...],
-    cwd: Path | None,
-    retries: int,
-    grace: float,
-    workload: str | None,
-    wait: bool,
-    output: str,
-    command: tuple[str, ...],
-) -> None:
+def submit(wait: bool, output: str, command: tuple[str, ...], **wishes: Any) -> None:
     """Queues a command to run on GPUs of this machine."""
-    request = JobRequest(
-        command=command,
-        cwd=str((cwd or Path.cwd()).resolve()),
-        env=environment(env),
-        name=name,
-        gpus=gpus,
-        memory=memory,
-        compute=compute,
-        types=types,
-        exclusive=exclusive,
-        priority=priority,
-        batch=batch,
-        batch_range=None if batch_range is None else parse_range(batch_range),
-        floor=floor,
-        retries=retries,
-        grace_s=grace,
-        workload=workload,
-    )
     client = Client()
-    job = client.post("/v1/jobs", JobView, msgspec.json.encode(request))
+    job = client.post("/v1/jobs", JobView, encoded(request_of(command, **wishes)))
     if output == "table":
         click.echo(job.id)
     else:
@@ -159,27 +76,6 @@ def submit(
         except KeyboardInterrupt:
             click.echo(f"{job.id} goes on without us; to stop it: cotenant cancel {job.id}", err=True)
             raise
-
-
-def environment(given: tuple[str, ...]) -> dict[str, str]:
-    """What the job sees beyond the daemon's own environment: the caller's PATH and the like, and what was asked for."""
-    kept = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
-    found = {name: os.environ[name] for name in kept if name in os.environ}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            if name not in os.environ:
-                raise InputError(f"--env {name}: not set here; write --env {name}=VALUE")
-            value = os.environ[name]
-        found[name] = value
-    return found
-
-
-def parse_range(text: str) -> tuple[int, int]:
-    low, dash, high = text.partition("-")
-    if not (dash and low.isdecimal() and high.isdecimal()):
-        raise InputError(f"--batch-range {text}: expected LOW-HIGH, for example 16-512")
-    return int(low), int(high)
 
 
 def wait_for(client: Client, job: str) -> JobView:
@@ -206,7 +102,7 @@ def jobs(state: str, limit: int, output: str) -> None:
     found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}", list[JobView])
     emit(found, output, COLUMNS, "no jobs")
     if len(found) == limit:
-        click.echo(f"only {limit} are shown; --limit or --state shows others", err=True)
+        click.echo(f"only the newest {limit} are shown; --limit or --state shows others", err=True)
 
 
 @click.command(epilog="\b\nExample:\n  cotenant show j-000001 -o yaml\n")

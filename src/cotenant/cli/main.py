@@ -32,6 +32,8 @@ SECTIONS = {
         "why": ("why", "Why a job waits, or was put where it is, in numbers."),
         "cancel": ("jobs", "Stops a job, or takes it out of the queue."),
         "retry": ("jobs", "Runs a job that has ended again."),
+        "profile": ("profile", "Measures what a command takes alone."),
+        "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),
         "generate": ("generate", "Submits benchmark tasks at the times of a trace."),
     },
     "Look after its GPUs": {

@@ -56,12 +56,20 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
         lines.append(f"on GPU {' '.join(map(str, answer['placed_on'])) or 'none'}: {answer['reason']}")
     elif answer["state"] == "queued":
         lines.append(f"it waits: {answer['reason']} ({answer['ahead']} jobs before it)")
+    lines += map(_told, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
     if wide:
         for fit in answer["fits"]:
             score = " ".join(f"{part:g}" for part in fit["score"])
             lines.append(f"fits on GPU {' '.join(map(str, fit['gpus'])) or 'none'}, score {score}")
         lines += [f"{node}: {reason}" for node, reason in answer["reasons"].items()]
     click.echo("\n".join(map(printable, lines)))
+
+
+def _told(neighbour: dict[str, Any]) -> str:
+    from cotenant.cli.show import known
+
+    expected, measured = (known(neighbour[name], "{:.0%}") for name in ("predicted", "measured"))
+    return f"{neighbour['job']} ({neighbour['workload']}): predicted {expected}, measured {measured} of its speed alone"
 
 
 def _replay(decision: Path, most: int, output: str) -> None:

@@ -22,7 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
-from cotenant.local.engine import Engine, RefusedError, UnknownError
+from cotenant.local.admission import RefusedError
+from cotenant.local.engine import Engine, UnknownError
 from cotenant.wire.local import (
     MOST_BYTES,
     DrainRequest,
@@ -33,6 +34,7 @@ from cotenant.wire.local import (
     decode,
     decode_request,
 )
+from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
 
 MOST_LISTED = 20_000
 LOG_CHUNK = 256 * 1024
@@ -94,6 +96,33 @@ async def retry(engine: Engine, request: Request) -> Response:
 
 async def why(engine: Engine, request: Request) -> Response:
     return json_response(engine.why(request.path_params["job"]))
+
+
+async def profile(engine: Engine, request: Request) -> Response:
+    found = engine.profile(request.path_params["job"], whole(request, "seconds", 1, 1, 86_400))
+    return json_response([] if found is None else [found])
+
+
+async def profiles(engine: Engine, request: Request) -> Response:
+    return json_response(profiles_of(engine, request.query_params.get("workload")))
+
+
+async def keep_profiles(engine: Engine, request: Request) -> Response:
+    given = decode_profiles(await bounded_body(request))
+    return json_response([engine.beliefs.keep(one) for one in given.profiles])
+
+
+async def remove_profiles(engine: Engine, request: Request) -> Response:
+    found = profiles_of(engine, request.query_params.get("workload", ""))
+    engine.beliefs.remove(found)
+    return json_response(found)
+
+
+def profiles_of(engine: Engine, name: str | None) -> list[JobProfile]:
+    found = engine.beliefs.profiles(name)
+    if name is not None and not found:
+        raise UnknownError(f"no profile of {name[:100]!r} here; `cotenant profiles list` lists them")
+    return found
 
 
 async def gpus(engine: Engine, request: Request) -> Response:
@@ -199,6 +228,26 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job that has ended again", retry, JobView),
     Endpoint("GET", "/v1/jobs/{job}/why", "Why it waits, or why it is where it is", why, dict[str, Any]),
     Endpoint("GET", "/v1/jobs/{job}/log", "Its log", log, query=(("offset", "integer"), ("follow", "integer"))),
+    Endpoint(
+        "POST",
+        "/v1/jobs/{job}/profile",
+        "Make a profile of a job that is alone on its GPU; none until it has been measured for so many seconds",
+        profile,
+        list[JobProfile],
+        query=(("seconds", "integer"),),
+    ),
+    Endpoint(
+        "GET", "/v1/profiles", "Profiles of workloads", profiles, list[JobProfile], query=(("workload", "string"),)
+    ),
+    Endpoint("POST", "/v1/profiles", "Keep profiles from elsewhere", keep_profiles, list[JobProfile], Profiles),
+    Endpoint(
+        "POST",
+        "/v1/profiles/remove",
+        "Forget the profiles of a workload",
+        remove_profiles,
+        list[JobProfile],
+        query=(("workload", "string"),),
+    ),
     Endpoint("GET", "/v1/gpus", "The GPUs and who is on them", gpus, list[GpuView]),
     Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Take no new jobs on a GPU", cordon, GpuView),
     Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Take jobs on it again", uncordon, GpuView),

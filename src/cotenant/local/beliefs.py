@@ -11,13 +11,13 @@ from dataclasses import replace
 import msgspec
 
 from cotenant.core.company import Belief, Predicted, company_of
-from cotenant.core.interference import Predictor, PredictorState, Signature, Speed
+from cotenant.core.interference import Predictor, PredictorState, Profile, Signature, Speed
 from cotenant.core.model import Demand, Job, Machine
 from cotenant.core.slo import demands_for
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local.events import complain
-from cotenant.local.journal import Journal
+from cotenant.local.journal import Journal, JournalError
 from cotenant.wire.local import JobRequest, job_of
 from cotenant.wire.profile import JobProfile, Named, averaged, named, sorted_profiles
 
@@ -49,11 +49,11 @@ class Beliefs:
     def profile(self, workload: Named, card: str) -> JobProfile | None:
         return self._profiles.get((workload.name, card))
 
-    def keep(self, profile: JobProfile) -> JobProfile:
-        """A new one, averaged with what is known; the oldest makes room."""
+    def keep(self, profile: JobProfile, *, anew: bool = False) -> JobProfile:
+        """A new one, averaged with what is known unless that is to be forgotten; the oldest makes room."""
         key = profile.workload.name, profile.card
-        kept = self._profiles[key] = averaged(self._profiles.get(key), profile)
-        self._journal.remember(_key(kept), msgspec.json.encode(kept).decode())
+        kept = self._profiles[key] = averaged(None if anew else self._profiles.get(key), profile)
+        self._remember(_key(kept), msgspec.json.encode(kept).decode())
         if len(self._profiles) > MOST_PROFILES:
             self.remove([min(self._profiles.values(), key=lambda one: one.at)])
         self._describe(kept)
@@ -62,10 +62,7 @@ class Beliefs:
     def remove(self, profiles: list[JobProfile]) -> None:
         for one in profiles:
             del self._profiles[one.workload.name, one.card]
-            self._journal.remember(_key(one), None)
-
-    def is_here(self, card: str) -> bool:
-        return card in self._types
+            self._remember(_key(one), None)
 
     # What they make of a job
 
@@ -133,7 +130,14 @@ class Beliefs:
         if self._news and now - self._saved_at >= SAVED_EVERY_S and isinstance(self.belief, Predicted):
             self._news, self._saved_at = False, now
             for card, predictor in self.belief.predictors.items():
-                self._journal.remember(PREDICTOR + card, msgspec.json.encode(predictor.state()).decode())
+                self._remember(PREDICTOR + card, msgspec.json.encode(predictor.state()).decode())
+
+    def _remember(self, key: str, value: str | None) -> None:
+        """A full disk only means that it may have to be learned again."""
+        try:
+            self._journal.remember(key, value)
+        except JournalError as error:
+            complain(str(error))
 
     def _restore(self) -> None:
         """What cannot be read, perhaps of another version, is learned anew."""
@@ -152,7 +156,18 @@ class Beliefs:
     def _describe(self, profile: JobProfile) -> None:
         """One signature stands for a workload: that of the first type of card here, since step times differ."""
         if isinstance(self.belief, Predicted) and self._measured_here(profile.workload) is profile:
-            self.belief.describe(profile.workload.name, profile.signature)
+            self.belief.describe(profile.workload.name, signature_of(profile))
+
+
+def signature_of(profile: JobProfile) -> Signature:
+    """What the predictor is told of a workload alone."""
+    seen = Profile(
+        utilisation=profile.utilisation,
+        bandwidth=profile.bandwidth,
+        memory_mib=profile.memory_mib,
+        pcie_mib_s=profile.pcie_mib_s,
+    )
+    return Signature(profile.family, profile.batch, profile.step_seconds, seen)
 
 
 def _key(profile: JobProfile) -> str:

@@ -6,21 +6,23 @@ import asyncio
 import hashlib
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 
-from cotenant.core.policies import build_policy
+from cotenant.core.policies import QUEUES, build_policy
 from cotenant.core.probing import Tuning
 from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.api import application
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
+from cotenant.local.profiling import LOOK
 from cotenant.node.devices import Backend, Kind, find_backend
 from cotenant.node.limits import Paths
 from cotenant.node.shares import find_shares
@@ -28,6 +30,8 @@ from cotenant.node.shares import find_shares
 MOST_SOCKET_PATH = 100
 """bytes; Linux takes 107"""
 SHORTEST_TOKEN = 16
+DEVICES = "devices"
+"""what the journal keeps the kind of the GPUs under"""
 SIMULATED = "simulated"
 """what the journal keeps the sizes of simulated GPUs under: by how many there are"""
 
@@ -44,6 +48,8 @@ class Options:
     queue: str = "fifo"
     probe_s: float = 1.0
     """how long each trial of batch sizes is measured"""
+    look_s: float = LOOK
+    """how long neighbours are watched before their speeds are believed"""
     listen: str | None = None
     """PORT or HOST:PORT to answer on besides the unix socket; loopback unless a host is given"""
     token_file: Path | None = None
@@ -69,6 +75,7 @@ def run(options: Options) -> None:
             options.policy,
             options.queue,
             tuning=Tuning(probe=Seconds(options.probe_s)),
+            look=Seconds(options.look_s),
         )
         asyncio.run(_serve(engine, options))
 
@@ -78,6 +85,13 @@ def _backend(options: Options, journal: Journal) -> Backend:
     usual = {int(count): MiB(memory) for count, memory in json.loads(journal.recall(SIMULATED) or "{}").items()}
     memory = None if options.gpu_memory is None else _memory(options.gpu_memory)
     backend = find_backend(options.simulate, memory, usual_memory=usual)
+    if backend.kind is Kind.SIMULATED and options.simulate is None and journal.recall(DEVICES) == Kind.NVIDIA:
+        backend.close()
+        raise CotenantError(
+            "no NVIDIA GPU answers, and the last daemon here used some: mend the driver, or ask for simulated GPUs "
+            "with --simulate"
+        )
+    journal.remember(DEVICES, backend.kind)
     if backend.kind is Kind.SIMULATED:
         cards = backend.machine().gpus
         now = usual | {len(cards): cards[0].memory}
@@ -93,11 +107,16 @@ async def _serve(engine: Engine, options: Options) -> None:
         uvicorn.Server(uvicorn.Config(application(engine, token), log_level="warning", lifespan="off"))
         for _, token in sockets
     ]
+    for server in servers:
+        # It would die of signals before everything is put away.
+        server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
     print(f"cotenant: {engine.status()['notice']}; state in {options.state}", flush=True)
     serving = [
         asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
     ]
     scheduling = asyncio.create_task(engine.run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, engine.ask_to_stop)
     await asyncio.wait([*serving, scheduling], return_when=asyncio.FIRST_COMPLETED)
     engine.ask_to_stop()
     for server in servers:
@@ -126,11 +145,14 @@ def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
 
 
 def _check(options: Options) -> None:
+    if options.queue not in QUEUES:
+        raise InputError(f"--queue {options.queue!r:.60}: there are: {', '.join(QUEUES)}")
     try:
         build_policy(options.policy, queue=options.queue)
-    except (ValueError, KeyError) as error:
-        raise InputError(f"--policy or --queue: {error}") from None
-    if options.listen is not None and not options.listen.rpartition(":")[2].isdecimal():
+    except ValueError as error:
+        raise InputError(f"--policy: {error}") from None
+    port = "0" if options.listen is None else options.listen.rpartition(":")[2]
+    if not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise InputError(f"--listen {options.listen}: expected PORT or HOST:PORT")
     if options.listen is not None and options.token_file is None:
         raise InputError(f"--listen {options.listen}: needs --token-file, or anybody could run programs here")
@@ -159,6 +181,8 @@ def _token(path: Path) -> str:
         readable_by_others = path.stat().st_mode & 0o077
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: a token is plain text") from None
     if len(token) < SHORTEST_TOKEN:
         raise InputError(f"{path}: a token of at least {SHORTEST_TOKEN} letters is needed")
     if readable_by_others:

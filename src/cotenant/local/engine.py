@@ -20,17 +20,16 @@ import msgspec
 from cotenant import __version__
 from cotenant.core.cluster import Cluster
 from cotenant.core.company import Belief
-from cotenant.core.deciding import Queue, decide, place_together, second_look
-from cotenant.core.filters import CHECKS
-from cotenant.core.footprint import memory_on
+from cotenant.core.deciding import Queue, decide, second_look
 from cotenant.core.learning import Learner
 from cotenant.core.mix import inventory_of
-from cotenant.core.model import Job, Machine, Placement, Slot
+from cotenant.core.model import Job, Placement, Slot
 from cotenant.core.probing import Tuning
 from cotenant.core.ranking import Draw
-from cotenant.core.units import MiB, Seconds
+from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
+from cotenant.local.admission import admit, as_asked, usable_and_empty
 from cotenant.local.beliefs import Beliefs
 from cotenant.local.booking import ACTIVE, ENDED, book_end, queue_again, request_of
 from cotenant.local.devices import Devices
@@ -40,13 +39,15 @@ from cotenant.local.launching import Launcher
 from cotenant.local.neighbours import Neighbours, Ties
 from cotenant.local.profiling import LOOK
 from cotenant.local.runs import Runs
+from cotenant.local.seats import Seats
 from cotenant.local.supervisor import read_json
 from cotenant.local.tuner import TuningLoop
 from cotenant.local.views import Waiting, chosen, explained, gpu_views, gpus_of, job_view, placed_because, slot_text
-from cotenant.node.devices import Backend, Running
+from cotenant.node.devices import Backend, Kind
 from cotenant.node.limits import Paths
 from cotenant.node.shares import Shares
 from cotenant.wire.local import GpuView, JobRequest, JobView
+from cotenant.wire.profile import JobProfile
 
 TRY_AGAIN_S = 5.0
 """after the journal could not be written"""
@@ -54,14 +55,6 @@ TRY_AGAIN_S = 5.0
 
 class UnknownError(CotenantError):
     """No such job or GPU."""
-
-
-class RefusedError(CotenantError):
-    """A request that can never be carried out here, with the numbers."""
-
-    def __init__(self, message: str, reasons: dict[str, str]) -> None:
-        super().__init__(message)
-        self.reasons = reasons
 
 
 class Engine:
@@ -89,7 +82,7 @@ class Engine:
         self._runs = Runs(state / "jobs", self._seen)
         self._launcher = Launcher(jobs=state / "jobs", backend=backend, paths=paths, shares=shares, launch=launch)
         machine = self._devices.machine
-        self._cluster, self._empty = Cluster.of([machine]), _usable_and_empty(machine)
+        self._empty = usable_and_empty(machine)
         self.beliefs = Beliefs(journal, machine, belief)
         self._learner = Learner(policy, inventory_of([machine]), queue, belief=self.beliefs.belief)
         self._queue = Queue(self._learner.policy)
@@ -98,14 +91,16 @@ class Engine:
         """those that have come since the last pass"""
         self._tried: tuple[Cluster, int] | None = None
         """the cluster that the last pass left, and the version of the belief it went by"""
-        self._placed: dict[str, Placement] = {}
         self.events = Events(journal)
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
         ties = Ties(
+            held=backend.kind is Kind.SIMULATED,
             used=self._devices.used_by,
             solo=lambda job: self._tuning.solo(job),
+            untuned=lambda job: self._tuning.untuned(job),
             say=self.events.tell,
+            learned=self._wake.set,
             look_again=self._look_again,
             revert=self._revert,
         )
@@ -121,15 +116,14 @@ class Engine:
             disturbed=self.neighbours.disturbed,
             tick=self.neighbours.tick,
         )
+        self._seats = Seats(machine, self._runs, shares, self._tuning, self.neighbours)
 
     # Asked from outside
 
     def submit(self, request: JobRequest) -> JobView:
         """Accepts a job for good, or refuses it at once if it could never run here."""
         submitted = time.time()
-        self.beliefs.refuse_unheld(request)
-        job = self._as_asked("new", request, submitted)
-        self._refuse_impossible(job)
+        job = admit(self._learner, self.beliefs, self._empty, request, submitted)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted)
         self._enqueue(replace(job, id=job_id))
         self._learner.observe(self._waiting[job_id].demand)
@@ -140,7 +134,7 @@ class Engine:
         unknown = next((state for state in states if state not in STATES), None)
         if unknown is not None:
             raise InputError(f"no state {unknown[:40]!r}; there are: {', '.join(STATES)}")
-        waiting = Waiting(self._learner.ranker, self._cluster, self._queue)
+        waiting = Waiting(self._learner.ranker, self._seats.cluster, self._queue)
         return [self._view(row, waiting) for row in self._journal.jobs(states or None, limit, after)]
 
     def job(self, name: str) -> JobView:
@@ -148,11 +142,15 @@ class Engine:
         row = self._row(name)
         request = request_of(row)
         return msgspec.structs.replace(
-            self._view(row, Waiting(self._learner.ranker, self._cluster, self._queue)),
+            self._view(row, Waiting(self._learner.ranker, self._seats.cluster, self._queue)),
             request=request,
-            enforcement=() if row.slot is None else self._enforcement(row, request),
-            tuning=tuple(self._tuning.history(row.id)) or self._kept_history(row.id),
+            enforcement=self._enforcement(row, request),
+            tuning=self._seats.history(row.id),
         )
+
+    def profile(self, name: str, seconds: float) -> JobProfile | None:
+        """What a job takes that is alone on its GPU; None while it has not been measured for so long."""
+        return self.neighbours.profile_after(self._row(name).id, seconds, time.monotonic())
 
     def cancel(self, name: str) -> JobView:
         row = self._row(name)
@@ -171,6 +169,7 @@ class Engine:
         row = self._row(name)
         if row.state not in ENDED:
             raise InputError(f"{row.id} is {row.state}; only a job that has ended can be run again")
+        admit(self._learner, self.beliefs, self._empty, request_of(row), row.submitted)
         text = f"asked to run again after {row.outcome or row.state}"
         queue_again(self._journal, row, ENDED, reason=text, forgiven=row.attempts)
         self._enqueue(self._job(row))
@@ -179,15 +178,15 @@ class Engine:
 
     def why(self, name: str) -> dict[str, Any]:
         row = self._row(name)
-        waiting = Waiting(self._learner.ranker, self._cluster, self._queue)
+        waiting = Waiting(self._learner.ranker, self._seats.cluster, self._queue)
         return {
-            **explained(self._view(row, waiting), self._job(row), self._placed.get(row.id), waiting),
+            **explained(self._view(row, waiting), self._job(row), self._seats.placed.get(row.id), waiting),
             "policy": self._learner.policy.name,
             "company": self.neighbours.company(row.id),
         }
 
     def gpus(self) -> list[GpuView]:
-        return gpu_views(self._devices.machine, self._cluster.at(0), self._devices.usage)
+        return gpu_views(self._devices.machine, self._seats.cluster.at(0), self._devices.usage)
 
     def cordon(self, name: str, cordoned: bool) -> GpuView:
         index = self._gpu(name)
@@ -215,7 +214,8 @@ class Engine:
             "notice": self._notes[0],
             "gpus": len(self._devices.machine.gpus),
             "queued": len(self._queue),
-            "running": len(self._placed),
+            "running": len(self._seats.placed),
+            "slo_violations": self.neighbours.violated,
             "notes": list(self._notes),
         }
 
@@ -239,19 +239,34 @@ class Engine:
         """Finds everything again after a stop or a kill: running processes, ended ones, the queue in its order."""
         found = self._journal.jobs(ACTIVE, -1, None)
         for row in found:
-            self._seat(row, self._placement(row))
-        self._shares.sweep(self._placed)
+            self._refuse_to_lose(row)
+        for row in found:
+            self._seats.take(self._placement(row), request_of(row))
+        self._shares.sweep(self._seats.placed)
         for row in found:
             self._adopt(row)
         for row in self._journal.queued_in_order():
             self._enqueue(self._job(row))
-        for job in (*(one.job for one in self._placed.values()), *self._waiting.values()):
+        for job in (*(one.job for one in self._seats.placed.values()), *self._waiting.values()):
             self._learner.observe(job.demand)
+
+    def _refuse_to_lose(self, row: JournalJob) -> None:
+        """A job whose cards are gone could be neither watched nor accounted for."""
+        there = len(self._devices.machine.gpus)
+        gone = [gpu for gpu in gpus_of(row) if gpu >= there]
+        if gone:
+            raise CotenantError(
+                f"{row.id} runs on GPU {gone[0]}, and there are only {there} GPUs now: start with as many as before "
+                f"(for example --simulate {gone[0] + 1}), or wait until it has ended"
+            )
 
     async def run(self) -> None:
         """Schedules whenever something changed, until asked to stop; jobs go on without us."""
-        watching = self._devices.watch(self._running, self._devices_changed)
+        baseline = self._launcher.baseline
+        watching = self._devices.watch(lambda: self._seats.running(baseline), self._devices_changed)
         helpers = [asyncio.create_task(self._tuning.run()), asyncio.create_task(watching)]
+        for helper in helpers:
+            helper.add_done_callback(lambda _: self.ask_to_stop())  # nobody is to believe that all is well
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
@@ -262,23 +277,26 @@ class Engine:
                     asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._wake.set)
                 await self._wake.wait()
         finally:
+            ended = [helper for helper in helpers if helper.done()]
             for helper in helpers:
                 helper.cancel()
             self._runs.close()
             self.beliefs.save(math.inf)
+        for helper in ended:
+            helper.result()
 
     def schedule(self) -> None:
         """One pass: whatever fits is started."""
         ranker, now = self._learner.ranker, Seconds(time.time())
         # What did not fit still does not while nothing has changed, so then only newcomers are tried. Not where a
         # gate also looks at how many wait: each newcomer may change its mind about the others.
-        known = ranker.policy.gate is None and self._tried == (self._cluster, ranker.policy.known.belief.version)
+        known = ranker.policy.gate is None and self._tried == (self._seats.cluster, ranker.policy.known.belief.version)
         queue = self._untried.values() if known else self._queue
-        decision = decide(ranker.policy, queue, self._cluster, now, ranker=ranker, draw=self._draw)
+        decision = decide(ranker.policy, queue, self._seats.cluster, now, ranker=ranker, draw=self._draw)
         self._tried = None
         for placement in decision.placements:
             self._start(placement, decision.crowding)
-        self._tried = self._cluster, ranker.policy.known.belief.version
+        self._tried = self._seats.cluster, ranker.policy.known.belief.version
         self._untried.clear()
 
     def _start(self, placement: Placement, crowding: float) -> None:
@@ -294,15 +312,17 @@ class Engine:
             attempts=row.attempts + 1,
             started=time.time(),
             stop=None,
-            reason=placed_because(ranker.policy, ranker, placement, self._cluster),
+            reason=placed_because(ranker.policy, ranker, placement, self._seats.cluster),
         )
         self._dequeue(job)
-        self._seat(row, placement, crowding)
+        self._seats.take(placement, request_of(row), crowding)
         self._begin(row)
         self.events.tell("started", job, f"on GPU {' '.join(map(str, placement.slot.gpus)) or 'none'}")
 
     def _begin(self, row: JournalJob) -> None:
-        start = self._launcher.starter(self._folder(row), self._devices.machine, self._placed[row.id], request_of(row))
+        start = self._launcher.starter(
+            self._folder(row), self._devices.machine, self._seats.placed[row.id], request_of(row)
+        )
         self._runs.begin(row.id, row.attempts, start)
 
     def _adopt(self, row: JournalJob) -> None:
@@ -313,7 +333,7 @@ class Engine:
             self._runs.look(row.id, row.attempts)
         else:  # killed between the journal and the process: nothing has run
             self._begin(row)
-        if row.id in self._placed:
+        if row.id in self._seats.placed:
             self.events.tell("found", row.id, "found again after a restart of the daemon")
 
     def _seen(self, job: str, attempt: int, status: attempts.Status) -> None:
@@ -325,7 +345,7 @@ class Engine:
                 self._journal.transition(job, ("starting",), "running")
             return
         again = current and book_end(self._journal, self.events, row, self._folder(row), status)
-        self._vacate(job)
+        self._seats.leave(job)
         if again:
             self._enqueue(self._job(row))
         else:
@@ -343,54 +363,24 @@ class Engine:
         self._queue.remove(self._waiting.pop(job))
         self._untried.pop(job, None)
 
-    def _seat(self, row: JournalJob, placement: Placement, crowding: float | None = None) -> None:
-        self._cluster = self._cluster.place(placement)
-        self._placed[row.id] = placement
-        cards, gpus, request = self._devices.machine.gpus, placement.slot.gpus, request_of(row)
-        memory = memory_on(placement.job.demand, cards[gpus[0]]) if gpus else MiB(0)
-        self._tuning.seat(row.id, gpus, request, memory or None)
-        if gpus:
-            self.neighbours.seat(placement, request, cards[gpus[0]].type, crowding, time.monotonic())
-
-    def _vacate(self, job: str) -> None:
-        placement = self._placed.pop(job, None)
-        if placement is not None:
-            self._cluster = self._cluster.finish(placement)
-            self._shares.remove(job)
-            self._keep_history(job)
-            self.neighbours.unseat(job, time.monotonic())
-            self._tuning.unseat(job)
-
     def _look_again(self, placement: Placement, crowding: float) -> str | None:
         """Why a job should not be where it is, with all that is known by now."""
-        self._wake.set()  # who waits may fit better, or worse
-        reason = second_look(self._learner.policy, placement, self._cluster, crowding).reason
+        reason = second_look(self._learner.policy, placement, self._seats.cluster, crowding).reason
         return None if reason is None else str(reason)
 
     def _revert(self, job: str, why: str) -> None:
-        row = self._journal.job(job)
-        if row.state in ACTIVE and row.stop is None:
-            self._tell_to_end(row, "revert", "reverting", f"told to leave its neighbours: {why}")
+        try:
+            row = self._journal.job(job)
+            if row.state in ACTIVE and row.stop is None:
+                self._tell_to_end(row, "revert", "reverting", f"told to leave its neighbours: {why}")
+        except CotenantError as error:  # it stays: nothing is lost but speed
+            complain(f"{job} cannot be sent away: {error}")
 
     def _tell_to_end(self, row: JournalJob, stop: Stop, kind: str, text: str) -> None:
         """Durable first: a daemon that is killed now does it after its restart."""
         self._journal.transition(row.id, ACTIVE, _active(row), stop=stop)
         attempts.cancel(self._folder(row))
         self.events.tell(kind, row.id, text)
-
-    def _running(self) -> list[Running]:
-        baseline = self._launcher.baseline
-        return [
-            Running(job=job, gpus=self._placed[job].slot.gpus, supervisor=pid, baseline=baseline)
-            for job, pid in self._runs.supervisors.items()
-            if job in self._placed
-        ]
-
-    def _refuse_impossible(self, job: Job) -> None:
-        """A request that would not fit even if nobody else were here is refused now, with the numbers."""
-        if place_together(self._learner.ranker, job, self._empty) is None:
-            reasons = self._learner.ranker.reasons(job.demand, self._empty)
-            raise RefusedError("this can never run here", {node: str(why) for node, why in reasons.items()})
 
     def _row(self, name: str) -> JournalJob:
         row = self._journal.find(name)
@@ -399,11 +389,9 @@ class Engine:
         return row
 
     def _job(self, row: JournalJob) -> Job:
-        return self._waiting.get(row.id) or self._as_asked(row.id, request_of(row), row.submitted)
-
-    def _as_asked(self, job_id: str, request: JobRequest, submitted: float) -> Job:
-        asks = self._learner.policy.checks != CHECKS  # of its belief, about each workload
-        return self.beliefs.job_of(job_id, request, submitted, tell_apart=asks)
+        return self._waiting.get(row.id) or as_asked(
+            self._learner, self.beliefs, row.id, request_of(row), row.submitted
+        )
 
     def _view(self, row: JournalJob, waiting: Waiting) -> JobView:
         job = self._waiting.get(row.id)
@@ -420,23 +408,13 @@ class Engine:
             slo_violations=self.neighbours.violations(row.id),
         )
 
-    def _keep_history(self, job: str) -> None:
-        """What was tried for a job, beside its logs: for people, so losing it to a crash or a full disk is no harm."""
-        history = self._tuning.history(job)
-        if history:
-            try:
-                (self._runs.of_job(job) / "tuning.json").write_bytes(msgspec.json.encode(history))
-            except OSError as error:
-                complain(f"the tuning history of {job} is lost: {error}")
-
-    def _kept_history(self, job: str) -> tuple[dict[str, Any], ...]:
-        path = self._runs.of_job(job) / "tuning.json"
-        return msgspec.json.decode(path.read_bytes(), type=tuple[dict[str, Any], ...]) if path.exists() else ()
-
     def _folder(self, row: JournalJob) -> Path:
         return self._runs.folder(row.id, row.attempts)
 
     def _enforcement(self, row: JournalJob, request: JobRequest) -> tuple[str, ...]:
+        gpus, there = gpus_of(row), len(self._devices.machine.gpus)
+        if row.slot is None or any(gpu >= there for gpu in gpus):  # not placed, or long ago on cards that are gone
+            return ()
         return self._launcher.enforcement(self._devices.machine, self._placement(row), request)
 
     def _placement(self, row: JournalJob) -> Placement:
@@ -449,8 +427,8 @@ class Engine:
         return index
 
     def _machine_changed(self) -> None:
-        self._cluster = self._cluster.replace(self._devices.machine)
-        self._empty = _usable_and_empty(self._devices.machine)
+        self._seats.change(self._devices.machine)
+        self._empty = usable_and_empty(self._devices.machine)
         self._wake.set()
 
     def _devices_changed(self) -> None:
@@ -460,7 +438,7 @@ class Engine:
     def _supervisor_of(self, job: str) -> int | None:
         """The process that all processes of a running job descend from."""
         known = self._runs.supervisors.get(job)
-        if known is None and job in self._placed:  # a quick job may speak before we have looked
+        if known is None and job in self._seats.placed:  # a quick job may speak before we have looked
             intent = read_json(str(self._folder(self._journal.job(job)) / "intent"))
             known = None if intent is None else int(intent["pid"])
         return known
@@ -469,9 +447,3 @@ class Engine:
 def _active(row: JournalJob) -> JobState:
     """The state of a job that is to keep it."""
     return "starting" if row.state == "starting" else "running"
-
-
-def _usable_and_empty(machine: Machine) -> Cluster:
-    """The machine as it would be with every card well and nobody on it."""
-    cards = tuple(replace(gpu, healthy=True, cordoned=False) for gpu in machine.gpus)
-    return Cluster.of([replace(machine, gpus=cards)])

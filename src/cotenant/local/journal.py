@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, get_args
 
@@ -204,19 +204,17 @@ class Journal:
     def jobs(
         self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None
     ) -> list[JournalJob]:
-        """Jobs in the order of their ids, beginning after the given one."""
+        """Jobs in the order of their ids: those that follow the given one, or else the newest."""
         chosen = STATES if states is None else tuple(states)
         where = "number > ?" if states is None else f"number > ? AND state IN ({_marks(chosen)})"
         values = (_number_of(after) if after else 0, *(() if states is None else chosen), limit)
-        return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)
+        if after:
+            return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)
+        return self._jobs(f"WHERE {where} ORDER BY number DESC LIMIT ?", values)[::-1]
 
     def queued_in_order(self) -> list[JournalJob]:
         """All that wait, first come first."""
         return self.jobs(("queued",), limit=-1)
-
-    def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
-        return dict.fromkeys(STATES, 0) | dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state", ()))
 
     # Events and settings
 
@@ -310,6 +308,9 @@ def _open_database(path: Path) -> sqlite3.Connection:
     """Open, check, and bring to the current schema."""
     existed = path.exists() and path.stat().st_size > 0
     with _plain_errors(path, "open"):
+        # Requests carry environments, and these may carry secrets; the files beside it take its mode.
+        with suppress(OSError):  # what is wrong with the folder, the database says better
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
         with _plain_errors(path, "open"):

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotenant.core.model import Placement
-from cotenant.core.units import Seconds
+from cotenant.core.probing import Trial
+from cotenant.core.units import WHOLE_GPU, Seconds
 from cotenant.errors import InputError
 from cotenant.local.beliefs import Beliefs
-from cotenant.local.profiling import LOOK, PATIENCE, Meter, Pace
+from cotenant.local.profiling import LOADING, LOOK, PATIENCE, Meter, Pace
 from cotenant.local.views import Used
 from cotenant.node.agent import Connected, JobEvent, Reported
 from cotenant.wire.agent import Steps
@@ -45,6 +46,8 @@ class Resident:
     """of the pass that placed it beside others; None: it came to an idle card, or was judged already"""
     rate: float | None = None
     """samples per second, as it reported last"""
+    busy: float = 0.0
+    """part of its time in steps, as it reported last"""
     default: int | None = None
     """its batch size unless it is tuned"""
     recent: deque[Steps] = field(default_factory=deque)
@@ -58,16 +61,27 @@ class Resident:
         gpus = self.placement.slot.gpus
         return gpus[0] if len(gpus) == 1 else None
 
+    def at_its_own(self, pace: Pace) -> bool:
+        """Whether it ran as its workload is named: at its own batch size, and not held to a share of compute."""
+        held = 0 < self.placement.job.demand.compute < WHOLE_GPU
+        return not held and (not pace.steps or pace.batch == (self.default or pace.batch))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ties:
     """What neighbours need from the engine and cause in it."""
 
+    held: bool
+    """whether a job has a device to itself during a step, as simulated ones are"""
     used: Callable[[str], Used]
     solo: Callable[[str], float | None]
     """samples per second alone, as tuning has measured it"""
+    untuned: Callable[[str], Trial | None]
+    """how it and its neighbours were at their own batch sizes, as tuning has measured it"""
     say: Callable[[str, str, str], None]
     """kind of event, job, sentence"""
+    learned: Callable[[], None]
+    """those who wait may fit better, or worse"""
     look_again: Callable[[Placement, float], str | None]
     """why a job should not be where it is, from its placement and the crowding of its time"""
     revert: Callable[[str, str], None]
@@ -81,8 +95,11 @@ class Neighbours:
         self._beliefs, self._ties, self._look = beliefs, ties, look
         self._residents: dict[str, Resident] = {}
         self._meter = Meter(look, self._measured)
+        self._now = 0.0
         self._parted: set[tuple[str, str]] = set()
         """jobs that were sent away, and from whom: once is enough"""
+        self.violated = 0
+        """how often steps of any job took longer than promised"""
 
     # Coming and going
 
@@ -97,9 +114,14 @@ class Neighbours:
         self._changed(placement, at)
 
     def unseat(self, job: str, at: float) -> None:
-        resident = self._residents.pop(job, None)
-        if resident is not None:
-            self._changed(resident.placement, at)
+        """It has ended; one that was alone and too short for a look has still shown something."""
+        resident, stretch = self._residents.get(job), self._meter.stretch(job)
+        if resident is None:
+            return
+        if stretch is not None and stretch.jobs == (job,) and not stretch.told and stretch.worth_keeping:
+            self._keep(job, stretch.paces[job], at - stretch.since)
+        del self._residents[job]
+        self._changed(resident.placement, at)
 
     def forget(self, job: str) -> None:
         """A job has ended for good."""
@@ -124,17 +146,34 @@ class Neighbours:
             resident.default = resident.request.batch or event.hello.batch
         elif isinstance(event, Reported) and event.steps.wall_s > 0:
             resident.rate = event.steps.samples / event.steps.wall_s
+            resident.busy = event.steps.busy_s / event.steps.wall_s
             self._meter.heard(event.job, event.steps, event.at)
             self._hold_to_objective(event.job, resident, event)
 
-    def disturbed(self, gpu: int, at: float) -> None:
-        self._meter.disturbed(gpu, at)
+    def disturbed(self, gpu: int, at: float, tuning: bool) -> None:
+        """By work that is not a job's, or by trials of batch sizes."""
+        (self._meter.tuned if tuning else self._meter.disturbed)(gpu, at)
 
     def tick(self, at: float) -> bool:
         """Takes what can be said by now; whether anything is still being measured."""
+        self._now = at
+        self._ask_tuning()
         left = self._meter.looked(self._ties.used, at)
         self._beliefs.save(at)
         return left
+
+    def _ask_tuning(self) -> None:
+        """Where batch sizes are tried, the first trial is of the jobs' own: the best measurement that there is."""
+        for gpu, stretch in self._meter.pending():
+            trial = self._ties.untuned(stretch.jobs[0])
+            rates = trial.measured if trial is not None and trial.at > stretch.seated else None
+            if trial is not None and rates is not None and set(rates) == set(stretch.jobs) and min(rates.values()) > 0:
+                stretch.told = True
+                for job, pace in stretch.paces.items():
+                    pace.batch = pace.samples = trial.sizes[job]
+                    pace.steps, pace.wall = 1, trial.sizes[job] / rates[job]
+                    pace.busy = pace.wall * self._residents[job].busy
+                self._measured(gpu, stretch.paces, trial.at - stretch.seated)
 
     def _measured(self, gpu: int, paces: Mapping[str, Pace], seconds: float) -> None:
         if len(paces) == 1:
@@ -143,15 +182,15 @@ class Neighbours:
         else:
             self._compare(gpu, paces)
 
-    def _keep(self, job: str, pace: Pace, seconds: float) -> JobProfile | None:
+    def _keep(self, job: str, pace: Pace, seconds: float, *, anew: bool = False) -> JobProfile | None:
         resident = self._residents[job]
-        if pace.steps and pace.batch != (resident.default or pace.batch):
-            return None  # tuned to another size than the workload is named by
-        profile = checked(_profile(resident, pace, seconds))
+        if not resident.at_its_own(pace):
+            return None
+        profile = checked(_profile(resident, pace, seconds, self._ties.held))
         if profile is None:
             self._refuse(job, resident, f"reports that cannot be ({pace.samples} samples in {pace.wall:.3g} s)")
             return None
-        return self._beliefs.keep(profile)
+        return self._beliefs.keep(profile, anew=anew)
 
     def _compare(self, gpu: int, paces: Mapping[str, Pace]) -> None:
         """Speeds of those who share a card go to the belief, and then it is asked again about the one who came last."""
@@ -160,7 +199,7 @@ class Neighbours:
         speeds = {
             job: pace.rate / solo
             for job, pace in paces.items()
-            if pace.batch == (residents[job].default or pace.batch) and (solo := self._solo(job))
+            if residents[job].at_its_own(pace) and (solo := self._solo(job))
         }
         if len(speeds) < len(paces):
             return  # not comparable with what is known of them alone
@@ -169,7 +208,8 @@ class Neighbours:
                 self._refuse(job, residents[job], f"{speed:.3g} of its speed alone, which cannot be")
                 return
         card = next(iter(residents.values())).card
-        self._beliefs.observe(card, {job: one.workload.name for job, one in residents.items()}, speeds)
+        if self._beliefs.observe(card, {job: one.workload.name for job, one in residents.items()}, speeds):
+            self._ties.learned()
         newest = max(residents, key=lambda job: residents[job].since)
         self._judge(newest, residents, expected, speeds)
 
@@ -180,7 +220,7 @@ class Neighbours:
         newcomer = residents[job]
         crowding, newcomer.crowding = newcomer.crowding, None
         pairs = {(job, other) for other in residents if other != job}
-        late = time.monotonic() - newcomer.since > (PATIENCE + 1) * self._look
+        late = self._now - newcomer.since > PATIENCE * self._look + LOADING
         if crowding is None or late or not newcomer.request.revert or self._parted & pairs:
             return
         reason = self._ties.look_again(newcomer.placement, crowding)
@@ -201,6 +241,7 @@ class Neighbours:
         resident.recent.clear()
         if latency > objective:
             resident.violations += 1
+            self.violated += 1
             if event.at - resident.told >= TOLD_EVERY:
                 resident.told = event.at
                 text = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s, {1000 * objective:g} ms was promised"
@@ -240,15 +281,17 @@ class Neighbours:
             for one in (self._on(gpu) if gpu is not None else ())
         ]
 
-    def profile_now(self, job: str, at: float) -> JobProfile:
-        """What can be said of a job that has been alone on its card; InputError where that is nothing."""
+    def profile_after(self, job: str, seconds: float, at: float) -> JobProfile | None:
+        """A profile of this run alone, once it was measured for so long; InputError where there will be none."""
         stretch = self._meter.stretch(job)
         if stretch is None or stretch.jobs != (job,):
             raise InputError(f"{job} is not alone on one GPU, so it has no profile of its own")
-        kept = self._keep(job, stretch.paces[job], at - stretch.since) if at > stretch.since else None
-        if kept is None:
-            raise InputError(f"{job} has not been measured for long enough, or reports what cannot be")
+        if not stretch.measured_for(seconds, at):
+            return None
         stretch.told = True
+        kept = self._keep(job, stretch.paces[job], at - stretch.since, anew=True)
+        if kept is None:
+            raise InputError(f"{job} is tuned, held to a share of compute, or reports what cannot be; see its events")
         return kept
 
     def _solo(self, job: str) -> float | None:
@@ -266,7 +309,7 @@ class Neighbours:
         return {job: speed.mean for job, speed in speeds.items()}
 
 
-def _profile(resident: Resident, pace: Pace, seconds: float) -> JobProfile:
+def _profile(resident: Resident, pace: Pace, seconds: float, held: bool) -> JobProfile:
     workload = resident.workload
     return JobProfile(
         family=workload.family,
@@ -275,7 +318,7 @@ def _profile(resident: Resident, pace: Pace, seconds: float) -> JobProfile:
         digest=digest(resident.request),
         step_seconds=pace.wall / pace.steps if pace.steps else None,
         samples_per_second=pace.rate if pace.steps else None,
-        utilisation=pace.share_busy,
+        utilisation=pace.share_busy(held),
         bandwidth=pace.bandwidth.share,
         memory_mib=pace.memory,
         measured_s=seconds,

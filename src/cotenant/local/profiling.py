@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast the tenants of each card are while nobody comes or goes: what profiles and predictions are made of.
 
-A stretch begins when the last of a card's tenants has begun to report, and begins anew whenever something disturbs it.
-Once it has been long enough it is told, and that once. Time comes from outside.
+A stretch begins when the last of a card's tenants has begun to report. What is reported of disturbed times is left out;
+once there is enough it is told, and that once. Time comes from outside.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,14 @@ from cotenant.wire.agent import Steps
 
 LOOK = Seconds(20.0)
 """how long neighbours are looked at before their speeds are believed"""
-PATIENCE = 3
-"""looks' time after which nothing is expected any more of one that does not report"""
-LEAST_STEPS = 5
+PATIENCE = 4
+"""looks' time after which nothing more comes of those that sit together"""
+LEAST_STEPS, LEAST_SECONDS = 5, 2.0
+"""of reports, below which nothing is made of them"""
+QUIET_WITHIN = 2
+"""looks' time in which quiet is waited for"""
+LOADING = 30.0
+"""seconds after which one that has not reported yet is taken for one that never will"""
 COVERED = 0.5
 """part of a stretch that a tenant's reports must tell of"""
 
@@ -60,37 +65,41 @@ class Pace:
         """Samples per second."""
         return self.samples / self.wall if self.wall > 0 else 0.0
 
-    @property
-    def share_busy(self) -> float | None:
-        """Of the device, from 0 to 1; where nobody looks at devices, of the job's own time."""
-        if self.utilisation.count or self.wall <= 0:
-            return self.utilisation.share
-        return min(1.0, self.busy / self.wall)
+    def share_busy(self, held: bool) -> float | None:
+        """Of the device, from 0 to 1: as it shows, or the time in steps where it is held in them or nobody can look."""
+        if self.wall > 0 and (held or not self.utilisation.count):
+            return min(1.0, self.busy / self.wall)
+        return self.utilisation.share
 
 
 @dataclass(slots=True)
 class Stretch:
-    """The tenants of one card, as long as they are the same and nothing disturbs them."""
+    """The tenants of one card, as long as they are the same and keep their batch sizes."""
 
     jobs: tuple[str, ...]
     seated: float
     since: float
     reporting: set[str] = field(default_factory=set)
     paces: dict[str, Pace] = field(default_factory=dict)
+    quiet_from: float = 0.0
+    tuned_until: float = 0.0
     told: bool = False
 
     def begin_anew(self, at: float) -> None:
         self.since = at
         self.paces = {job: Pace() for job in self.jobs}
 
-    def long_enough(self, at: float, look: float) -> bool:
-        if at - self.since < look:
-            return False
+    def measured_for(self, look: float, at: float) -> bool:
         if not self.reporting and len(self.jobs) == 1:  # it never says anything: what the device shows must do
-            return at - self.since >= PATIENCE * look
-        return len(self.reporting) == len(self.jobs) and all(
+            return at - self.since >= look + min(LOADING, 10 * look)
+        return at - self.since >= look and all(
             pace.steps >= LEAST_STEPS and pace.wall >= COVERED * look for pace in self.paces.values()
         )
+
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether there is anything to be said of each tenant, however short it was."""
+        return all(pace.steps >= LEAST_STEPS and pace.wall >= LEAST_SECONDS for pace in self.paces.values())
 
 
 Told = Callable[[int, Mapping[str, Pace], float], None]
@@ -119,15 +128,24 @@ class Meter:
         gpu = self._cards.get(job)
         return None if gpu is None else self._stretches[gpu]
 
+    def pending(self) -> list[tuple[int, Stretch]]:
+        """Cards and their tenants of which nothing was told yet."""
+        return [(gpu, stretch) for gpu, stretch in self._stretches.items() if not stretch.told]
+
     def disturbed(self, gpu: int, at: float) -> None:
-        """What was measured there until now says nothing."""
-        if gpu in self._stretches and not self._stretches[gpu].told:
-            self._stretches[gpu].begin_anew(at)
+        """Others used the card until now, so what is being reported says little."""
+        if gpu in self._stretches:
+            self._stretches[gpu].quiet_from = at
+
+    def tuned(self, gpu: int, at: float) -> None:
+        """Batch sizes are tried on the card, and for that some pause: what is being reported says nothing."""
+        if gpu in self._stretches:
+            self._stretches[gpu].tuned_until = at
 
     def heard(self, job: str, steps: Steps, at: float) -> None:
         """A tenant reports."""
         stretch = self.stretch(job)
-        if stretch is None or stretch.told:
+        if stretch is None:
             return
         if job not in stretch.reporting:  # until now it was loading, which its neighbours felt
             stretch.reporting.add(job)
@@ -137,8 +155,10 @@ class Meter:
         if pace.steps and pace.batch != steps.batch:
             stretch.begin_anew(at)
             return
-        if at - steps.wall_s < stretch.since:
-            return  # begun before this stretch did
+        # Where it is never quiet, noise is what is usual here.
+        quiet = stretch.quiet_from if at - stretch.since <= QUIET_WITHIN * self._look else 0.0
+        if at - steps.wall_s < max(stretch.since, stretch.tuned_until, quiet):
+            return
         pace.batch = steps.batch
         pace.steps += steps.n
         pace.samples += steps.samples
@@ -148,14 +168,12 @@ class Meter:
     def looked(self, used: Callable[[str], Used], at: float) -> bool:
         """Takes in what the devices show, tells of each stretch that is long enough; whether any is left to measure."""
         for gpu, stretch in list(self._stretches.items()):
-            if stretch.told:
-                continue
             for job, pace in stretch.paces.items():
                 _take(pace, used(job))
-            if stretch.long_enough(at, self._look):
+            if not stretch.told and stretch.measured_for(self._look, at):
                 stretch.told = True
                 self._told(gpu, stretch.paces, at - stretch.since)
-        patience = (PATIENCE + 1) * self._look
+        patience = PATIENCE * self._look + LOADING
         return any(not one.told and at - one.seated < patience for one in self._stretches.values())
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cotenant.core.candidates import MemoryModel
-from cotenant.core.coordination import Coordinator, Tuning
+from cotenant.core.coordination import Coordinator, Trial, Tuning
 from cotenant.core.events import (
     Action,
     Disturbed,
@@ -38,6 +38,8 @@ from cotenant.wire import agent as messages
 from cotenant.wire.local import JobRequest
 
 TICK_S = 0.25
+ABSURD_GRADIENT = 1e30
+"""a squared norm from which on nothing is learned: averages of such numbers are none"""
 QUIET = 0.08
 """share of a simulated device's cores by which the work of others may change while something is measured there"""
 USUAL_LOOKS = 8
@@ -69,11 +71,11 @@ class TuningLoop:
         say: Callable[[str, str], None] = lambda job, text: None,
         settings: Tuning | None = None,
         hear: Callable[[JobEvent], None] = lambda event: None,
-        disturbed: Callable[[int, float], None] = lambda gpu, at: None,
+        disturbed: Callable[[int, float, bool], None] = lambda gpu, at, tuning: None,
         tick: Callable[[float], bool] = lambda at: False,
     ) -> None:
         """`say` is called with a job and a sentence about it, for its owner. Whoever else measures is told what is
-        heard and which GPU was disturbed, and says with each tick whether it still measures."""
+        heard and which GPU was disturbed (whether by tuning), and says with each tick whether it still measures."""
         self._leader_of, self._cores_of, self._say = leader_of, cores_of, say
         self._hear_too, self._disturbed, self._tick = hear, disturbed, tick
         self._settings = settings or Tuning()
@@ -122,6 +124,12 @@ class TuningLoop:
         coordinator = self._coordinator_of(job)
         return None if coordinator is None else coordinator.solo(job)
 
+    def untuned(self, job: str) -> Trial | None:
+        """The last time that it and its neighbours were measured at their own batch sizes."""
+        coordinator = self._coordinator_of(job)
+        trials = [] if coordinator is None else coordinator.history(job)
+        return next((one for one in reversed(trials) if one.kind == "default" and one.measured), None)
+
     def history(self, job: str) -> list[dict[str, Any]]:
         """Everything that was tried for a job."""
         coordinator = self._coordinator_of(job)
@@ -149,7 +157,7 @@ class TuningLoop:
         coordinator = self._coordinators.setdefault(gpu, Coordinator(f"GPU {gpu}", self._settings))
         self._act(coordinator.handle(heard))
         if not coordinator.idle:  # sizes are being tried, and for that some pause
-            self._disturbed(gpu, event.at)
+            self._disturbed(gpu, event.at, True)
 
     def _look_for_foreign_work(self, measuring: bool) -> None:
         """Only while something is measured: it means to read the table of processes."""
@@ -162,7 +170,7 @@ class TuningLoop:
             changed = abs(share - statistics.median(usual)) > QUIET
             usual.append(share)
             if changed:
-                self._disturbed(gpu, _now())
+                self._disturbed(gpu, _now(), False)
             if changed and gpu in self._coordinators:
                 self._act(self._coordinators[gpu].handle(Disturbed(at=_now())))
 
@@ -192,7 +200,8 @@ def translated(event: JobEvent, seat: Seat) -> Event:
         case Connected():
             return _joined(event, at, seat)
         case Reported(steps=steps):
-            known = steps.grad_sqr is not None and steps.grad_var is not None
+            sqr, var = steps.grad_sqr, steps.grad_var
+            known = sqr is not None and var is not None and max(abs(sqr), abs(var)) < ABSURD_GRADIENT
             return StepReport(
                 at=at,
                 job=event.job,
@@ -201,7 +210,7 @@ def translated(event: JobEvent, seat: Seat) -> Event:
                 wall=Seconds(steps.wall_s),
                 busy=Seconds(steps.busy_s),
                 batch=steps.batch,
-                noise=GradientNoise(steps.grad_sqr or 0.0, steps.grad_var or 0.0) if known else None,
+                noise=GradientNoise(sqr or 0.0, var or 0.0) if known else None,
             )
         case Disconnected():
             return Left(at=at, job=event.job)
@@ -227,7 +236,7 @@ def _joined(event: Connected, at: Seconds, seat: Seat) -> Joined:
     bounds = request.batch_range
     if bounds is None and hello.min is not None and hello.max is not None:
         bounds = (hello.min, hello.max)
-    if batch is None:
+    if batch is None or not request.tune:
         bounds = None
     model = None
     if hello.memory_mib_per_sample is not None:

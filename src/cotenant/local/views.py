@@ -81,7 +81,7 @@ def job_view(
 
 
 class _Seat(msgspec.Struct, frozen=True):
-    """A slot of a job that could have had others shares of compute."""
+    """A slot of a job that could have had other shares of compute."""
 
     gpus: list[int]
     compute: int

@@ -16,6 +16,8 @@ from cotenant.node.devices import Kind
 from cotenant.node.shares import Means, Shares
 
 VERSION = 1
+RESERVED = 2
+"""times its limit that one process may reserve: what is reserved need not be used"""
 """of the limits file"""
 
 
@@ -95,7 +97,7 @@ def launch_for(
     }
     if batch is not None:
         env["COTENANT_BATCH"] = str(batch)
-    if kind is not Kind.SIMULATED:
+    if kind is not Kind.SIMULATED or not slot.gpus:  # without a GPU there is nothing to limit
         return Launch(
             env=env,
             limits=limits,
@@ -116,7 +118,9 @@ def launch_for(
         env=env | _simulated_env(slot, paths, len(cores)),
         limits=limits,
         cpus=cores,
-        rlimit_data_mib=memory + allowance.baseline + (len(cores) - 1) * allowance.stacks_per_core,
+        # Above the limit that is looked after, so that a job over it ends as out of memory and not by its own error;
+        # what no look is fast enough for is refused to it all the same.
+        rlimit_data_mib=RESERVED * memory + allowance.baseline + (len(cores) - 1) * allowance.stacks_per_core,
         memory_mib=memory,
         memory_baseline_mib=allowance.baseline,
         share_percent=_percent(compute) if throttled and group is None else None,
@@ -164,7 +168,7 @@ def enforcement(kind: Kind, launch: Launch, means: Means) -> list[str]:
     whole = MiB(launch.memory_mib or 0)
     return [
         f"memory: {format_memory(whole)} above the runtime's own {launch.memory_baseline_mib} MiB; one process "
-        f"that reserves more is refused it (RLIMIT_DATA), all processes together are ended as out of memory",
+        f"that reserves {RESERVED} times that is refused it (RLIMIT_DATA), all of them are ended as out of memory",
         _simulated_compute(launch, means),
         "steps: only programs that use the job library take turns on the engine; others just share the cores",
         "not enforced: caches, memory bandwidth, and memory that is shared between processes or mapped from files "

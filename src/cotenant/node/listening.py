@@ -30,9 +30,9 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
         address(path, listener.bind)
         os.chmod(path, mode)
         listener.listen(BACKLOG)
-    except BaseException:
+    except OSError as error:
         listener.close()
-        raise
+        raise OSError(error.errno, error.strerror, path) from None  # a socket's own errors do not say where
     return listener
 
 

@@ -44,6 +44,8 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     batch: Batch | None = None
     batch_range: tuple[int, int] | None = None
+    tune: bool = True
+    """whether its batch size may be changed"""
     floor: Annotated[float, Meta(ge=0, le=1)] | None = None
     """the share of its speed alone below which tuning may not push it"""
     retries: Annotated[int, Meta(ge=0, le=100)] = 0
@@ -183,9 +185,14 @@ def _memory(text: str | None) -> tuple[MiB, Percent | None]:
         return MiB(0), None
     if not _UNIT.fullmatch(text.strip()):
         raise InputError(f"--memory {text}: give a unit, for example 4GiB, 4096MiB or 50%")
+    amount, percent = MiB(0), None
     if text.strip().endswith("%"):
-        return MiB(0), _parsed(parse_percent, text, "--memory")
-    return _parsed(parse_memory, text, "--memory"), None
+        percent = _parsed(parse_percent, text, "--memory")
+    else:
+        amount = _parsed(parse_memory, text, "--memory")
+    if not (amount or percent):
+        raise InputError(f"--memory {text}: less than 1 MiB or 1%; leave it out to ask for no memory of its own")
+    return amount, percent
 
 
 def _parsed(parse: Callable[[str], T], text: str, option: str) -> T:

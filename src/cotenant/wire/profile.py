@@ -12,7 +12,6 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from cotenant.core.interference import Profile, Signature
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
 from cotenant.wire.local import MOST_BYTES, JobRequest, Workload, decode
@@ -65,17 +64,6 @@ class JobProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def workload(self) -> Named:
         return Named(self.family, self.batch)
-
-    @property
-    def signature(self) -> Signature:
-        """What the predictor is told of it."""
-        seen = Profile(
-            utilisation=self.utilisation,
-            bandwidth=self.bandwidth,
-            memory_mib=self.memory_mib,
-            pcie_mib_s=self.pcie_mib_s,
-        )
-        return Signature(self.family, self.batch, self.step_seconds, seen)
 
 
 class Profiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

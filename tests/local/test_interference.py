@@ -1,0 +1,290 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loop closed on one machine: neighbours are measured, the next placement knows it, who does harm is sent back."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from cotenant.core.company import company_of
+from cotenant.core.coordination import Coordinator
+from cotenant.core.goodput import NOISE_BOUNDS
+from cotenant.core.model import Placement, Slot
+from cotenant.core.probing import Trial
+from cotenant.core.units import Seconds
+from cotenant.errors import InputError
+from cotenant.local.beliefs import Beliefs
+from cotenant.local.engine import Engine
+from cotenant.local.journal import Journal, JournalEvent
+from cotenant.local.neighbours import Neighbours, Ties
+from cotenant.local.profiling import LOADING, LOOK, PATIENCE
+from cotenant.local.tuner import Seat, translated
+from cotenant.local.views import Used
+from cotenant.node.agent import Connected, Reported
+from cotenant.wire.agent import Hello
+from cotenant.wire.local import job_of
+from cotenant.wire.profile import JobProfile
+from tests.local.daemon import Daemon, running_daemon, until
+from tests.local.test_profiles import BERT, V100, one_card, request, started, steps
+
+T = TypeVar("T")
+RESIDENT, NEWCOMER = 100, 100
+"""samples per second alone of the two jobs of these tests"""
+
+
+def in_company(state: Path, then: Callable[[Engine, Journal, str, str, float], T], **wishes: Any) -> T:
+    """Two jobs on one card, the second placed there while two others wait, and both known alone."""
+
+    async def scene() -> T:
+        with one_card(state) as (engine, journal):
+            resident, since = started(engine, workload="resident")
+            alone(engine, resident, since)
+            engine.beliefs.keep(profile("newcomer"))
+            newcomer = engine.submit(request(workload="newcomer", **wishes)).id
+            for _ in range(2):
+                engine.submit(request(workload="resident"))
+            engine.schedule()
+            assert engine.job(newcomer).state == "starting", engine.why(newcomer)
+            return then(engine, journal, resident, newcomer, engine.neighbours._residents[newcomer].since)
+
+    return asyncio.run(scene())
+
+
+def profile(family: str) -> JobProfile:
+    return msgspec.structs.replace(
+        BERT, family=family, batch=None, step_seconds=0.01, samples_per_second=float(NEWCOMER)
+    )
+
+
+def alone(engine: Engine, job: str, since: float) -> None:
+    together(engine, {job: RESIDENT}, since)
+
+
+def together(engine: Engine, rates: dict[str, int], since: float, seconds: int = int(LOOK) + 2) -> None:
+    for second in range(1, seconds + 1):
+        for job, rate in rates.items():
+            engine.neighbours.hear(Reported(job, since + second, steps(samples=rate, batch=1)))
+        engine.neighbours.tick(since + second)
+
+
+def events(journal: Journal, kind: str) -> list[JournalEvent]:
+    return [event for event in journal.events() if event.kind == kind]
+
+
+def gain_expected(engine: Engine) -> float:
+    speeds = engine.beliefs.belief.speeds(company_of("V100", ("newcomer", "resident")))
+    return sum(speed.mean for speed in speeds) - 1
+
+
+def test_a_newcomer_that_does_harm_is_told_to_leave_with_the_numbers(tmp_path: Path) -> None:
+    def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
+        together(engine, {resident: 30, newcomer: 40}, since)
+        (event,) = events(journal, "reverting")
+        assert event.job == newcomer
+        assert "was at 30%" in event.text
+        assert "was at 40%" in event.text
+        assert "expected at" in event.text
+        assert "sharing must add" in event.text
+        assert journal.job(newcomer).stop == "revert"
+        assert gain_expected(engine) == pytest.approx(-0.3, abs=0.1), "the next placement knows"
+
+    in_company(tmp_path, scene)
+
+
+def test_a_newcomer_that_does_no_harm_stays_and_its_speed_is_shown(tmp_path: Path) -> None:
+    def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
+        together(engine, {resident: 90, newcomer: 80}, since)
+        assert events(journal, "reverting") == []
+        assert gain_expected(engine) == pytest.approx(0.7, abs=0.1)
+        view = engine.job(newcomer)
+        assert view.speed == pytest.approx(0.8)
+        assert view.predicted == pytest.approx(0.8, abs=0.1)
+        told = {one["job"]: one for one in engine.why(resident)["company"]}
+        assert told[resident]["measured"] == pytest.approx(0.9)
+        assert told[newcomer]["predicted"] == view.predicted
+
+    in_company(tmp_path, scene)
+
+
+def test_a_job_that_may_not_be_reverted_stays_whatever_it_does(tmp_path: Path) -> None:
+    def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
+        together(engine, {resident: 30, newcomer: 40}, since)
+        assert events(journal, "reverting") == []
+        assert gain_expected(engine) < 0, "but it is learned"
+
+    in_company(tmp_path, scene, revert=False)
+
+
+def test_a_job_that_never_reports_is_never_reverted(tmp_path: Path) -> None:
+    def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
+        long = int(PATIENCE * LOOK + LOADING) + 5
+        together(engine, {resident: 10}, since, long)
+        assert events(journal, "reverting") == []
+        together(engine, {resident: 10, newcomer: 10}, since + long)
+        assert events(journal, "reverting") == [], "it is too late to take work from it"
+
+    in_company(tmp_path, scene)
+
+
+@pytest.mark.parametrize("poison", [1000 * NEWCOMER, 0])
+def test_a_poisoned_observation_is_refused_and_said_once(tmp_path: Path, poison: int) -> None:
+    def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
+        before = gain_expected(engine)
+        together(engine, {resident: 90, newcomer: poison}, since)
+        engine.neighbours.unseat(newcomer, since + 50)
+        assert gain_expected(engine) == before
+        assert [event.job for event in events(journal, "refused")] == [newcomer]
+        for company in (("newcomer", "resident"), ("newcomer", "newcomer"), ("resident",) * 3):
+            assert all(
+                0 < part <= 1.5 for one in engine.beliefs.belief.speeds(company_of("V100", company)) for part in one
+            )
+
+    in_company(tmp_path, scene)
+
+
+def test_a_pair_is_parted_once_only(tmp_path: Path) -> None:
+    def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
+        together(engine, {resident: 30, newcomer: 40}, since)
+        placement, asked = engine._seats.placed[newcomer], request(workload="newcomer")
+        engine.neighbours.unseat(newcomer, since + 30)
+        engine.neighbours.seat(placement, asked, "V100", 2.0, since + 40)
+        together(engine, {resident: 30, newcomer: 40}, since + 40)
+        assert len(events(journal, "reverting")) == 1
+
+    in_company(tmp_path, scene)
+
+
+def test_sizes_that_were_tuned_say_nothing_of_a_workload_at_its_own(tmp_path: Path) -> None:
+    def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
+        before = gain_expected(engine)
+        engine.neighbours.hear(Connected(newcomer, since, Hello(v=1, job=newcomer, pid=1, batch=64)))
+        together(engine, {resident: 30, newcomer: 40}, since)  # at a batch size of 1
+        assert gain_expected(engine) == before
+
+    in_company(tmp_path, scene)
+
+
+def test_where_sizes_are_tuned_the_trial_at_the_job_s_own_size_is_what_counts(tmp_path: Path) -> None:
+    own = Trial(at=Seconds(5.0), kind="default", sizes={"j": 32}, measured={"j": 640.0})
+    ties = Ties(
+        held=True, used=lambda job: Used(), solo=lambda job: None, untuned=lambda job: own,
+        say=lambda *event: None, learned=lambda: None, look_again=lambda *one: None, revert=lambda *one: None,
+    )  # fmt: skip
+    with Journal.open(tmp_path / "journal.db") as journal:
+        known = Beliefs(journal, V100)
+        neighbours = Neighbours(known, ties)
+        asked = request(workload="bert", batch=32)
+        neighbours.seat(Placement(job_of("j", asked, 0.0), Slot("local", (0,))), asked, "V100", None, 1.0)
+        neighbours.hear(Reported("j", 6.0, steps(batch=128)))
+        neighbours.tick(6.5)
+        (kept,) = known.profiles()
+    assert (kept.samples_per_second, kept.step_seconds, kept.utilisation) == (640.0, 0.05, 0.5)
+
+
+def test_an_absurd_gradient_norm_is_not_taken_and_the_speed_is() -> None:
+    seat = Seat(gpus=(0,), request=request(batch=32), memory=None, since=0.0)
+    tuned = Coordinator("GPU 0")
+    tuned.handle(translated(Connected("j", 0.0, Hello(v=1, job="j", pid=1, batch=32, min=8, max=64)), seat))
+    for second in range(1, 40):
+        sqr = 1e308 if second % 2 else -1e308
+        report = translated(Reported("j", float(second), steps(grad_sqr=sqr, grad_var=1e308)), seat)
+        tuned.handle(report)
+        tuned.check()
+    noise = tuned._seats["j"].noise_scale
+    assert noise is None or NOISE_BOUNDS[0] * 32 <= noise <= NOISE_BOUNDS[1] * 32
+    (speed,) = (tuned.history("j")[0].measured or {}).values()
+    assert speed == pytest.approx(320.0)
+
+
+# Latency objectives
+
+
+def test_a_latency_without_a_profile_is_refused_and_one_that_cannot_be_held_too(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with one_card(tmp_path) as (engine, _):
+            with pytest.raises(InputError, match="run `cotenant profile` with this command first"):
+                engine.submit(request(workload="bert", batch=32, latency_s=0.05))
+            engine.beliefs.keep(BERT)
+            with pytest.raises(InputError, match="takes 20 ms even alone on a V100"):
+                engine.submit(request(workload="bert", batch=32, latency_s=0.01))
+
+    asyncio.run(scene())
+
+
+def test_the_smallest_share_that_holds_is_given_and_enforced_and_survives_a_restart(tmp_path: Path) -> None:
+    async def first() -> str:
+        with one_card(tmp_path) as (engine, _):
+            engine.beliefs.keep(BERT)  # 20 ms alone, half of the card
+            job = engine.submit(request(workload="bert", batch=32, latency_s=0.05)).id
+            engine.schedule()
+            assert engine._seats.placed[job].job.demand.compute == 200, "50 % of 20 ms at 20 % of the card is 50 ms"
+            return job
+
+    async def second(job: str) -> None:
+        with one_card(tmp_path) as (engine, _):
+            engine.beliefs.remove(engine.beliefs.profiles())
+            engine.recover()
+            assert engine._seats.placed[job].job.demand.compute == 200
+            assert engine.job(job).gpus == (0,)
+            assert engine.gpus()[0].free_compute == 800
+
+    asyncio.run(second(asyncio.run(first())))
+
+
+def test_a_violation_is_an_event_once_a_minute_and_counted_each_time(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with one_card(tmp_path) as (engine, journal):
+            engine.beliefs.keep(BERT)
+            engine.submit(request(workload="bert", batch=32, latency_s=0.05))
+            engine.schedule()
+            (job,) = engine._seats.placed
+            for second in range(90):
+                engine.neighbours.hear(Reported(job, 1000.0 + second, steps(n=10, wall_s=1.0)))
+            said = [event.text for event in events(journal, "slo-violated")]
+            assert said == ["steps took 100 ms over 3 s, 50 ms was promised"] * 2
+            assert engine.job(job).slo_violations == engine.status()["slo_violations"] == 30
+            for second in range(90):
+                engine.neighbours.hear(Reported(job, 2000.0 + second, steps(n=30, wall_s=1.0)))
+            assert engine.job(job).slo_violations == 30
+
+    asyncio.run(scene())
+
+
+# The whole of it, with real processes
+
+TRAIN = """
+import time
+from cotenant.job import connect
+with connect() as session:
+    while True:
+        with session.step(samples=8):
+            time.sleep(0.02)
+"""
+
+
+def test_two_jobs_that_halve_each_other_are_parted_and_the_next_daemon_still_knows() -> None:
+    with running_daemon("--policy", "cotenant", "--queue", "aged", "--look", "2") as daemon:
+        daemon.stop()
+        daemon.up("--simulate", "1", "--gpu-memory", "1GiB")
+        train = (sys.executable, "-c", TRAIN)
+        first = train_job(daemon, train)
+        until(lambda: daemon.client.get("/v1/profiles", list[dict[str, Any]]))
+        others = [train_job(daemon, train) for _ in range(2)]
+        reverted = until(lambda: next((job for job in others if "reverted" in (daemon.job(job).reason or "")), None))
+        view = until(lambda: one if (one := daemon.job(reverted)).state == "queued" else None)
+        assert view.attempts == 1
+        assert daemon.job(first).state == "running"
+        daemon.kill()
+        daemon.up("--simulate", "1", "--gpu-memory", "1GiB")
+        reason = daemon.job(reverted).reason or ""
+        adds = int(reason.partition("best place adds ")[2].split()[0])
+        assert adds < 100, "two that never met are believed to add 155"
+
+
+def train_job(daemon: Daemon, command: tuple[str, ...]) -> str:
+    return daemon.submit(*command, workload="busy", env={"PYTHONPATH": ":".join(sys.path)}, grace_s=1.0).id

@@ -1,0 +1,238 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles: what is measured of a job that is alone, what is kept of it, and what is refused."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MiB
+from cotenant.errors import InputError
+from cotenant.local.beliefs import Beliefs
+from cotenant.local.engine import Engine
+from cotenant.local.journal import Journal
+from cotenant.local.profiling import LOADING, LOOK, Meter, Pace
+from cotenant.local.views import Used
+from cotenant.node.agent import Reported
+from cotenant.wire.agent import Steps
+from cotenant.wire.local import JobRequest
+from cotenant.wire.profile import JobProfile, Profiles, averaged, decode_profiles, named
+from tests.local.engines import engine_on
+
+V100 = Machine(name="local", gpus=(Gpu(uuid="GPU-0", type="V100", memory=MiB(1024)),))
+BERT = JobProfile(
+    family="bert", batch=32, card="V100", digest="a" * 64, step_seconds=0.02, samples_per_second=1600.0,
+    utilisation=0.5, measured_s=20.0, at=1.0,
+)  # fmt: skip
+
+
+def request(**wishes: Any) -> JobRequest:
+    return JobRequest(**{"command": ("train",), "cwd": "/", "memory": "100MiB", **wishes})
+
+
+def steps(samples: int = 320, n: int = 10, wall_s: float = 1.0, batch: int = 32, **more: Any) -> Steps:
+    return Steps(n=n, samples=samples, busy_s=wall_s / 2, wall_s=wall_s, batch=batch, **more)
+
+
+def reports(engine: Engine, job: str, since: float, seconds: int, **about: Any) -> float:
+    """A report each second; when the last came."""
+    for second in range(1, seconds + 1):
+        engine.neighbours.hear(Reported(job, since + second, steps(**about)))
+        engine.neighbours.tick(since + second)
+    return since + seconds
+
+
+def beliefs(state: Path) -> tuple[Journal, Beliefs]:
+    journal = Journal.open(state / "journal.db")
+    return journal, Beliefs(journal, V100)
+
+
+@contextmanager
+def one_card(state: Path, policy: str = "cotenant") -> Iterator[tuple[Engine, Journal]]:
+    with engine_on(state, V100, policy) as found:
+        yield found
+
+
+def started(engine: Engine, **wishes: Any) -> tuple[str, float]:
+    """A job on the card, and when it came."""
+    job = engine.submit(request(**wishes)).id
+    engine.schedule()
+    return job, engine.neighbours._residents[job].since
+
+
+def test_a_job_that_is_alone_gets_a_profile_from_its_reports(tmp_path: Path) -> None:
+    async def scene() -> list[JobProfile]:
+        with one_card(tmp_path) as (engine, _):
+            job, since = started(engine, workload="bert", batch=32)
+            reports(engine, job, since, int(LOOK) + 2)
+            return engine.beliefs.profiles()
+
+    (profile,) = asyncio.run(scene())
+    assert (profile.family, profile.batch, profile.card) == ("bert", 32, "V100")
+    assert profile.step_seconds == pytest.approx(0.1)
+    assert profile.samples_per_second == pytest.approx(320.0)
+    assert profile.utilisation == pytest.approx(0.5), "half of its time was in steps, and nobody looks at this device"
+
+
+def test_a_job_that_is_held_to_a_share_says_nothing_of_its_workload_alone(tmp_path: Path) -> None:
+    async def scene() -> list[JobProfile]:
+        with one_card(tmp_path) as (engine, _):
+            job, since = started(engine, compute="30%")
+            last = reports(engine, job, since, int(LOOK) + 2)
+            engine.neighbours.unseat(job, last)
+            return engine.beliefs.profiles()
+
+    assert asyncio.run(scene()) == []
+
+
+def test_a_short_job_leaves_a_profile_when_it_ends(tmp_path: Path) -> None:
+    async def scene() -> int:
+        with one_card(tmp_path) as (engine, _):
+            job, since = started(engine)
+            last = reports(engine, job, since, 5)
+            assert engine.beliefs.profiles() == []
+            engine.neighbours.unseat(job, last)
+            return len(engine.beliefs.profiles())
+
+    assert asyncio.run(scene()) == 1
+
+
+def test_a_silent_job_gets_a_profile_without_speeds_and_only_after_it_could_have_loaded() -> None:
+    told: list[dict[str, Pace]] = []
+    meter = Meter(LOOK, lambda gpu, paces, seconds: told.append(dict(paces)))
+    meter.seated(0, ("j",), 100.0)
+    used = Used(memory_mib=300, utilisation=80.0)
+    for second in range(int(LOOK + LOADING)):
+        assert meter.looked(lambda job: used, 100.0 + second), "still measuring"
+    assert told == []
+    meter.looked(lambda job: used, 100.0 + LOOK + LOADING)
+    (paces,) = told
+    assert (paces["j"].steps, paces["j"].share_busy(held=True), paces["j"].memory) == (0, 0.8, 300)
+
+
+def test_neighbours_are_measured_only_from_when_all_of_them_report() -> None:
+    told: list[float] = []
+    meter = Meter(LOOK, lambda gpu, paces, seconds: told.append(paces["a"].rate))
+    meter.seated(0, ("a", "b"), 0.0)
+    for second in range(1, 60):
+        meter.heard("a", steps(samples=100 if second <= 30 else 50), float(second))
+        if second >= 30:
+            meter.heard("b", steps(), float(second))
+        meter.looked(lambda job: Used(), float(second))
+    assert told == [50.0], "while b was loading a was not slowed down as it is now"
+
+
+def test_disturbed_reports_are_left_out() -> None:
+    told: list[float] = []
+    meter = Meter(LOOK, lambda gpu, paces, seconds: told.append(paces["a"].rate))
+    meter.seated(0, ("a",), 0.0)
+    for second in range(1, 60):
+        disturbed = second % 3 == 0
+        if disturbed:
+            meter.disturbed(0, second - 0.5)
+        meter.heard("a", steps(samples=1 if disturbed else 100), float(second))
+        meter.looked(lambda job: Used(), float(second))
+    assert told == [100.0]
+
+
+def test_profiles_survive_a_restart_and_are_averaged_with_newer_ones(tmp_path: Path) -> None:
+    journal, before = beliefs(tmp_path)
+    before.keep(BERT)
+    journal.close()
+    journal, after = beliefs(tmp_path)
+    kept = after.keep(msgspec.structs.replace(BERT, step_seconds=0.04, at=2.0))
+    assert kept.step_seconds == pytest.approx(0.03)
+    assert (kept.times, kept.at) == (2, 2.0)
+    anew = after.keep(msgspec.structs.replace(BERT, step_seconds=0.04), anew=True)
+    assert (anew.step_seconds, anew.times) == (0.04, 1)
+    journal.close()
+
+
+def test_an_average_never_counts_more_than_eight_measurements() -> None:
+    profile = BERT
+    for _ in range(50):
+        profile = averaged(profile, BERT)
+    changed = averaged(profile, msgspec.structs.replace(BERT, step_seconds=0.1))
+    assert changed.step_seconds == pytest.approx(0.02 + 0.08 / 8)
+
+
+def test_a_profile_of_another_card_is_kept_apart(tmp_path: Path) -> None:
+    journal, known = beliefs(tmp_path)
+    known.keep(msgspec.structs.replace(BERT, card="H100", step_seconds=0.001))
+    with pytest.raises(InputError, match="run `cotenant profile`"):
+        known.refuse_unheld(request(workload="bert", batch=32, latency_s=0.05))
+    known.keep(BERT)
+    assert [one.card for one in known.profiles("bert@32")] == ["H100", "V100"]
+    assert known.profile(BERT.workload, "V100") == BERT
+    known.remove(known.profiles("bert"))
+    assert known.profiles() == []
+    journal.close()
+
+
+def exported(**changes: object) -> bytes:
+    profile = msgspec.to_builtins(BERT) | changes
+    return msgspec.json.encode({"version": 1, "profiles": [profile]})
+
+
+def test_what_is_exported_can_be_imported() -> None:
+    assert decode_profiles(msgspec.json.encode(Profiles(profiles=(BERT,)))).profiles == (BERT,)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (exported(version=2), "version 2: this cotenant reads version 1"),
+        (b'{"version": 9, "whatever": 1}', "version 9: this cotenant reads version 1"),
+        (exported(step_seconds=0), "step_seconds: Expected float > 0"),
+        (exported(samples_per_second=-1), "samples_per_second: Expected float > 0"),
+        (exported(samples_per_second=1e300), "samples_per_second: Expected float <= 1000000000000"),
+        (exported().replace(b"0.02", b"NaN"), "not profiles: JSON is malformed"),
+        (exported().replace(b"0.02", b"1e999"), "not profiles"),
+        (exported(utilisation=1000), "utilisation: Expected float <= 1"),
+        (exported(surprise=1), "surprise"),
+        (b"[]", "not profiles"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(content: bytes, said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        decode_profiles(content)
+    assert "\n" not in str(refused.value)
+
+
+def test_absurd_reports_make_no_profile_and_are_said_once(tmp_path: Path) -> None:
+    async def scene() -> tuple[list[JobProfile], list[str]]:
+        with one_card(tmp_path) as (engine, journal):
+            job, since = started(engine)
+            last = reports(engine, job, since, int(LOOK) + 2, samples=10**15, n=10**9)
+            engine.neighbours.unseat(job, last)
+            return engine.beliefs.profiles(), [event.text for event in journal.events() if event.kind == "refused"]
+
+    kept, said = asyncio.run(scene())
+    assert kept == []
+    assert len(said) == 1
+    assert "reports that cannot be" in said[0]
+
+
+def test_a_profile_that_cannot_be_read_any_more_is_forgotten_and_the_daemon_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Journal.open(tmp_path / "journal.db") as journal:
+        journal.remember("profile:V100:bert", '{"version": 1, "family": "bert"}')
+        journal.remember("predictor:V100", '{"version": 7}')
+        known = Beliefs(journal, V100)
+    assert known.profiles() == []
+    said = [line.split(" is forgotten")[0] for line in capfd.readouterr().err.splitlines()]
+    assert said == ["cotenant: profile:V100:bert", "cotenant: predictor:V100"]
+
+
+def test_the_same_command_is_the_same_workload_and_its_batch_tells_sizes_apart() -> None:
+    assert named(request()) == named(request())
+    assert named(request()) != named(request(command=("train", "more")))
+    assert named(request(workload="bert", batch=32)).name == "bert@32"
+    assert named(request()).name.startswith("command-")
