@@ -51,7 +51,7 @@ def _trials(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _spoken(field: str) -> str:
-    return field.replace("_mib", "").replace("_s", "").replace("_", " ")
+    return field.removesuffix("_mib").removesuffix("_s").replace("_", " ")
 
 
 def _words(value: object) -> list[str]:

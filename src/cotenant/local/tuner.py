@@ -131,9 +131,12 @@ class TuningLoop:
         return next((one for one in reversed(trials) if one.kind == "default" and one.measured), None)
 
     def history(self, job: str) -> list[dict[str, Any]]:
-        """Everything that was tried for a job."""
+        """Everything that was tried for a job; times are seconds since it was given its place."""
         coordinator = self._coordinator_of(job)
-        return [] if coordinator is None else [asdict(trial) for trial in coordinator.history(job)]
+        if coordinator is None:
+            return []
+        since = self._seats[job].since
+        return [asdict(trial) | {"at": round(trial.at - since, 1)} for trial in coordinator.history(job)]
 
     def _coordinator_of(self, job: str) -> Coordinator | None:
         gpus = self._seats[job].gpus if job in self._seats else ()

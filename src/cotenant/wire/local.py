@@ -20,7 +20,8 @@ VERSION = 1
 MOST_BYTES = 1024 * 1024
 """of one request"""
 
-Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+BatchSize = Annotated[int, Meta(ge=1, le=1 << 24)]
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
 Word = Annotated[str, Meta(min_length=1, max_length=32_768)]
 Workload = Annotated[str, Meta(min_length=1, max_length=200)]
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,7 +44,7 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     exclusive: bool = False
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     batch: Batch | None = None
-    batch_range: tuple[int, int] | None = None
+    batch_range: tuple[BatchSize, BatchSize] | None = None
     tune: bool = True
     """whether its batch size may be changed"""
     floor: Annotated[float, Meta(ge=0, le=1)] | None = None
