@@ -269,3 +269,17 @@ def test_what_was_accepted_survives_kill_9(tmp_path: Path) -> None:
     assert set(accepted) <= set(there)
     assert all(there[job].state == "starting" for job, word in accepted.items() if word == "starting")
     assert all(json.loads(job.request) == {"command": ["true"]} for job in there.values())
+
+
+def test_what_a_killed_daemon_was_starting_may_hold_the_lock_for_a_moment(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    path = tmp_path / "journal.db"
+    Journal.open(path).close()
+    hold = "import fcntl, sys, time; f = open(sys.argv[1], 'r+'); fcntl.flock(f, 2); print(flush=True); time.sleep(0.5)"
+    lock = Path(f"{path}.lock")
+    lock.write_text(str(dead.pid))
+    with subprocess.Popen([sys.executable, "-c", hold, str(lock)], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        Journal.open(path).close()

@@ -54,7 +54,7 @@ class Devices:
                 try:
                     machine = await loop.run_in_executor(eyes, self._backend.machine)
                     usage = await loop.run_in_executor(eyes, self._backend.usage, jobs)
-                except CotenantError as error:
+                except (OSError, CotenantError) as error:
                     complain(str(error))
                 else:
                     self.usage = {one.uuid: one for one in usage}

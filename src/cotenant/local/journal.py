@@ -11,6 +11,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ STATES: tuple[str, ...] = get_args(JobState)
 Stop = Literal["cancel", "evict", "revert"]
 EVENTS_KEPT = 10_000
 EVENTS_BETWEEN_SWEEPS = 500
+DYING_S = 5.0
+"""how long what a killed daemon was starting may still hold its lock"""
 
 MIGRATIONS: tuple[str, ...] = (
     # `request` comes last: a long one lies in pages of its own, which a question about the other columns never reads.
@@ -290,11 +293,11 @@ def _take_lock(path: Path) -> int:
             f"cannot open the journal {path}: {error.strerror}; the daemon needs a folder that it can write to"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _wait_for_lock(lock)
         os.truncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except BlockingIOError:
-        holder = os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
+        holder = _holder(lock)
         os.close(lock)
         raise JournalError(
             f"the journal {path} is in use by another daemon, process {holder}: stop that one, or use another folder"
@@ -302,6 +305,34 @@ def _take_lock(path: Path) -> int:
     except OSError:
         pass  # a full disk: only the name of the holder is lost
     return lock
+
+
+def _wait_for_lock(lock: int) -> None:
+    """Takes it, or says at once that it is held; only a holder that is dead is given a moment.
+
+    A child that a killed daemon was just starting has the lock until it becomes another program.
+    """
+    deadline = time.monotonic() + DYING_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if _lives(_holder(lock)) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _lives(pid: str) -> bool:
+    """Whether a process is there and more than its own remains."""
+    try:
+        return Path(f"/proc/{int(pid)}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _holder(lock: int) -> str:
+    return os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
 
 
 def _open_database(path: Path) -> sqlite3.Connection:

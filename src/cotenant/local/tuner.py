@@ -31,6 +31,8 @@ from cotenant.core.events import (
 from cotenant.core.goodput import GradientNoise, LearningRate
 from cotenant.core.model import Gpus
 from cotenant.core.units import MiB, Seconds
+from cotenant.errors import CotenantError
+from cotenant.local.events import complain
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
 from cotenant.node.engine import EngineServer
 from cotenant.node.foreign import ForeignWork
@@ -95,9 +97,12 @@ class TuningLoop:
         try:
             while True:
                 await asyncio.sleep(TICK_S)
-                self._look_for_foreign_work(self._tick(_now()))
-                for coordinator in self._coordinators.values():
-                    self._act(coordinator.handle(Tick(at=_now())))
+                try:
+                    self._look_for_foreign_work(self._tick(_now()))
+                    for coordinator in self._coordinators.values():
+                        self._act(coordinator.handle(Tick(at=_now())))
+                except (OSError, CotenantError) as error:  # of a disk, say: the next look may do better
+                    complain(f"tuning: {error}")
         finally:
             await self._agent.close()
             for engine in self._engines:
