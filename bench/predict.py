@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interference predictor: how far off it is on measured pairs that it has not seen, and how long it takes."""
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -27,8 +26,6 @@ GPUS = 8000
 @benchmark("score-8000")
 def score_8000() -> Iterator[Figure]:
     """What it takes to score one job beside the tenants of 8,000 GPUs, to learn from one measurement, and to load."""
-    # The matrices are small: a second thread that waits for a core which somebody else has makes them only slower.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for kinds in (26, 200):
         costs = in_fresh_process(cost, kinds).result
         note = f"CPU time, {costs.rows} measured directions"

@@ -18,8 +18,6 @@ DATA = Path(os.environ.get("COTENANT_DATA") or Path(__file__).parents[2] / "shar
 
 def figures_of(name: str) -> Iterator[Figure]:
     """Every row of a study's tables."""
-    # The matrices are small: a second thread that waits for a core which another run has makes them only slower.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for finding in in_fresh_process(findings_of, name).result:
         yield Figure(
             name=f"{finding.part}: {finding.name}",

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.pairs import ON_ONE_CORE
 from cotenant.node.agent import AgentServer, JobEvent, Reported
 from cotenant.node.engine import EngineServer
 from cotenant.wire.agent import Pause, Resume
@@ -43,11 +44,6 @@ PHASE = 3.6
 """seconds alone or together; the first report of a phase still speaks of the one before"""
 QUIET = 0.10
 """share of the core that others may use"""
-ON_ONE_CORE = """
-import os, sys
-os.sched_setaffinity(0, {int(sys.argv[1])})
-os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
-"""
 
 
 @dataclass

@@ -32,6 +32,7 @@ from cotenant.cli.options import finite
 from cotenant.cli.show import emit
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
+from cotenant.node.foreign import core_seconds
 from cotenant.wire.local import JobView
 from cotenant.workloads.driving import Ledger, Life, drive
 from cotenant.workloads.generator import PlannedJob, mix_named, plan
@@ -199,14 +200,8 @@ def _result(client: Client, job: str) -> dict[str, Any]:
 
 def _busy_seconds() -> float:
     """Processor seconds that the cores we may use have been busy, whoever used them."""
-    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    ticks = 0
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *counts = line.split()
-        if name in mine:
-            user, nice, system, _idle, _wait, irq, softirq, steal = map(int, counts[:8])
-            ticks += user + nice + system + irq + softirq + steal
-    return ticks / os.sysconf("SC_CLK_TCK")
+    mine = os.sched_getaffinity(0)
+    return sum(seconds for core, seconds in core_seconds().items() if core in mine)
 
 
 def _check_compiled(client: Client, lives: Sequence[Life]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.company import Belief
 from cotenant.core.model import Job, Placement
-from cotenant.core.sharing import gain, mean
+from cotenant.core.sharing import gain, mean, taken
 from cotenant.core.units import Seconds
 
 WORTH = 2.0
@@ -35,5 +35,5 @@ def whom_to_move(
 
 def _idle(node: Node) -> bool:
     """Whether it has a usable card that nobody is on."""
-    taken = {gpu for tenant in node.tenants for gpu in tenant.gpus}
-    return any(gpu not in taken and slots > 0 for gpu, slots in enumerate(node.slots))
+    others = taken(node)
+    return any(gpu not in others and slots > 0 for gpu, slots in enumerate(node.slots))

@@ -24,13 +24,23 @@ def residents(node: Node, gpu: int) -> list[Tenant]:
     return [tenant for tenant in node.tenants if gpu in tenant.gpus]
 
 
+def demands_on(node: Node, gpu: int) -> list[Demand]:
+    """What the tenants of a card have asked for."""
+    return [tenant.demand for tenant in residents(node, gpu)]
+
+
+def taken(node: Node) -> set[int]:
+    """The cards that somebody is on."""
+    return {gpu for tenant in node.tenants for gpu in tenant.gpus}
+
+
 def company(node: Node, gpu: int, demands: Iterable[Demand]) -> Company:
     return company_of(node.machine.gpus[gpu].type, (one.workload for one in demands))
 
 
 def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Node, gpu: int) -> float:
     """What a newcomer adds to the work that a card does."""
-    there = [tenant.demand for tenant in residents(node, gpu)]
+    there = demands_on(node, gpu)
     if not there:
         return 1.0
     before = sum(of(speed) for speed in belief.speeds(company(node, gpu, there)))
@@ -52,7 +62,7 @@ def by_slowdown(belief: Belief) -> Order:
     """The least slowdown of all tenants in sum, each against its speed alone: IADeep's measure of interference."""
 
     def slowdown(demand: Demand, node: Node, gpu: int) -> float:
-        there = [tenant.demand for tenant in residents(node, gpu)]
+        there = demands_on(node, gpu)
         if not there:
             return 0.0
         return sum(1 / speed.mean - 1 for speed in belief.speeds(company(node, gpu, [*there, demand])))
@@ -65,8 +75,8 @@ def by_slowdown(belief: Belief) -> Order:
 
 def idle(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """Cards that nobody is on."""
-    taken = {gpu for tenant in node.tenants for gpu in tenant.gpus}
-    return [float(taken.isdisjoint(slot)) for slot in slots]
+    others = taken(node)
+    return [float(others.isdisjoint(slot)) for slot in slots]
 
 
 def shared(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
@@ -87,8 +97,7 @@ def memory_apart(belief: Belief, demand: Demand, node: Node, eligible: list[int]
     left = [
         i
         for i in eligible
-        if not (there := residents(node, i))
-        or not belief.apart(company(node, i, [*(tenant.demand for tenant in there), demand]))
+        if not (there := demands_on(node, i)) or not belief.apart(company(node, i, [*there, demand]))
     ]
     text = "needs {needed} GPUs whose tenants leave it memory, as measured; {available} do"
     return enough(demand, left, Reason("measured-memory", text, demand.gpus, len(left)))
@@ -102,7 +111,7 @@ def promises(belief: Belief, demand: Demand, node: Node, eligible: list[int]) ->
 
 
 def _kept(belief: Belief, demand: Demand, node: Node, gpu: int) -> bool:
-    there = [tenant.demand for tenant in residents(node, gpu)]
+    there = demands_on(node, gpu)
     everyone = sorted([*there, demand], key=lambda one: str(one.workload))
     if not there or all(one.least_speed is None for one in everyone):
         return True
@@ -112,19 +121,18 @@ def _kept(belief: Belief, demand: Demand, node: Node, gpu: int) -> bool:
 
 def alone(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     """Nobody shares."""
-    taken = {gpu for tenant in node.tenants for gpu in tenant.gpus}
-    left = [i for i in eligible if i not in taken]
+    others = taken(node)
+    left = [i for i in eligible if i not in others]
     return enough(demand, left, Reason("alone", "needs {needed} idle GPUs, {available} are", demand.gpus, len(left)))
 
 
 def meek(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     """Lucid's packing: only with neighbours whose sharing scores and the newcomer's add up to little."""
-    kind = node.machine.gpus
-    scores = {i: sum(sharing_score(belief, kind[i].type, one.demand) for one in residents(node, i)) for i in eligible}
     left = [
         i
         for i in eligible
-        if not residents(node, i) or scores[i] + sharing_score(belief, kind[i].type, demand) <= MOST_SHARING_SCORE
+        if not (there := demands_on(node, i))
+        or sum(sharing_score(belief, node.machine.gpus[i].type, one) for one in (*there, demand)) <= MOST_SHARING_SCORE
     ]
     text = "needs {needed} GPUs that are idle or whose tenants are meek enough, {available} are"
     return enough(demand, left, Reason("sharing-score", text, demand.gpus, len(left)))

@@ -91,7 +91,8 @@ def _backend(options: Options, journal: Journal) -> Backend:
             "no NVIDIA GPU answers, and the last daemon here used some: mend the driver, or ask for simulated GPUs "
             "with --simulate"
         )
-    journal.remember(DEVICES, backend.kind)
+    if journal.recall(DEVICES) != backend.kind:
+        journal.remember(DEVICES, backend.kind)
     if backend.kind is Kind.SIMULATED:
         cards = backend.machine().gpus
         now = usual | {len(cards): cards[0].memory}

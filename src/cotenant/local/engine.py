@@ -169,10 +169,10 @@ class Engine:
         row = self._row(name)
         if row.state not in ENDED:
             raise InputError(f"{row.id} is {row.state}; only a job that has ended can be run again")
-        admit(self._learner, self.beliefs, self._empty, request_of(row), row.submitted)
+        job = admit(self._learner, self.beliefs, self._empty, request_of(row), row.submitted)
         text = f"asked to run again after {row.outcome or row.state}"
         queue_again(self._journal, row, ENDED, reason=text, forgiven=row.attempts)
-        self._enqueue(self._job(row))
+        self._enqueue(replace(job, id=row.id))
         self.events.tell("retrying", row.id, text)
         return self.job(row.id)
 
@@ -252,9 +252,9 @@ class Engine:
 
     def _refuse_to_lose(self, row: JournalJob) -> None:
         """A job whose cards are gone could be neither watched nor accounted for."""
-        there = len(self._devices.machine.gpus)
-        gone = [gpu for gpu in gpus_of(row) if gpu >= there]
+        gone = self._gone(row)
         if gone:
+            there = len(self._devices.machine.gpus)
             raise CotenantError(
                 f"{row.id} runs on GPU {gone[0]}, and there are only {there} GPUs now: start with as many as before "
                 f"(for example --simulate {gone[0] + 1}), or wait until it has ended"
@@ -412,10 +412,13 @@ class Engine:
         return self._runs.folder(row.id, row.attempts)
 
     def _enforcement(self, row: JournalJob, request: JobRequest) -> tuple[str, ...]:
-        gpus, there = gpus_of(row), len(self._devices.machine.gpus)
-        if row.slot is None or any(gpu >= there for gpu in gpus):  # not placed, or long ago on cards that are gone
+        if row.slot is None or self._gone(row):  # not placed, or long ago on cards that are gone
             return ()
         return self._launcher.enforcement(self._devices.machine, self._placement(row), request)
+
+    def _gone(self, row: JournalJob) -> list[int]:
+        """The cards of a job that are not there any more."""
+        return [gpu for gpu in gpus_of(row) if gpu >= len(self._devices.machine.gpus)]
 
     def _placement(self, row: JournalJob) -> Placement:
         return Placement(chosen(self._job(row), row), Slot(self._devices.machine.name, gpus_of(row)))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, get_args
 
 from cotenant.errors import CotenantError
+from cotenant.local.supervisor import look_at, sync_folder
 
 JobState = Literal["queued", "starting", "running", "finished", "cancelled", "interrupted", "lost"]
 STATES: tuple[str, ...] = get_args(JobState)
@@ -325,10 +326,8 @@ def _wait_for_lock(lock: int) -> None:
 
 def _lives(pid: str) -> bool:
     """Whether a process is there and more than its own remains."""
-    try:
-        return Path(f"/proc/{int(pid)}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, ValueError, IndexError):
-        return False
+    seen = look_at(int(pid)) if pid.isdecimal() else None
+    return seen is not None and seen.state not in "ZX"
 
 
 def _holder(lock: int) -> str:
@@ -351,7 +350,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
             database.execute("PRAGMA synchronous = FULL")
             _migrate(database)
             if not existed:
-                _sync_folder(path.parent)
+                sync_folder(str(path.parent))
     except BaseException:
         database.close()
         raise
@@ -375,14 +374,6 @@ def _migrate(database: sqlite3.Connection) -> None:
     """Run the steps that are missing, each whole or not at all."""
     for version in range(database.execute("PRAGMA user_version").fetchone()[0], len(MIGRATIONS)):
         database.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[version]}; PRAGMA user_version = {version + 1}; COMMIT;")
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextmanager

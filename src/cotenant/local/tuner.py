@@ -33,6 +33,7 @@ from cotenant.core.model import Gpus
 from cotenant.core.units import MiB, Seconds
 from cotenant.errors import CotenantError
 from cotenant.local.events import complain
+from cotenant.local.supervisor import look_at
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
 from cotenant.node.engine import EngineServer
 from cotenant.node.foreign import ForeignWork
@@ -195,9 +196,10 @@ class TuningLoop:
         for _ in range(64):
             if pid in leaders:
                 return leaders[pid]
-            pid = _parent(pid)
-            if pid <= 1:
+            seen = look_at(pid)
+            if seen is None or seen.parent <= 1:
                 return None
+            pid = seen.parent
         return None
 
 
@@ -265,11 +267,3 @@ def _joined(event: Connected, at: Seconds, seat: Seat) -> Joined:
 
 def _now() -> Seconds:
     return Seconds(time.monotonic())
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rsplit(")", 1)[1].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -46,7 +46,7 @@ class ForeignWork:
         now, last = self._clock(), self._last
         if last is not None and now - last.at < SHORTEST:
             return {}
-        look = self._last = _Look(now, self._core_seconds(), self._process_seconds(leaders), time.process_time())
+        look = self._last = _Look(now, core_seconds(self._proc), self._process_seconds(leaders), time.process_time())
         if last is None or now - last.at > LONGEST:
             return {}
         foreign = {core: seconds - last.cores.get(core, seconds) for core, seconds in look.cores.items()}
@@ -61,15 +61,6 @@ class ForeignWork:
             for device, cores in self._devices.items()
         }
 
-    def _core_seconds(self) -> dict[int, float]:
-        seconds = {}
-        for line in (self._proc / "stat").read_text().splitlines():
-            name, *ticks = line.split()
-            if name.startswith("cpu") and name != "cpu":
-                user, nice, system, _, _, irq, softirq, steal = (int(tick) for tick in ticks[:8])
-                seconds[int(name[3:])] = (user + nice + system + irq + softirq + steal) / _TICKS
-        return seconds
-
     def _process_seconds(self, leaders: Mapping[int, Cores]) -> dict[tuple[int, int], tuple[Cores, float]]:
         table = process_table(self._proc)
         jobs = [Running(job=str(leader), gpus=(), supervisor=leader) for leader in leaders]
@@ -83,3 +74,14 @@ class ForeignWork:
 
 def _seconds(processes: Iterable[Process], cores: Cores) -> dict[tuple[int, int], tuple[Cores, float]]:
     return {(process.pid, process.started): (cores, process.cpu_s) for process in processes}
+
+
+def core_seconds(proc: Path = Path("/proc")) -> dict[int, float]:
+    """Seconds that each core has been busy since the machine started, whoever used it."""
+    seconds = {}
+    for line in (proc / "stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            user, nice, system, _, _, irq, softirq, steal = (int(tick) for tick in ticks[:8])
+            seconds[int(name[3:])] = (user + nice + system + irq + softirq + steal) / _TICKS
+    return seconds

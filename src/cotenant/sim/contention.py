@@ -12,7 +12,7 @@ from random import Random
 from cotenant.core.cluster import Cluster
 from cotenant.core.company import Belief
 from cotenant.core.model import Placement
-from cotenant.core.sharing import company, residents
+from cotenant.core.sharing import company, demands_on, residents
 from cotenant.core.units import Seconds
 from cotenant.sim.worlds import World
 
@@ -56,10 +56,9 @@ class Contention:
         while self._looks and self._looks[0][0] <= now:
             _, _, name, gpu, jobs = heappop(self._looks)
             node = cluster.node(name)
-            there = residents(node, gpu)
-            if tuple(tenant.job for tenant in there) != jobs:
+            if tuple(tenant.job for tenant in residents(node, gpu)) != jobs:
                 continue  # one came or went; another look is due for those who are there now
-            together = company(node, gpu, (tenant.demand for tenant in there))
+            together = company(node, gpu, demands_on(node, gpu))
             measured = [speed * self._random.lognormvariate(0.0, self._noise) for speed in self._world.speeds(together)]
             self._belief.observe(together, measured)
             return jobs
@@ -67,7 +66,7 @@ class Contention:
 
     def _rate(self, cluster: Cluster, placement: Placement, gpu: int) -> float:
         node, workload = cluster.node(placement.slot.node), placement.job.demand.workload
-        together = company(node, gpu, (tenant.demand for tenant in residents(node, gpu)))
+        together = company(node, gpu, demands_on(node, gpu))
         return (
             self._world.alone(together.card, workload)
             * self._world.speeds(together)[together.workloads.index(workload)]

@@ -28,7 +28,7 @@ from cotenant.core.repairing import whom_to_move
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
-from cotenant.sim.contention import Contention
+from cotenant.sim.contention import Contention, Jobs
 from cotenant.sim.fill import ONLINE, Watch
 from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles
 from cotenant.sim.results import HeatMap, RunResult
@@ -264,8 +264,7 @@ class TimedRun:
             self._start_job(tuple(placements), now, decision.crowding)
         if self._contention is not None:
             for placements in by_job.values():
-                self._neighbours_changed(self._contention, placements, now)
-                met = self._contention.tenants(self._cluster, placements)
+                met = self._neighbours_changed(self._contention, placements, now)
                 self._contention.will_look(met, now)
                 self._tally.shared += any(len(jobs) > 1 for jobs in met.values())
 
@@ -333,15 +332,18 @@ class TimedRun:
         if self._contention is not None:
             self._neighbours_changed(self._contention, running.placements, now)
 
-    def _neighbours_changed(self, contention: Contention, placements: Sequence[Placement], now: float) -> None:
-        """Everyone on these cards runs at another speed from now on."""
-        for jobs in contention.tenants(self._cluster, placements).values():
-            for job_id in jobs:
-                running = self._running[job_id]
-                running.book(now)
-                running.rate = contention.rate(self._cluster, running.placements)
-                running.ends = now + max(0.0, self._progress[job_id].left - running.done) / running.rate
-                self._push_finish(running)
+    def _neighbours_changed(
+        self, contention: Contention, placements: Sequence[Placement], now: float
+    ) -> dict[tuple[str, int], Jobs]:
+        """Everyone on these cards runs at another speed from now on; who that is, by card."""
+        met = contention.tenants(self._cluster, placements)
+        for job_id in dict.fromkeys(job_id for jobs in met.values() for job_id in jobs):
+            running = self._running[job_id]
+            running.book(now)
+            running.rate = contention.rate(self._cluster, running.placements)
+            running.ends = now + max(0.0, self._progress[job_id].left - running.done) / running.rate
+            self._push_finish(running)
+        return met
 
     def _look_again(self, jobs: Iterable[str], now: float) -> bool:
         """Sends away the newcomers among these that should not have come, as is known by now."""
@@ -379,8 +381,7 @@ class TimedRun:
     def _repair(self, now: float) -> None:
         """While cards are idle and nobody waits, those who gain most by it move to one."""
         while not len(self._queue):
-            running = {one.job.id: self._attained(one, now) for one in self._running.values()}
-            holders = ((running[name], self._running[name].placements[0]) for name in running)
+            holders = ((self._attained(one, now), one.placements[0]) for one in self._running.values())
             belief = self._ranker.policy.known.belief
             mover = whom_to_move(belief, holders, self._cluster, self._timing.restart)
             if mover is None:

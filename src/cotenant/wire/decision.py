@@ -18,7 +18,7 @@ from cotenant.core.mix import Knowledge, Spec, inventory_of
 from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
 from cotenant.core.policies import QUEUES, build_policy, queue_name
 from cotenant.core.ranking import Policy
-from cotenant.core.sharing import company, residents
+from cotenant.core.sharing import company, demands_on
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import InputError
 
@@ -168,7 +168,7 @@ def _companies(job: Job, cluster: Cluster) -> list[Company]:
     found: dict[Company, None] = {}
     for node in cluster:
         for gpu in range(len(node.compute)):
-            there = [tenant.demand for tenant in residents(node, gpu)]
+            there = demands_on(node, gpu)
             if there:
                 found[company(node, gpu, there)] = None
                 found[company(node, gpu, [*there, job.demand])] = None

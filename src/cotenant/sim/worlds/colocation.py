@@ -91,12 +91,17 @@ class Oracle:
 
     def __init__(self, world: Colocation) -> None:
         self._world = world
+        self._mildness: dict[tuple[str, str | None], float] = {}
 
     def speeds(self, company: Company) -> tuple[Speed, ...]:
         return tuple(Speed(speed, speed, speed) for speed in self._world.speeds(company))
 
     def mildness(self, card: str, workload: str | None) -> float:
-        return mean_speed(self, card, workload, self._world.workloads(card))
+        known = self._mildness.get((card, workload))
+        if known is None:
+            known = mean_speed(self, card, workload, self._world.workloads(card))
+            self._mildness[card, workload] = known
+        return known
 
     def apart(self, company: Company) -> bool:
         return company in self._world.apart
