@@ -422,6 +422,7 @@ def test_status_follows_a_job_through_its_life(start: Start, tmp_path: Path) -> 
 def test_a_supervisor_of_an_earlier_boot_means_interrupted(start: Start) -> None:
     folder = start(["true"])
     end_of(folder)
+    until(lambda: not supervisor.locked(str(folder)), "the supervisor to go")  # it writes the exit before it goes
     (folder / "exit").unlink()
     assert attempts.status(folder).state == "lost"
     (folder / "intent").write_text(json.dumps({**record(folder, "intent"), "boot": "another"}))
