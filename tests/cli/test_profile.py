@@ -48,9 +48,10 @@ def test_a_command_is_measured_alone_stopped_and_its_profile_passed_on(daemon: D
 
 def test_profiles_of_cards_that_are_not_here_are_kept_and_said_to_be_of_no_use(daemon: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "profiles.json"
-    file.write_bytes(msgspec.json.encode(Profiles(profiles=(BERT,))))
-    done = run("profiles", "import", str(file), env=env_of(daemon))
+    file.write_bytes(msgspec.json.encode(Profiles(profiles=(msgspec.structs.replace(BERT, pcie_mib_s=1500.0),))))
+    done = run("profiles", "import", str(file), "-o", "wide", env=env_of(daemon))
     assert "bert@32" in done.stdout
+    assert "1500 MiB/s" in done.stdout
     assert done.stderr == "kept, but of no use here, where there is no V100\n"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.cli.why import _print_answer
 from tests.cli.command import refusal, run
 
 POLICIES = ["fgd", "random", "spread/binpack", "topology+numa", "fragmentation@online"]
@@ -126,3 +127,18 @@ def test_decision_is_needed() -> None:
     done = run("why")
     assert done.returncode == 2
     assert "--decision" in done.stderr
+
+
+def test_neighbours_are_told_with_predicted_and_measured_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    company = [
+        {"job": "j-1", "workload": "bert@32", "predicted": 0.58, "measured": 0.8},
+        {"job": "j-2", "workload": "lstm", "predicted": 0.58, "measured": None},
+    ]
+    placed = {"job": "j-1", "state": "running", "policy": "cotenant", "placed_on": [0], "reason": "best score 0"}
+    _print_answer(placed | {"company": company, "fits": [], "reasons": {}, "ahead": 0}, wide=False)
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "j-1 (bert@32): predicted 58%, measured 80% of its speed alone",
+        "j-2 (lstm): predicted 58%, measured - of its speed alone",
+    ]
+    _print_answer(placed | {"company": company[:1], "fits": [], "reasons": {}, "ahead": 0}, wide=False)
+    assert "predicted" not in capsys.readouterr().out, "alone there is nothing to predict"

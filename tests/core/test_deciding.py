@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose turn it is, what is passed over, and what a ranking tells."""
 
+from dataclasses import replace
+
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Queue, decide, rank
-from cotenant.core.model import Demand, Job
+from cotenant.core.deciding import Queue, decide, rank, second_look
+from cotenant.core.model import Demand, Job, Placement
 from cotenant.core.policies import build_policy
 from cotenant.core.ranking import Ranker
-from cotenant.core.units import Seconds
-from tests.core.builders import job, machine, share
+from cotenant.core.units import MilliGpu, Seconds
+from tests.core.builders import job, machine, node, share
 
 FIFO = build_policy("binpack")
 NOW = Seconds(0.0)
@@ -115,3 +117,72 @@ def test_an_empty_cluster_and_an_empty_queue_decide_nothing() -> None:
     assert decide(FIFO, [job("a")], Cluster.of([]), NOW).placements == ()
     assert decide(FIFO, [], one_gpu(), NOW).placements == ()
     assert rank(FIFO, job("a"), Cluster.of([])).fits == ()
+
+
+# Nobody is passed over for ever
+
+
+def later(hours: float, queue: list[Job], cluster: Cluster, policy: str = "binpack", order: str = "aged") -> list[str]:
+    """Who starts when all that was submitted at 0 has waited for so long."""
+    decision = decide(build_policy(policy, queue=order), queue, cluster, Seconds(3600 * hours))
+    return [one.job.id for one in decision.placements]
+
+
+def old(demand: Demand, replicas: int = 1) -> Job:
+    """A job of 100 seconds, overdue after an hour and 1,000 seconds."""
+    return replace(job("old", demand, submitted=0.0, replicas=replicas), estimate=Seconds(100.0))
+
+
+def young(name: str, hours: float) -> Job:
+    return replace(job(name, submitted=3600 * hours), estimate=Seconds(100.0))
+
+
+def test_room_is_kept_for_a_job_that_was_passed_over_for_too_long() -> None:
+    half_full = Cluster.of([node(machine("a", gpus=2), (Demand(), (0,)))])
+    assert later(1.2, [old(Demand(gpus=2)), young("young", 1.2)], half_full) == ["young"]
+    assert later(1.3, [old(Demand(gpus=2)), young("young", 1.3)], half_full) == []
+    assert later(1.3, [old(Demand(gpus=2)), young("young", 1.3)], Cluster.of([machine("a", gpus=2)])) == ["old"]
+    assert later(1.3, [old(Demand(gpus=2)), young("young", 1.3)], half_full, order="fifo") == ["young"]
+
+
+def test_room_is_kept_only_where_the_job_can_come_and_on_no_more_nodes_than_it_needs() -> None:
+    small, large, larger = (machine("a"), machine("b", gpus=2), machine("c", gpus=4))
+    nodes = [
+        node(small),
+        node(large, (Demand(), (0,))),
+        node(larger, (Demand(), (0,)), (Demand(), (1,)), (Demand(), (2,))),
+    ]
+    queue = [old(Demand(gpus=2)), *(young(f"young-{i}", 1.3) for i in range(4))]
+    decision = decide(build_policy("binpack", queue="aged"), queue, Cluster.of(nodes), Seconds(1.3 * 3600))
+    assert [one.slot.node for one in decision.placements] == ["a", "c"], (
+        "the node with most idle cards that can hold it"
+    )
+    assert list(decision.kept) == ["b"]
+
+
+def test_an_overdue_job_shares_even_where_that_is_not_worth_it() -> None:
+    busy = Cluster.of([node(machine("a"), (Demand(compute=MilliGpu(0), workload="endless"), (0,)))])
+    waiting = old(Demand(compute=MilliGpu(0), workload="other"))
+    assert later(1.2, [waiting], busy, "cotenant") == []
+    policy = build_policy("cotenant", queue="aged")
+    (placement,) = decide(policy, [waiting], busy, Seconds(1.3 * 3600)).placements
+    assert placement.overdue
+    assert second_look(policy, placement, busy.place(placement), 0.0).reason is None, "nor is it sent back"
+
+
+def test_a_stream_of_small_jobs_does_not_starve_a_large_one() -> None:
+    policy, cluster = build_policy("cotenant", queue="aged"), Cluster.of([machine("a", gpus=2)])
+    running: list[Placement] = []
+    waiting, now = [old(Demand(gpus=2))], 0.0
+    while waiting and waiting[0].id == "old" and now < 1e5:
+        for placement in [one for one in running if one.job.submitted + 150 <= now]:
+            cluster = cluster.finish(placement)
+            running.remove(placement)
+        waiting.append(young(f"young-{now:.0f}", now / 3600))
+        decision = decide(policy, waiting, cluster, Seconds(now))
+        cluster = decision.cluster
+        running += decision.placements
+        gone = {one.job.id for one in decision.placements}
+        waiting = [one for one in waiting if one.id not in gone]
+        now += 50
+    assert now < 3600 + 10 * 100 + 500

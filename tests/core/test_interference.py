@@ -168,6 +168,20 @@ def test_a_type_too_many_is_taken_for_its_next_relative() -> None:
     assert catalogue.number(Signature("3", 1 << 12, 1.0)) == 3 * 8 + 7
 
 
+def test_types_that_were_only_asked_about_make_room_for_new_ones() -> None:
+    predictor = taught(all_pairs()[:60])
+    before = predictor.pair(TYPES[0], TYPES[5])
+    stranger = predictor.pair(Signature("z", None, None), TYPES[9])
+    for i in range(2 * MOST_TYPES):
+        predictor.pair(Signature(f"once-{i}", None, None), TYPES[i % len(TYPES)])
+    assert predictor.pair(Signature("new", None, None), TYPES[9])[0] == pytest.approx(stranger[0])
+    assert predictor.pair(TYPES[0], TYPES[5])[0] == pytest.approx(before[0])
+    predictor.observe(Signature("new", None, None), TYPES[9], 0.2, 0.3)
+    known = [signature.family for signature in predictor.state().types]
+    assert len(known) == len(set(taught(all_pairs()[:60]).state().types)) + 1
+    assert "new" in known
+
+
 def test_several_neighbours_slow_a_job_more_than_each_of_them_and_are_less_certain() -> None:
     predictor = taught(all_pairs()[:100])
     one, *others = TYPES[0], TYPES[5], TYPES[10]
@@ -286,6 +300,7 @@ def test_state_survives_json_exactly() -> None:
         PredictorState(types=(TYPES[0],), rows=(Row(0, 0, 0.7, 0),)),
         PredictorState(shares=replace(SHARES, constant=-1.0)),
         PredictorState(shares=replace(SHARES, types=math.nan)),
+        PredictorState(shares=replace(SHARES, types=1e308)),
     ],
 )
 def test_a_stored_predictor_that_makes_no_sense_is_refused_with_a_line(state: PredictorState) -> None:
@@ -407,3 +422,11 @@ def test_fitting_finds_which_parts_made_the_numbers() -> None:
     assert max(others) < 0.1
     assert fitted.constant == SHARES.constant
     assert fitted.victim_profile == SHARES.victim_profile
+
+
+def test_a_table_of_equal_speeds_tells_nothing_of_the_parts() -> None:
+    pairs = [(one, other) for one in TYPES[:4] for other in TYPES[:4]]
+    same = [Measured(one, other, 1.0) for one, other in pairs]
+    told = [Measured(one, other, true_speed(one, other)) for one, other in pairs]
+    assert fit_shares([same, told], rounds=3) == fit_shares([told], rounds=3)
+    assert fit_shares([same]).constant == SHARES.constant

@@ -197,3 +197,9 @@ def test_queue_orders(queue: str, order: list[str]) -> None:
 
 def test_every_queue_order_is_tested_above() -> None:
     assert set(QUEUES) == {"fifo", "sjf", "srpt", "las", "aged"}
+
+
+@pytest.mark.parametrize("spec", ["cotenant", "lucid", "iadeep", "alone"])
+def test_nothing_is_checked_twice(spec: str) -> None:
+    checks = [getattr(check, "func", check) for check in build_policy(spec).checks]
+    assert len(checks) == len(set(checks))

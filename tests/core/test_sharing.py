@@ -81,8 +81,9 @@ def test_the_least_gain_falls_with_crowding_and_stays_between_its_ends() -> None
         ((0.0, 0.9, 0.2), True, False),
         ((0.0, 0.3, 0.2), False, True),
         ((0.0, -0.5, -0.9), False, True),
+        ((0.0, -0.3, 0.8), False, True),
     ],
-    ids=["idle", "certain", "not sure", "too little", "a loss"],
+    ids=["idle", "certain", "not sure", "too little", "a loss", "a loss that bounds do not show"],
 )
 def test_what_the_gate_says(score: tuple[float, ...], trial: bool, waits: bool) -> None:
     verdict = worth_sharing(score, 0.0)
@@ -115,6 +116,18 @@ def test_a_pair_that_was_measured_the_same_before_is_no_news() -> None:
     assert belief.version == version
 
 
+def test_one_speed_of_a_pair_teaches_too_and_a_table_wants_both() -> None:
+    belief = Predicted()
+    before = belief.speeds(PAIR)
+    assert belief.observe(PAIR, [None, 0.1])
+    assert belief.speeds(PAIR)[1].mean == pytest.approx(0.1, abs=0.05)
+    assert belief.speeds(PAIR)[0].mean > 0.3
+    assert not belief.observe(PAIR, [None, None])
+    assert not belief.observe(PAIR, [None, math.nan])
+    assert belief.speeds(PAIR)[1].mean < before[1].mean
+    assert not told(0.9, 0.9, learns=True).observe(PAIR, [0.5, None])
+
+
 def test_what_is_learned_on_one_type_of_card_is_not_believed_of_another() -> None:
     belief = Predicted()
     fresh = belief.speeds(PAIR._replace(card="other"))
@@ -143,6 +156,14 @@ def test_larger_companies_do_not_teach_who_slowed_whom() -> None:
     assert not Predicted().observe(company_of("gpu", ["a", "b", "c"]), [0.5, 0.5, 0.5])
 
 
+def test_two_that_do_not_fit_together_do_not_fit_beside_a_third_either() -> None:
+    apart = frozenset({PAIR})
+    for belief in (Predicted(apart=apart), Tabled({}, learns=False, apart=apart)):
+        assert belief.apart(company_of("gpu", ["lstm", "vgg", "bert"]))
+        assert not belief.apart(company_of("gpu", ["lstm", "vgg", "lstm"]))
+        assert not belief.apart(company_of("other", ["lstm", "vgg", "bert"]))
+
+
 def test_a_table_learns_only_if_it_may() -> None:
     fixed, learning = told(0.9, 0.9), told(0.9, 0.9, learns=True)
     assert not fixed.observe(PAIR, (0.4, 0.4))
@@ -167,13 +188,14 @@ def test_an_uncertain_pair_is_placed_on_trial_and_sent_back_once_measured() -> N
     belief = Predicted()
     # others did well, so this pair probably does, too; but nobody has seen it
     for other in ("a", "b", "c", "d", "e", "f"):
-        belief.observe(company_of("gpu", ["lstm", other]), [0.85, 0.85])
+        belief.observe(company_of("gpu", ["lstm", other]), [0.75, 0.75])
     policy = build_policy("cotenant", Knowledge(belief=belief))
     cluster = cluster_with([machine()], placed("r", guest("lstm"), "a", 0))
     waiting = [job(f"new-{i}", guest("bert")) for i in range(3)]
     decision = decide(policy, waiting, cluster, Seconds(0.0))
     (placement, *_) = decision.placements
-    assert placement.trial == (low(belief.speeds(PAIR)[0]) + low(belief.speeds(PAIR)[1]) - 1 <= least_gain(3.0))
+    assert placement.trial
+    assert sum(map(low, belief.speeds(PAIR))) - 1 <= least_gain(3.0) < sum(map(mean, belief.speeds(PAIR))) - 1
     pair = cluster.place(Placement(placement.job, placement.slot))
     assert second_look(policy, placement, pair, decision.crowding).reason is None
     belief.observe(PAIR, [0.3, 0.3])
@@ -255,6 +277,21 @@ def test_on_an_idle_card_the_smallest_share_will_do() -> None:
     asking = job("s", first, alternatives=tuple(others))
     (placement,) = decide(policy, [asking], Cluster.of([machine()]), Seconds(0.0)).placements
     assert placement.job.demand.compute == 200
+
+
+def test_a_newcomer_that_turns_out_to_break_a_servers_objective_is_sent_back() -> None:
+    first, *_ = server(0.05)  # 60 % of its speed must be left to it
+    pair = company_of("gpu", ["serving", "training"])
+    belief = Tabled({pair: (0.9, 0.9)}, learns=True)
+    policy = build_policy("cotenant", Knowledge(belief=belief))
+    cluster = cluster_with([machine()], placed("s", first, "a", 0))
+    decision = decide(policy, [job("t", guest("training"))], cluster, Seconds(0.0))
+    (placement,) = decision.placements
+    assert second_look(policy, placement, decision.cluster, 1.0).reason is None
+    belief.observe(pair, (0.55, 0.97))  # more work in sum than asked for, and too little for the server
+    reason = second_look(policy, placement, decision.cluster, 1.0).reason
+    assert reason is not None
+    assert reason.check == "least-speed"
 
 
 def test_nobody_comes_who_would_break_a_servers_objective() -> None:

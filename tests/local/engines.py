@@ -14,7 +14,7 @@ from cotenant.core.units import MiB
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
 from cotenant.node.devices import GpuUsage, Kind, Running
-from cotenant.node.limits import Paths
+from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
 
 TWO_CARDS = Machine(name="local", gpus=tuple(Gpu(uuid=f"GPU-{i}", type="V100", memory=MiB(1024)) for i in range(2)))

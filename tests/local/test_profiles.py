@@ -18,11 +18,12 @@ from cotenant.local.beliefs import Beliefs
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
 from cotenant.local.profiling import LOADING, LOOK, Meter, Pace
-from cotenant.local.views import Used
+from cotenant.local.views import Used, used_by_jobs
 from cotenant.node.agent import Reported
+from cotenant.node.devices import GpuUsage, Running
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
-from cotenant.wire.profile import JobProfile, Profiles, averaged, decode_profiles, named
+from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decode_profiles, named
 from tests.local.engines import engine_on
 
 V100 = Machine(name="local", gpus=(Gpu(uuid="GPU-0", type="V100", memory=MiB(1024)),))
@@ -78,6 +79,24 @@ def test_a_job_that_is_alone_gets_a_profile_from_its_reports(tmp_path: Path) -> 
     assert profile.step_seconds == pytest.approx(0.1)
     assert profile.samples_per_second == pytest.approx(320.0)
     assert profile.utilisation == pytest.approx(0.5), "half of its time was in steps, and nobody looks at this device"
+
+
+def test_what_the_card_was_seen_to_do_is_in_the_profile(tmp_path: Path) -> None:
+    async def scene() -> list[JobProfile]:
+        with one_card(tmp_path) as (engine, _):
+            job, since = started(engine)
+            last = since
+            for pcie_mib_s in (1000.0, 3000.0):
+                card = GpuUsage(
+                    uuid="GPU-0", used_mib=None, utilisation=None, processes=(), bandwidth=40, pcie_mib_s=pcie_mib_s
+                )
+                engine._devices._used = used_by_jobs([Running(job=job, gpus=(0,), supervisor=1)], [card])
+                last = reports(engine, job, last, int(LOOK) // 2 + 1)
+            return engine.beliefs.profiles()
+
+    (profile,) = asyncio.run(scene())
+    assert profile.bandwidth == pytest.approx(0.4)
+    assert profile.pcie_mib_s == pytest.approx(2000.0, rel=0.1), "MiB/s, on average over the looks"
 
 
 def test_a_job_that_is_held_to_a_share_says_nothing_of_its_workload_alone(tmp_path: Path) -> None:
@@ -224,11 +243,13 @@ def test_a_profile_that_cannot_be_read_any_more_is_forgotten_and_the_daemon_star
 ) -> None:
     with Journal.open(tmp_path / "journal.db") as journal:
         journal.remember("profile:V100:bert", '{"version": 1, "family": "bert"}')
+        later = msgspec.json.encode(msgspec.structs.replace(BERT, family="later", version=VERSION + 1)).decode()
+        journal.remember("profile:V100:later", later)
         journal.remember("predictor:V100", '{"version": 7}')
         known = Beliefs(journal, V100)
     assert known.profiles() == []
     said = [line.split(" is forgotten")[0] for line in capfd.readouterr().err.splitlines()]
-    assert said == ["cotenant: profile:V100:bert", "cotenant: predictor:V100"]
+    assert said == [f"cotenant: {key}" for key in ("profile:V100:bert", "profile:V100:later", "predictor:V100")]
 
 
 def test_the_same_command_is_the_same_workload_and_its_batch_tells_sizes_apart() -> None:

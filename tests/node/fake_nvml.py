@@ -50,7 +50,23 @@ class Card:
     processes: list[tuple[int, int | None]] = field(default_factory=list)
     samples: list[tuple[int, int, int]] = field(default_factory=list)
     """pid, time stamp in microseconds, SM percent"""
+    pcie: tuple[int, int] = (0, 0)
+    """KiB/s from it and to it"""
+    gpm: dict[int, float] | None = None
+    """metrics by number, of which the others are not offered; None: a card without them"""
+    asked: list[str] = field(default_factory=list)
+    """of its counters"""
     broken: dict[str, int] = field(default_factory=dict)
+
+
+class GpmQuestion:
+    """As far as our side fills it in."""
+
+    def __init__(self) -> None:
+        self.version = self.numMetrics = 0
+        self.sample1: Any = None
+        self.sample2: Any = None
+        self.metrics = [SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(8)]
 
 
 class FakeNvml:
@@ -75,6 +91,14 @@ class FakeNvml:
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
+    NVML_PCIE_UTIL_TX_BYTES = 0
+    NVML_PCIE_UTIL_RX_BYTES = 1
+    NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_GPM_METRIC_SM_UTIL = 2
+    NVML_GPM_METRIC_DRAM_BW_UTIL = 10
+    NVML_GPM_METRIC_PCIE_TX_PER_SEC = 20
+    NVML_GPM_METRIC_PCIE_RX_PER_SEC = 21
+    c_nvmlGpmMetricsGet_t: Any = GpmQuestion
     nvmlEventTypeDoubleBitEccError = 2
     nvmlEventTypeXidCriticalError = 8
 
@@ -86,6 +110,8 @@ class FakeNvml:
         """card, type, data"""
         self.sessions = 0
         self.event_sets = 0
+        self.gpm_samples: list[Any] = []
+        """allocated and not freed"""
 
     def _ask(self, card: Card, question: str) -> None:
         if self.sessions == 0:
@@ -149,6 +175,38 @@ class FakeNvml:
     def nvmlDeviceGetUtilizationRates(self, card: Card) -> Any:
         self._ask(card, "rates")
         return SimpleNamespace(gpu=73, memory=21)
+
+    def nvmlDeviceGetPcieThroughput(self, card: Card, way: int) -> int:
+        card.asked.append("pcie")
+        self._ask(card, "pcie")
+        return card.pcie[way]
+
+    def nvmlGpmQueryDeviceSupport(self, card: Card) -> Any:
+        card.asked.append("gpm_support")
+        self._ask(card, "gpm_support")
+        return SimpleNamespace(isSupportedDevice=int(card.gpm is not None))
+
+    def nvmlGpmSampleAlloc(self) -> Any:
+        self.gpm_samples.append(sample := SimpleNamespace(card=None))
+        return sample
+
+    def nvmlGpmSampleGet(self, card: Card, sample: Any) -> Any:
+        self._ask(card, "gpm_sample")
+        sample.card = card
+        return sample
+
+    def nvmlGpmMetricsGet(self, question: Any) -> Any:
+        assert question.version == self.NVML_GPM_METRICS_GET_VERSION
+        earlier, later, card = question.sample1, question.sample2, question.sample2.card
+        assert [id(one) for one in self.gpm_samples if one.card is card] == [id(earlier), id(later)]
+        self._ask(card, "gpm_metrics")
+        for metric in question.metrics[: question.numMetrics]:
+            value = (card.gpm or {}).get(metric.metricId)
+            metric.nvmlReturn, metric.value = (3, 0.0) if value is None else (0, value)
+        return question
+
+    def nvmlGpmSampleFree(self, sample: Any) -> None:
+        self.gpm_samples = [one for one in self.gpm_samples if one is not sample]
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, card: Card) -> list[Any]:
         self._ask(card, "processes_v3")

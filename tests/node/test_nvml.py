@@ -3,6 +3,7 @@
 """NVIDIA GPUs through NVML, on a stand-in library whose cards can be broken."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,15 @@ from cotenant.core.model import Link
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError
 from cotenant.node.devices import ProcessUsage, Running
+from cotenant.node.devices.counters import Counted, Counters
 from cotenant.node.devices.health import Health
 from cotenant.node.devices.links import Far, nvlink_pairs
 from cotenant.node.devices.nvml import NvmlBackend, load_library
 from tests.node.fake_nvml import GIB, Card, FakeNvml, NVMLError
 
 LOST, NO_PERMISSION, NOT_SUPPORTED, NOT_FOUND, NO_FUNCTION = 15, 4, 3, 6, 13
+SM, DRAM, SENT, RECEIVED = 2, 10, 20, 21
+"""numbers of GPM's metrics"""
 XID, ECC = FakeNvml.nvmlEventTypeXidCriticalError, FakeNvml.nvmlEventTypeDoubleBitEccError
 
 
@@ -25,6 +29,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+ON_THE_FIRST = Running(job="j-000001", gpus=(0,), supervisor=1)
 
 
 def two_cards() -> FakeNvml:
@@ -188,9 +195,11 @@ def test_processes_are_told_apart_by_the_job_whose_supervisor_they_descend_from(
 @pytest.mark.parametrize("error", [NO_PERMISSION, NOT_SUPPORTED, NO_FUNCTION])
 def test_what_may_not_be_asked_is_unknown_and_no_fault(error: int) -> None:
     unknown = ("rates", "processes", "process_utilisation", "ecc", "remapped", "mig", "events", "nvlink", "pci")
-    backend = NvmlBackend(FakeNvml(Card("a", used=GIB, broken=dict.fromkeys(unknown, error))))
-    (usage,) = backend.usage()
+    counters = ("gpm_support", "pcie")
+    backend = NvmlBackend(FakeNvml(Card("a", used=GIB, broken=dict.fromkeys(unknown + counters, error))))
+    (usage,) = backend.usage([ON_THE_FIRST])
     assert (usage.used_mib, usage.utilisation, usage.processes) == (1024, None, None)
+    assert (usage.bandwidth, usage.pcie_mib_s) == (None, None)
     assert healthy(backend) == [True]
 
 
@@ -220,6 +229,126 @@ def test_usage_of_a_lost_card_is_unknown_and_of_the_others_is_not() -> None:
     assert (lost.uuid, lost.used_mib, lost.processes) == ("GPU-a", None, None)
     assert fine.used_mib == 0
     assert backend.faults() == {"GPU-a": "GPU is lost"}
+
+
+# counters
+
+
+def hopper() -> Card:
+    return Card("GPU-a", pcie=(1024, 1024), gpm={SM: 31.4, DRAM: 55.5, SENT: 1500.0, RECEIVED: 250.0})
+
+
+def seen(backend: NvmlBackend, *jobs: Running) -> list[tuple[int | None, int | None, float | None]]:
+    return [(one.utilisation, one.bandwidth, one.pcie_mib_s) for one in backend.usage(jobs)]
+
+
+def test_pcie_traffic_is_both_directions_together_and_asked_only_of_a_card_with_one_job() -> None:
+    nvml = FakeNvml(*(Card(name, pcie=(3072, 1024)) for name in "abcd"))
+    sitting = [(0,), (1,), (1,), (2, 3)]
+    jobs = [Running(job=f"j-{i:06}", gpus=gpus, supervisor=i) for i, gpus in enumerate(sitting)]
+    assert [pcie for *_, pcie in seen(NvmlBackend(nvml), *jobs)] == [4.0, None, None, None]
+    assert [card.asked.count("pcie") for card in nvml.cards] == [2, 0, 0, 0], "each question takes the driver 20 ms"
+
+
+def test_a_card_that_does_not_tell_its_pcie_traffic_is_asked_once() -> None:
+    card = Card("a", broken={"pcie": NOT_SUPPORTED})
+    backend = NvmlBackend(FakeNvml(card))
+    assert [seen(backend, ON_THE_FIRST) for _ in range(3)] == [[(73, 21, None)]] * 3
+    assert card.asked.count("pcie") == 1
+
+
+def test_gpm_counters_are_preferred_from_the_second_look_on() -> None:
+    nvml = FakeNvml(hopper(), Card("GPU-b"))
+    backend = NvmlBackend(nvml)
+    assert seen(backend) == [(73, 21, None), (73, 21, None)]
+    for _ in range(3):
+        assert seen(backend) == [(31, 56, 1750.0), (73, 21, None)]
+        assert len(nvml.gpm_samples) == 1
+    assert [card.asked.count("gpm_support") for card in nvml.cards] == [1, 1]
+    assert "pcie" not in nvml.cards[0].asked
+
+
+def test_a_metric_that_gpm_does_not_offer_comes_from_elsewhere() -> None:
+    card = hopper()
+    card.gpm = {SM: 31.4, SENT: 1500.0}
+    backend = NvmlBackend(FakeNvml(card))
+    seen(backend)
+    assert seen(backend, ON_THE_FIRST) == [(31, 21, 2.0)]
+
+
+@pytest.mark.parametrize("absurd", [float("nan"), float("inf"), -1.0, 2.0**64])
+def test_a_counter_that_cannot_be_is_unknown(absurd: float) -> None:
+    card = hopper()
+    card.gpm = {SM: absurd, DRAM: absurd, SENT: 1.0, RECEIVED: absurd}
+    backend = NvmlBackend(FakeNvml(card))
+    seen(backend)
+    assert seen(backend) == [(73, 21, None)]
+
+
+@pytest.mark.parametrize("question", ["gpm_support", "gpm_sample", "gpm_metrics"])
+@pytest.mark.parametrize("error", [LOST, NO_PERMISSION, 999])
+def test_an_error_of_the_counters_turns_them_off_frees_them_and_is_no_fault(question: str, error: int) -> None:
+    nvml = FakeNvml(hopper())
+    backend = NvmlBackend(nvml)
+    if question != "gpm_support":  # which is asked only once
+        seen(backend)
+        seen(backend)
+    nvml.cards[0].broken[question] = error
+    assert seen(backend) == [(73, 21, None)]
+    assert nvml.gpm_samples == []
+    nvml.cards[0].broken.clear()
+    assert [seen(backend) for _ in range(2)] == [[(73, 21, None)]] * 2, "off for good"
+    assert seen(backend, ON_THE_FIRST) == [(73, 21, 2.0)], "and the other way of asking is not"
+    assert (healthy(backend), backend.faults()) == ([True], {})
+
+
+def test_samples_are_freed_when_the_backend_is_closed() -> None:
+    nvml = FakeNvml(hopper(), hopper())
+    nvml.cards[1].uuid = "GPU-b"
+    backend = NvmlBackend(nvml)
+    seen(backend)
+    assert len(nvml.gpm_samples) == 2
+    backend.close()
+    assert (nvml.gpm_samples, nvml.sessions) == ([], 0)
+
+
+def test_a_card_that_was_lost_is_counted_anew_when_it_is_back() -> None:
+    nvml = FakeNvml(hopper(), Card("GPU-b"))
+    backend = NvmlBackend(nvml)
+    seen(backend)
+    nvml.cards[0].broken["*"] = LOST
+    assert seen(backend)[0] == (None, None, None)
+    assert nvml.gpm_samples == []
+    nvml.cards[0].broken.clear()
+    assert [seen(backend)[0] for _ in range(2)] == [(73, 21, None), (31, 56, 1750.0)]
+
+
+def test_the_structures_of_the_real_binding_are_filled_as_it_expects() -> None:
+    pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
+    real = load_library()
+
+    class Bound(FakeNvml):
+        c_nvmlGpmMetricsGet_t = real.c_nvmlGpmMetricsGet_t  # noqa: N815
+
+        def nvmlGpmSampleAlloc(self) -> Any:  # noqa: N802
+            return real.c_nvmlGpmSample_t(real.struct_c_nvmlGpmSample_t())
+
+        def nvmlGpmSampleGet(self, card: Card, sample: Any) -> None:  # noqa: N802
+            self.gpm_samples.append(sample)
+
+        def nvmlGpmMetricsGet(self, question: Any) -> Any:  # noqa: N802
+            assert (question.version, question.numMetrics) == (real.NVML_GPM_METRICS_GET_VERSION, 4)
+            for given, taken in zip((question.sample1, question.sample2), self.gpm_samples, strict=True):
+                assert bytes(given) == bytes(taken), "the same address"
+            for metric, number in zip(question.metrics[:4], (SM, DRAM, SENT, RECEIVED), strict=True):
+                assert metric.metricId == number
+                metric.value = float(number)
+            return question
+
+    nvml = Bound()
+    nvml.nvmlInit()
+    counters, card = Counters(nvml), hopper()
+    assert [counters.look(card, pcie=False) for _ in range(2)] == [Counted(), Counted(SM, DRAM, SENT + RECEIVED)]
 
 
 # health

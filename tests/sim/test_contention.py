@@ -11,6 +11,7 @@ from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
+from cotenant.sim.experiment import Plan, check, run_one
 from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation, signature
 
@@ -70,6 +71,7 @@ def test_a_pair_that_turns_out_badly_is_parted_after_the_look() -> None:
     # ten seconds at 0.3 and 0.4, then it is known: nobody tries again
     assert summary["shared"] == summary["reverted"] == 1
     assert summary["makespan"] == pytest.approx(1000 + 6 + 97)
+    assert summary["mean_jct"] == pytest.approx((1006 + 1102) / 2), "the one that was there before stays"
 
 
 def test_a_pair_that_does_well_stays_and_is_learned() -> None:
@@ -84,14 +86,39 @@ def test_a_pair_that_does_well_stays_and_is_learned() -> None:
 def test_pairs_that_ran_out_of_memory_are_never_put_together() -> None:
     truth = world(0.9, 0.9)
     belief = Tabled({}, learns=False, apart=frozenset({PAIR}))
-    for policy in ("share", "iadeep", "coscheml", "lucid", "cotenant"):
+    for policy in ("share", "iadeep", "coscheml", "lucid", "cotenant", "binpack", "spread@online"):
         assert run(truth, policy, arrival("b", "bert", 50), arrival("l", "lstm", 50), belief=belief)["shared"] == 0
+
+
+def test_in_the_measured_world_pairs_that_ran_out_of_memory_are_never_put_together(data: Path, tmp_path: Path) -> None:
+    pair = min(one for one in read_colocation(data / FILE).apart if one.card == "v100")
+    trace = tmp_path / "jobs.csv"
+    rows = [f"{i},0,50,{workload}" for i, workload in enumerate(pair.workloads)]
+    trace.write_text("\n".join(["id,submitted_s,duration_s,workload", *rows, ""]))
+    for oracle in (False, True):
+        plan = Plan(
+            trace=str(trace), nodes="1x1:v100", policies=("share",), seeds=(1,), mode="timed",
+            world="gavel", oracle=oracle, data=data,
+        )  # fmt: skip
+        check(plan)
+        summary = run_one(plan, "share", 1).result.summary
+        assert (summary["jobs"], summary["shared"]) == (2, 0)
 
 
 def test_under_the_oracle_nothing_is_on_trial() -> None:
     truth = world(0.9, 0.9)
     summary = run(truth, "cotenant", arrival("b", "bert", 50), arrival("l", "lstm", 50), belief=Oracle(truth))
     assert (summary["shared"], summary["trials"], summary["reverted"]) == (2, 0, 0)
+
+
+def test_a_job_that_came_to_an_idle_card_is_not_sent_away_for_who_came_later() -> None:
+    # few wait when the first come, so beside others they would have had to add more than 0.3; many do for the others
+    truth = world(0.7, 0.6)
+    jobs = [arrival(f"l{i}", "lstm", 500, at=i) for i in range(4)]
+    jobs += [arrival(f"b{i}", "bert", 500, at=10.0) for i in range(8)]
+    summary = run(truth, "cotenant", *jobs, belief=Oracle(truth), gpus=4)
+    assert summary["shared"] >= 4
+    assert summary["reverted"] == 0
 
 
 def test_gavel_was_measured_on_three_cards(data: Path) -> None:

@@ -189,6 +189,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "demand never seen": (mix(seen=0), "$.mix[0].seen is 0"),
     "demand of huge compute": (mix(compute=HUGE), "$.mix[0].compute is 1e+30"),
+    "speed of nothing": (
+        lambda document: document.update(companies=[{"card": "g", "workloads": ["a"], "speeds": [[0, 0, 0]]}]),
+        "$.companies[0].speeds[0][0] is 0",
+    ),
     "slot with a line break": (lambda document: document["slots"][0].update(node="a\nb"), "expected printable text"),
 }
 

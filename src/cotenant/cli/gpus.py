@@ -22,6 +22,7 @@ COLUMNS = (
     ("BUSY", lambda gpu: known(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("TENANTS", lambda gpu: " ".join(gpu.tenants) or "-", False),
+    ("FAULT", lambda gpu: gpu.fault or "-", True),
     ("UUID", lambda gpu: gpu.uuid, True),
 )
 DRAIN_EPILOG = """\b

@@ -30,6 +30,7 @@ COLUMNS = (
     ("BUSY", lambda one: known(one.utilisation, "{:.0%}"), False),
     ("BANDWIDTH", lambda one: known(one.bandwidth, "{:.0%}"), False),
     ("MEMORY", lambda one: known(one.memory_mib, "{:.0f} MiB"), False),
+    ("PCIE", lambda one: known(one.pcie_mib_s, "{:.4g} MiB/s"), True),
     ("MEASURED", lambda one: f"{one.measured_s:.0f}s", False),
     ("AGE", lambda one: ago(one.at), False),
     ("TIMES", lambda one: str(one.times), True),

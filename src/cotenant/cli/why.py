@@ -81,7 +81,7 @@ def _replay(decision: Path, most: int, output: str) -> None:
     recorded = decode(_read(decision), str(decision))
     policy, cluster = recorded.build_policy(), recorded.cluster()
     ranking = rank(policy, recorded.job, cluster, crowding=recorded.crowding)
-    placed = place_together(Ranker(policy), recorded.job, cluster, crowding=recorded.crowding)
+    placed = place_together(Ranker(policy), recorded.job, cluster, None, recorded.crowding, recorded.closed)
     slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
     same = slots == recorded.slots or (policy.random and bool(slots) == bool(recorded.slots))
     answer = _answer(recorded.job.id, policy.name, ranking, slots, same)

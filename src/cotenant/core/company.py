@@ -7,6 +7,7 @@ was measured; then its `version` does, and whoever remembers answers asks again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple, Protocol
 
 from cotenant.core.interference import Predictor, Signature, Speed
@@ -32,6 +33,8 @@ class Belief(Protocol):
     """What a sharing policy asks."""
 
     version: int
+    knows_memory: bool
+    """whether it knows of any that do not fit into one card's memory together; then no policy may put them there"""
 
     def speeds(self, company: Company) -> tuple[Speed, ...]:
         """Of each tenant, of its speed alone."""
@@ -45,8 +48,8 @@ class Belief(Protocol):
         """Whether these are known not to fit into one card's memory together."""
         ...
 
-    def observe(self, company: Company, speeds: Sequence[float]) -> bool:
-        """What was measured; whether any answer changes by it."""
+    def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
+        """What was measured (None: not of this one); whether any answer changes by it."""
         ...
 
 
@@ -58,6 +61,7 @@ class Predicted:
     ) -> None:
         self.version = 0
         self.predictors: dict[str, Predictor] = {}
+        self.knows_memory = bool(apart)
         self._signatures = dict(signatures or {})
         self._apart = apart
         self._answers: dict[Company, tuple[Speed, ...]] = {}
@@ -85,18 +89,18 @@ class Predicted:
         return mean_speed(self, card, workload, self._signatures)
 
     def apart(self, company: Company) -> bool:
-        return company in self._apart
+        return any_apart(self._apart, company)
 
-    def observe(self, company: Company, speeds: Sequence[float]) -> bool:
+    def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
         """Pairs teach; a larger company does not say who slowed whom."""
         if len(company.workloads) != 2 or None in company.workloads:
             return False
         one, other = (self.signature(workload) for workload in company.workloads)
         predictor = self.predictor(company.card)
         expected = zip(self.speeds(company), speeds, strict=True)
-        if predictor.known(one, other) and all(abs(was.mean - now) < NEWS for was, now in expected):
+        if predictor.known(one, other) and all(now is None or abs(was.mean - now) < NEWS for was, now in expected):
             return False
-        if not predictor.observe(one, other, *speeds):
+        if not _taken(predictor, (one, other), *speeds):
             return False
         self._changed()
         return True
@@ -127,6 +131,7 @@ class Tabled:
         self.version = 0
         self._table = dict(table)
         self._workloads = sorted({workload for company in table for workload in company.workloads}, key=str)
+        self.knows_memory = bool(apart)
         self._learns = learns
         self._apart = apart
 
@@ -142,15 +147,35 @@ class Tabled:
         return mean_speed(self, card, workload, self._workloads)
 
     def apart(self, company: Company) -> bool:
-        return company in self._apart
+        return any_apart(self._apart, company)
 
-    def observe(self, company: Company, speeds: Sequence[float]) -> bool:
-        measured = tuple(speeds)
-        if not self._learns or len(measured) < 2 or self._table.get(company) == measured:
+    def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
+        measured = tuple(speed for speed in speeds if speed is not None)
+        incomplete = len(measured) < max(2, len(speeds))
+        if not self._learns or incomplete or self._table.get(company) == measured:
             return False
         self._table[company] = measured
         self.version += 1
         return True
+
+
+def _taken(
+    predictor: Predictor, jobs: tuple[Signature, Signature], one_speed: float | None, other_speed: float | None
+) -> bool:
+    """Tells a predictor what is known of a pair: both speeds, or one."""
+    one, other = jobs
+    if one_speed is not None and other_speed is not None:
+        return predictor.observe(one, other, one_speed, other_speed)
+    if one_speed is not None:
+        return predictor.observe_one(one, other, one_speed)
+    return other_speed is not None and predictor.observe_one(other, one, other_speed)
+
+
+def any_apart(apart: frozenset[Company], company: Company) -> bool:
+    """Whether any two of a company are among the pairs that do not fit into one card's memory."""
+    if len(company.workloads) <= 2:
+        return company in apart
+    return any(company_of(company.card, two) in apart for two in combinations(company.workloads, 2))
 
 
 def mean_speed(belief: Belief, card: str, workload: str | None, others: Iterable[str | None]) -> float:

@@ -6,12 +6,14 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
-from itertools import chain
+from itertools import chain, islice
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.gates import PLACE, Verdict
-from cotenant.core.model import Demand, Job, Placement
-from cotenant.core.ranking import Draw, Policy, Ranker, Ranking
+from cotenant.core.ladder import Score
+from cotenant.core.model import Demand, Job, Placement, Reason
+from cotenant.core.ranking import Draw, Policy, Ranker, Ranking, rate
+from cotenant.core.sharing import promises, taken
 from cotenant.core.units import Seconds
 
 Turn = tuple[int, float, str]
@@ -28,6 +30,8 @@ class Decision:
     cluster: Cluster
     crowding: float = 0.0
     """jobs that waited per GPU, where the policy has a gate that asks"""
+    kept: Collection[str] = ()
+    """nodes that nothing was put on, for a job that is overdue"""
 
 
 def turn_of(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
@@ -83,12 +87,12 @@ def rank(
     *,
     most: int | None = None,
     ranker: Ranker | None = None,
-    crowding: float = 0.0,
+    crowding: float | None = 0.0,
 ) -> Ranking:
     """The best slot of every node (default: all nodes) that has one, best first, and why the others have none."""
     ranker = Ranker(policy) if ranker is None else ranker
     fits = ranker.top(job.demand, cluster, nodes, most)
-    verdict = PLACE if policy.gate is None or not fits else policy.gate(fits[0].score, crowding)
+    verdict = _asked(policy, fits[0].score, crowding) if fits else PLACE
     return Ranking(tuple(fits), ranker.reasons(job.demand, cluster, nodes), verdict)
 
 
@@ -103,7 +107,8 @@ def decide(
 ) -> Decision:
     """One scheduling pass: jobs in the policy's order, each on its best slot, those that fit nowhere passed over.
 
-    The queue is not changed; the caller takes out what was placed.
+    An overdue one is not asked whether it is worth its place; if it fits nowhere, nodes are kept free for it. The queue
+    is not changed; the caller takes out what was placed.
     """
     ranker = Ranker(policy) if ranker is None else ranker
     waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now)
@@ -111,9 +116,14 @@ def decide(
     heads = waiting.heads()
     heapify(heads)
     placements: list[Placement] = []
+    kept: list[str] = []
     while heads:
         _, number, position, kind = heads[0]
-        placed = place_together(ranker, kind[position][1], cluster, draw, crowding)
+        job = kind[position][1]
+        overdue = not kept and _is_overdue(policy, job, now)
+        placed = place_together(ranker, job, cluster, draw, None if overdue else crowding, kept)
+        if placed is None and overdue:
+            kept = roomy_nodes(policy, job, cluster)
         if placed is None:  # nothing frees up during a pass: what asks the same cannot fit either
             heappop(heads)
             continue
@@ -123,51 +133,85 @@ def decide(
             heapreplace(heads, (kind[position + 1][0], number, position + 1, kind))
         else:
             heappop(heads)
-    return Decision(tuple(placements), cluster, crowding)
+    return Decision(tuple(placements), cluster, crowding, kept)
+
+
+def _is_overdue(policy: Policy, job: Job, now: Seconds) -> bool:
+    return policy.overdue is not None and policy.overdue(job, now)
+
+
+def _asked(policy: Policy, score: Score, crowding: float | None) -> Verdict:
+    return PLACE if policy.gate is None or crowding is None else policy.gate(score, crowding)
+
+
+def roomy_nodes(policy: Policy, job: Job, cluster: Cluster) -> list[str]:
+    """As many nodes as a job has replicas: those with most idle cards on which it would fit if they were empty."""
+
+    def idle(name: str) -> int:
+        node = cluster.node(name)
+        return len(node.machine.gpus) - len(taken(node))
+
+    able = (
+        name
+        for name in sorted(cluster.names, key=lambda name: (-idle(name), name))
+        if rate(policy, job.demand, Cluster.of([cluster.node(name).machine]).at(0)) is not None
+    )
+    return list(islice(able, job.replicas))
 
 
 def place_together(
-    ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None = None, crowding: float = 0.0
+    ranker: Ranker,
+    job: Job,
+    cluster: Cluster,
+    draw: Draw | None = None,
+    crowding: float | None = 0.0,
+    closed: Collection[str] = (),
 ) -> Decision | None:
     """All replicas of a job, each on the best slot left by the ones before it; None unless all of them fit.
+
+    Nothing goes on closed nodes. A crowding of None leaves the gate unasked.
 
     Where the policy's own choices leave no room for the last ones, the roomiest slots are tried before giving up; then
     the other ways in which the job may ask. The placements' job asks as it was placed.
     """
     for demand in (job.demand, *job.alternatives):
         asking = job if demand is job.demand else replace(job, demand=demand, alternatives=())
-        decision = _one_after_the_other(ranker, asking, cluster, draw, crowding)
-        if decision is None and job.replicas > 1 and ranker.policy.gate is None:
-            decision = _one_after_the_other(ranker.roomiest(), asking, cluster, draw, crowding)
+        decision = _one_after_the_other(ranker, asking, cluster, draw, crowding, closed)
+        if decision is None and job.replicas > 1 and (ranker.policy.gate is None or crowding is None):
+            decision = _one_after_the_other(ranker.roomiest(), asking, cluster, draw, crowding, closed)
         if decision is not None:
             return decision
     return None
 
 
 def _one_after_the_other(
-    ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None, crowding: float
+    ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None, crowding: float | None, closed: Collection[str]
 ) -> Decision | None:
-    gate, placements = ranker.policy.gate, []
+    placements = []
     for replica in range(job.replicas):
-        fit = ranker.best(job.demand, cluster, draw)
+        fit = ranker.best(job.demand, cluster, draw, closed)
         if fit is None:
             return None  # the tentative cluster is simply dropped
-        verdict = PLACE if gate is None else gate(fit.score, crowding)
+        verdict = _asked(ranker.policy, fit.score, crowding)
         if verdict.reason is not None:
             return None
-        placements.append(Placement(job, fit.slot, replica, verdict.trial))
+        placements.append(Placement(job, fit.slot, replica, verdict.trial, crowding is None))
         cluster = cluster.place(placements[-1])
     return Decision(tuple(placements), cluster)
 
 
 def second_look(policy: Policy, placement: Placement, cluster: Cluster, crowding: float) -> Verdict:
-    """What the gate would say of a tenant if it came only now, with all that has been measured since it did.
+    """What would be said of a tenant if it came only now, with all that has been measured since it did.
 
-    Judge it by the crowding of its own time: that fewer wait now is no reason to send it back among them.
+    Nobody is to be slower than was promised, and the gate is asked again. Judge it by the crowding of its own time:
+    that fewer wait now is no reason to send it back among them. One that is overdue may only break no promise.
     """
     if policy.gate is None:
         return PLACE
-    slot = placement.slot
+    slot, demand = placement.slot, placement.job.demand
     node = cluster.finish(placement).node(slot.node)
-    score = tuple(order(placement.job.demand, node, [slot.gpus])[0] for order in policy.nodes)
-    return policy.gate(score, crowding)
+    kept = promises(policy.known.belief, demand, node, list(slot.gpus))
+    if isinstance(kept, Reason):
+        return Verdict(kept)
+    score = tuple(order(demand, node, [slot.gpus])[0] for order in policy.nodes)
+    return _asked(policy, score, None if placement.overdue else crowding)

@@ -41,7 +41,8 @@ def worth_sharing(score: Score, crowding: float) -> Verdict:
     """For scores that begin with: idle or not, the gain that is expected, the gain that is nearly certain."""
     idle, expected, certain = score[:3]
     least = least_gain(crowding)
-    if idle or certain > least:
+    # Beside two and more, a difference of lower bounds may be above what is expected: only both together are certain.
+    if idle or min(certain, expected) > least:
         return PLACE
     if expected > least:
         return Verdict(trial=True)

@@ -297,6 +297,8 @@ class Placement:
     replica: int = 0
     trial: bool = False
     """to be looked at again soon: the policy is not sure that these tenants go together"""
+    overdue: bool = False
+    """it has waited for so long that it was not asked whether it is worth its place"""
 
 
 class Reason(NamedTuple):

@@ -15,6 +15,7 @@ from cotenant.core.filters import CHECKS, Check
 from cotenant.core.gates import Gate, worth_sharing
 from cotenant.core.mix import Knowledge
 from cotenant.core.model import Job
+from cotenant.core.patience import UNKNOWN_LENGTH, is_overdue
 from cotenant.core.potential import gradient
 from cotenant.core.ranking import Policy, QueueOrder
 from cotenant.core.scores import Order
@@ -109,7 +110,6 @@ ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
 
 AGEING = 0.3
 """a second of waiting is worth so many seconds less of work"""
-UNKNOWN_LENGTH = Seconds(3600.0)
 
 
 def fifo(job: Job, now: Seconds) -> float:
@@ -161,14 +161,16 @@ def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo")
         raise ValueError(f"{spec!r}: random draws nodes and GPUs by lot and cannot be combined with other orders")
     if slash and not gpu_part:
         raise ValueError(f"{spec!r}: expected an order of GPUs after the slash, for example spread/binpack")
-    nodes, gpus = _orders(node_part, known), _orders(gpu_part or node_part, known)
+    nodes = _orders(node_part, known)
+    gpus = _orders(gpu_part, known) if gpu_part else nodes  # not built twice: what is checked would be, too
     alone = not gpu_part and len(nodes) == 1 and nodes[0].nodes == nodes[0].gpus
     node_orders = tuple(order for one in nodes for order in one.nodes)
     return Policy(
         name=spec,
         queue=QUEUES[queue],
-        checks=_strictest(nodes, gpus),
+        checks=_strictest(known, nodes, gpus),
         gate=nodes[0].gate,
+        overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
         nodes=node_orders,
         gpus=node_orders if alone else tuple(order for one in gpus for order in one.gpus),
         random=spec == "random",
@@ -176,9 +178,11 @@ def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo")
     )
 
 
-def _strictest(*parts: Iterable[Orders]) -> tuple[Check, ...]:
+def _strictest(known: Knowledge, *parts: Iterable[Orders]) -> tuple[Check, ...]:
     """All checks of all parts; the usual ones as they are, which is what fast paths look for."""
     extra = dict.fromkeys(check for orders in parts for one in orders for check in one.checks[len(CHECKS) :])
+    if not extra and known.belief.knows_memory:
+        extra = dict.fromkeys([partial(sharing.memory_apart, known.belief)])
     return (*CHECKS, *extra) if extra else CHECKS
 
 

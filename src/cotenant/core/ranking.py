@@ -46,6 +46,8 @@ class Policy:
     checks: tuple[Check, ...] = CHECKS
     gate: Gate | None = None
     """asked about the best slot: perhaps it is better to wait"""
+    overdue: Callable[[Job, Seconds], bool] | None = None
+    """whether a job has been passed over for long enough; None: however long"""
     random: bool = False
     """nodes and GPUs that fit are drawn by lot"""
     known: Knowledge = field(default_factory=Knowledge)
@@ -78,16 +80,17 @@ def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | Non
         return None
     if len(slots) == 1:
         return tuple([order(demand, node, slots)[0] for order in policy.nodes]), slots[0]
-    first = policy.gpus[0]
-    values = first(demand, node, slots)
-    if len(policy.gpus) == 1:
-        at = values.index(max(values))
-    else:
-        scores = list(zip(values, *[order(demand, node, slots) for order in policy.gpus[1:]], strict=True))
-        at = scores.index(max(scores))
-    chosen = [slots[at]]
-    score = [values[at] if order is first else order(demand, node, chosen)[0] for order in policy.nodes]
-    return tuple(score), slots[at]
+    known: dict[Order, float] = {}
+    for order in policy.gpus:  # each is asked only about those that are equal to all before it
+        values = order(demand, node, slots)
+        known[order] = best = max(values)
+        if len(slots) > 1:
+            slots = [slot for slot, value in zip(slots, values, strict=True) if value == best]
+        if len(slots) == 1:
+            break
+    chosen = slots[:1]
+    score = [known[order] if order in known else order(demand, node, chosen)[0] for order in policy.nodes]
+    return tuple(score), chosen[0]
 
 
 class Ranker:
@@ -110,12 +113,17 @@ class Ranker:
             self._roomiest = Ranker(replace(self.policy, nodes=orders, gpus=orders, gate=None, random=False), 32)
         return self._roomiest
 
-    def best(self, demand: Demand, cluster: Cluster, draw: Draw | None = None) -> Fit | None:
-        """The best slot of the whole cluster. A random policy draws among those that fit."""
+    def best(
+        self, demand: Demand, cluster: Cluster, draw: Draw | None = None, closed: Collection[str] = ()
+    ) -> Fit | None:
+        """The best slot of all nodes that are not closed. A random policy draws among those that fit."""
         only = self._home(demand, cluster)
         if only is not None:
-            return next(iter(self.top(demand, cluster, only, 1)), None)
+            return next(iter(self.top(demand, cluster, only.difference(closed), 1)), None)
         labels = self._labels(demand, cluster)
+        if closed:
+            labels = labels.copy()
+            labels[[cluster.index[name] for name in closed]] = REFUSED
         if self.policy.random and draw is not None:
             fits = np.flatnonzero(labels > REFUSED)
             if len(fits) == 0:

@@ -12,6 +12,7 @@ Percent = NewType("Percent", int)
 Seconds = NewType("Seconds", float)
 
 WHOLE_GPU = MilliGpu(1000)
+MIB_BYTES = 1024 * 1024
 
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*(Mi?B?|Gi?B?|Ti?B?)?", re.IGNORECASE)
 _MEMORY_FACTOR = {"m": 1, "g": 1024, "t": 1024 * 1024}

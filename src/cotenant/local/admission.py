@@ -9,6 +9,7 @@ from cotenant.core.deciding import place_together
 from cotenant.core.filters import CHECKS
 from cotenant.core.learning import Learner
 from cotenant.core.model import Job, Machine
+from cotenant.core.ranking import Policy
 from cotenant.errors import CotenantError
 from cotenant.local.beliefs import Beliefs
 from cotenant.wire.local import JobRequest
@@ -20,6 +21,11 @@ class RefusedError(CotenantError):
     def __init__(self, message: str, reasons: dict[str, str]) -> None:
         super().__init__(message)
         self.reasons = reasons
+
+
+def predicts(policy: Policy) -> bool:
+    """Whether it asks its belief who goes with whom."""
+    return policy.checks != CHECKS
 
 
 def usable_and_empty(machine: Machine) -> Cluster:
@@ -40,4 +46,4 @@ def admit(learner: Learner, beliefs: Beliefs, empty: Cluster, request: JobReques
 
 def as_asked(learner: Learner, beliefs: Beliefs, job_id: str, request: JobRequest, submitted: float) -> Job:
     """A request as the core sees it; its workload counts where the policy asks its belief about each."""
-    return beliefs.job_of(job_id, request, submitted, tell_apart=learner.policy.checks != CHECKS)
+    return beliefs.job_of(job_id, request, submitted, tell_apart=predicts(learner.policy))

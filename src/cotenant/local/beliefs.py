@@ -19,7 +19,7 @@ from cotenant.errors import InputError
 from cotenant.local.events import complain
 from cotenant.local.journal import Journal, JournalError
 from cotenant.wire.local import JobRequest, job_of
-from cotenant.wire.profile import JobProfile, Named, averaged, named, sorted_profiles
+from cotenant.wire.profile import VERSION, JobProfile, Named, averaged, named, sorted_profiles
 
 PROFILE, PREDICTOR = "profile:", "predictor:"
 """what keys of the journal begin with"""
@@ -119,9 +119,9 @@ class Beliefs:
         return dict(zip(order, speeds, strict=True))
 
     def observe(self, card: str, workloads: Mapping[str, str], speeds: Mapping[str, float]) -> bool:
-        """What jobs were measured to do; whether any answer changes by it."""
+        """What jobs were measured to do, as far as that is known; whether any answer changes by it."""
         order = sorted(workloads, key=lambda job: workloads[job])
-        news = self.belief.observe(company_of(card, workloads.values()), [speeds[job] for job in order])
+        news = self.belief.observe(company_of(card, workloads.values()), [speeds.get(job) for job in order])
         self._news |= news
         return news
 
@@ -145,6 +145,8 @@ class Beliefs:
             try:
                 if key.startswith(PROFILE):
                     profile = msgspec.json.decode(text, type=JobProfile)
+                    if profile.version > VERSION:
+                        raise InputError(f"version {profile.version}, this program reads version {VERSION}")
                     self._profiles[profile.workload.name, profile.card] = profile
                     self._describe(profile)
                 elif isinstance(self.belief, Predicted):

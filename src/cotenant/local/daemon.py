@@ -23,8 +23,9 @@ from cotenant.local.api import application
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
 from cotenant.local.profiling import LOOK
+from cotenant.local.slices import find_slices
 from cotenant.node.devices import Backend, Kind, find_backend
-from cotenant.node.limits import Paths
+from cotenant.node.launch import Paths
 from cotenant.node.shares import find_shares
 
 MOST_SOCKET_PATH = 100
@@ -75,6 +76,7 @@ def run(options: Options) -> None:
             options.policy,
             options.queue,
             tuning=Tuning(probe=Seconds(options.probe_s)),
+            slices=find_slices(owner) if backend.kind is Kind.NVIDIA else None,
             look=Seconds(options.look_s),
         )
         asyncio.run(_serve(engine, options))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
@@ -20,6 +21,15 @@ LOOK_EVERY_S = 1.0
 MOST_OF_A_CORE = 0.01
 
 
+class _Look(NamedTuple):
+    """What was seen, and what it took."""
+
+    machine: Machine
+    faults: dict[str, str]
+    usage: list[GpuUsage]
+    cpu_s: float
+
+
 class Devices:
     """Cordons are the journal's, the rest is asked of the driver."""
 
@@ -30,6 +40,8 @@ class Devices:
         self.usage: dict[str, GpuUsage] = {}
         """by UUID"""
         self.machine = self._with_cordons(backend.machine())
+        self.faults = backend.faults()
+        """why each unhealthy one is unhealthy, by UUID"""
 
     def index(self, name: str) -> int | None:
         """The GPU of this number or UUID."""
@@ -50,17 +62,25 @@ class Devices:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "devices") as eyes:
             while True:
-                began, jobs = time.monotonic(), running()
+                jobs, pause = running(), LOOK_EVERY_S
                 try:
-                    machine = await loop.run_in_executor(eyes, self._backend.machine)
-                    usage = await loop.run_in_executor(eyes, self._backend.usage, jobs)
+                    look = await loop.run_in_executor(eyes, self._look, jobs)
                 except (OSError, CotenantError) as error:
                     complain(str(error))
                 else:
-                    self.usage = {one.uuid: one for one in usage}
-                    self._used = used_by_jobs(jobs, usage)
-                    self._seen(machine, changed)
-                await asyncio.sleep(max(LOOK_EVERY_S, (time.monotonic() - began) / MOST_OF_A_CORE))
+                    self.usage = {one.uuid: one for one in look.usage}
+                    self._used = used_by_jobs(jobs, look.usage)
+                    self.faults = look.faults
+                    self._seen(look.machine, changed)
+                    pause = max(LOOK_EVERY_S, look.cpu_s / MOST_OF_A_CORE)
+                await asyncio.sleep(pause)
+
+    def _look(self, jobs: Sequence[Running]) -> _Look:
+        # Waiting for a driver, as for PCIe traffic, is no work: only the processor's time counts.
+        began = time.thread_time()
+        machine, faults = self._backend.machine(), self._backend.faults()
+        usage = self._backend.usage(jobs)
+        return _Look(machine, faults, usage, time.thread_time() - began)
 
     def _seen(self, machine: Machine, changed: Callable[[], None]) -> None:
         seen = self._with_cordons(machine)

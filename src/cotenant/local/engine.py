@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from cotenant.core.ranking import Draw
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
-from cotenant.local.admission import admit, as_asked, usable_and_empty
+from cotenant.local.admission import admit, as_asked, predicts, usable_and_empty
 from cotenant.local.beliefs import Beliefs
 from cotenant.local.booking import ACTIVE, ENDED, book_end, queue_again, request_of
 from cotenant.local.devices import Devices
@@ -40,17 +41,20 @@ from cotenant.local.neighbours import Neighbours, Ties
 from cotenant.local.profiling import LOOK
 from cotenant.local.runs import Runs
 from cotenant.local.seats import Seats
+from cotenant.local.slices import NOTHING, Found, JobSlices
 from cotenant.local.supervisor import read_json
 from cotenant.local.tuner import TuningLoop
 from cotenant.local.views import Waiting, chosen, explained, gpu_views, gpus_of, job_view, placed_because, slot_text
 from cotenant.node.devices import Backend, Kind
-from cotenant.node.limits import Paths
+from cotenant.node.launch import Paths
 from cotenant.node.shares import Shares
 from cotenant.wire.local import GpuView, JobRequest, JobView
 from cotenant.wire.profile import JobProfile
 
 TRY_AGAIN_S = 5.0
 """after the journal could not be written"""
+PASS_EVERY_S = 60.0
+"""while jobs wait that may become overdue"""
 
 
 class UnknownError(CotenantError):
@@ -71,6 +75,7 @@ class Engine:
         queue: str,
         *,
         tuning: Tuning | None = None,
+        slices: JobSlices | None = None,
         launch: Callable[[Path], None] = attempts.launch,
         draw: Draw = random.randrange,
         belief: Belief | None = None,
@@ -80,7 +85,10 @@ class Engine:
         self._notes, self._kind = backend.notes, backend.kind
         self._devices = Devices(backend, journal)
         self._runs = Runs(state / "jobs", self._seen)
-        self._launcher = Launcher(jobs=state / "jobs", backend=backend, paths=paths, shares=shares, launch=launch)
+        self._slices = slices
+        self._launcher = Launcher(
+            jobs=state / "jobs", backend=backend, paths=paths, shares=shares, slices=slices, launch=launch
+        )
         machine = self._devices.machine
         self._empty = usable_and_empty(machine)
         self.beliefs = Beliefs(journal, machine, belief)
@@ -140,11 +148,13 @@ class Engine:
     def job(self, name: str) -> JobView:
         """A job by id, or the newest by name, with everything that is known of it."""
         row = self._row(name)
-        request = request_of(row)
+        request, found = request_of(row), self._found(row)
         return msgspec.structs.replace(
             self._view(row, Waiting(self._learner.ranker, self._seats.cluster, self._queue)),
             request=request,
             enforcement=self._enforcement(row, request),
+            faults=found.faults,
+            drift=found.drift,
             tuning=self._seats.history(row.id),
         )
 
@@ -186,7 +196,8 @@ class Engine:
         }
 
     def gpus(self) -> list[GpuView]:
-        return gpu_views(self._devices.machine, self._seats.cluster.at(0), self._devices.usage)
+        devices = self._devices
+        return gpu_views(devices.machine, self._seats.cluster.at(0), devices.usage, devices.faults)
 
     def cordon(self, name: str, cordoned: bool) -> GpuView:
         index = self._gpu(name)
@@ -243,6 +254,8 @@ class Engine:
         for row in found:
             self._seats.take(self._placement(row), request_of(row))
         self._shares.sweep(self._seats.placed)
+        if self._slices is not None:
+            self._slices.sweep(self._seats.placed)
         for row in found:
             self._adopt(row)
         for row in self._journal.queued_in_order():
@@ -264,7 +277,8 @@ class Engine:
         """Schedules whenever something changed, until asked to stop; jobs go on without us."""
         baseline = self._launcher.baseline
         watching = self._devices.watch(lambda: self._seats.running(baseline), self._devices_changed)
-        helpers = [asyncio.create_task(self._tuning.run()), asyncio.create_task(watching)]
+        priorities = [] if self._slices is None else [self._slices.watch()]
+        helpers = [asyncio.create_task(helper) for helper in (self._tuning.run(), watching, *priorities)]
         for helper in helpers:
             helper.add_done_callback(lambda _: self.ask_to_stop())  # nobody is to believe that all is well
         try:
@@ -275,7 +289,10 @@ class Engine:
                 except JournalError as error:
                     complain(str(error))
                     asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._wake.set)
-                await self._wake.wait()
+                # Waiting alone makes a job overdue, and nobody tells of that.
+                patient = self._learner.policy.overdue is None or not len(self._queue)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), None if patient else PASS_EVERY_S)
         finally:
             ended = [helper for helper in helpers if helper.done()]
             for helper in helpers:
@@ -289,17 +306,19 @@ class Engine:
         """One pass: whatever fits is started."""
         ranker, now = self._learner.ranker, Seconds(time.time())
         # What did not fit still does not while nothing has changed, so then only newcomers are tried. Not where a
-        # gate also looks at how many wait: each newcomer may change its mind about the others.
-        known = ranker.policy.gate is None and self._tried == (self._seats.cluster, ranker.policy.known.belief.version)
+        # gate also looks at how many wait, and each newcomer may change its mind, or where it counts how long.
+        policy = ranker.policy
+        steady = policy.gate is None and policy.overdue is None
+        known = steady and self._tried == (self._seats.cluster, policy.known.belief.version)
         queue = self._untried.values() if known else self._queue
-        decision = decide(ranker.policy, queue, self._seats.cluster, now, ranker=ranker, draw=self._draw)
+        decision = decide(policy, queue, self._seats.cluster, now, ranker=ranker, draw=self._draw)
         self._tried = None
         for placement in decision.placements:
-            self._start(placement, decision.crowding)
-        self._tried = self._seats.cluster, ranker.policy.known.belief.version
+            self._start(placement, None if placement.overdue else decision.crowding)
+        self._tried = self._seats.cluster, policy.known.belief.version
         self._untried.clear()
 
-    def _start(self, placement: Placement, crowding: float) -> None:
+    def _start(self, placement: Placement, crowding: float | None) -> None:
         """Durable first, then the process: a kill in between leaves a job that is started again, never twice."""
         job = placement.job.id
         row = self._journal.job(job)
@@ -346,6 +365,8 @@ class Engine:
             return
         again = current and book_end(self._journal, self.events, row, self._folder(row), status)
         self._seats.leave(job)
+        if self._slices is not None:
+            self._slices.leave(job, self._runs.of_job(job))
         if again:
             self._enqueue(self._job(row))
         else:
@@ -414,7 +435,16 @@ class Engine:
     def _enforcement(self, row: JournalJob, request: JobRequest) -> tuple[str, ...]:
         if row.slot is None or self._gone(row):  # not placed, or long ago on cards that are gone
             return ()
-        return self._launcher.enforcement(self._devices.machine, self._placement(row), request)
+        held = self._launcher.enforcement(self._devices.machine, self._placement(row), request)
+        policy = self._learner.policy
+        if request.latency_s is None or predicts(policy):
+            return held
+        return *held, f"latency: neighbours are not chosen by it under {policy.name}; under --policy cotenant they are"
+
+    def _found(self, row: JournalJob) -> Found:
+        if self._slices is None:
+            return NOTHING
+        return self._slices.found(row.id, self._runs.of_job(row.id), self._devices.usage.values())
 
     def _gone(self, row: JournalJob) -> list[int]:
         """The cards of a job that are not there any more."""

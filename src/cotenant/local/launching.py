@@ -10,9 +10,11 @@ from pathlib import Path
 from cotenant.core.model import Machine, Placement
 from cotenant.core.units import MiB
 from cotenant.local import attempts
+from cotenant.local.slices import JobSlices
 from cotenant.local.supervisor import Spec
 from cotenant.node.devices import Backend, Kind
-from cotenant.node.limits import Allowance, Launch, Paths, enforcement, launch_for, limits_text, write_limits
+from cotenant.node.launch import Allowance, Launch, Paths, Slice, enforcement, launch_for
+from cotenant.node.limits import limits_text, write_limits
 from cotenant.node.shares import Shares
 from cotenant.wire.local import JobRequest
 
@@ -29,6 +31,8 @@ class Launcher:
     backend: Backend
     paths: Paths
     shares: Shares
+    slices: JobSlices | None = None
+    """of real GPUs"""
     launch: Callable[[Path], None] = attempts.launch
 
     def starter(self, folder: Path, machine: Machine, placement: Placement, request: JobRequest) -> Callable[[], None]:
@@ -37,7 +41,10 @@ class Launcher:
 
         def start() -> None:
             attempts.prepare(folder, supervision(launch, request))
-            write_limits(self._limits_file(job), limits_text(job, launch.limits))
+            if self.slices is None:
+                write_limits(self._limits_file(job), limits_text(launch.limits))
+            else:
+                self.slices.make(job, launch.limits)
             if launch.cgroup is not None and launch.cgroup_cpu is not None:
                 self.shares.create(job, launch.cgroup_cpu)
             self.launch(folder)
@@ -60,15 +67,20 @@ class Launcher:
             placement.job.demand,
             job=placement.job.id,
             paths=self.paths,
-            limits_file=self._limits_file(placement.job.id),
+            slice_=self._slice(placement.job.id, request),
             kind=self.backend.kind,
             cores=self.backend.cores(placement.slot.gpus),
             shares=self.shares,
             batch=request.batch,
         )
 
+    def _slice(self, job: str, request: JobRequest) -> Slice:
+        if self.slices is None:
+            return Slice(limits=self._limits_file(job))
+        return self.slices.paths(job, request.env.get("LD_PRELOAD"))
+
     def _limits_file(self, job: str) -> Path:
-        return self.jobs / job / "limits.json"
+        return self.jobs / job / "limits"
 
 
 def supervision(launch: Launch, request: JobRequest) -> Spec:

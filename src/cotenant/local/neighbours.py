@@ -14,6 +14,7 @@ from typing import Any
 
 from cotenant.core.model import Placement
 from cotenant.core.probing import Trial
+from cotenant.core.slo import latency_at
 from cotenant.core.units import WHOLE_GPU, Seconds
 from cotenant.errors import InputError
 from cotenant.local.beliefs import Beliefs
@@ -28,6 +29,8 @@ ABSURD = 1.5
 """of its speed alone: no neighbour makes a job that fast"""
 VIOLATED_OVER = 3.0
 """seconds of steps that must be too long on average before it counts"""
+BROKEN_FOR_GOOD = 2
+"""times in a row, from which on somebody must go"""
 TOLD_EVERY = 60.0
 """seconds between two events about one job's objective"""
 
@@ -50,8 +53,14 @@ class Resident:
     """part of its time in steps, as it reported last"""
     default: int | None = None
     """its batch size unless it is tuned"""
+    foreseen: float | None = None
+    """the speed that was expected of it beside its neighbours, before they were measured together"""
     recent: deque[Steps] = field(default_factory=deque)
     violations: int = 0
+    broken: int = 0
+    """times in a row that its objective was not held, with those who are there now"""
+    broken_before: bool = False
+    """whether that was so already before the last of them came or went"""
     told: float = -TOLD_EVERY
     refused: bool = False
 
@@ -130,6 +139,11 @@ class Neighbours:
     def _changed(self, placement: Placement, at: float) -> None:
         for gpu in placement.slot.gpus:
             there = self._on(gpu)
+            for job in there:
+                resident = self._residents[job]
+                resident.foreseen = None
+                resident.broken_before, resident.broken = resident.broken > 0, 0
+                resident.recent.clear()
             several = any(self._residents[job].gpu is None for job in there)
             self._meter.seated(gpu, () if several else there, at)
 
@@ -195,18 +209,19 @@ class Neighbours:
     def _compare(self, gpu: int, paces: Mapping[str, Pace]) -> None:
         """Speeds of those who share a card go to the belief, and then it is asked again about the one who came last."""
         residents = {job: self._residents[job] for job in paces}
-        expected = self._expected(gpu)
-        speeds = {
-            job: pace.rate / solo
-            for job, pace in paces.items()
-            if residents[job].at_its_own(pace) and (solo := self._solo(job))
-        }
-        if len(speeds) < len(paces):
+        if not all(residents[job].at_its_own(pace) for job, pace in paces.items()):
             return  # not comparable with what is known of them alone
+        expected = self._expected(gpu)
+        # Of one that was never alone nothing can be said, but still what it does to the other.
+        speeds = {job: pace.rate / solo for job, pace in paces.items() if (solo := self._solo(job))}
+        if not speeds:
+            return
         for job, speed in speeds.items():
             if not 0 < speed <= ABSURD:
                 self._refuse(job, residents[job], f"{speed:.3g} of its speed alone, which cannot be")
                 return
+        for job, one in residents.items():
+            one.foreseen = expected[job]
         card = next(iter(residents.values())).card
         if self._beliefs.observe(card, {job: one.workload.name for job, one in residents.items()}, speeds):
             self._ties.learned()
@@ -226,7 +241,7 @@ class Neighbours:
         reason = self._ties.look_again(newcomer.placement, crowding)
         if reason is not None:
             self._parted |= pairs
-            each = ", ".join(f"{one} expected at {expected[one]:.0%} and was at {speeds[one]:.0%}" for one in residents)
+            each = ", ".join(f"{one} expected at {expected[one]:.0%} and was at {speeds[one]:.0%}" for one in speeds)
             self._ties.revert(job, f"{each}; {reason}")
 
     def _hold_to_objective(self, job: str, resident: Resident, event: Reported) -> None:
@@ -239,13 +254,45 @@ class Neighbours:
             return
         latency = seconds / sum(steps.n for steps in resident.recent)
         resident.recent.clear()
-        if latency > objective:
+        if latency <= objective:
+            resident.broken, resident.broken_before = 0, False
+        else:
             resident.violations += 1
+            resident.broken += 1
             self.violated += 1
             if event.at - resident.told >= TOLD_EVERY:
                 resident.told = event.at
                 text = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s, {1000 * objective:g} ms was promised"
                 self._ties.say("slo-violated", job, text)
+            if resident.broken >= BROKEN_FOR_GOOD and not resident.broken_before:
+                self._spare(job, resident, latency)
+
+    def _spare(self, job: str, resident: Resident, latency: float) -> None:
+        """Whoever came last beside one whose promise is broken since then leaves it, and is not put there again."""
+        others = self._on(resident.gpu) if resident.gpu is not None else ()
+        newest = max(others, key=lambda one: self._residents[one].since, default=job)
+        if newest == job or not self._residents[newest].request.revert or (newest, job) in self._parted:
+            return
+        self._parted.add((newest, job))
+        alone = self._latency_alone(resident)
+        if alone is not None and len(others) == 2:
+            names = {one: self._residents[one].workload.name for one in others}
+            if self._beliefs.observe(resident.card, names, {job: min(1.0, alone / latency)}):
+                self._ties.learned()
+        promised = 1000 * (resident.request.latency_s or 0.0)
+        self._ties.revert(
+            newest, f"steps of {job} take {1000 * latency:.3g} ms beside it, {promised:g} ms was promised"
+        )
+
+    def _latency_alone(self, resident: Resident) -> float | None:
+        """Seconds of a step on an otherwise idle card, at the share of compute that it was given."""
+        profile = self._beliefs.profile(resident.workload, resident.card)
+        if profile is None or profile.step_seconds is None:
+            return None
+        share = resident.placement.job.demand.compute or WHOLE_GPU
+        return latency_at(
+            share, Seconds(profile.step_seconds), 1.0 if profile.utilisation is None else profile.utilisation
+        )
 
     def _refuse(self, job: str, resident: Resident, what: str) -> None:
         if not resident.refused:
@@ -261,9 +308,11 @@ class Neighbours:
         return None if not solo or rate is None else rate / solo
 
     def predicted(self, job: str) -> float | None:
-        """The speed that is expected of it, of its speed alone; None: it has no neighbour."""
-        gpu = self._residents[job].gpu if job in self._residents else None
-        return None if gpu is None or len(self._on(gpu)) < 2 else self._expected(gpu)[job]
+        """The speed that was expected of it before it was measured, of its speed alone; None: it has no neighbour."""
+        resident = self._residents.get(job)
+        if resident is None or resident.gpu is None or len(self._on(resident.gpu)) < 2:
+            return None
+        return self._expected(resident.gpu)[job] if resident.foreseen is None else resident.foreseen
 
     def violations(self, job: str) -> int:
         return self._residents[job].violations if job in self._residents else 0
@@ -321,6 +370,7 @@ def _profile(resident: Resident, pace: Pace, seconds: float, held: bool) -> JobP
         utilisation=pace.share_busy(held),
         bandwidth=pace.bandwidth.share,
         memory_mib=pace.memory,
+        pcie_mib_s=pace.pcie_mib_s.value,
         measured_s=seconds,
         at=time.time(),
     )

@@ -40,9 +40,13 @@ class Mean:
             self.count += 1
 
     @property
+    def value(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+    @property
     def share(self) -> float | None:
         """Of percents, from 0 to 1."""
-        return min(1.0, self.total / self.count / 100) if self.count else None
+        return None if self.value is None else min(1.0, self.value / 100)
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class Pace:
     utilisation: Mean = field(default_factory=Mean)
     """percent, at each look of the device"""
     bandwidth: Mean = field(default_factory=Mean)
+    pcie_mib_s: Mean = field(default_factory=Mean)
     memory: int | None = None
     """MiB at most"""
 
@@ -180,5 +185,6 @@ class Meter:
 def _take(pace: Pace, used: Used) -> None:
     pace.utilisation.take(used.utilisation)
     pace.bandwidth.take(used.bandwidth)
+    pace.pcie_mib_s.take(used.pcie_mib_s)
     if used.memory_mib is not None:
         pace.memory = max(pace.memory or 0, used.memory_mib)

@@ -28,7 +28,9 @@ class Used(NamedTuple):
     utilisation: float | None = None
     """percent"""
     bandwidth: float | None = None
-    """of its only GPU's memory, by whoever is on it, in percent"""
+    """of its only GPU's memory, while it is alone there; percent"""
+    pcie_mib_s: float | None = None
+    """to and from its only GPU, while it is alone there"""
 
 
 UNKNOWN = Used()
@@ -112,7 +114,8 @@ def chosen(job: Job, row: JournalJob) -> Job:
     return replace(job, demand=demand, alternatives=())
 
 
-def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage]) -> list[GpuView]:
+def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage], faults: Mapping[str, str]) -> list[GpuView]:
+    """Usage and faults by UUID."""
     return [
         GpuView(
             index=i,
@@ -124,6 +127,7 @@ def gpu_views(machine: Machine, node: Node, usage: Mapping[str, GpuUsage]) -> li
             used_mib=usage[gpu.uuid].used_mib if gpu.uuid in usage else None,
             utilisation=usage[gpu.uuid].utilisation if gpu.uuid in usage else None,
             healthy=gpu.healthy,
+            fault=faults.get(gpu.uuid),
             cordoned=gpu.cordoned,
             tenants=tuple(tenant.job for tenant in node.tenants if i in tenant.gpus),
         )
@@ -142,10 +146,12 @@ def _used_by(job: Running, usage: Sequence[GpuUsage]) -> Used:
     own = [process for gpu in usage for process in gpu.processes or () if process.job == job.job]
     memory = [process.memory_mib for process in own if process.memory_mib is not None]
     busy = [process.utilisation for process in own if process.utilisation is not None]
+    alone = len(usage) == 1 and len(own) == len(usage[0].processes or ())
     return Used(
         max(0, sum(memory) - job.baseline) if len(memory) == len(own) else None,
         min(100.0, sum(busy) / len(usage)) if own and len(busy) == len(own) else None,
-        usage[0].bandwidth if len(usage) == 1 else None,
+        usage[0].bandwidth if alone else None,
+        usage[0].pcie_mib_s if alone else None,
     )
 
 

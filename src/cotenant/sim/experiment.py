@@ -14,7 +14,7 @@ from random import Random
 import msgspec
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Predicted
+from cotenant.core.company import Belief, Predicted
 from cotenant.core.deciding import Decision
 from cotenant.core.mix import Mix, mix_of
 from cotenant.core.model import Job, Machine
@@ -141,7 +141,7 @@ def run_one(plan: Plan, policy: str, seed: int) -> Run:
         ranks = list(range(len(machines)))
         Random(seed).shuffle(ranks)
         world = _world(plan)
-        belief = None if world is None else Oracle(world) if plan.oracle else Predicted(world.signatures_of_all())
+        belief = None if world is None else _belief(world, oracle=plan.oracle)
         timed = TimedRun(
             fill.ranked(machines, ranks), policy, _mix(plan), seed, plan.timing, watches, world=world, belief=belief
         )
@@ -165,9 +165,14 @@ class _Recorder:
 
     def watch(self, job: Job, cluster: Cluster, policy: Policy, decision: Decision | None) -> None:
         if job.id in self._wanted:
-            slots = tuple(placement.slot for placement in decision.placements) if decision is not None else ()
-            crowding = decision.crowding if decision is not None else 0.0
-            self.decisions.append(record(policy, job, cluster, job.submitted, slots, crowding))
+            placements = () if decision is None else decision.placements
+            slots = tuple(placement.slot for placement in placements)
+            overdue = any(placement.overdue for placement in placements)
+            crowding = 0.0 if decision is None else None if overdue else decision.crowding
+            kept = () if decision is None or overdue else decision.kept
+            # What was placed on a node that was kept came before it was.
+            closed = () if {slot.node for slot in slots} & set(kept) else tuple(kept)
+            self.decisions.append(record(policy, job, cluster, job.submitted, slots, crowding, closed))
 
 
 @lru_cache(maxsize=1)
@@ -186,6 +191,11 @@ def _world(plan: Plan) -> Colocation | None:
     if plan.world == "none":
         return None
     return read_colocation(data_folder(f"--world {plan.world}", plan.data) / FILE)
+
+
+def _belief(world: Colocation, *, oracle: bool) -> Belief:
+    """What policies may know beforehand: their own workloads, and who does not fit into memory together."""
+    return Oracle(world) if oracle else Predicted(world.signatures_of_all(), world.apart)
 
 
 def _check_world(plan: Plan, machines: tuple[Machine, ...]) -> None:

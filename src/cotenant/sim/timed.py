@@ -256,7 +256,7 @@ class TimedRun:
         for placement in decision.placements:
             by_job.setdefault(placement.job.id, []).append(placement)
         if self._watches:
-            self._tell(by_job, decision.crowding)
+            self._tell(by_job, decision)
         self._cluster = decision.cluster
         if self._watches and not isinstance(waiting, Queue):
             self._tell_refused([job for job in waiting if job.id not in by_job])
@@ -274,7 +274,7 @@ class TimedRun:
             for watch in self._watches:
                 watch(job, self._cluster, self._ranker.policy, None)
 
-    def _tell(self, by_job: dict[str, list[Placement]], crowding: float) -> None:
+    def _tell(self, by_job: dict[str, list[Placement]], decision: Decision) -> None:
         """Each decision of the pass, with the cluster as the one before it left it."""
         cluster = self._cluster
         for placements in by_job.values():
@@ -282,7 +282,8 @@ class TimedRun:
             for placement in placements:
                 after = after.place(placement)
             for watch in self._watches:
-                watch(placements[0].job, cluster, self._ranker.policy, Decision(tuple(placements), after, crowding))
+                told = Decision(tuple(placements), after, decision.crowding, decision.kept)
+                watch(placements[0].job, cluster, self._ranker.policy, told)
             cluster = after
 
     def _start_job(self, placements: tuple[Placement, ...], now: float, crowding: float) -> None:
@@ -345,24 +346,23 @@ class TimedRun:
             self._push_finish(running)
         return met
 
-    def _look_again(self, jobs: Iterable[str], now: float) -> bool:
-        """Sends away the newcomers among these that should not have come, as is known by now."""
-        ended = False
-        for job_id in jobs:
-            running = self._running[job_id]
-            if not running.new:
-                continue
-            running.new = False
-            verdicts = [
-                second_look(self._ranker.policy, placement, self._cluster, running.crowding)
-                for placement in running.placements
-            ]
-            if any(verdict.reason is not None for verdict in verdicts):
-                del self._running[job_id]
-                self._requeue(running, self._attained(running, now), now)
-                self._tally.reverted += 1
-                ended = True
-        return ended
+    def _look_again(self, jobs: Jobs, now: float) -> bool:
+        """Sends away whoever came last, if it should not have come, as is known by now; who was there before stays."""
+        newest = max(reversed(jobs), key=lambda job_id: self._running[job_id].started)
+        running = self._running[newest]
+        if not running.new:
+            return False
+        running.new = False
+        verdicts = [
+            second_look(self._ranker.policy, placement, self._cluster, running.crowding)
+            for placement in running.placements
+        ]
+        if all(verdict.reason is None for verdict in verdicts):
+            return False
+        del self._running[newest]
+        self._requeue(running, self._attained(running, now), now)
+        self._tally.reverted += 1
+        return True
 
     def _count(self, placements: tuple[Placement, ...], sign: int) -> None:
         """Books allocated compute and fragmentation after these placements came or went."""

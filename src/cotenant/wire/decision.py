@@ -38,7 +38,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "estimate": (0, 1e12),
     "attained": (0, 1e18),
     "least_speed": (0, 100),
-    "speeds": (0, 10),
+    "speeds": (1e-9, 10),
     "speed": (0, 10),
 }
 """least and most of the numbers in a field of that name"""
@@ -99,7 +99,10 @@ class RecordedDecision:
     queue: str = "fifo"
     now: Seconds = Seconds(0.0)
     mix: tuple[RecordedSpec, ...] = field(default=())
-    crowding: float = 0.0
+    crowding: float | None = 0.0
+    """None: it had waited for so long that the gate was not asked"""
+    closed: tuple[str, ...] = ()
+    """nodes that were kept for a job that had"""
     companies: tuple[RecordedCompany, ...] = field(default=())
     mildness: tuple[RecordedMildness, ...] = field(default=())
 
@@ -120,6 +123,7 @@ class Recalled:
     def __init__(self, decision: RecordedDecision) -> None:
         self._companies = {Company(one.card, one.workloads): one for one in decision.companies}
         self._mildness = {(one.card, one.workload): one.speed for one in decision.mildness}
+        self.knows_memory = any(one.apart for one in decision.companies)
 
     def speeds(self, company: Company) -> tuple[Speed, ...]:
         known = self._companies.get(company)
@@ -136,7 +140,13 @@ class Recalled:
 
 
 def record(
-    policy: Policy, job: Job, cluster: Cluster, now: Seconds, slots: tuple[Slot, ...], crowding: float = 0.0
+    policy: Policy,
+    job: Job,
+    cluster: Cluster,
+    now: Seconds,
+    slots: tuple[Slot, ...],
+    crowding: float | None = 0.0,
+    closed: tuple[str, ...] = (),
 ) -> RecordedDecision:
     """A decision, ready to be written."""
     believes = policy.checks is not CHECKS
@@ -145,6 +155,7 @@ def record(
     workloads = sorted({(one.card, name) for one in companies for name in one.workloads}, key=str)
     return RecordedDecision(
         crowding=crowding,
+        closed=closed,
         companies=tuple(
             RecordedCompany(card=one.card, workloads=one.workloads, speeds=belief.speeds(one), apart=belief.apart(one))
             for one in companies

@@ -89,6 +89,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """percent of its GPUs that it kept busy, at the last look; None: not known"""
     request: JobRequest | None = None
     enforcement: tuple[str, ...] = ()
+    faults: dict[str, int] = {}
+    """what did not work as meant in the vGPU library, and how often"""
+    drift: tuple[str, ...] = ()
+    """GPUs of which the driver says something else than the job's own accounts"""
     tuning: tuple[dict[str, Any], ...] = ()
 
 
@@ -104,6 +108,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     used_mib: int | None = None
     utilisation: float | None = None
     healthy: bool = True
+    fault: str | None = None
+    """why it is not healthy"""
     cordoned: bool = False
     tenants: tuple[str, ...] = ()
 

@@ -55,6 +55,7 @@ class JobProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     memory_mib: Amount | None = None
     """at its peak"""
     pcie_mib_s: Amount | None = None
+    """to and from the card"""
     measured_s: Annotated[float, Meta(gt=0, le=1e9)]
     at: Annotated[float, Meta(ge=0, le=1e12)]
     """when, in seconds since 1970"""

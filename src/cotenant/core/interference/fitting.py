@@ -9,7 +9,7 @@ multiplied by a ratio of two sums, so that it stays positive and the likelihood 
 
 Tables of several types of GPU are fitted together, each with its own mean and scale, so that the shares say what holds
 for all of them. What such tables cannot tell stays as it was: the share of the mean, which is taken away first, and
-those of profiles where nobody has one.
+those of profiles where nobody has one. A table in which all speeds are equal tells nothing.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class _Table(NamedTuple):
 
 def fit_shares(tables: Sequence[Sequence[Measured]], start: Shares = EVEN, rounds: int = ROUNDS) -> Shares:
     """The shares under which the measurements of all tables are most likely, from distinct directions of pairs."""
-    prepared = [_prepare(table) for table in tables]
+    prepared = [_prepare(table) for table in tables if len({row.speed for row in table}) > 1]
     shares = asdict(start)
     told = [name for name in NAMES if name != "constant" and any(table.parts[name].any() for table in prepared)]
     for _ in range(rounds):

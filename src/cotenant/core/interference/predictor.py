@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cotenant.core.interference.calibration import Calibration
-from cotenant.core.interference.catalogue import Catalogue, Signature
+from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue, Signature
 from cotenant.core.interference.observations import FASTEST, MOST_COUNTED, MOST_ROWS, SLOWEST, Observations, Row
 from cotenant.core.interference.probing import most_telling
 from cotenant.core.interference.unrelated import Unrelated
@@ -25,6 +25,10 @@ ABSURD = 1.5
 """a speed above is refused: sharing does not make a job so much faster"""
 LEAST = 0.01
 """the lowest bound of an interval"""
+SPARE = 64
+"""types that there must be room for to make it worth forgetting others"""
+MOST_SHARE = 1e6
+"""of the variance; larger ones leave no digits for anything else"""
 
 VERSION = 1
 
@@ -80,6 +84,7 @@ class Predictor:
         """Both speeds of a pair were measured; False: they make no sense and were not taken."""
         if not (_sensible(one_speed) and _sensible(other_speed)):
             return False
+        self._make_room(one, other)
         first, second = self.learn(one), self.learn(other)
         if first == second:
             self._seen.add({(first, first): _bounded((one_speed + other_speed) / 2)})
@@ -91,11 +96,13 @@ class Predictor:
         """The speed of one job of a pair was measured; False: it makes no sense and was not taken."""
         if not _sensible(speed):
             return False
+        self._make_room(victim, partner)
         self._seen.add({(self.learn(victim), self.learn(partner)): _bounded(speed)})
         return True
 
     def pair(self, one: Signature, other: Signature) -> tuple[Speed, Speed]:
         """What each of two jobs is expected to do beside the other."""
+        self._make_room(one, other)
         self._refresh()
         first, second = self.learn(one), self.learn(other)
         known = self._pairs.get((first, second))
@@ -153,18 +160,34 @@ class Predictor:
         """A predictor that knows what was stored."""
         if state.version != VERSION:
             raise InputError(f"stored predictor: version {state.version}, this program reads version {VERSION}")
-        if not all(0 <= share < math.inf for share in astuple(state.shares)):
-            raise InputError("stored predictor: a share is not a number of at least 0")
+        if not all(0 <= share <= MOST_SHARE for share in astuple(state.shares)):
+            raise InputError(f"stored predictor: a share is not a number from 0 to {MOST_SHARE:g}")
+        for row in state.rows:
+            if not _makes_sense(row, len(state.types)):
+                raise InputError(f"stored predictor: {row} is no measurement of {len(state.types)} types")
         predictor = cls(state.shares)
-        numbers = [predictor.learn(signature) for signature in state.types]
+        predictor._recall(state)
+        return predictor
+
+    def _recall(self, state: PredictorState) -> None:
+        """Knows what is stored there, and nothing else."""
+        self._catalogue = Catalogue()
+        self._seen = Observations(self._catalogue, self._shares)
+        numbers = [self.learn(signature) for signature in state.types]
         rows: dict[tuple[int, int], Row] = {}
         for row in state.rows[-MOST_ROWS:]:
-            if not _makes_sense(row, len(numbers)):
-                raise InputError(f"stored predictor: {row} is no measurement of {len(numbers)} types")
             direction = numbers[row.victim], numbers[row.partner]
             rows[direction] = Row(*direction, row.root, row.times)
-        predictor._seen.extend(list(rows.values()))
-        return predictor
+        self._seen.extend(list(rows.values()))
+
+    def _make_room(self, *coming: Signature) -> None:
+        """Before types become too many, those go of which nothing was measured; they can be learned again."""
+        known = self._catalogue
+        if len(known.types) + len(coming) <= MOST_TYPES or all(known.find(one) is not None for one in coming):
+            return
+        measured = self.state()
+        if len(measured.types) <= MOST_TYPES - SPARE:
+            self._recall(measured)
 
     def _refresh(self) -> None:
         """Forgets what was computed before the last measurement."""

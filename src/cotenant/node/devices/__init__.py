@@ -42,10 +42,12 @@ class GpuUsage:
     uuid: str
     used_mib: MiB | None
     utilisation: int | None
-    """percent of the time, or of its cores, since the last look"""
+    """percent of the time, or of its cores or SMs, since the last look"""
     processes: tuple[ProcessUsage, ...] | None
     bandwidth: int | None = None
-    """percent of the time in which its memory was read or written"""
+    """percent of what its memory can carry, else of the time in which it was read or written"""
+    pcie_mib_s: float | None = None
+    """to and from it; where asking takes long, only of a card with a single job"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class Backend(Protocol):
         """What is installed, with its present health."""
 
     def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
-        """What is used of each GPU, in the order of `machine().gpus`, these jobs told apart; takes milliseconds."""
+        """What is used of each GPU, in the order of `machine().gpus`, these jobs told apart; may wait for a driver."""
 
     def cores(self, gpus: Gpus) -> tuple[int, ...]:
         """The CPU cores that a job on these GPUs is kept on; empty: wherever the kernel puts it."""

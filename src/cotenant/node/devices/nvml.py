@@ -20,6 +20,7 @@ from cotenant.core.topology import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.units import MiB, MilliCpu, Seconds
 from cotenant.errors import DeviceError
 from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
+from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, Far, numa_node, nvlink_pairs
 from cotenant.node.devices.processes import job_members, process_table
@@ -56,6 +57,7 @@ class _Card:
 
     index: int
     health: Health
+    counters: Counters
     uuid: str | None = None
     """None: it has not answered yet"""
     type: str = "unknown"
@@ -107,7 +109,8 @@ class NvmlBackend:
         self._events: Handle | None = None
         self._links: LinkMatrix | None = None
         self._linked: tuple[str, ...] = ()
-        self._cards = [_Card(index, Health(recovery)) for index in range(self._start())]
+        self._cards: list[_Card] = []
+        self._cards += [_Card(index, Health(recovery), Counters(library)) for index in range(self._start())]
         if not self._cards:
             self.close()
             raise DeviceError("the NVIDIA driver answers but lists no GPU; see nvidia-smi -L")
@@ -140,7 +143,7 @@ class NvmlBackend:
     def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
         members = job_members(jobs, process_table(self._proc)) if jobs else {}
         owners = {process.pid: job for job, tree in members.items() for process in tree}
-        return [self._usage(card, owners) for card in self._cards]
+        return [self._usage(card, owners, [job.gpus for job in jobs if card.index in job.gpus]) for card in self._cards]
 
     def faults(self) -> dict[str, str]:
         """Why each unhealthy GPU is unhealthy."""
@@ -151,6 +154,8 @@ class NvmlBackend:
 
     def close(self) -> None:
         events, self._events = self._events, None
+        for card in self._cards:
+            card.counters.close()
         try:
             if events is not None:
                 self._nvml.nvmlEventSetFree(events)
@@ -274,7 +279,8 @@ class NvmlBackend:
 
     # What is used.
 
-    def _usage(self, card: _Card, owners: Mapping[int, str]) -> GpuUsage:
+    def _usage(self, card: _Card, owners: Mapping[int, str], seats: Sequence[Gpus]) -> GpuUsage:
+        """`seats` are those of the jobs on it."""
         try:
             handle = self._handle(card)
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
@@ -282,13 +288,17 @@ class NvmlBackend:
             processes = self._processes(card, handle, owners)
         except self._nvml.NVMLError as error:
             card.health.fault(self._described(error), Seconds(self._clock()))
+            card.counters.close()  # what was counted before a card fell off the bus says nothing about it afterwards
             return GpuUsage(uuid=card.name, used_mib=None, utilisation=None, processes=None)
+        # The traffic of a card is known to be a job's only if both have no other.
+        counted = card.counters.look(handle, pcie=seats == [(card.index,)])
         return GpuUsage(
             uuid=card.name,
             used_mib=MiB(memory.used // _MIB) if memory else None,
-            utilisation=int(rates.gpu) if rates else None,
+            utilisation=_percent(counted.utilisation, rates and rates.gpu),
             processes=processes,
-            bandwidth=int(rates.memory) if rates else None,
+            bandwidth=_percent(counted.bandwidth, rates and rates.memory),
+            pcie_mib_s=counted.pcie_mib_s,
         )
 
     def _processes(self, card: _Card, handle: Handle, owners: Mapping[int, str]) -> tuple[ProcessUsage, ...] | None:
@@ -387,6 +397,10 @@ class NvmlBackend:
 
 def _bus(pci: Any) -> Bus:
     return int(pci.domain), int(pci.bus), int(pci.device)
+
+
+def _percent(counted: float | None, otherwise: int | None) -> int | None:
+    return round(counted) if counted is not None else otherwise
 
 
 def _text(value: str | bytes) -> str:

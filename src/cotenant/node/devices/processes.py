@@ -29,15 +29,17 @@ class Process(NamedTuple):
 
 def process_table(proc: Path = Path("/proc")) -> list[Process]:
     """All processes that can be read; those that end meanwhile are left out."""
-    table = []
-    for name in os.listdir(proc):
-        if name.isdecimal():
-            try:
-                stat = (proc / name / "stat").read_text(errors="replace")
-            except OSError:
-                continue
-            table.append(_parse_stat(int(name), stat))
-    return table
+    found = (read_process(int(name), proc) for name in os.listdir(proc) if name.isdecimal())
+    return [process for process in found if process is not None]
+
+
+def read_process(pid: int, proc: Path = Path("/proc")) -> Process | None:
+    """One process, None where it cannot be read (any more)."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return _parse_stat(pid, stat)
 
 
 def _parse_stat(pid: int, stat: str) -> Process:

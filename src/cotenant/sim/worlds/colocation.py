@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from cotenant.core.company import Company, company_of, mean_speed
+from cotenant.core.company import Company, any_apart, company_of, mean_speed
 from cotenant.core.interference import Signature, Speed
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
@@ -90,6 +90,7 @@ class Oracle:
     version = 0
 
     def __init__(self, world: Colocation) -> None:
+        self.knows_memory = bool(world.apart)
         self._world = world
         self._mildness: dict[tuple[str, str | None], float] = {}
 
@@ -104,7 +105,7 @@ class Oracle:
         return known
 
     def apart(self, company: Company) -> bool:
-        return company in self._world.apart
+        return any_apart(self._world.apart, company)
 
     def observe(self, company: Company, speeds: object) -> bool:
         return False

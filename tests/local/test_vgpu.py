@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of the daemon on NVIDIA GPUs are held to their slices by the vGPU library, over the stand-in driver."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant.node.limits import write_limits
+from cotenant.wire.local import JobView
+from tests.local.daemon import Daemon, until
+from tests.native import kit
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    state = Path(tempfile.mkdtemp(prefix="ct"))
+    one = Daemon(state)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
+        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
+        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
+        changed.setenv("STANDIN_STATE", str(state / "gpus"))
+        changed.setenv("STANDIN_DEVICES", "2")
+        try:
+            one.up("--policy", "binpack")
+            yield one
+        finally:
+            one.clear()
+            one.stop()
+            shutil.rmtree(state, ignore_errors=True)
+
+
+def submit(daemon: Daemon, *words: str, **request: object) -> JobView:
+    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
+    return daemon.submit(str(kit.program("run_probe")), *words, env=env, **request)
+
+
+def output(daemon: Daemon, job: str) -> dict[str, int]:
+    return kit.values(b"".join(daemon.client.lines(f"/v1/jobs/{job}/log?follow=0")).decode())
+
+
+def slices(daemon: Daemon) -> list[Path]:
+    return [folder for folder in (daemon.state / "run" / "slices").iterdir() if folder.is_dir()]
+
+
+def test_a_job_sees_its_slice_and_no_more_is_to_be_had(daemon: Daemon) -> None:
+    fits, too_much = (submit(daemon, mib, "10", memory="256MiB") for mib in ("200", "300"))
+    assert [daemon.ended(job.id).code for job in (fits, too_much)] == [0, 0]
+    assert [output(daemon, job.id)["total"] for job in (fits, too_much)] == [256, 256]
+    assert [output(daemon, job.id)["allocated"] for job in (fits, too_much)] == [0, 2]
+    assert slices(daemon) == []
+
+
+def test_show_says_what_is_held_and_what_went_wrong(daemon: Daemon) -> None:
+    job = submit(daemon, "100", "60000", memory="256MiB", compute="50%", priority=-1)
+    (folder,) = until(lambda: slices(daemon))
+    held = daemon.job(job.id).enforcement
+    assert held[0].startswith("memory: 256 MiB on each GPU, by the vGPU library")
+    assert held[2].startswith("priority: low")
+    until(lambda: daemon.job(job.id).memory_used_mib)  # it has begun, and the driver says so
+    assert (daemon.job(job.id).faults, daemon.job(job.id).drift) == ({}, ())
+    write_limits(folder / "limits", "spoilt\n")
+    until(lambda: daemon.job(job.id).faults)
+    assert set(daemon.job(job.id).faults) <= {"limits_bad", "limits_version"}
+    daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+    assert daemon.ended(job.id).faults  # also afterwards
+    assert slices(daemon) == []
+
+
+def test_the_users_own_preload_stays_behind_ours(daemon: Daemon) -> None:
+    job = daemon.submit("sh", "-c", "echo $LD_PRELOAD", env={"LD_PRELOAD": str(kit.library())})
+    daemon.ended(job.id)
+    said = b"".join(daemon.client.lines(f"/v1/jobs/{job.id}/log?follow=0")).decode().strip()
+    assert said.endswith(f"/$LIB/libcotenant.so:{kit.library()}")
