@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 PLACE := $(shell printf %s '$(CURDIR)' | cksum | cut -d ' ' -f 1)
 BOOTSTRAPPED := $(VENV)/bootstrapped-$(PLACE)
 INSTALLED := $(VENV)/installed-$(PLACE)
+# What the vGPU library is made of, which the install builds.
+LIBRARY := native/build.py $(wildcard native/lib/*)
 
 # What a user's shell may carry that would lead an install or a test elsewhere.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX VIRTUAL_ENV
@@ -72,13 +74,14 @@ COMPILE = $(BIN)/uv pip compile --quiet --no-config --universal --python-version
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: $(BOOTSTRAPPED) ## renew the locked versions in requirements/
-	@echo "Locking requirements/uv.txt and requirements/dev.txt"
+	@echo "Locking requirements/uv.txt, requirements/dev.txt and requirements/clients.txt"
 	@$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
 	@$(COMPILE) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	@$(COMPILE) requirements/clients.in --output-file requirements/clients.txt
 
 clean: ## remove all that make and the tools have made
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache src/cotenant/_native
+	find src native tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two steps, each with a stamp that exists only if the step went well: first uv by pip, then everything else by uv.
 
@@ -96,7 +99,7 @@ $(BOOTSTRAPPED): requirements/uv.txt
 	@$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt
 	@touch $@
 
-$(INSTALLED): $(BOOTSTRAPPED) requirements/dev.txt pyproject.toml
+$(INSTALLED): $(BOOTSTRAPPED) requirements/dev.txt pyproject.toml hatch_build.py $(LIBRARY)
 	@echo "Installing the packages of requirements/dev.txt, checked by hash"
 	@rm -f $@
 	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt

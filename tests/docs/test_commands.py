@@ -130,7 +130,7 @@ def test_every_command_has_an_example(name: str) -> None:
 def test_example_runs(example: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
     request.addfinalizer(lambda: shutil.rmtree(state, ignore_errors=True))
-    env = environment(COTENANT_STATE=str(state))
+    env = environment(COTENANT_STATE=str(state), COTENANT_RUNTIME=str(state / "run"))
     if "cotenant up" in example:
         request.addfinalizer(lambda: run("down", "--wait", env=env))
     if "openb" in example:

@@ -1,173 +1,120 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a slot means for a process, on simulated and on real GPUs."""
+"""The limits of a slice as a file: what is written is what is meant, whole or not at all."""
 
-import json
+import os
 import stat
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cotenant.core.model import Demand, Gpu, Machine, Slot
-from cotenant.core.units import MiB, MilliGpu, Percent
-from cotenant.node.devices import Kind
-from cotenant.node.limits import Allowance, GpuLimit, Launch, Paths, enforcement, launch_for, limits_text, write_limits
-from cotenant.node.shares import Means, Shares
-
-PATHS = Paths(
-    agent=Path("/state/agent"),
-    engines={gpu: Path(f"/state/engine-{gpu}") for gpu in range(4)},
+from cotenant.core.units import MilliGpu
+from cotenant.errors import InputError
+from cotenant.node.limits import (
+    GpuLimit,
+    Hold,
+    Limits,
+    Priority,
+    change_limits,
+    limits_text,
+    parse_limits,
+    read_limits,
+    write_limits,
 )
-SLOTS = Shares(Means.SLOTS, None, "t")
-CGROUP = Shares(Means.CGROUP_V1, Path("/cgroups/cotenant"), "t")
-MACHINE = Machine(
-    name="local",
-    gpus=tuple(Gpu(uuid=f"GPU-{letter}", memory=MiB(8192)) for letter in "abcd"),
+
+SMALL = Limits(
+    gpus=(GpuLimit("GPU-8f", 2 << 30, MilliGpu(300)),),
+    others=GpuLimit("", 0),
+    region=Path("/run/slices/abc/usage"),
+    hold=Hold.ALWAYS,
+    priority=Priority.LOW,
+)
+AMOUNTS = st.integers(0, (1 << 64) - 2)
+LIMIT = st.builds(
+    GpuLimit,
+    st.from_regex(r"GPU-[0-9a-f-]{1,40}", fullmatch=True),
+    st.none() | AMOUNTS,
+    st.integers(1, 1000).map(MilliGpu),
+    AMOUNTS,
+    st.booleans(),
 )
 
 
-def launch(
-    demand: Demand,
-    gpus: tuple[int, ...] = (2,),
-    kind: Kind = Kind.SIMULATED,
-    shares: Shares = SLOTS,
-    cores: tuple[int, ...] = (3,),
-    batch: int | None = None,
-    allowance: Allowance | None = None,
-) -> Launch:
-    return launch_for(
-        MACHINE,
-        Slot("local", gpus),
-        demand,
-        job="j-000001",
-        paths=PATHS,
-        limits_file=Path("/state/jobs/j-000001/limits"),
-        kind=kind,
-        cores=cores,
-        shares=shares,
-        batch=batch,
-        allowance=allowance,
+def test_the_text_is_what_the_library_reads() -> None:
+    assert limits_text(SMALL) == (
+        "cotenant-limits 2\n"
+        "region /run/slices/abc/usage\n"
+        "policy always\n"
+        "priority low\n"
+        "default memory=0 host=0 compute=1000 paused=0\n"
+        "gpu GPU-8f memory=2147483648 host=0 compute=300 paused=0\n"
+        "end\n"
     )
+    assert "memory=none" in limits_text(Limits(gpus=(GpuLimit("GPU-8f", None),)))
 
 
-def demand(memory: int = 2048, compute: int = 300, gpus: int = 1) -> Demand:
-    return Demand(gpus=gpus, memory=MiB(memory), compute=MilliGpu(compute))
+@given(
+    st.builds(
+        Limits,
+        gpus=st.lists(LIMIT, max_size=16).map(tuple),
+        others=st.none() | LIMIT.map(lambda limit: limit._replace(uuid="")),
+        region=st.sampled_from([None, Path("/run/a b/usage")]),
+        hold=st.sampled_from(Hold),
+        priority=st.sampled_from(Priority),
+    )
+)
+def test_limits_come_back_as_they_were_written(limits: Limits) -> None:
+    assert parse_limits(limits_text(limits)) == limits
 
 
-# environment
+def test_what_a_later_writer_adds_is_passed_over() -> None:
+    text = limits_text(SMALL).replace("paused=0", "paused=0 colour=red").replace("end", "weather fine\nend")
+    assert parse_limits(text) == SMALL
 
 
-def test_a_job_on_a_simulated_gpu_is_told_everything() -> None:
-    assert launch(demand(), batch=64).env == {
-        "COTENANT_JOB": "j-000001",
-        "COTENANT_AGENT": "/state/agent",
-        "COTENANT_ENGINE": "/state/engine-2",
-        "COTENANT_LIMITS": "/state/jobs/j-000001/limits",
-        "COTENANT_BATCH": "64",
-        "CUDA_VISIBLE_DEVICES": "2",
-        "NVIDIA_VISIBLE_DEVICES": "2",
-        "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m",
-        "CUDA_DEVICE_SM_LIMIT": "30",
-        "ALIYUN_COM_GPU_MEM_IDX": "2",
-        "ALIYUN_COM_GPU_MEM_POD": "2048",
-        "ALIYUN_COM_GPU_MEM_CONTAINER": "2048",
-        "ALIYUN_COM_GPU_MEM_DEV": "8192",
-        "JAX_PLATFORMS": "cpu",
-        "NPROC": "1",
-        "PJRT_NPROC": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "begins with ''"),
+        ("cotenant-limits 3\nend\n", "expected 'cotenant-limits 2'"),
+        ("cotenant-limits 2\npolicy always\n", "truncated"),
+        ("cotenant-limits 2\npolicy sometimes\nend\n", "'policy sometimes' is not understood"),
+        ("cotenant-limits 2\ngpu GPU-8f memory=much\nend\n", "is not understood"),
+        ("cotenant-limits 2\ngpu G\x00PU memory=1\nend\n", "expected a UUID"),
+    ],
+)
+def test_what_is_no_limits_is_refused_with_the_reason(text: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_limits(text)
+    assert said in str(refused.value)
 
 
-def test_a_job_on_real_gpus_is_told_uuids_and_nothing_of_simulation() -> None:
-    env = launch(demand(gpus=2), gpus=(1, 3), kind=Kind.NVIDIA, cores=()).env
-    assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == "GPU-b,GPU-d"
-    assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ("2048m", "2048m")
-    assert (env["ALIYUN_COM_GPU_MEM_IDX"], env["ALIYUN_COM_GPU_MEM_POD"]) == ("1,3", "4096")
-    assert not {"COTENANT_ENGINE", "COTENANT_BATCH", "JAX_PLATFORMS", "NPROC", "OMP_NUM_THREADS"} & set(env)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Limits(gpus=(GpuLimit("two words", 1),)),
+        Limits(gpus=(GpuLimit("GPU-8f", -1),)),
+        Limits(gpus=(GpuLimit("GPU-8f", 1 << 64),)),
+        Limits(gpus=(GpuLimit("GPU-8f", 1, MilliGpu(0)),)),
+        Limits(gpus=tuple(GpuLimit(f"GPU-{i}", 1) for i in range(17))),
+        Limits(region=Path("not/absolute")),
+        Limits(region=Path("/two\nlines")),
+    ],
+)
+def test_what_the_file_cannot_say_is_not_written(wrong: Limits) -> None:
+    with pytest.raises(InputError):
+        limits_text(wrong)
 
 
-def test_threads_are_as_many_as_cores() -> None:
-    env = launch(demand(), cores=(0, 1, 2, 3)).env
-    assert env["NPROC"] == env["PJRT_NPROC"] == env["OMP_NUM_THREADS"] == "4"
-
-
-@pytest.mark.parametrize(("compute", "limit"), [(0, "0"), (1, "1"), (305, "30"), (1000, "100")])
-def test_the_compute_limit_is_a_whole_percent_and_never_none_by_rounding(compute: int, limit: str) -> None:
-    assert launch(demand(compute=compute)).env["CUDA_DEVICE_SM_LIMIT"] == limit
-
-
-# memory
-
-
-def test_memory_is_limited_above_a_baseline_that_is_a_setting() -> None:
-    plain = launch(demand(memory=1000))
-    assert (plain.memory_mib, plain.memory_baseline_mib, plain.rlimit_data_mib) == (1000, 430, 2430)
-    own = launch(demand(memory=1000), allowance=Allowance(runtime=MiB(50), compiling=MiB(0)))
-    assert (own.memory_mib, own.memory_baseline_mib, own.rlimit_data_mib) == (1000, 50, 2050)
-
-
-def test_more_cores_mean_more_thread_stacks() -> None:
-    assert launch(demand(memory=1000), cores=(0, 1, 2)).rlimit_data_mib == 2430 + 2 * 64
-
-
-def test_a_percentage_is_of_the_card_and_several_cards_add_up() -> None:
-    half = Demand(gpus=2, memory_percent=Percent(50))
-    assert launch(half, gpus=(0, 1)).memory_mib == 8192
-
-
-def test_who_asks_for_no_amount_may_use_the_card() -> None:
-    assert launch(demand(memory=0)).limits == (GpuLimit("GPU-c", MiB(8192), MilliGpu(300)),)
-
-
-def test_host_limits_are_not_put_on_jobs_with_a_real_gpu() -> None:
-    real = launch(demand(), kind=Kind.NVIDIA, cores=(), shares=CGROUP)
-    assert (real.cpus, real.rlimit_data_mib, real.memory_mib, real.share_percent, real.cgroup) == (None,) * 5
-
-
-def test_a_job_without_a_gpu_is_not_pinned_or_limited() -> None:
-    none = launch(Demand(gpus=0, compute=MilliGpu(0)), gpus=(), cores=())
-    assert (none.cpus, none.rlimit_data_mib, none.memory_mib, none.share_percent, none.cgroup) == (None,) * 5
-    assert none.env["CUDA_VISIBLE_DEVICES"] == ""
-
-
-# compute
-
-
-def test_a_share_is_a_quota_of_the_devices_cores_where_a_cgroup_can_be_made() -> None:
-    shared = launch(demand(compute=300), cores=(0, 1), shares=CGROUP)
-    assert shared.cgroup == Path("/cgroups/cotenant/t.j-000001")
-    assert (shared.cgroup_cpu, shared.share_percent, shared.cpus) == (600, None, (0, 1))
-
-
-def test_a_share_is_a_part_of_the_time_where_no_cgroup_can_be_made() -> None:
-    shared = launch(demand(compute=300))
-    assert (shared.share_percent, shared.cgroup, shared.cgroup_cpu) == (30, None, None)
-
-
-@pytest.mark.parametrize("compute", [0, 1000])
-@pytest.mark.parametrize("shares", [SLOTS, CGROUP])
-def test_a_whole_gpu_and_no_claim_are_not_throttled(compute: int, shares: Shares) -> None:
-    free = launch(demand(compute=compute), shares=shares)
-    assert (free.share_percent, free.cgroup, free.cpus) == (None, None, (3,))
-
-
-# the limits file
-
-
-def test_the_limits_file_names_each_gpu_and_its_limits(tmp_path: Path) -> None:
+def test_the_file_is_read_only_and_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    for memory in (1024, 2048):  # the second time over a file that is read-only
-        planned = launch(demand(memory=memory, gpus=2), gpus=(0, 1))
-        write_limits(path, limits_text("j-000001", planned.limits))
-    assert json.loads(path.read_text()) == {
-        "version": 1,
-        "job": "j-000001",
-        "gpus": [
-            {"uuid": "GPU-a", "memory_mib": 2048, "compute_milli": 300},
-            {"uuid": "GPU-b", "memory_mib": 2048, "compute_milli": 300},
-        ],
-    }
+    for memory in (1, 2):  # the second time over a file that is read-only
+        write_limits(path, limits_text(replace(SMALL, gpus=(GpuLimit("GPU-8f", memory),))))
+    assert read_limits(path).gpus[0].memory_bytes == 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o444
     assert [entry.name for entry in tmp_path.iterdir()] == ["limits"]
 
@@ -178,28 +125,27 @@ def test_what_a_crash_left_does_not_stop_the_next_limits_file(tmp_path: Path) ->
     assert (tmp_path / "limits").read_text() == "whole"
 
 
-# what the user is told
+def test_a_huge_file_is_refused_and_not_read_through(tmp_path: Path) -> None:
+    os.truncate(os.open(tmp_path / "limits", os.O_CREAT | os.O_WRONLY), 1 << 40)
+    with pytest.raises(InputError, match="more than 65536 bytes"):
+        read_limits(tmp_path / "limits")
 
 
-def test_enforcement_says_which_means_holds_the_share() -> None:
-    quota = enforcement(Kind.SIMULATED, launch(demand(), shares=CGROUP), CGROUP.means)
-    assert "compute: 30 %, pinned to 1 core, by a CPU quota (cgroup v1)" in quota
-    slots = enforcement(Kind.SIMULATED, launch(demand()), SLOTS.means)
-    assert any("stopping and continuing" in line and line.startswith("compute: 30 %") for line in slots)
-    whole = enforcement(Kind.SIMULATED, launch(demand(compute=1000)), SLOTS.means)
-    assert "compute: not limited beyond being pinned to 1 core" in whole
+def test_limits_grow_and_shrink_and_no_change_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    write_limits(path, limits_text(SMALL))
 
+    def grow(limits: Limits) -> Limits:
+        (only,) = limits.gpus
+        return replace(limits, gpus=(only._replace(host_bytes=only.host_bytes + 1),))
 
-def test_enforcement_says_what_is_held_in_memory_and_what_is_not() -> None:
-    lines = enforcement(Kind.SIMULATED, launch(demand()), SLOTS.means)
-    assert lines[0].startswith("memory: 2 GiB above the runtime's own 430 MiB")
-    assert any(line.startswith("not enforced:") for line in lines)
-    assert all("\n" not in line for line in lines)
+    def often() -> None:
+        for _ in range(25):
+            change_limits(path, grow)
 
-
-def test_enforcement_promises_nothing_on_real_gpus() -> None:
-    lines = enforcement(Kind.NVIDIA, launch(demand(), kind=Kind.NVIDIA, cores=()), SLOTS.means)
-    assert [line for line in lines if line.startswith(("memory:", "compute:"))] == [
-        "memory: 2 GiB on each GPU is told to the job and kept free by placement, not enforced",
-        "compute: 30 % is told to the job and kept free by placement, not enforced",
-    ]
+    threads = [threading.Thread(target=often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_limits(path).gpus[0].host_bytes == 100

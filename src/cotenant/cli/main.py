@@ -36,6 +36,10 @@ SECTIONS = {
         "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),
         "generate": ("generate", "Submits benchmark tasks at the times of a trace."),
     },
+    "Limit a command without the daemon": {
+        "run": ("run", "Runs a command on a slice of GPUs: memory, compute, priority."),
+        "slices": ("slices", "Lists the slices in use: limits, use, faults."),
+    },
     "Look after its GPUs": {
         "top": ("top", "A live table of GPUs and the jobs on them."),
         "gpus": ("gpus", "Lists the GPUs and who is on them."),

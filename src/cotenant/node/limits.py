@@ -1,147 +1,115 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a slot means for a process: its environment, its cores, its limits, and which of them really hold."""
+"""The limits of one slice of GPUs as a file that the vGPU library reads; native/lib/limits.h has the format.
 
-import json
+A tenant reads it and cannot raise it; it is replaced as a whole, so that limits may grow and shrink while jobs run.
+"""
+
+import contextlib
+import fcntl
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.core.footprint import claims
-from cotenant.core.model import Demand, Machine, Slot
-from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, format_memory
-from cotenant.node.devices import Kind
-from cotenant.node.shares import Means, Shares
+from cotenant.core.units import WHOLE_GPU, MilliGpu
+from cotenant.errors import InputError
 
-VERSION = 1
-RESERVED = 2
-"""times its limit that one process may reserve: what is reserved need not be used"""
-"""of the limits file"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """What a job on a simulated GPU may use beyond what it asked for, because a real GPU would not count it."""
-
-    runtime: MiB = MiB(250)
-    """resident after importing a framework; measured with JAX"""
-    compiling: MiB = MiB(180)
-    """more while it compiles; measured with JAX"""
-    stacks_per_core: MiB = MiB(64)
-    """thread stacks that are reserved but not resident, for each core beyond the first"""
-
-    @property
-    def baseline(self) -> MiB:
-        return MiB(self.runtime + self.compiling)
+FIRST_LINE = "cotenant-limits 2"
+MOST_BYTES = 65536
+MOST_GPUS = 16
+LONGEST_UUID = 47
+_UUID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9/:._-]{{0,{LONGEST_UUID - 1}}}", re.ASCII)
+_MOST = (1 << 64) - 2
+"""bytes; one more is the library's "no limit" """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paths:
-    """The sockets that jobs are told of."""
+class Hold(StrEnum):
+    """When the share of compute is held."""
 
-    agent: Path
-    """the agent's socket"""
-    engines: Mapping[int, Path] = field(default_factory=dict)
-    """the engine socket of each simulated GPU"""
+    CONSERVING = "conserving"
+    """while somebody else wants the GPU"""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Priority(StrEnum):
+    """Which of two classes: while the higher one works on a GPU, the lower one waits."""
+
+    HIGH = "high"
+    LOW = "low"
 
 
 class GpuLimit(NamedTuple):
-    """What a job may use of one GPU."""
+    """What a slice may use of one GPU."""
 
     uuid: str
-    memory_mib: MiB
-    compute_milli: MilliGpu
+    memory_bytes: int | None
+    """None: no limit"""
+    compute: MilliGpu = WHOLE_GPU
+    """1 to 1000; 1000 is no limit"""
+    host_bytes: int = 0
+    """of host memory, for what exceeds `memory_bytes`"""
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """How to start a job; the names are those of the supervisor's `spec.json`."""
+class Limits:
+    """What the processes of one slice may use together."""
 
-    env: Mapping[str, str]
-    """to add to the job's own environment; these win"""
-    limits: tuple[GpuLimit, ...]
-    cpus: tuple[int, ...] | None
-    """cores to pin to before exec"""
-    rlimit_data_mib: int | None
-    memory_mib: int | None
-    memory_baseline_mib: int
-    share_percent: int | None
-    """of the time it may run, by stop-and-continue"""
-    cgroup: Path | None
-    """group to create with `cgroup_cpu` and to join before exec"""
-    cgroup_cpu: MilliCpu | None
+    gpus: tuple[GpuLimit, ...] = ()
+    others: GpuLimit | None = None
+    """for GPUs that are not named; its UUID says nothing. None: no limits there"""
+    region: Path | None = None
+    """where they write down what they use"""
+    hold: Hold = Hold.CONSERVING
+    priority: Priority = Priority.HIGH
 
 
-def launch_for(
-    machine: Machine,
-    slot: Slot,
-    demand: Demand,
-    *,
-    job: str,
-    paths: Paths,
-    limits_file: Path,
-    kind: Kind,
-    cores: tuple[int, ...],
-    shares: Shares,
-    batch: int | None = None,
-    allowance: Allowance | None = None,
-) -> Launch:
-    """Everything that the slot means for the job's first process. `cores` are the backend's for this slot."""
-    limits = _gpu_limits(machine, slot, demand)
-    env = _common_env(machine, slot, limits, kind) | {
-        "COTENANT_JOB": job,
-        "COTENANT_AGENT": str(paths.agent),
-        "COTENANT_LIMITS": str(limits_file),
-    }
-    if batch is not None:
-        env["COTENANT_BATCH"] = str(batch)
-    if kind is not Kind.SIMULATED or not slot.gpus:  # without a GPU there is nothing to limit
-        return Launch(
-            env=env,
-            limits=limits,
-            cpus=None,
-            rlimit_data_mib=None,
-            memory_mib=None,
-            memory_baseline_mib=0,
-            share_percent=None,
-            cgroup=None,
-            cgroup_cpu=None,
-        )
-    allowance = allowance or Allowance()
-    memory = sum(limit.memory_mib for limit in limits)
-    compute = launch_compute(limits)
-    throttled = is_throttled(compute)
-    group = shares.group(job) if throttled else None
-    return Launch(
-        env=env | _simulated_env(slot, paths, len(cores)),
-        limits=limits,
-        cpus=cores,
-        # Above the limit that is looked after, so that a job over it ends as out of memory and not by its own error;
-        # what no look is fast enough for is refused to it all the same.
-        rlimit_data_mib=RESERVED * memory + allowance.baseline + (len(cores) - 1) * allowance.stacks_per_core,
-        memory_mib=memory,
-        memory_baseline_mib=allowance.baseline,
-        share_percent=_percent(compute) if throttled and group is None else None,
-        cgroup=group,
-        cgroup_cpu=MilliCpu(compute * len(cores)) if group is not None else None,
-    )
+def limits_text(limits: Limits) -> str:
+    """The file's content; InputError where it could not be said."""
+    if len(limits.gpus) > MOST_GPUS:
+        raise InputError(f"a slice of {len(limits.gpus)} GPUs: expected at most {MOST_GPUS}")
+    lines = [FIRST_LINE]
+    if limits.region is not None:
+        lines.append(f"region {_path(limits.region)}")
+    lines += [f"policy {limits.hold}", f"priority {limits.priority}"]
+    if limits.others is not None:
+        lines.append(f"default {_amounts(limits.others)}")
+    lines += [f"gpu {_uuid(limit.uuid)} {_amounts(limit)}" for limit in limits.gpus]
+    return "\n".join([*lines, "end\n"])
 
 
-def is_throttled(compute: MilliGpu) -> bool:
-    """Whether a share of compute is a limit: a whole GPU has no limit, and 0 claims nothing and is not held back."""
-    return 0 < compute < WHOLE_GPU
-
-
-def launch_compute(limits: tuple[GpuLimit, ...]) -> MilliGpu:
-    """The share of its GPUs that a job has: asked of each alike, so that its processes can be held to one number."""
-    return max((limit.compute_milli for limit in limits), default=WHOLE_GPU)
-
-
-def limits_text(job: str, limits: tuple[GpuLimit, ...]) -> str:
-    """The limits file, which the preload library reads."""
-    return json.dumps({"version": VERSION, "job": job, "gpus": [limit._asdict() for limit in limits]}, indent=1) + "\n"
+def parse_limits(text: str) -> Limits:
+    """As the library reads it: later words and lines are passed over; InputError says what is wrong."""
+    first, *lines = text.split("\n")
+    if first != FIRST_LINE:
+        raise InputError(f"not limits: begins with {first[:40]!r}, expected {FIRST_LINE!r}")
+    if "end" not in lines:
+        raise InputError("not limits: the line `end` is missing, so it may be truncated")
+    region, others, gpus = None, None, []
+    hold, priority = Hold.CONSERVING, Priority.HIGH
+    for line in lines[: lines.index("end")]:
+        kind, _, rest = line.partition(" ")
+        try:
+            match kind:
+                case "region":
+                    region = Path(rest)
+                case "policy":
+                    hold = Hold(rest)
+                case "priority":
+                    priority = Priority(rest)
+                case "default":
+                    others = _limit("", rest)
+                case "gpu":
+                    uuid, _, amounts = rest.partition(" ")
+                    gpus.append(_limit(_uuid(uuid), amounts))
+        except ValueError:
+            raise InputError(f"not limits: {line[:80]!r} is not understood") from None
+    return Limits(gpus=tuple(gpus), others=others, region=region, hold=hold, priority=priority)
 
 
 def write_limits(path: Path, text: str) -> None:
@@ -152,100 +120,71 @@ def write_limits(path: Path, text: str) -> None:
     with open(descriptor, "w") as file:
         os.fchmod(descriptor, 0o444)  # whatever the umask says: the job may run as another user
         file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    os.replace(fresh, path)
+    os.replace(fresh, path)  # not synced: after a crash of the machine there is nobody left to limit
 
 
-def enforcement(kind: Kind, launch: Launch, means: Means) -> list[str]:
-    """One sentence each on how memory and compute are held, and on what is not held at all."""
-    if kind is not Kind.SIMULATED:
-        return [
-            f"memory: {_memory_words(launch)} on each GPU is told to the job and kept free by placement, not enforced",
-            _real_compute(launch_compute(launch.limits)),
-            "devices: the job is told its GPUs by CUDA_VISIBLE_DEVICES; a program that ignores it can reach the others",
-        ]
-    whole = MiB(launch.memory_mib or 0)
-    return [
-        f"memory: {format_memory(whole)} above the runtime's own {launch.memory_baseline_mib} MiB; one process "
-        f"that reserves {RESERVED} times that is refused it (RLIMIT_DATA), all of them are ended as out of memory",
-        _simulated_compute(launch, means),
-        "steps: only programs that use the job library take turns on the engine; others just share the cores",
-        "not enforced: caches, memory bandwidth, and memory that is shared between processes or mapped from files "
-        "until it is resident",
-    ]
+def read_limits(path: Path) -> Limits:
+    """The limits in a file; OSError or InputError where there are none."""
+    with open(path, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path}: more than {MOST_BYTES} bytes are no limits")
+    return parse_limits(content.decode(errors="replace"))
 
 
-def _gpu_limits(machine: Machine, slot: Slot, demand: Demand) -> tuple[GpuLimit, ...]:
-    claimed = claims(demand, slot.gpus, machine.gpus)
-    # Who asked for no amount of memory may use the card's.
-    return tuple(
-        GpuLimit(
-            machine.gpus[gpu].uuid,
-            claimed[gpu].memory or machine.gpus[gpu].memory_capacity,
-            claimed[gpu].compute,
-        )
-        for gpu in dict.fromkeys(slot.gpus)
+def change_limits(path: Path, change: Callable[[Limits], Limits]) -> Limits:
+    """Puts other limits in force while the slice runs; one change at a time, whoever makes them."""
+    with _alone_in(path.parent):
+        before = read_limits(path)
+        after = change(before)
+        if after != before:
+            write_limits(path, limits_text(after))
+    return after
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _amounts(limit: GpuLimit) -> str:
+    memory = "none" if limit.memory_bytes is None else _bytes(limit.memory_bytes)
+    if not 1 <= limit.compute <= WHOLE_GPU:
+        raise InputError(f"compute of {limit.compute} thousandths of a GPU: expected 1 to {WHOLE_GPU}")
+    return f"memory={memory} host={_bytes(limit.host_bytes)} compute={limit.compute} paused={int(limit.paused)}"
+
+
+def _bytes(amount: int) -> int:
+    if not 0 <= amount <= _MOST:
+        raise InputError(f"memory of {amount} bytes: expected 0 to {_MOST}")
+    return amount
+
+
+def _limit(uuid: str, amounts: str) -> GpuLimit:
+    words = dict(word.partition("=")[::2] for word in amounts.split(" "))
+    memory = words.get("memory", "none")
+    return GpuLimit(
+        uuid=uuid,
+        memory_bytes=None if memory == "none" else int(memory),
+        compute=MilliGpu(int(words.get("compute", WHOLE_GPU))),
+        host_bytes=int(words.get("host", 0)),
+        paused=words.get("paused", "0") == "1",
     )
 
 
-def _common_env(machine: Machine, slot: Slot, limits: tuple[GpuLimit, ...], kind: Kind) -> dict[str, str]:
-    indices = ",".join(str(gpu) for gpu in dict.fromkeys(slot.gpus))
-    visible = indices if kind is Kind.SIMULATED else ",".join(limit.uuid for limit in limits)
-    total = str(sum(limit.memory_mib for limit in limits))
-    env = {
-        "CUDA_VISIBLE_DEVICES": visible,
-        "NVIDIA_VISIBLE_DEVICES": visible,
-        "ALIYUN_COM_GPU_MEM_IDX": indices,
-        "ALIYUN_COM_GPU_MEM_POD": total,
-        "ALIYUN_COM_GPU_MEM_CONTAINER": total,
-        "ALIYUN_COM_GPU_MEM_DEV": str(min((machine.gpus[gpu].memory for gpu in slot.gpus), default=0)),
-    }
-    for visible_index, limit in enumerate(limits):
-        env[f"CUDA_DEVICE_MEMORY_LIMIT_{visible_index}"] = f"{limit.memory_mib}m"
-    if limits:
-        # 100 is "no limit" to the programs that read it, and 0 too.
-        env["CUDA_DEVICE_SM_LIMIT"] = str(_percent(limits[0].compute_milli))
-    return env
+def _uuid(uuid: str) -> str:
+    if not _UUID.fullmatch(uuid):
+        raise InputError(f"GPU {uuid[:60]!r}: expected a UUID of up to {LONGEST_UUID} letters, digits and -/:._")
+    return uuid
 
 
-def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:
-    env = {
-        "JAX_PLATFORMS": "cpu",
-        # XLA sizes its thread pools by these; its own flags do not limit them.
-        "NPROC": str(cores),
-        "PJRT_NPROC": str(cores),
-        "OMP_NUM_THREADS": str(cores),
-    }
-    # A job on several devices steps on all at once: in one order for all jobs, or two could wait for each other.
-    engines = [str(paths.engines[gpu]) for gpu in sorted(set(slot.gpus)) if gpu in paths.engines]
-    if engines:
-        env["COTENANT_ENGINE"] = "\n".join(engines)
-    return env
-
-
-def _percent(compute: MilliGpu) -> int:
-    """Whole percents as the readers of these limits want them; a share too small to say is 1, not "no limit"."""
-    return 0 if compute <= 0 else max(1, min(100, compute // 10))
-
-
-def _memory_words(launch: Launch) -> str:
-    amounts = sorted({limit.memory_mib for limit in launch.limits})
-    return " and ".join(format_memory(amount) for amount in amounts)
-
-
-def _real_compute(compute: MilliGpu) -> str:
-    if not is_throttled(compute):
-        return "compute: not limited"
-    return f"compute: {_percent(compute)} % is told to the job and kept free by placement, not enforced"
-
-
-def _simulated_compute(launch: Launch, means: Means) -> str:
-    compute = launch_compute(launch.limits)
-    pinned = f"pinned to {len(launch.cpus or ())} core{'' if len(launch.cpus or ()) == 1 else 's'}"
-    if not is_throttled(compute):
-        return f"compute: not limited beyond being {pinned}"
-    share = f"compute: {_percent(compute)} %, {pinned}, by"
-    if launch.cgroup is not None:
-        return f"{share} a CPU quota ({means})"
-    return f"{share} stopping and continuing it in slots of 100 ms (no cgroup may be made here)"
+def _path(path: Path) -> str:
+    text = str(path)
+    if not path.is_absolute() or "\n" in text or len(os.fsencode(text)) >= 1024:
+        raise InputError(f"{text[:80]}: expected an absolute path of fewer than 1,024 bytes in one line")
+    return text

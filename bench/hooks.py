@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the vGPU library costs a program, and whether racing processes ever get past their quota.
+
+Costs are nanoseconds of processor time over the stand-in driver, each beside the stand-in alone in the same run: the
+least of several repeats, since everything else on the machine only adds. HAMi-core's figures were measured on commit
+8f3a89c over a stand-in driver too.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.harness import Figure, at_most, benchmark
+from tests.native import kit
+from tests.native.kit import MIB, Slice
+
+REPEATS, CALLS, ROUNDS = 15, 100_000, 3
+QUOTA = 1024 * MIB
+Costs = dict[str, float]
+
+
+@benchmark("hook-cost")
+def hook_cost() -> Iterator[Figure]:
+    """Calls through the library beside calls to the stand-in alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        free = Slice(Path(folder)).write(memory=QUOTA)
+        alone, plain = costs(free)
+    with tempfile.TemporaryDirectory() as folder:
+        held = Slice(Path(folder)).write(memory=QUOTA, compute=500, policy="always")
+        alone_again, limited = costs(held)
+    alone = {name: min(value, alone_again[name]) for name, value in alone.items()}
+
+    def added(name: str, what: str, costs: Costs, limit: float, baseline: str | None = None) -> Figure:
+        note = f"{costs[name]:.1f} ns, the stand-in alone {alone[name]:.1f} ns"
+        return at_most(what, costs[name] - alone[name], "ns", limit=limit, baseline=baseline, note=note)
+
+    yield added("alloc_free", "cuMemAlloc + cuMemFree, added", plain, 40, "HAMi-core 1850")
+    yield added("alloc_free_live", "the same with 5,000 live allocations", plain, 40, "HAMi-core 47700")
+    yield added("launch", "cuLaunchKernel, no compute limit, added", plain, 15, "HAMi-core 22")
+    yield added("launch", "cuLaunchKernel, compute limit, added", limited, 300)
+    note = f"the stand-in alone {alone['info']:.1f} ns"
+    yield at_most("cuMemGetInfo", plain["info"], "ns", limit=10, baseline="HAMi-core 1976", note=note)
+    for name, what in (("init", "cuInit, added"), ("start", "cuInit to the first allocation, added")):
+        extra = (plain[name] - alone[name]) / 1e6
+        yield at_most(what, extra, "ms", limit=1, baseline="HAMi-core 4.0" if name == "init" else None)
+
+
+def costs(place: Slice) -> tuple[Costs, Costs]:
+    """Of the stand-in alone and of the library in front of it, by turns."""
+    inside = place.env(backing="none")
+    alone = {name: value for name, value in inside.items() if name != "LD_PRELOAD"}
+    measure(alone, repeats=1)  # makes the stand-in's state, which is not to be paid for by whoever comes first
+    rounds = [(measure(alone), measure(inside)) for _ in range(ROUNDS)]
+    first, second = ([both[side] for both in rounds] for side in (0, 1))
+    return least(first), least(second)
+
+
+def measure(env: dict[str, str], repeats: int = REPEATS) -> Costs:
+    command = [str(kit.program("memory_cost")), str(repeats), str(CALLS)]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300).stdout
+    return {name: picoseconds / 1000 for name, picoseconds in kit.values(said).items()}
+
+
+def least(runs: list[Costs]) -> Costs:
+    return {name: min(run[name] for run in runs) for name in runs[0]}
+
+
+@benchmark("memory-race")
+def memory_race() -> Iterator[Figure]:
+    """Eight processes that all ask for 300 MiB of 1,024 at the same moment, 500 times."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Slice(Path(folder)).write(memory=QUOTA)
+        done = kit.run(place, [kit.program("memory_race"), "8", "300", "500"], backing="none", timeout=600)
+    seen = kit.values(done.stdout)
+    full = seen.get("rounds_with_3", 0)
+    yield at_most("most held at once", seen["peak"] / MIB, "MiB", limit=1024, baseline="HAMi-core 1200")
+    yield at_most("answers other than success and out of memory", seen["wrong"] + seen["failed"], "", limit=0)
+    yield Figure(name="rounds in which the quota was used up", figure=full, unit="of 500")

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How close a process comes to its share of a GPU's time, over the stand-in driver.
+
+The virtual clock is exact and the same on every machine; the real one is reported beside it. HAMi-core's figures were
+measured on commit 8f3a89c over a stand-in driver too, at a limit of 30 % unless said.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.harness import Figure, at_most, benchmark
+from tests.native.kit import Slice
+from tests.native.shares import PERCENT, burn, slice_in
+
+LIMITS = (10, 30, 60)
+ONE: dict[str, tuple[Sequence[str], dict[str, int], str | None]] = {
+    "kernels of 0.1 ms": (["ns=100000"], {}, "HAMi-core 32.5 %"),
+    "kernels of 1 ms": (["ns=1000000"], {}, "HAMi-core 39, 68, 79 %"),
+    "1 ms, each waited for": (["ns=1000000", "sync=1"], {}, None),
+    "kernels of 20 ms": (["ns=20000000"], {}, "HAMi-core 98 %"),
+    "kernels of one block": (["grid=1"], {}, "HAMi-core 89 %"),
+    "kernels of 0.1 to 1.9 ms": (["mode=variable"], {}, None),
+    "graphs": (["mode=graph"], {}, "HAMi-core 98 %"),
+    "cooperative launches": (["mode=cooperative"], {}, "HAMi-core 85 %"),
+    "16 streams in turn": (["streams=16"], {}, None),
+    "16 streams side by side": (["streams=16"], {"overlap": 1}, None),
+    "300 streams in turn": (["streams=300"], {}, None),
+    "events up to 50 µs off": (["ns=1000000"], {"jitter_ns": 50_000}, None),
+}
+TWO: dict[str, Sequence[str]] = {
+    "1 ms": ["ns=1000000"],
+    "0.1 to 1.9 ms": ["mode=variable"],
+    "20 and 0.1 ms": ["0:ns=20000000", "1:ns=100000"],
+}
+
+
+@benchmark("share-accuracy")
+def share_accuracy() -> Iterator[Figure]:
+    """One process at three limits, two tenants of one GPU, several processes of one slice, and the real clock."""
+    for what, (given, settings, baseline) in ONE.items():
+        shares = [alone(limit, *given, **settings) for limit in LIMITS]
+        yield farthest(f"one process, {what}", shares, LIMITS, limit=1, baseline=baseline)
+    for engine in ("fifo", "round-robin"):
+        for what, given in TWO.items():
+            shares = together([300, 600], "seconds=20", *given, engine=engine)
+            baseline = "HAMi-core 45.6, 54.3 %" if (engine, what) == ("fifo", "1 ms") else None
+            yield farthest(f"two tenants, {what}, {engine}", shares, (30, 60), limit=2, baseline=baseline)
+    shares = in_folder(lambda folder: four_of_one_slice(slice_in(folder, 300)))
+    yield farthest("four processes of one slice together", [sum(shares)], (30,), limit=1, note=said(shares))
+    for limit in LIMITS:
+        found = alone(limit, "seconds=4", "settle=1", clock="real")
+        yield Figure(name=f"real clock, kernels of 1 ms, {limit} %", figure=found, unit="%")
+    shares = together([300, 600], "seconds=6", clock="real", engine="round-robin")
+    worst = farthest("real clock, two tenants, 1 ms, round-robin", shares, (30, 60), limit=2)
+    yield replace(worst, target=None, met=None)
+
+
+def alone(limit: int, *given: str, **settings: str | int) -> float:
+    """Per cent of the GPU that one process gets at that limit."""
+    return in_folder(lambda folder: shares_of([slice_in(folder, limit * 10)], *given, **settings))[0]
+
+
+def together(computes: Sequence[int], *given: str, **settings: str | int) -> list[float]:
+    """What processes get that each are in a slice of their own."""
+
+    def run(folder: Path) -> list[float]:
+        places = [slice_in(folder / str(number), compute) for number, compute in enumerate(computes)]
+        return shares_of(places, *given, **settings)
+
+    return in_folder(run)
+
+
+def four_of_one_slice(place: Slice) -> list[float]:
+    return shares_of([place] * 4, "seconds=20", engine="round-robin")
+
+
+def shares_of(places: Sequence[Slice], *given: str, **settings: str | int) -> list[float]:
+    return [found["share"] / PERCENT for found in burn(places, *given, **settings)]
+
+
+def in_folder(run: Callable[[Path], list[float]]) -> list[float]:
+    with tempfile.TemporaryDirectory() as folder:
+        return run(Path(folder))
+
+
+def farthest(
+    name: str,
+    shares: Sequence[float],
+    wanted: Sequence[int],
+    *,
+    limit: float,
+    baseline: str | None = None,
+    note: str | None = None,
+) -> Figure:
+    """The largest distance from what was wanted."""
+    worst = max(abs(share - want) for share, want in zip(shares, wanted, strict=True))
+    return at_most(name, worst, "points", limit=limit, baseline=baseline, note=note or said(shares))
+
+
+def said(shares: Sequence[float]) -> str:
+    return ", ".join(f"{share:.1f}" for share in shares) + " %"

@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the vGPU library into the package: into the wheel, or beside the sources for an editable install.
+
+Its name holds a part of its content's hash, so that an upgrade never writes to a file that a process has mapped. Where
+it cannot be built the package is installed all the same, and says at use that limits on real GPUs are not enforced.
+"""
+
+import hashlib
+import importlib.util
+import platform
+import shutil
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ARCHITECTURES = ("x86_64", "aarch64")
+
+
+class VgpuLibraryHook(BuildHookInterface[Any]):
+    """Called by the package's build, once for each wheel or editable install."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root, machine = Path(self.root), platform.machine()
+        beside = root / "src" / "cotenant" / "_native"
+        if version == "editable":
+            shutil.rmtree(beside, ignore_errors=True)  # of an older content, or of another machine
+        build = _build_script(root)
+        self._made = tempfile.TemporaryDirectory(prefix="cotenant-")
+        try:
+            if platform.system() != "Linux" or machine not in ARCHITECTURES:
+                raise build.BuildError(f"it is for Linux on {' and '.join(ARCHITECTURES)}, not for this machine")
+            library = build.library(Path(self._made.name))
+        except build.BuildError as error:
+            self.app.display_warning(f"cotenant is built without the vGPU library: {error}")
+            return
+        name = f"libcotenant-{hashlib.sha256(library.read_bytes()).hexdigest()[:16]}.so"
+        if version == "editable":
+            (beside / machine).mkdir(parents=True)
+            shutil.copyfile(library, beside / machine / name)
+        else:
+            build_data["force_include"][str(library)] = f"cotenant/_native/{machine}/{name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-linux_{machine}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        self._made.cleanup()
+
+
+def _build_script(root: Path) -> ModuleType:
+    """native/build.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("native_build", root / "native" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

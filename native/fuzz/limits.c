@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Any bytes as a limits file: what is taken for limits must be within its bounds, and what is not must leave all as it
+// was.
+
+#include "parse.c"
+
+#include <stdlib.h>
+
+#define HEAD "cotenant-limits 2\n"
+#define TAIL "\nend\n"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(_Bool holds) {
+    if (!holds) abort();
+}
+
+static void check_gpu(const struct ct_gpu_limits *gpu) {
+    check(gpu->compute >= 1 && gpu->compute <= CT_WHOLE && gpu->paused <= 1 && gpu->host != CT_UNLIMITED);
+    check(memchr(gpu->uuid, 0, sizeof gpu->uuid) != NULL);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct ct_limits limits, untouched;
+    memset(&limits, 0x5a, sizeof limits);
+    untouched = limits;
+    // Every second input gets a first and a last line, behind which the fuzzer would take long to get.
+    size_t head = size && data[0] & 1 ? sizeof HEAD - 1 : 0, tail = head ? sizeof TAIL - 1 : 0;
+    char *exact = malloc(head + size + tail); // so that a byte read too many is seen
+    memcpy(exact, HEAD, head);
+    if (size) memcpy(exact + head, data, size);
+    memcpy(exact + head + size, TAIL, tail);
+    enum ct_parsed parsed = ct_parse_limits(exact, head + size + tail, &limits);
+    free(exact);
+    if (parsed != CT_PARSED) {
+        check(memcmp(&limits, &untouched, sizeof limits) == 0);
+        return 0;
+    }
+    check(limits.gpus <= CT_DEVICES && limits.policy <= CT_NEVER && limits.priority <= CT_LOW);
+    check(limits.region[0] == 0 || limits.region[0] == '/');
+    check(memchr(limits.region, 0, sizeof limits.region) != NULL);
+    check_gpu(&limits.fallback);
+    for (uint32_t i = 0; i < limits.gpus; i++) check_gpu(&limits.gpu[i]);
+    return 0;
+}

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which GPU is meant. Limits and the account go by UUID, since an ordinal means another GPU under another
+// CUDA_VISIBLE_DEVICES; the region's header gives each UUID its index for all processes of the slice. What this process
+// has once read there it keeps, so that nobody can change what an index means under it.
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base.h"
+#include "hooks.h"
+#include "lock.h"
+
+#define ORDINALS 64
+#define NOT_ASKED INT32_MIN
+#define SEVERAL (INT32_MIN + 1)
+#define LOCK_TRIES 50
+
+static char uuids[CT_DEVICES][CT_UUID_BYTES];
+static _Atomic bool is_named[CT_DEVICES];
+static ct_lock naming;
+static _Atomic int index_of[ORDINALS] = {[0 ... ORDINALS - 1] = NOT_ASKED};
+static _Atomic int only = NOT_ASKED; // the index, where the process sees a single GPU
+
+static char lower(char letter) {
+    return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
+}
+
+// Up to the zero or the end of the field: the header's may be without one. What kind of device it is (GPU-, MIG-) is
+// not known from the driver's sixteen bytes.
+static bool is_same_uuid(const char *a, const char *b) {
+    for (size_t at = a[3] == '-' && b[3] == '-' ? 3 : 0; at < CT_UUID_BYTES; at++) {
+        if (lower(a[at]) != lower(b[at])) return false;
+        if (a[at] == 0) return true;
+    }
+    return true;
+}
+
+static int find_named(const char *uuid) {
+    for (int i = 0; i < CT_DEVICES; i++) {
+        if (is_named[i] && is_same_uuid(uuids[i], uuid)) return i;
+    }
+    return -1;
+}
+
+// Its index in the header, or the first that is free there and here.
+static int find_in_header(const struct ct_region *region, const char *uuid, bool *is_new) {
+    uint32_t devices = region->devices < CT_DEVICES ? region->devices : CT_DEVICES;
+    for (uint32_t i = 0; i < devices; i++) {
+        *is_new = false;
+        if (!is_named[i] && is_same_uuid(region->uuid[i], uuid)) return (int)i;
+    }
+    for (uint32_t i = devices; i < CT_DEVICES; i++) {
+        *is_new = true;
+        if (!is_named[i]) return (int)i;
+    }
+    return -1;
+}
+
+static void lock_header(int file) {
+    for (int i = 0; i < LOCK_TRIES && !ct_lock_byte(file, CT_LOCK_HEADER); i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    } // whoever will not let go of it spoils only his own account
+}
+
+static int find_place(struct ct_region *region, const char *uuid) {
+    bool is_new;
+    int index = find_in_header(region, uuid, &is_new);
+    if (index < 0 || !is_new) return index;
+    int file = region == &ct_private ? -1 : ct_open_region_again();
+    if (file >= 0) lock_header(file);
+    index = find_in_header(region, uuid, &is_new);
+    if (index >= 0 && is_new) {
+        memcpy(region->uuid[index], uuid, CT_UUID_BYTES);
+        region->devices = (uint32_t)index + 1;
+    }
+    if (file >= 0) {
+        ct_unlock_byte(file, CT_LOCK_HEADER);
+        close(file);
+    }
+    return index;
+}
+
+static int name_device(const char *text, bool is_expected) {
+    char uuid[CT_UUID_BYTES] = {0};
+    strncpy(uuid, text, sizeof uuid - 1);
+    int index = find_named(uuid);
+    if (index >= 0 || !*uuid) return index;
+    int saved = errno;
+    ct_acquire(&naming);
+    index = find_named(uuid);
+    if (index < 0) {
+        if (!is_expected) ct_fault(CT_FAULT_UNKNOWN_DEVICE);
+        index = find_place(ct_region, uuid);
+        if (index < 0 && ct_region != &ct_private) { // a header full of what is not there
+            ct_fault(CT_FAULT_REGION);
+            ct_use_private_region();
+            index = find_place(ct_region, uuid);
+        }
+        if (index >= 0) {
+            memcpy(uuids[index], uuid, sizeof uuid);
+            is_named[index] = true;
+        }
+    }
+    ct_set_free(&naming);
+    errno = saved;
+    return index;
+}
+
+int ct_name_device(const char *uuid) {
+    return name_device(uuid, true);
+}
+
+int ct_device_of_uuid(const char *uuid) {
+    return name_device(uuid, false);
+}
+
+static void write_uuid(const CUuuid *uuid, char text[CT_UUID_BYTES]) {
+    static const char digits[] = "0123456789abcdef";
+    char *at = text;
+    memcpy(at, "GPU", 3);
+    at += 3;
+    for (int i = 0; i < 16; i++) {
+        if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) *at++ = '-';
+        *at++ = digits[(unsigned char)uuid->bytes[i] >> 4];
+        *at++ = digits[(unsigned char)uuid->bytes[i] & 15];
+    }
+    *at = 0;
+}
+
+static int ask_for_uuid(CUdevice ordinal) {
+    CUuuid uuid;
+    char text[CT_UUID_BYTES];
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    if (HAS(cuDeviceGetUuid_v2)) result = REAL(cuDeviceGetUuid_v2)(&uuid, ordinal);
+    else if (HAS(cuDeviceGetUuid)) result = REAL(cuDeviceGetUuid)(&uuid, ordinal);
+    else ct_fault(CT_FAULT_DRIVER);
+    if (result != CUDA_SUCCESS) return -1;
+    write_uuid(&uuid, text);
+    int index = ct_device_of_uuid(text);
+    index_of[ordinal] = index;
+    return index;
+}
+
+int ct_device_of(CUdevice ordinal) {
+    if (ordinal < 0 || ordinal >= ORDINALS) return -1;
+    int index = atomic_load_explicit(&index_of[ordinal], memory_order_relaxed);
+    return index == NOT_ASKED ? ask_for_uuid(ordinal) : index;
+}
+
+// The driver before cuInit knows of none: nothing is remembered until it answers.
+static void count_devices(void) {
+    int count = 0;
+    if (!HAS(cuDeviceGetCount) || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS || count == 0) return;
+    if (count > 1) only = SEVERAL;
+    else if (ct_device_of(0), index_of[0] != NOT_ASKED) only = index_of[0];
+}
+
+int ct_current_device(void) {
+    int index = atomic_load_explicit(&only, memory_order_relaxed);
+    if (__builtin_expect(index >= -1, 1)) return index;
+    if (index == NOT_ASKED) count_devices();
+    if (only >= -1) return only;
+    CUdevice ordinal;
+    if (!HAS(cuCtxGetDevice) || REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS) return -1;
+    return ct_device_of(ordinal);
+}
+
+// The child may see other GPUs under the same ordinals, once it has set CUDA_VISIBLE_DEVICES.
+void ct_forget_devices(void) {
+    for (int i = 0; i < ORDINALS; i++) index_of[i] = NOT_ASKED;
+    only = NOT_ASKED;
+    ct_set_free(&naming);
+}

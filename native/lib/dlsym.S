@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// dlsym and dlvsym as programs find them. ct_look_up either knows the answer, or says where to jump: a jump, because the
+// loader's own functions take RTLD_NEXT and RTLD_DEFAULT relative to their return address, which must be the program's.
+
+#if defined(__x86_64__)
+
+.macro LOOK_UP name versioned
+    .globl \name
+    .type \name, @function
+\name:
+    .cfi_startproc
+    endbr64
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    mov 24(%rsp), %rcx
+    mov $\versioned, %r8d
+    call ct_look_up
+    mov %rdx, %r11
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    test %r11, %r11
+    jz 1f
+    jmp *%r11
+1:  ret
+    .cfi_endproc
+    .size \name, . - \name
+.endm
+
+#elif defined(__aarch64__)
+
+.macro LOOK_UP name versioned
+    .globl \name
+    .type \name, %function
+\name:
+    .cfi_startproc
+    hint #34 // a landing place for indirect branches
+    stp x29, x30, [sp, #-48]!
+    .cfi_def_cfa_offset 48
+    .cfi_offset x29, -48
+    .cfi_offset x30, -40
+    stp x0, x1, [sp, #16]
+    str x2, [sp, #32]
+    mov x3, x30
+    mov w4, #\versioned
+    bl ct_look_up
+    mov x16, x1
+    mov x17, x0
+    ldp x0, x1, [sp, #16]
+    ldr x2, [sp, #32]
+    ldp x29, x30, [sp], #48
+    .cfi_restore x29
+    .cfi_restore x30
+    .cfi_def_cfa_offset 0
+    cbz x16, 1f
+    br x16
+1:  mov x0, x17
+    ret
+    .cfi_endproc
+    .size \name, . - \name
+.endm
+
+#else
+#error "dlsym is written for x86-64 and arm64"
+#endif
+
+    .text
+    LOOK_UP dlsym, 0
+    LOOK_UP dlvsym, 1
+
+    .section .note.GNU-stack, "", %progbits

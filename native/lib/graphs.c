@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Graphs that allocate. Their nodes take nothing until the graph is launched or uploaded, and then the driver keeps the
+// memory for the next launch. So each executable graph's needs are noted when it is made, what the GPU's graph memory
+// lacks of them is announced before it runs, and the charge is settled to the driver's figure afterwards.
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "compute.h"
+#include "hooks.h"
+#include "limits.h"
+#include "memory.h"
+
+#define DEPTH 16 // of graphs within graphs; the driver allows fewer
+#define NODES 64 // that are looked at without asking for memory
+
+// GPUs on which some graph of this process allocates; without one, launches cost a load more.
+static _Atomic uint32_t allocating;
+
+// What this thread's launch has claimed. In the thread: one graph may be launched by several at a time.
+static _Thread_local struct ct_taking taking[CT_DEVICES] __attribute__((tls_model("initial-exec")));
+
+_Bool ct_node_fits(int device, uint64_t bytes) {
+    return device < 0 || bytes <= atomic_load_explicit(&ct_now[device].memory, memory_order_relaxed);
+}
+
+static _Bool fits(const CUDA_MEM_ALLOC_NODE_PARAMS *node, int *device) {
+    if (!node || !ct_in_slice()) return 1;
+    ct_refresh();
+    *device = ct_device_at(&node->poolProps.location);
+    return ct_node_fits(*device, node->bytesize);
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    int device;
+    if (!fits(parameters, &device)) return ct_refuse(device);
+    return CALL(cuGraphAddMemAllocNode, node, graph, after, count, parameters);
+}
+
+#define ADD(name, parameters, ...)                                                                                \
+    do {                                                                                                          \
+        int device;                                                                                               \
+        _Bool allocates = (parameters) && (parameters)->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;                     \
+        if (allocates && !fits(&(parameters)->as.alloc, &device)) return ct_refuse(device);                       \
+        return CALL(name, __VA_ARGS__, parameters);                                                               \
+    } while (0)
+
+CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                        CUgraphNodeParams *parameters) {
+    ADD(cuGraphAddNode, parameters, node, graph, after, count);
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                           CUgraphNodeParams *parameters) {
+    ADD(cuGraphAddNode_v2, parameters, node, graph, after, edges, count);
+}
+
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                           CUgraphNodeParams *parameters) {
+    ADD(cuGraphAddNode_v3, parameters, node, graph, after, edges, count);
+}
+
+// One GPU's part of a graph's needs.
+struct need {
+    uint64_t bytes;
+    CUdevice ordinal;
+};
+
+static void look_at(CUgraph graph, unsigned depth, struct need needs[CT_DEVICES]);
+
+static void look_at_node(CUgraphNode node, unsigned depth, struct need needs[CT_DEVICES]) {
+    int type = 0;
+    CUgraph child = 0;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+    if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) return;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && CALL(cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS)
+        look_at(child, depth + 1, needs);
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return;
+    if (CALL(cuGraphMemAllocNodeGetParams, node, &parameters) != CUDA_SUCCESS) return;
+    int device = ct_device_at(&parameters.poolProps.location);
+    if (device < 0) return;
+    needs[device].bytes += parameters.bytesize;
+    needs[device].ordinal = parameters.poolProps.location.id;
+}
+
+static void look_at(CUgraph graph, unsigned depth, struct need needs[CT_DEVICES]) {
+    CUgraphNode few[NODES], *nodes = few;
+    size_t count = 0;
+    if (depth > DEPTH || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS) return;
+    int saved = errno;
+    if (count > NODES) nodes = malloc(count * sizeof *nodes);
+    errno = saved;
+    if (!nodes) {
+        ct_fault(CT_FAULT_MEMORY);
+        return;
+    }
+    if (REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS) count = 0;
+    for (size_t i = 0; i < count; i++) look_at_node(nodes[i], depth, needs);
+    if (nodes != few) free(nodes);
+}
+
+// An executable graph has an entry for each GPU it allocates on.
+static uint64_t key_of(CUgraphExec exec, int device) { return (uint64_t)(uintptr_t)exec << 4 | (uint64_t)device; }
+
+static CUresult instantiated(CUgraph graph, CUgraphExec *exec, CUresult result) {
+    if (result != CUDA_SUCCESS || !ct_in_slice() || !HAS(cuGraphGetNodes) || !HAS(cuGraphNodeGetType)) return result;
+    struct need needs[CT_DEVICES] = {{0}};
+    look_at(graph, 0, needs);
+    for (int device = 0; device < CT_DEVICES; device++) {
+        if (!needs[device].bytes) continue;
+        struct ct_entry before, entry = {.key = key_of(*exec, device),
+                                         .bytes = needs[device].bytes,
+                                         .device = (int16_t)device,
+                                         .count = (uint32_t)needs[device].ordinal};
+        if (!ct_put(CT_EXECS, &entry, &before)) ct_fault(CT_FAULT_MEMORY);
+        atomic_fetch_or(&allocating, 1u << device);
+        // Where it was uploaded at once.
+        ct_settle(ct_graph_memory(needs[device].ordinal, device), (struct ct_taking){0});
+    }
+    return result;
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t bytes) {
+    return instantiated(graph, exec, CALL(cuGraphInstantiate, exec, graph, error, log, bytes));
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t bytes) {
+    return instantiated(graph, exec, CALL(cuGraphInstantiate_v2, exec, graph, error, log, bytes));
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    return instantiated(graph, exec, CALL(cuGraphInstantiateWithFlags, exec, graph, flags));
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, void *parameters) {
+    return instantiated(graph, exec, CALL(cuGraphInstantiateWithParams, exec, graph, parameters));
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, void *parameters) {
+    return instantiated(graph, exec, CALL(cuGraphInstantiateWithParams_ptsz, exec, graph, parameters));
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    struct ct_entry entry;
+    uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
+    for (int device = 0; devices >> device; device++) ct_take(CT_EXECS, key_of(exec, device), &entry);
+    CUresult result = CALL(cuGraphExecDestroy, exec);
+    if (devices) ct_may_shrink();
+    return result;
+}
+
+// The graph memory of a GPU, if this graph allocates there: its key, or 0.
+static uint64_t memory_on(CUgraphExec exec, int device, uint64_t *bytes) {
+    struct ct_entry entry;
+    if (!ct_look(CT_EXECS, key_of(exec, device), &entry)) return 0;
+    *bytes = entry.bytes;
+    return ct_graph_memory((CUdevice)entry.count, device);
+}
+
+// A graph may allocate on other GPUs than the one it is launched on.
+CUresult ct_graph_reserve(CUgraphExec exec) {
+    uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
+    for (int device = 0; devices >> device; device++) {
+        uint64_t bytes, key = memory_on(exec, device, &bytes);
+        if (!key || ct_take_part(key, device, bytes, &taking[device])) continue;
+        ct_graph_settle(exec);
+        return ct_refuse(device);
+    }
+    return CUDA_SUCCESS;
+}
+
+void ct_graph_settle(CUgraphExec exec) {
+    uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
+    for (int device = 0; devices >> device; device++) {
+        uint64_t bytes, key = memory_on(exec, device, &bytes);
+        if (key) ct_settle(key, taking[device]);
+        taking[device] = (struct ct_taking){0};
+    }
+}
+
+// Uploading maps the memory ahead of the first launch.
+#define UPLOAD(name, exec, stream)                                         \
+    do {                                                                   \
+        CUresult result = ct_graph_reserve(exec);                          \
+        if (result != CUDA_SUCCESS) return result;                         \
+        result = CALL(name, exec, stream);                                 \
+        ct_graph_settle(exec);                                             \
+        return result;                                                     \
+    } while (0)
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { UPLOAD(cuGraphUpload, exec, stream); }
+
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { UPLOAD(cuGraphUpload_ptsz, exec, stream); }
+
+CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
+    CUresult result = CALL(cuDeviceGraphMemTrim, ordinal);
+    if (atomic_load_explicit(&allocating, memory_order_relaxed)) ct_settle((uint64_t)ordinal + 1, (struct ct_taking){0});
+    return result;
+}

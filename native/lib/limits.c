@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Follows the limits file. It is looked at on the way, at most every 20 ms, by whichever thread comes by, since this
+// library has no threads of its own; the same look keeps the region and our slot in it in order.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base.h"
+#include "lock.h"
+
+#define LOOK_NS UINT64_C(20000000)
+#define REAP_NS UINT64_C(100000000)
+#define SETTLED_NS 50000000
+#define READINGS 4
+
+struct ct_gpu_now ct_now[CT_DEVICES] = {[0 ... CT_DEVICES - 1] = {.memory = CT_UNLIMITED, .compute = CT_WHOLE}};
+_Atomic int ct_policy_now;
+_Atomic int ct_priority_now;
+_Atomic _Bool ct_limited;
+
+// What tells one version of the file from another.
+struct identity {
+    dev_t device;
+    ino_t inode;
+    off_t size;
+    struct timespec changed;
+};
+
+static char path[CT_PATH_BYTES];
+static struct identity last; // all zeros: there is no file
+static uint64_t last_print;  // of what was read last; the same again is no new fault
+static bool has_region;
+static _Atomic uint64_t next_look;
+static uint64_t next_reap;
+static ct_lock looking; // who has it may use all that is not atomic here
+static char text[CT_LIMITS_BYTES + 1], again[CT_LIMITS_BYTES + 1];
+
+static struct identity identify(const struct stat *found) {
+    return (struct identity){found->st_dev, found->st_ino, found->st_size, found->st_mtim};
+}
+
+static bool is_same_version(const struct identity *a, const struct identity *b) {
+    return a->device == b->device && a->inode == b->inode && a->size == b->size &&
+           a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
+}
+
+static void put_in_force(struct ct_gpu_now *now, const struct ct_gpu_limits *limits) {
+    now->memory = limits->memory;
+    now->host = limits->host;
+    now->compute = limits->compute;
+    now->paused = limits->paused;
+}
+
+static void apply(const struct ct_limits *limits) {
+    if (!has_region && *limits->region) ct_open_region(limits->region);
+    has_region = true; // once: what was counted elsewhere would have to move
+    bool is_named[CT_DEVICES] = {false};
+    for (uint32_t i = 0; i < limits->gpus; i++) {
+        int device = ct_name_device(limits->gpu[i].uuid);
+        if (device < 0) continue;
+        is_named[device] = true;
+        put_in_force(&ct_now[device], &limits->gpu[i]);
+    }
+    for (int i = 0; i < CT_DEVICES; i++) {
+        if (!is_named[i]) put_in_force(&ct_now[i], &limits->fallback);
+    }
+    ct_policy_now = (int)limits->policy;
+    ct_priority_now = (int)limits->priority;
+}
+
+static ssize_t read_from_start(int file, char *to) {
+    size_t length = 0;
+    while (length < sizeof text) {
+        ssize_t more = pread(file, to + length, sizeof text - length, (off_t)length);
+        if (more < 0 && errno == EINTR) continue;
+        if (more <= 0) return more < 0 ? -1 : (ssize_t)length;
+        length += (size_t)more;
+    }
+    return (ssize_t)length;
+}
+
+// The same bytes twice: a writer that does not replace the file as a whole is seen here, not by the parser.
+static ssize_t read_steadily(int file) {
+    for (int i = 0; i < READINGS; i++) {
+        ssize_t length = read_from_start(file, text);
+        if (length < 0) return -1;
+        if (read_from_start(file, again) == length && memcmp(text, again, (size_t)length) == 0) return length;
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    return -1;
+}
+
+// A change within one tick of the file system's clock does not show in the time of the last one.
+static bool may_change_unseen(const struct timespec *changed) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t age = (now.tv_sec - changed->tv_sec) * INT64_C(1000000000) + (now.tv_nsec - changed->tv_nsec);
+    return age >= 0 && age < SETTLED_NS;
+}
+
+static uint64_t fingerprint(size_t length) {
+    uint64_t print = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < length; i++) print = (print ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    return print ^ length;
+}
+
+static void read_file(int file, const struct stat *found) {
+    struct ct_limits limits;
+    ssize_t length = S_ISREG(found->st_mode) ? read_steadily(file) : 0;
+    if (length < 0) {
+        ct_fault(CT_FAULT_LIMITS_CHANGING);
+        return;
+    }
+    last = identify(found);
+    if (may_change_unseen(&found->st_mtim)) last.size = -1;
+    uint64_t print = fingerprint((size_t)length);
+    enum ct_parsed parsed = ct_parse_limits(text, (size_t)length, &limits);
+    if (parsed == CT_PARSED) apply(&limits);
+    else if (print != last_print) ct_fault(parsed == CT_PARSE_BAD ? CT_FAULT_LIMITS_BAD : CT_FAULT_LIMITS_VERSION);
+    last_print = print;
+}
+
+static void read_limits(void) {
+    struct stat found;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (file < 0 || ct_fstat(file, &found) != 0) {
+        ct_fault(CT_FAULT_LIMITS_MISSING);
+        last = ct_stat(path, &found) == 0 ? identify(&found) : (struct identity){0}; // counted once, not at every look
+    } else {
+        read_file(file, &found);
+    }
+    if (file >= 0) close(file);
+}
+
+void ct_follow_limits(const char *from) {
+    strcpy(path, from);
+    read_limits();
+}
+
+void ct_forget_reading(void) {
+    ct_set_free(&looking);
+}
+
+// A pause that nobody has said again for a while is over: who said it may have been killed.
+static void end_old_pause(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    if (now.tv_sec - last.changed.tv_sec <= CT_PAUSE_SECONDS) return;
+    for (int i = 0; i < CT_DEVICES; i++) ct_now[i].paused = 0;
+}
+
+static void look(uint64_t now) {
+    struct stat found;
+    struct identity there = {0};
+    ct_check_region(); // first of all, since the rest may write there
+    ct_check_slot();
+    if (ct_stat(path, &found) == 0) there = identify(&found);
+    if (!is_same_version(&there, &last)) read_limits();
+    end_old_pause();
+    ct_my_slot()->beat = now;
+    if (now < next_reap) return;
+    next_reap = now + REAP_NS;
+    ct_reap();
+}
+
+void ct_refresh(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    uint64_t now = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+    if (__builtin_expect(now < atomic_load_explicit(&next_look, memory_order_relaxed), 1) || !ct_limited) return;
+    if (atomic_exchange(&looking, 1)) return;
+    int saved = errno;
+    next_look = now + LOOK_NS;
+    look(now);
+    errno = saved;
+    ct_set_free(&looking);
+}

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which context has which meter: events belong to a context and go with it. A meter is never freed, since a thread may
+// be about to lock it; the next context has it.
+
+#include "lock.h"
+#include "meter.h"
+#include "region.h"
+
+#define CONTEXTS 64
+
+static struct {
+    _Atomic(CUcontext) context; // NULL: none has it
+    _Atomic(struct ct_meter *) meter;
+} places[CONTEXTS];
+static ct_lock giving;
+
+static int place_of(CUcontext context) {
+    for (int i = 0; i < CONTEXTS && places[i].meter; i++)
+        if (atomic_load_explicit(&places[i].context, memory_order_acquire) == context) return i;
+    return -1;
+}
+
+static struct ct_meter *give(CUcontext context, int device) {
+    for (int i = 0; i < CONTEXTS; i++) {
+        struct ct_meter *meter = places[i].meter;
+        if (meter && places[i].context) continue;
+        if (!meter) meter = ct_new_meter();
+        if (!meter) break;
+        ct_meter_lock(meter);
+        ct_reset_meter(meter, device);
+        ct_meter_unlock(meter);
+        places[i].meter = meter;
+        places[i].context = context;
+        return meter;
+    }
+    ct_fault(CT_FAULT_MEMORY);
+    return NULL;
+}
+
+struct ct_meter *ct_meter_of(CUcontext context, int device) {
+    int place = place_of(context);
+    if (place >= 0) return places[place].meter;
+    ct_acquire(&giving);
+    place = place_of(context);
+    struct ct_meter *meter = place >= 0 ? places[place].meter : give(context, device);
+    ct_set_free(&giving);
+    return meter;
+}
+
+void ct_forget_events(CUcontext context) {
+    int place = context ? place_of(context) : -1;
+    if (place < 0) return;
+    struct ct_meter *meter = places[place].meter;
+    ct_meter_lock(meter);
+    places[place].context = NULL;
+    ct_reset_meter(meter, 0);
+    ct_meter_unlock(meter);
+}
+
+void ct_meters_forked(void) {
+    ct_set_free(&giving);
+    for (int i = 0; i < CONTEXTS && places[i].meter; i++) {
+        places[i].context = NULL;
+        ct_meter_unlock(places[i].meter); // whoever held it is not in this process
+    }
+}

@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opens the slice's region and keeps the account in it. Whatever is wrong with the file, the job goes on: the account
+// is then private to the process, which is held to the limits by itself.
+//
+// A tenant that cuts its own file short while it is mapped can have its processes killed by the kernel (SIGBUS), if
+// they use it before ct_check_region has seen that: within 20 ms of their last look. Nothing but a handler for that
+// signal, which is the program's, would help.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base.h"
+
+#define RESERVE_TRIES 6
+#define LARGEST (UINT64_C(1) << 60) // no GPU has it; sums of such numbers would wrap
+
+struct ct_region ct_private;
+struct ct_region *_Atomic ct_region = &ct_private;
+
+static struct {
+    char path[CT_PATH_BYTES];
+    dev_t device;
+    ino_t inode;
+} file;
+
+static bool is_usable(int descriptor, struct stat *found) {
+    if (ct_fstat(descriptor, found) != 0 || !S_ISREG(found->st_mode)) return false;
+    if (found->st_size != sizeof(struct ct_region)) return false;
+    if (found->st_uid != 0 && found->st_uid != geteuid()) return false;
+    struct ct_region head;
+    size_t length = offsetof(struct ct_region, created);
+    if (pread(descriptor, &head, length, 0) != (ssize_t)length) return false;
+    if (head.magic != CT_REGION_MAGIC || head.version != CT_REGION_VERSION || head.header_bytes != 4096) return false;
+    if (head.slot_bytes != sizeof(struct ct_slot) || head.slots != CT_SLOTS) return false;
+    // A hole in the file would be filled when it is first written to, and a full disk then ends the process.
+    if (found->st_blocks * 512 >= found->st_size) return true;
+    return fallocate(descriptor, 0, 0, found->st_size) == 0 || errno == EOPNOTSUPP;
+}
+
+static struct ct_region *map(const char *path) {
+    int descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (descriptor < 0) return NULL;
+    struct stat found;
+    void *there = MAP_FAILED;
+    if (is_usable(descriptor, &found)) {
+        there = mmap(NULL, sizeof(struct ct_region), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+        file.device = found.st_dev;
+        file.inode = found.st_ino;
+    }
+    close(descriptor);
+    return there == MAP_FAILED ? NULL : there;
+}
+
+void ct_open_region(const char *path) {
+    struct ct_region *region = map(path);
+    if (!region) {
+        ct_fault(CT_FAULT_REGION);
+        return;
+    }
+    strcpy(file.path, path);
+    for (int i = 0; i < CT_FAULTS; i++) region->faults[i] += ct_private.faults[i];
+    ct_region = region;
+    ct_leave_slot();
+}
+
+static bool is_same(const struct stat *found) {
+    return found->st_dev == file.device && found->st_ino == file.inode && found->st_size == sizeof(struct ct_region);
+}
+
+bool ct_is_region(int descriptor) {
+    struct stat found;
+    return ct_fstat(descriptor, &found) == 0 && is_same(&found);
+}
+
+int ct_open_region_again(void) {
+    int descriptor = open(file.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (descriptor < 0 || ct_is_region(descriptor)) return descriptor;
+    close(descriptor);
+    return -1;
+}
+
+void ct_use_private_region(void) {
+    ct_region = &ct_private;
+    ct_leave_slot();
+}
+
+void ct_check_region(void) {
+    struct stat found;
+    if (ct_region == &ct_private || ct_stat(file.path, &found) != 0) return;
+    bool is_shorter = found.st_size < (off_t)sizeof(struct ct_region);
+    if (!is_shorter || found.st_dev != file.device || found.st_ino != file.inode) return;
+    ct_use_private_region();
+    ct_fault(CT_FAULT_REGION);
+}
+
+static int set_lock(int descriptor, int64_t byte, short type) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(descriptor, F_OFD_SETLK, &lock);
+}
+
+bool ct_lock_byte(int descriptor, int64_t byte) {
+    return set_lock(descriptor, byte, F_WRLCK) == 0;
+}
+
+void ct_unlock_byte(int descriptor, int64_t byte) {
+    set_lock(descriptor, byte, F_UNLCK);
+}
+
+static _Atomic uint64_t *account(struct ct_slot *slot, enum ct_where where) {
+    return where == CT_DEVICE ? slot->memory : slot->host;
+}
+
+// The others' part is what the region says; our own is what we know, whatever anybody wrote over it.
+static uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_where where) {
+    struct ct_region *region = ct_region;
+    uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < high; i++) {
+        struct ct_slot *slot = &region->slot[i];
+        uint64_t bytes = slot == mine ? 0 : account(slot, where)[device];
+        if (__builtin_add_overflow(sum, bytes, &sum)) return UINT64_MAX;
+    }
+    return sum;
+}
+
+// As it was when it was granted: a moment later another thread may have announced what it will not get.
+static void note_peak(struct ct_slot *slot, int device, enum ct_where where, uint64_t granted) {
+    uint64_t now = granted + ct_mine[where == CT_DEVICE ? CT_HOST : CT_DEVICE][device];
+    uint64_t peak = atomic_load_explicit(&slot->peak[device], memory_order_relaxed);
+    while (now > peak && !atomic_compare_exchange_weak(&slot->peak[device], &peak, now)) continue;
+}
+
+static void take_off(_Atomic uint64_t *counter, uint64_t bytes) {
+    uint64_t before = atomic_fetch_sub(counter, bytes);
+    if (__builtin_expect(before < bytes, 0)) atomic_fetch_add(counter, bytes - before);
+}
+
+void ct_charge(int device, enum ct_where where, uint64_t bytes) {
+    if (device < 0 || device >= CT_DEVICES) return;
+    struct ct_slot *slot = ct_my_slot();
+    uint64_t mine = atomic_fetch_add(&ct_mine[where][device], bytes) + bytes;
+    atomic_fetch_add(&account(slot, where)[device], bytes);
+    note_peak(slot, device, where, mine);
+}
+
+void ct_release(int device, enum ct_where where, uint64_t bytes) {
+    if (device < 0 || device >= CT_DEVICES) return;
+    take_off(&account(ct_my_slot(), where)[device], bytes);
+    take_off(&ct_mine[where][device], bytes);
+}
+
+uint64_t ct_used(int device, enum ct_where where) {
+    if (device < 0 || device >= CT_DEVICES) return 0;
+    uint64_t others = used_by_others(ct_my_slot(), device, where), sum;
+    return __builtin_add_overflow(others, ct_mine[where][device], &sum) ? UINT64_MAX : sum;
+}
+
+static uint64_t limit_of(int device, enum ct_where where) {
+    _Atomic uint64_t *limit = where == CT_DEVICE ? &ct_now[device].memory : &ct_now[device].host;
+    return atomic_load_explicit(limit, memory_order_relaxed);
+}
+
+// First it is said, then it is asked: of two that want the same bytes at least one sees the other.
+static bool announce(int device, enum ct_where where, uint64_t bytes) {
+    struct ct_slot *slot = ct_my_slot();
+    uint64_t mine = atomic_fetch_add(&ct_mine[where][device], bytes) + bytes;
+    atomic_fetch_add(&account(slot, where)[device], bytes);
+    uint64_t limit = limit_of(device, where);
+    if (limit == CT_UNLIMITED || (mine <= limit && used_by_others(slot, device, where) <= limit - mine)) {
+        note_peak(slot, device, where, mine);
+        return true;
+    }
+    take_off(&account(slot, where)[device], bytes);
+    take_off(&ct_mine[where][device], bytes);
+    return false;
+}
+
+// A few microseconds, not the same for any two.
+static void back_off(int attempt) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t noise = (uint64_t)now.tv_nsec ^ (uintptr_t)&now ^ (uint64_t)getpid() << 20;
+    noise *= UINT64_C(0x9e3779b97f4a7c15);
+    nanosleep(&(struct timespec){.tv_nsec = (long)(noise >> 32 & 0xfff) << attempt}, NULL);
+}
+
+// Before anything is refused: the dead are reaped, and who only just announced too much may take it back.
+static bool reserve_slowly(int device, enum ct_where where, uint64_t bytes) {
+    int saved = errno;
+    bool reserved = false;
+    for (int attempt = 0; attempt < RESERVE_TRIES && !reserved && bytes <= limit_of(device, where); attempt++) {
+        if (attempt == 0) ct_reap();
+        else back_off(attempt);
+        uint64_t used = ct_used(device, where), limit = limit_of(device, where);
+        if (used <= limit && bytes <= limit - used) reserved = announce(device, where, bytes);
+    }
+    errno = saved;
+    return reserved;
+}
+
+bool ct_reserve(int device, enum ct_where where, uint64_t bytes) {
+    if (device < 0 || device >= CT_DEVICES) return true;
+    if (bytes > LARGEST || bytes > limit_of(device, where)) return false;
+    return announce(device, where, bytes) || reserve_slowly(device, where, bytes);
+}

@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who is in the region. A slot is its process's as long as its byte of the file is locked, and that lock must live just
+// as long as the process: not lost when the program closes every descriptor it finds, and not passed on to a forked
+// child that outlives its parent. So it is not a descriptor that holds it but a mapping of the file that forks do not
+// inherit. Some file systems (overlays) map another file than the one that was opened: there a descriptor is kept, and
+// looked after.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base.h"
+#include "lock.h"
+
+#define HOLDER_BYTES 4096
+#define STAT_BYTES 1024
+
+_Atomic uint64_t ct_mine[2][CT_DEVICES];
+
+static struct ct_slot *_Atomic mine;
+static _Atomic int owner; // the process that claimed it
+static _Atomic(void *) holder;
+static _Atomic int kept = -1;
+static ct_lock claiming;
+
+static void wipe(struct ct_slot *slot) {
+    _Atomic uint64_t *words = (void *)slot;
+    for (size_t i = 0; i < sizeof *slot / sizeof *words; i++) atomic_store_explicit(&words[i], 0, memory_order_relaxed);
+}
+
+// Field 22 of /proc/self/stat: the second may contain anything, so what counts begins behind its last bracket.
+static uint64_t read_start_time(void) {
+    char text[STAT_BYTES];
+    int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0) close(file);
+    text[length > 0 ? length : 0] = 0;
+    const char *at = strrchr(text, ')');
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    uint64_t ticks = 0;
+    for (at = at ? at + 1 : ""; *at >= '0' && *at <= '9'; at++) ticks = ticks * 10 + (uint64_t)(*at - '0');
+    return ticks;
+}
+
+static void move_in(struct ct_slot *slot) {
+    struct stat space = {0};
+    wipe(slot);
+    for (int i = 0; i < CT_DEVICES; i++) {
+        slot->memory[i] = ct_mine[CT_DEVICE][i];
+        slot->host[i] = ct_mine[CT_HOST][i];
+        slot->peak[i] = slot->memory[i] + slot->host[i];
+    }
+    slot->pid_space = ct_stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+    slot->started = read_start_time();
+    slot->pid = (uint32_t)getpid();
+    slot->state = 1;
+}
+
+static void raise_high(struct ct_region *region, uint32_t above) {
+    uint32_t high = region->high;
+    while (high < above && !atomic_compare_exchange_weak(&region->high, &high, above)) continue;
+}
+
+// Out of the way of programs that count on low numbers, as far up as the process may go.
+static int move_up(int file) {
+    struct rlimit limit;
+    int floor = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > 256 ? 200 : 64;
+    int moved = fcntl(file, F_DUPFD_CLOEXEC, floor);
+    if (moved < 0) return file;
+    close(file);
+    return moved;
+}
+
+static bool is_locked(int64_t byte) {
+    int file = ct_open_region_again();
+    if (file < 0) return true;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    bool locked = fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    close(file);
+    return locked;
+}
+
+// Makes the lock that this description has on a byte last; the description is closed or kept.
+static bool hold(int file, int64_t byte) {
+    void *page = mmap(NULL, HOLDER_BYTES, PROT_NONE, MAP_SHARED, file, 0);
+    if (page != MAP_FAILED) madvise(page, HOLDER_BYTES, MADV_DONTFORK);
+    close(file);
+    if (page != MAP_FAILED && is_locked(byte)) {
+        holder = page;
+        return true;
+    }
+    if (page != MAP_FAILED) munmap(page, HOLDER_BYTES);
+    int again = ct_open_region_again();
+    if (again < 0) return false;
+    if (ct_lock_byte(again, byte)) {
+        kept = move_up(again);
+        return true;
+    }
+    close(again);
+    return false;
+}
+
+// The lowest that is free, so that few need to be summed. On failure *why says why.
+static struct ct_slot *claim_in(struct ct_region *region, enum ct_fault *why) {
+    *why = CT_FAULT_REGION;
+    int file = ct_open_region_again();
+    if (file < 0) return NULL;
+    for (uint32_t i = 0; i < CT_SLOTS; i++) {
+        if (!ct_lock_byte(file, CT_LOCK_BASE + i)) continue;
+        if (!hold(file, CT_LOCK_BASE + i)) return NULL;
+        raise_high(region, i + 1);
+        return &region->slot[i];
+    }
+    close(file);
+    *why = CT_FAULT_SLOTS;
+    return NULL;
+}
+
+static struct ct_slot *claim(void) {
+    int saved = errno;
+    ct_acquire(&claiming);
+    if (!mine) {
+        struct ct_region *region = ct_region;
+        enum ct_fault why;
+        struct ct_slot *slot = region == &ct_private ? NULL : claim_in(region, &why);
+        if (!slot && region != &ct_private) {
+            if (why == CT_FAULT_SLOTS) ct_fault(why); // where the others see it
+            ct_use_private_region();
+            if (why != CT_FAULT_SLOTS) ct_fault(why);
+        }
+        if (!slot) slot = &ct_private.slot[0];
+        move_in(slot);
+        owner = getpid();
+        mine = slot;
+    }
+    ct_set_free(&claiming);
+    errno = saved;
+    return mine;
+}
+
+struct ct_slot *ct_my_slot(void) {
+    struct ct_slot *slot = atomic_load_explicit(&mine, memory_order_acquire);
+    return __builtin_expect(slot != NULL, 1) ? slot : claim();
+}
+
+void ct_leave_slot(void) {
+    void *page = atomic_exchange(&holder, NULL);
+    int file = atomic_exchange(&kept, -1);
+    mine = NULL;
+    if (page) munmap(page, HOLDER_BYTES);
+    if (file >= 0) close(file);
+}
+
+// The parent's lock did not come with us, or is given up here; the parent keeps it.
+void ct_forget_slot(void) {
+    int file = atomic_exchange(&kept, -1);
+    if (file >= 0) close(file);
+    holder = NULL;
+    mine = NULL;
+    memset((void *)ct_mine, 0, sizeof ct_mine);
+    ct_set_free(&claiming);
+}
+
+void ct_check_slot(void) {
+    if (mine && owner != getpid()) ct_forked(); // made without the C library, which would have told us
+    int file = kept;
+    struct ct_slot *slot = mine;
+    if (file < 0 || !slot || ct_is_region(file)) return;
+    // The program closed it: others may think that we are gone, or have our slot already.
+    kept = -1;
+    mine = NULL;
+    ct_my_slot();
+    ct_fault(CT_FAULT_CLOSED);
+}
+
+static void reap_slot(struct ct_region *region, int file, uint32_t index) {
+    struct ct_slot *slot = &region->slot[index];
+    int64_t byte = CT_LOCK_BASE + index;
+    if (slot == mine || !ct_lock_byte(file, byte)) return;
+    for (int i = 0; i < CT_FAULTS; i++) region->faults[i] += slot->faults[i];
+    wipe(slot);
+    uint32_t top = index + 1;
+    atomic_compare_exchange_strong(&region->high, &top, index);
+    ct_unlock_byte(file, byte);
+}
+
+void ct_reap(void) {
+    struct ct_region *region = ct_region;
+    uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
+    if (region == &ct_private || high < 2) return;
+    int saved = errno, file = ct_open_region_again();
+    for (uint32_t i = high; file >= 0 && i-- > 0;) reap_slot(region, file, i);
+    if (file >= 0) close(file);
+    errno = saved;
+}
+
+static void count(_Atomic uint64_t *counter) {
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+void ct_fault(enum ct_fault fault) {
+    struct ct_slot *slot = mine;
+    count(slot ? &slot->faults[fault] : &ct_region->faults[fault]);
+}
+
+void ct_refused(int device) {
+    if (device >= 0 && device < CT_DEVICES) count(&ct_my_slot()->refused[device]);
+}

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What NVML says. Between two events of ours somebody else's kernel may have run, and only NVML knows: over some
+// seconds, the use it saw of this process against the time its events span is how much of that time was ours. It also
+// tells whether anybody else is on the GPU, without whom a share need not be held.
+
+#include <string.h>
+#include <unistd.h>
+
+#include "compute.h"
+#include "lock.h"
+#include "region.h"
+
+#include "hooks.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define LOOK_EVERY (200 * MILLISECOND)
+#define LONG_AGO (1000 * MILLISECOND) // a gap in which nobody launched says nothing
+#define TRY_AGAIN (60000 * MILLISECOND) // where there is no NVML, or it does not answer
+#define COST_SHARE 50                 // looking takes at most one part in so many of the time
+#define SAMPLES 128
+#define BUSY 1      // per cent: less is a monitor, a rounding
+#define STAYS (2000 * MILLISECOND) // others count as there for so long: who gets little now may want more
+#define MEMORY 0.9  // of what was seen before, at each look
+#define LEAST 0.02  // nothing is trimmed further
+#define NVML_NOT_FOUND 6
+
+enum company { UNKNOWN, CONTENDED, ALONE };
+
+struct view {
+    _Atomic uint64_t next; // clock of the next look
+    _Atomic uint64_t measured; // device-nanoseconds by events since the last
+    _Atomic uint32_t ours;
+    _Atomic int company;
+    ct_lock looking;
+    nvmlDevice_t handle;
+    uint64_t last;
+    uint64_t fresh;  // clock at which NVML last had something new
+    uint64_t met;    // clock at which others were last seen
+    unsigned others; // of them, at the last look
+    unsigned long long stamp; // of the newest sample
+    double seen, spanned;     // by NVML and by events, fading
+};
+
+static struct view views[CT_DEVICES];
+
+struct use {
+    double mine;   // per cent; negative: not to be told
+    double others; // per cent; negative: not to be told
+    unsigned processes; // that are not ours
+};
+
+void ct_note_measured(int device, uint64_t nanoseconds) {
+    atomic_fetch_add_explicit(&views[device].measured, nanoseconds, memory_order_relaxed);
+}
+
+uint32_t ct_ours(int device) {
+    uint32_t ours = atomic_load_explicit(&views[device].ours, memory_order_relaxed);
+    return ours ? ours : CT_TRIM_ONE;
+}
+
+bool ct_contended(int device) { return atomic_load_explicit(&views[device].company, memory_order_relaxed) != ALONE; }
+
+static bool open_nvml(struct view *view, int device) {
+    if (view->handle) return true;
+    char uuid[CT_UUID_BYTES] = {0};
+    memcpy(uuid, ct_region->uuid[device], sizeof uuid - 1); // anybody may have written there
+    return HAS(nvmlInit_v2) && HAS(nvmlDeviceGetHandleByUUID) && HAS(nvmlDeviceGetProcessUtilization) &&
+           REAL(nvmlInit_v2)() == CUDA_SUCCESS &&
+           REAL(nvmlDeviceGetHandleByUUID)(uuid, &view->handle) == CUDA_SUCCESS && view->handle;
+}
+
+static unsigned live_slots(void) {
+    unsigned live = 0, high = atomic_load_explicit(&ct_region->high, memory_order_relaxed);
+    for (unsigned i = 0; i < high && i < CT_SLOTS; i++) live += ct_region->slot[i].state == 1;
+    return live;
+}
+
+static bool in_slice(unsigned pid, const struct ct_slot *mine) {
+    unsigned high = atomic_load_explicit(&ct_region->high, memory_order_relaxed);
+    for (unsigned i = 0; mine && i < high && i < CT_SLOTS; i++) {
+        const struct ct_slot *slot = &ct_region->slot[i];
+        if (slot->state == 1 && slot->pid == pid && slot->pid_space == mine->pid_space) return true;
+    }
+    return false;
+}
+
+// In a container NVML may name processes by the host's numbers, none of which is ours. Then the whole GPU's use bounds
+// our own, and the number of processes that use it tells whether there are others.
+static struct use use_by_strangers(struct view *view, unsigned busy_processes) {
+    nvmlUtilization_t rates;
+    struct use use = {.mine = -1, .others = -1};
+    if (HAS(nvmlDeviceGetUtilizationRates) && REAL(nvmlDeviceGetUtilizationRates)(view->handle, &rates) == CUDA_SUCCESS)
+        use.mine = rates.gpu;
+    if (busy_processes > 0) {
+        ct_reap();
+        use.others = busy_processes > live_slots() ? 100 : 0;
+    }
+    return use;
+}
+
+enum answer { NEWS, NO_NEWS, NO_ANSWER };
+
+static enum answer read_use(struct view *view, uint64_t now, double spanned, struct use *use) {
+    nvmlProcessUtilizationSample_t samples[SAMPLES];
+    unsigned count = SAMPLES, busy = 0, self = (unsigned)getpid();
+    int answer = REAL(nvmlDeviceGetProcessUtilization)(view->handle, samples, &count, view->stamp);
+    if (answer == NVML_NOT_FOUND) count = 0;
+    else if (answer != CUDA_SUCCESS || count > SAMPLES) return NO_ANSWER;
+    if (count > 0) view->fresh = now;
+    if (now - view->fresh < STAYS && count == 0) return NO_NEWS;
+    const struct ct_slot *slot = ct_my_slot();
+    bool found = false;
+    *use = (struct use){0};
+    for (unsigned i = 0; i < count; i++) {
+        if (samples[i].timeStamp > view->stamp) view->stamp = samples[i].timeStamp;
+        busy += samples[i].smUtil > BUSY;
+        if (samples[i].pid == self) {
+            use->mine += samples[i].smUtil;
+            found = true;
+        } else if (!in_slice(samples[i].pid, slot)) {
+            use->others += samples[i].smUtil;
+            use->processes++;
+        }
+    }
+    if (!found && spanned > BUSY) *use = use_by_strangers(view, busy);
+    return NEWS;
+}
+
+// False: NVML does not answer.
+static bool learn(struct view *view, uint64_t now) {
+    double time = (double)(now - view->last), spanned = (double)atomic_exchange(&view->measured, 0);
+    struct use use;
+    bool recent = view->last != 0 && now - view->last < LONG_AGO;
+    view->last = now;
+    enum answer answer = read_use(view, now, 100 * spanned / time, &use);
+    if (answer != NEWS) return answer == NO_NEWS;
+    if (use.others > BUSY || use.processes > view->others) view->met = now; // who comes late should not be starved
+    view->others = use.processes;
+    bool alone = use.others >= 0 && (view->met == 0 || now - view->met > STAYS);
+    atomic_store(&view->company, use.others < 0 ? UNKNOWN : alone ? ALONE : CONTENDED);
+    if (!recent || use.mine < 0) return true;
+    view->seen = view->seen * MEMORY + use.mine / 100 * time;
+    view->spanned = view->spanned * MEMORY + spanned;
+    double ours = alone || view->spanned <= 0 ? 1 : view->seen / view->spanned;
+    atomic_store(&view->ours, (uint32_t)(CT_TRIM_ONE * (ours > 1 ? 1 : ours < LEAST ? LEAST : ours)));
+    return true;
+}
+
+void ct_watch(int device, uint64_t now) {
+    struct view *view = &views[device];
+    if (now < atomic_load_explicit(&view->next, memory_order_relaxed)) return;
+    if (atomic_exchange(&view->looking, 1)) return;
+    uint64_t pause = LOOK_EVERY;
+    if (open_nvml(view, device) && learn(view, now)) {
+        uint64_t cost = (ct_clock() - now) * COST_SHARE;
+        if (cost > pause) pause = cost;
+    } else {
+        ct_fault(CT_FAULT_NVML);
+        atomic_store(&view->company, UNKNOWN);
+        pause = TRY_AGAIN;
+    }
+    atomic_store(&view->next, now + pause);
+    ct_set_free(&view->looking);
+}
+
+void ct_watch_forked(void) {
+    for (int i = 0; i < CT_DEVICES; i++) views[i] = (struct view){0};
+}

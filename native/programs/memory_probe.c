@@ -1,0 +1,198 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls the driver as it is told, a line at a time: a call's name and numbers in, its result and numbers out. What the
+// driver hands out is kept in numbered places, v[n], which is how the calls name it.
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_abi.h"
+#include "standin.h"
+
+#define PLACES 8192
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
+CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr at,
+                             unsigned long long flags);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                               CUdeviceptr pointer);
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                  CUgraph child);
+CUresult cuMemsetD8_v2(CUdeviceptr pointer, unsigned char value, size_t bytes);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device);
+
+static uint64_t v[PLACES];
+
+static void *pointer(uint64_t place) { return (void *)(uintptr_t)v[place]; }
+
+static CUmemPoolProps pool_properties(int type, int id) {
+    return (CUmemPoolProps){.allocType = 1, .location = {.type = type, .id = id}};
+}
+
+static CUresult create_chunk(CUhandle *handle, size_t bytes, int type, int id) {
+    CUmemAllocationProp properties = {.type = 1, .location = {.type = type, .id = id}};
+    return cuMemCreate(handle, bytes, &properties, 0);
+}
+
+static CUresult add_node(uint64_t to, CUgraph graph, size_t bytes, int through_generic) {
+    CUgraphNode node;
+    CUgraphNodeParams generic = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    CUDA_MEM_ALLOC_NODE_PARAMS *of = &generic.as.alloc;
+    of->poolProps = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    of->bytesize = bytes;
+    CUresult result = through_generic ? cuGraphAddNode(&node, graph, NULL, 0, &generic)
+                                      : cuGraphAddMemAllocNode(&node, graph, NULL, 0, of);
+    v[to] = of->dptr;
+    v[to + 1] = (uintptr_t)node;
+    return result;
+}
+
+static CUresult add_free(CUgraph graph, uint64_t of) {
+    CUgraphNode node, after = pointer(of + 1);
+    return cuGraphAddMemFreeNode(&node, graph, &after, 1, v[of]);
+}
+
+static CUresult add_child(CUgraph graph, CUgraph child) {
+    CUgraphNode node;
+    return cuGraphAddChildGraphNode(&node, graph, NULL, 0, child);
+}
+
+// Writes and reads the last byte: whether there is memory behind a pointer.
+static CUresult touch(CUdeviceptr at, size_t bytes) {
+    unsigned char byte = 0;
+    CUresult result = cuMemsetD8_v2(at, 0x5a, bytes);
+    if (result == CUDA_SUCCESS) result = cuMemcpyDtoH_v2(&byte, at + bytes - 1, 1);
+    return result != CUDA_SUCCESS ? result : byte == 0x5a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult memory_info(uint64_t *out, int second) {
+    static nvmlDevice_t device;
+    nvmlMemory_t one;
+    nvmlMemory_v2_t two = {.version = sizeof two | 2u << 24};
+    if (!device && (nvmlInit_v2() || nvmlDeviceGetHandleByIndex_v2(0, &device))) return -1;
+    CUresult result = second ? nvmlDeviceGetMemoryInfo_v2(device, &two) : nvmlDeviceGetMemoryInfo(device, &one);
+    if (result) return result;
+    out[0] = second ? two.total : one.total;
+    out[1] = second ? two.free : one.free;
+    out[2] = second ? two.used : one.used;
+    return result;
+}
+
+#define INTO(place) ((void *)&v[place])
+#define ARRAY(w, h, d, f, c, flags) &(CUDA_ARRAY3D_DESCRIPTOR){w, h, d, (int)(f), (unsigned)(c), (unsigned)(flags)}
+// name, call; a: numbers of the line, out: numbers of the answer
+#define CALLS                                                                                                          \
+    X(init, cuInit(0))                                                                                                 \
+    X(retain, cuDevicePrimaryCtxRetain(INTO(a[0]), (int)a[1]))                                                         \
+    X(release, cuDevicePrimaryCtxRelease_v2((int)a[0]))                                                                \
+    X(reset, cuDevicePrimaryCtxReset_v2((int)a[0]))                                                                    \
+    X(context, cuCtxCreate_v2(INTO(a[0]), 0, (int)a[1]))                                                               \
+    X(destroy, cuCtxDestroy_v2(pointer(a[0])))                                                                         \
+    X(current, cuCtxSetCurrent(pointer(a[0])))                                                                         \
+    X(heap, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, a[0]))                                                            \
+    X(none, cuCtxSetCurrent(NULL))                                                                                     \
+    X(alloc, cuMemAlloc_v2(INTO(a[0]), a[1]))                                                                          \
+    X(alloc_null, cuMemAlloc_v2(NULL, a[0]))                                                                           \
+    X(alloc_old, cuMemAlloc(INTO(a[0]), (unsigned)a[1]))                                                               \
+    X(pitch, cuMemAllocPitch_v2(INTO(a[0]), &out[0], a[1], a[2], 4))                                                   \
+    X(pitch_old, cuMemAllocPitch(INTO(a[0]), (unsigned *)&out[0], (unsigned)a[1], (unsigned)a[2], 4))                  \
+    X(managed, cuMemAllocManaged(INTO(a[0]), a[1], 1))                                                                 \
+    X(free, cuMemFree_v2(v[a[0]]))                                                                                     \
+    X(free_old, cuMemFree((CUdeviceptr_v1)v[a[0]]))                                                                    \
+    X(stream, cuStreamCreate(INTO(a[0]), 1))                                                                           \
+    X(wait, cuStreamSynchronize(pointer(a[0])))                                                                        \
+    X(wait_all, cuCtxSynchronize())                                                                                    \
+    X(async, cuMemAllocAsync(INTO(a[0]), a[1], pointer(a[2])))                                                         \
+    X(async_ptsz, cuMemAllocAsync_ptsz(INTO(a[0]), a[1], NULL))                                                        \
+    X(from_pool, cuMemAllocFromPoolAsync(INTO(a[0]), a[1], pointer(a[2]), pointer(a[3])))                              \
+    X(from_pool_ptsz, cuMemAllocFromPoolAsync_ptsz(INTO(a[0]), a[1], pointer(a[2]), NULL))                             \
+    X(free_async, cuMemFreeAsync(v[a[0]], pointer(a[1])))                                                              \
+    X(free_async_ptsz, cuMemFreeAsync_ptsz(v[a[0]], NULL))                                                             \
+    X(pool, cuMemPoolCreate(INTO(a[0]), (CUmemPoolProps[]){pool_properties((int)a[1], (int)a[2])}))                    \
+    X(pool_destroy, cuMemPoolDestroy(pointer(a[0])))                                                                   \
+    X(pool_trim, cuMemPoolTrimTo(pointer(a[0]), a[1]))                                                                 \
+    X(pool_keep, cuMemPoolSetAttribute(pointer(a[0]), 4, &a[1]))                                                       \
+    X(pool_held, cuMemPoolGetAttribute(pointer(a[0]), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &out[0]))                  \
+    X(pool_default, cuDeviceGetDefaultMemPool(INTO(a[0]), (int)a[1]))                                                  \
+    X(pool_use, cuDeviceSetMemPool((int)a[1], pointer(a[0])))                                                          \
+    X(create, create_chunk(INTO(a[0]), a[1], (int)a[2], (int)a[3]))                                                    \
+    X(drop, cuMemRelease(v[a[0]]))                                                                                     \
+    X(hold, cuMemRetainAllocationHandle(INTO(a[0]), pointer(a[1])))                                                    \
+    X(reserve, cuMemAddressReserve(INTO(a[0]), a[1], 0, 0, 0))                                                         \
+    X(map, cuMemMap(v[a[0]] + a[1], a[2], 0, v[a[3]], 0))                                                              \
+    X(unmap, cuMemUnmap(v[a[0]] + a[1], a[2]))                                                                         \
+    X(array, cuArrayCreate_v2(INTO(a[0]), &(CUDA_ARRAY_DESCRIPTOR){a[1], a[2], (int)a[3], (unsigned)a[4]}))            \
+    X(array_3d, cuArray3DCreate_v2(INTO(a[0]), ARRAY(a[1], a[2], a[3], a[4], a[5], a[6])))                             \
+    X(mipmapped, cuMipmappedArrayCreate(INTO(a[0]), ARRAY(a[1], a[2], a[3], a[4], a[5], a[6]), (unsigned)a[7]))        \
+    X(array_destroy, cuArrayDestroy(pointer(a[0])))                                                                    \
+    X(mipmapped_destroy, cuMipmappedArrayDestroy(pointer(a[0])))                                                       \
+    X(graph, cuGraphCreate(INTO(a[0]), 0))                                                                             \
+    X(node, add_node(a[0], pointer(a[1]), a[2], 0))                                                                    \
+    X(node_generic, add_node(a[0], pointer(a[1]), a[2], 1))                                                            \
+    X(node_free, add_free(pointer(a[0]), a[1]))                                                                        \
+    X(node_child, add_child(pointer(a[0]), pointer(a[1])))                                                             \
+    X(capture, cuStreamBeginCapture_v2(pointer(a[0]), (int)a[1]))                                                      \
+    X(capture_end, cuStreamEndCapture(pointer(a[0]), INTO(a[1])))                                                      \
+    X(instantiate, cuGraphInstantiateWithFlags(INTO(a[0]), pointer(a[1]), a[2]))                                       \
+    X(launch, cuGraphLaunch(pointer(a[0]), pointer(a[1])))                                                             \
+    X(upload, cuGraphUpload(pointer(a[0]), pointer(a[1])))                                                             \
+    X(exec_destroy, cuGraphExecDestroy(pointer(a[0])))                                                                 \
+    X(graph_trim, cuDeviceGraphMemTrim((int)a[0]))                                                                     \
+    X(info, cuMemGetInfo_v2(&out[0], &out[1]))                                                                         \
+    X(info_old, cuMemGetInfo((unsigned *)&out[0], (unsigned *)&out[1]))                                                \
+    X(total, cuDeviceTotalMem_v2(&out[0], (int)a[0]))                                                                  \
+    X(total_old, cuDeviceTotalMem((unsigned *)&out[0], (int)a[0]))                                                     \
+    X(nvml, memory_info(out, 0))                                                                                       \
+    X(nvml_2, memory_info(out, 1))                                                                                     \
+    X(is_managed, cuPointerGetAttribute(&out[0], 8, v[a[0]]))                                                          \
+    X(touch, touch(v[a[0]], a[1]))                                                                                     \
+    X(same, v[a[0]] == v[a[1]] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)                                              \
+    X(taken, (out[0] = standinUsed((int)a[0], 0), CUDA_SUCCESS))
+
+enum call {
+#define X(name, call) CALL_##name,
+    CALLS
+#undef X
+};
+
+static const char *const names[] = {
+#define X(name, call) #name,
+    CALLS
+#undef X
+};
+
+static CUresult run(enum call call, uint64_t *a, uint64_t *out) {
+    switch (call) {
+#define X(name, call) case CALL_##name: return call;
+        CALLS
+#undef X
+    }
+    return -1;
+}
+
+int main(void) {
+    char line[512];
+    while (fgets(line, sizeof line, stdin)) {
+        uint64_t a[8] = {0}, out[3] = {0};
+        char *word = strtok(line, " \n");
+        int count = 0, call = 0, calls = sizeof names / sizeof *names;
+        for (char *next; count < 8 && (next = strtok(NULL, " \n"));) a[count++] = strtoull(next, NULL, 0);
+        while (word && call < calls && strcmp(word, names[call])) call++;
+        CUresult result = word && call < calls ? run((enum call)call, a, out) : -1;
+        printf("%d %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", result, out[0], out[1], out[2]);
+        fflush(stdout);
+    }
+    return 0;
+}

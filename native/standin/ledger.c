@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory in use on each device, exact at any moment and right after any process was killed, without a lock: each change
+// is one compare-and-swap that also leaves the changer's mark. Whoever overwrites a mark first tells its owner's slot
+// that it was seen, so a change of a dead process is known to have happened (mark standing, or seen) or not to have.
+
+#include "shared.h"
+
+#define CHANGE_VALID (UINT32_C(1) << 31)
+#define CHANGE_SEEN (UINT32_C(1) << 30)
+#define BYTES(word) ((word) & ((UINT64_C(1) << 43) - 1))
+#define SEQUENCE(word) ((uint32_t)((word) >> 43) & 0xfff)
+#define OWNER(word) ((unsigned)((word) >> 55))
+#define RELAXED memory_order_relaxed
+
+static struct si_change *change_of(struct si_state *state, unsigned slot) {
+    return slot == SI_REAPER ? &state->reaping : &state->slot[slot].change;
+}
+
+static uint32_t name_of(int device, uint32_t sequence) { return CHANGE_VALID | (uint32_t)device << 12 | sequence; }
+
+static void raise_peak(struct si_level *level, uint64_t bytes) {
+    uint64_t peak = atomic_load_explicit(&level->peak, RELAXED);
+    while (bytes > peak && !atomic_compare_exchange_weak(&level->peak, &peak, bytes))
+        ;
+}
+
+// Tells the owner of the mark in `word` that it was there. One that has gone on since needs no telling, and telling it
+// late must not hide what another has told it of its next change: hence no plain store.
+static void see(struct si_state *state, uint64_t word, int device) {
+    uint32_t name = name_of(device, SEQUENCE(word));
+    atomic_compare_exchange_strong(&change_of(state, OWNER(word))->begun, &name, name | CHANGE_SEEN);
+}
+
+// Takes `delta` into the level of the device and into the bytes of slot `whose`, as one thing. Callers of one process
+// come one at a time.
+static bool change(struct si_state *state, unsigned me, unsigned whose, int device, int64_t delta) {
+    struct si_change *own = change_of(state, me);
+    struct si_level *level = &state->level[device];
+    uint32_t sequence = own->sequence = (own->sequence + 1) & 0xfff;
+    uint64_t target = atomic_load_explicit(&state->slot[whose].bytes[device], RELAXED) + (uint64_t)delta;
+    atomic_store_explicit(&own->target, target, RELAXED);
+    atomic_store_explicit(&own->slot, whose, RELAXED);
+    atomic_store_explicit(&own->begun, name_of(device, sequence), memory_order_release);
+    uint64_t word = atomic_load_explicit(&level->word, memory_order_acquire), bytes;
+    do {
+        bytes = BYTES(word) + (uint64_t)delta;
+        if (delta > 0 && bytes > state->set.memory) {
+            atomic_store_explicit(&own->begun, 0, memory_order_release);
+            return false;
+        }
+        if (OWNER(word) != me) see(state, word, device);
+    } while (!atomic_compare_exchange_weak(&level->word, &word, bytes | (uint64_t)sequence << 43 | (uint64_t)me << 55));
+    atomic_store_explicit(&state->slot[whose].bytes[device], target, memory_order_release);
+    atomic_store_explicit(&own->begun, 0, memory_order_release);
+    if (delta > 0) raise_peak(level, bytes);
+    return true;
+}
+
+// What the owner of the change was doing when it died, done now if it had taken effect.
+void si_finish_change(struct si_state *state, struct si_change *change, unsigned slot) {
+    uint32_t begun = change->begun;
+    if (!begun) return;
+    int device = (int)(begun >> 12 & 0xf);
+    uint64_t word = state->level[device].word;
+    begun = change->begun; // after the mark: it may have been seen and overwritten just now
+    bool marked = OWNER(word) == slot && name_of(device, SEQUENCE(word)) == begun;
+    if (marked || begun & CHANGE_SEEN) state->slot[change->slot].bytes[device] = change->target;
+    change->begun = 0;
+}
+
+void si_give_back(struct si_state *state, unsigned slot) {
+    si_finish_change(state, &state->slot[slot].change, slot);
+    for (int device = 0; device < SI_DEVICES; device++) {
+        uint64_t bytes = state->slot[slot].bytes[device];
+        if (bytes) change(state, SI_REAPER, slot, device, -(int64_t)bytes);
+    }
+}
+
+bool si_charge(int device, uint64_t bytes) {
+    unsigned me = (unsigned)si_claim_slot();
+    struct si_state *state = si_mapped;
+    if (bytes > state->set.memory) return false;
+    if (SI_LIKELY(change(state, me, me, device, (int64_t)bytes))) return true;
+    if (state->living == 1) return false;
+    si_reap();
+    return change(state, me, me, device, (int64_t)bytes);
+}
+
+void si_uncharge(int device, uint64_t bytes) {
+    unsigned me = (unsigned)si_claim_slot();
+    change(si_mapped, me, me, device, -(int64_t)bytes);
+}
+
+uint64_t si_used(int device, uint32_t pid) {
+    struct si_state *state = si_state();
+    uint64_t sum = 0;
+    for (unsigned slot = 0; pid && slot < state->slots; slot++)
+        if (state->slot[slot].used && state->slot[slot].pid == pid) sum += state->slot[slot].bytes[device];
+    return pid ? sum : si_level(device);
+}

@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// NVML over the same GPUs: what they are, and figures that never change. What is used of them is in nvml_usage.c.
+
+#include "nvml_driver.h"
+
+#include <cuda.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "entries.h"
+
+static char handles[SI_DEVICES];
+static _Atomic int initialised;
+
+int si_nvml_not_supported(const char *name) {
+    si_log(name);
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+int si_index(nvmlDevice_t device) {
+    ptrdiff_t index = (char *)device - handles;
+    return initialised && index >= 0 && index < (ptrdiff_t)si_state()->set.devices ? (int)index : -1;
+}
+
+nvmlReturn_t si_text(char *to, unsigned length, const char *text) {
+    if (!to) return NVML_ERROR_INVALID_ARGUMENT;
+    if (strlen(text) >= length) return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(to, text);
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t number(nvmlDevice_t device, unsigned *to, unsigned value) {
+    DEVICE(device);
+    if (!to) return NVML_ERROR_INVALID_ARGUMENT;
+    *to = value;
+    return NVML_SUCCESS;
+}
+
+API(nvmlInit_v2)(void) {
+    si_state();
+    initialised++;
+    return NVML_SUCCESS;
+}
+
+API(nvmlInitWithFlags)(unsigned flags) {
+    (void)flags;
+    return si_nvmlInit_v2();
+}
+
+API(nvmlShutdown)(void) {
+    if (!initialised) return NVML_ERROR_UNINITIALIZED;
+    initialised--;
+    return NVML_SUCCESS;
+}
+
+__attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t result) {
+    switch (result) {
+    case NVML_SUCCESS: return "Success";
+    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+    case NVML_ERROR_NOT_FOUND: return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+    default: return "Unknown Error";
+    }
+}
+
+API(nvmlSystemGetDriverVersion)(char *text, unsigned length) { return si_text(text, length, "575.57.08"); }
+
+API(nvmlSystemGetNVMLVersion)(char *text, unsigned length) { return si_text(text, length, "12.575.57.08"); }
+
+API(nvmlSystemGetCudaDriverVersion_v2)(int *version) {
+    const char *claimed = getenv("STANDIN_DRIVER");
+    if (!version) return NVML_ERROR_INVALID_ARGUMENT;
+    *version = claimed && *claimed ? atoi(claimed) : CUDA_VERSION;
+    return NVML_SUCCESS;
+}
+
+API(nvmlSystemGetProcessName)(unsigned pid, char *text, unsigned length) {
+    char path[64], name[512] = "";
+    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return NVML_ERROR_NOT_FOUND;
+    size_t got = fread(name, 1, sizeof name - 1, file);
+    fclose(file);
+    if (!text || !length) return NVML_ERROR_INVALID_ARGUMENT;
+    name[got] = 0; // the command's first word, cut to what there is room for
+    snprintf(text, length, "%s", name);
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetCount_v2)(unsigned *count) {
+    if (!initialised) return NVML_ERROR_UNINITIALIZED;
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    *count = si_state()->set.devices;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetHandleByIndex_v2)(unsigned index, nvmlDevice_t *device) {
+    if (!initialised) return NVML_ERROR_UNINITIALIZED;
+    if (!device || index >= si_state()->set.devices) return NVML_ERROR_INVALID_ARGUMENT;
+    *device = (nvmlDevice_t)&handles[index];
+    return NVML_SUCCESS;
+}
+
+static void uuid_of(int index, char text[41]) { snprintf(text, 41, "GPU-00000000-0000-0000-0000-%012x", index + 1); }
+
+API(nvmlDeviceGetHandleByUUID)(const char *uuid, nvmlDevice_t *device) {
+    if (!initialised) return NVML_ERROR_UNINITIALIZED;
+    if (!uuid || !device) return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned index = 0; index < si_state()->set.devices; index++) {
+        char text[41];
+        uuid_of((int)index, text);
+        if (!strcmp(uuid, text)) return si_nvmlDeviceGetHandleByIndex_v2(index, device);
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+API(nvmlDeviceGetHandleByPciBusId_v2)(const char *text, nvmlDevice_t *device) {
+    unsigned domain = 0, bus = 0;
+    if (!initialised) return NVML_ERROR_UNINITIALIZED;
+    if (!text || sscanf(text, "%x:%x:", &domain, &bus) != 2) return NVML_ERROR_INVALID_ARGUMENT;
+    return bus && bus <= si_state()->set.devices ? si_nvmlDeviceGetHandleByIndex_v2(bus - 1, device)
+                                                 : NVML_ERROR_NOT_FOUND;
+}
+
+API(nvmlDeviceGetUUID)(nvmlDevice_t device, char *text, unsigned length) {
+    char uuid[41];
+    uuid_of(DEVICE(device), uuid);
+    return si_text(text, length, uuid);
+}
+
+API(nvmlDeviceGetName)(nvmlDevice_t device, char *text, unsigned length) {
+    DEVICE(device);
+    return si_text(text, length, "Stand-in GPU");
+}
+
+API(nvmlDeviceGetIndex)(nvmlDevice_t device, unsigned *index) {
+    return number(device, index, (unsigned)si_index(device));
+}
+
+API(nvmlDeviceGetMinorNumber)(nvmlDevice_t device, unsigned *minor) {
+    return number(device, minor, (unsigned)si_index(device));
+}
+
+API(nvmlDeviceGetPciInfo_v3)(nvmlDevice_t device, nvmlPciInfo_t *info) {
+    int index = DEVICE(device);
+    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
+    memset(info, 0, sizeof *info);
+    info->bus = (unsigned)index + 1;
+    snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", (unsigned char)(index + 1));
+    snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", (unsigned char)(index + 1));
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetTemperature)(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned *degrees) {
+    (void)sensor;
+    return number(device, degrees, 42);
+}
+
+API(nvmlDeviceGetPowerUsage)(nvmlDevice_t device, unsigned *milliwatts) { return number(device, milliwatts, 99000); }
+
+API(nvmlDeviceGetEnforcedPowerLimit)(nvmlDevice_t device, unsigned *milliwatts) {
+    return number(device, milliwatts, 300000);
+}
+
+API(nvmlDeviceGetPowerManagementLimit)(nvmlDevice_t device, unsigned *milliwatts) {
+    return number(device, milliwatts, 300000);
+}
+
+API(nvmlDeviceGetFanSpeed)(nvmlDevice_t device, unsigned *percent) { return number(device, percent, 30); }
+
+API(nvmlDeviceGetNumGpuCores)(nvmlDevice_t device, unsigned *count) { return number(device, count, 6912); }
+
+API(nvmlDeviceGetPerformanceState)(nvmlDevice_t device, nvmlPstates_t *state) {
+    DEVICE(device);
+    *state = NVML_PSTATE_0;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetPersistenceMode)(nvmlDevice_t device, nvmlEnableState_t *mode) {
+    DEVICE(device);
+    *mode = NVML_FEATURE_ENABLED;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetComputeMode)(nvmlDevice_t device, nvmlComputeMode_t *mode) {
+    DEVICE(device);
+    *mode = NVML_COMPUTEMODE_DEFAULT;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetCudaComputeCapability)(nvmlDevice_t device, int *major, int *minor) {
+    DEVICE(device);
+    *major = 8, *minor = 0;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetClockInfo)(nvmlDevice_t device, nvmlClockType_t type, unsigned *mhz) {
+    return number(device, mhz, type == NVML_CLOCK_MEM ? 1215 : 1410);
+}
+
+API(nvmlDeviceGetMaxClockInfo)(nvmlDevice_t device, nvmlClockType_t type, unsigned *mhz) {
+    return si_nvmlDeviceGetClockInfo(device, type, mhz);
+}
+
+API(nvmlDeviceGetPcieThroughput)(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned *kib) {
+    (void)counter;
+    return number(device, kib, 0);
+}

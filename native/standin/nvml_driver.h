@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the parts of the stand-in's libnvidia-ml.so.1 share. API(name) defines what the generated entry point `name`
+// calls.
+
+#ifndef STANDIN_NVML_DRIVER_H
+#define STANDIN_NVML_DRIVER_H
+
+#define NVML_NO_UNVERSIONED_FUNC_DEFS // all versions of all functions
+#include <nvml.h>
+
+#include "shared.h"
+
+#define API(name) nvmlReturn_t si_##name
+
+// Its index; leaves the function when there is no such device.
+#define DEVICE(device)                                                       \
+    ({                                                                       \
+        int found = si_index(device);                                        \
+        if (found < 0) return NVML_ERROR_INVALID_ARGUMENT;                   \
+        found;                                                               \
+    })
+
+int si_index(nvmlDevice_t device);
+nvmlReturn_t si_text(char *to, unsigned length, const char *text);
+
+#endif

@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What NVML tells of the use of a GPU: memory and processes as they are, utilisation over a window that ended a while
+// ago.
+
+#define _GNU_SOURCE
+#include <string.h>
+#include <time.h>
+
+#include "nvml_driver.h"
+
+#define NOBODY UINT32_MAX
+#define MANY 100
+
+struct usage {
+    unsigned pid;
+    uint64_t memory;
+    uint64_t busy;
+};
+
+static unsigned percent_of_window(uint64_t busy) {
+    uint64_t percent = busy * MANY / si_state()->set.nvml_window;
+    return percent > MANY ? MANY : (unsigned)percent;
+}
+
+static uint64_t window_end(uint64_t now) {
+    uint64_t lag = si_state()->set.nvml_lag;
+    return now > lag ? now - lag : 0;
+}
+
+// The processes that are on the device now, by slot; those of one process count as one. Returns how many.
+static unsigned processes(int device, struct usage found[SI_SLOTS]) {
+    unsigned count = 0;
+    uint64_t now = si_now(), end = window_end(now);
+    uint64_t window = si_state()->set.nvml_window, from = end > window ? end - window : 0;
+    si_lock();
+    si_reap_locked();
+    si_serve(now);
+    for (unsigned slot = 0; slot < si_mapped->slots; slot++) {
+        struct si_slot *one = &si_mapped->slot[slot];
+        unsigned same = 0;
+        if (!one->used || !one->uses[device]) continue;
+        while (same < count && found[same].pid != one->pid) same++;
+        uint64_t busy = si_busy(device, one->pid, from, end);
+        if (same == count) found[count++] = (struct usage){.pid = one->pid, .busy = busy};
+        found[same].memory += one->bytes[device];
+    }
+    si_unlock();
+    return count;
+}
+
+API(nvmlDeviceGetMemoryInfo)(nvmlDevice_t device, nvmlMemory_t *memory) {
+    int index = DEVICE(device);
+    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+    si_reap();
+    memory->total = si_mapped->set.memory;
+    memory->used = si_level(index);
+    memory->free = memory->total - memory->used;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetMemoryInfo_v2)(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    nvmlMemory_t plain;
+    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t result = si_nvmlDeviceGetMemoryInfo(device, &plain);
+    if (result != NVML_SUCCESS) return result;
+    memory->total = plain.total, memory->used = plain.used, memory->free = plain.free, memory->reserved = 0;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetBAR1MemoryInfo)(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
+    DEVICE(device);
+    *memory = (nvmlBAR1Memory_t){.bar1Total = 256 << 20, .bar1Free = 256 << 20};
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetUtilizationRates)(nvmlDevice_t device, nvmlUtilization_t *rates) {
+    int index = DEVICE(device);
+    if (!rates) return NVML_ERROR_INVALID_ARGUMENT;
+    uint64_t now = si_now(), end = window_end(now), window = si_state()->set.nvml_window;
+    si_lock();
+    si_serve(now);
+    rates->gpu = percent_of_window(si_busy(index, 0, end > window ? end - window : 0, end));
+    rates->memory = 0;
+    si_unlock();
+    return NVML_SUCCESS;
+}
+
+// Microseconds since 1970, as NVML gives them; those of the virtual clock where there is one.
+static unsigned long long sample_time(void) {
+    if (si_state()->set.virtual_clock) return window_end(si_now()) / 1000;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000 -
+           si_state()->set.nvml_lag / 1000;
+}
+
+API(nvmlDeviceGetProcessUtilization)
+(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count, unsigned long long since) {
+    struct usage found[SI_SLOTS];
+    int index = DEVICE(device);
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    unsigned room = *count, many = processes(index, found);
+    unsigned long long when = sample_time();
+    if (when <= since) many = 0;
+    *count = many;
+    if (!many) return NVML_ERROR_NOT_FOUND;
+    if (!samples || room < many) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < many; i++)
+        samples[i] = (nvmlProcessUtilizationSample_t){
+            .pid = found[i].pid, .timeStamp = when, .smUtil = percent_of_window(found[i].busy)};
+    return NVML_SUCCESS;
+}
+
+// All of them, into `found`, if the caller's list has room.
+static nvmlReturn_t running(nvmlDevice_t device, unsigned *count, struct usage found[SI_SLOTS]) {
+    int index = DEVICE(device);
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    unsigned room = *count;
+    *count = processes(index, found);
+    return room < *count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos) {
+    struct usage found[SI_SLOTS];
+    nvmlReturn_t result = running(device, count, found);
+    for (unsigned i = 0; result == NVML_SUCCESS && infos && i < *count; i++)
+        infos[i] = (nvmlProcessInfo_t){.pid = found[i].pid,
+                                       .usedGpuMemory = found[i].memory,
+                                       .gpuInstanceId = NOBODY,
+                                       .computeInstanceId = NOBODY};
+    return result;
+}
+
+// The second version's entries are laid out as the third's.
+API(nvmlDeviceGetComputeRunningProcesses_v2)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos) {
+    return si_nvmlDeviceGetComputeRunningProcesses_v3(device, count, (nvmlProcessInfo_t *)infos);
+}
+
+API(nvmlDeviceGetComputeRunningProcesses)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos) {
+    struct usage found[SI_SLOTS];
+    nvmlReturn_t result = running(device, count, found);
+    for (unsigned i = 0; result == NVML_SUCCESS && infos && i < *count; i++)
+        infos[i] = (nvmlProcessInfo_v1_t){.pid = found[i].pid, .usedGpuMemory = found[i].memory};
+    return result;
+}
+
+static nvmlReturn_t none(nvmlDevice_t device, unsigned *count) {
+    DEVICE(device);
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetGraphicsRunningProcesses_v3)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return none(device, count);
+}
+
+API(nvmlDeviceGetGraphicsRunningProcesses_v2)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos) {
+    (void)infos;
+    return none(device, count);
+}
+
+API(nvmlDeviceGetGraphicsRunningProcesses)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos) {
+    (void)infos;
+    return none(device, count);
+}
+
+API(nvmlDeviceGetEncoderUtilization)(nvmlDevice_t device, unsigned *percent, unsigned *period) {
+    DEVICE(device);
+    *percent = 0, *period = 1000000;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetDecoderUtilization)(nvmlDevice_t device, unsigned *percent, unsigned *period) {
+    return si_nvmlDeviceGetEncoderUtilization(device, percent, period);
+}

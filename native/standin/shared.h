@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What all processes that see the same stand-in GPUs share: one file, mapped by libcuda.so.1 and libnvidia-ml.so.1.
+//
+// A process may be killed at any instruction. One robust mutex guards all but memory; its next owner goes on from
+// whatever stands there, which is why nothing here is a pointer. Memory is counted without a lock (ledger.c).
+// A process owns its slot as long as a mapping of it holds a lock on the file, one byte for each slot: the kernel
+// drops it on exec and on any end, and closing descriptors does not.
+
+#ifndef STANDIN_SHARED_H
+#define STANDIN_SHARED_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SI_DEVICES 16
+#define SI_SLOTS 511
+#define SI_REAPER SI_SLOTS // the slot number under which memory of the dead is given back
+#define SI_LANES 512
+#define SI_RING 1024
+#define SI_PARTIES 1024
+#define SI_RECORD 65536 // milliseconds of the past that are remembered
+#define SI_STRETCHES 4096 // of the newest past, to the nanosecond
+#define SI_DEPENDENCIES 4
+#define SI_NEVER UINT64_MAX
+#define SI_LIKELY(x) __builtin_expect(!!(x), 1)
+
+// The bytes in use on a device, and who changed them last: 43 bits of bytes, 12 of a sequence, 9 of a slot.
+struct si_level {
+    _Atomic uint64_t word;
+    _Atomic uint64_t peak;
+    char padding[48];
+};
+
+// A change of memory that has begun: what its owner would have to finish. Idempotent, so whoever finds the owner dead
+// can finish it, or tell that it never took effect.
+struct si_change {
+    _Atomic uint32_t begun;  // which, and whether others have seen its mark before they overwrote it; 0: none
+    _Atomic uint64_t target; // bytes of the slot once it is done
+    _Atomic uint32_t slot;   // whose bytes: the owner's own, or those of a dead one
+    uint32_t sequence;
+};
+
+struct si_slot {
+    _Atomic uint32_t used;
+    uint32_t pid;
+    struct si_change change;
+    _Atomic uint64_t bytes[SI_DEVICES];
+    _Atomic uint16_t uses[SI_DEVICES]; // it has or had a context there
+};
+
+enum si_item_state { SI_PENDING, SI_RUNNING, SI_DONE };
+
+// One piece of work on a device. It may run when all that it comes after is done.
+struct si_item {
+    uint32_t state;
+    uint64_t left;   // ns
+    uint64_t end;    // once done
+    uint64_t ticket; // order of arrival over all processes
+    uint64_t after[SI_DEPENDENCIES];
+    uint64_t fence; // all of the lane before this sequence number
+};
+
+// The work of one process on one device, and the record of when the device worked for it. Outlives its process until
+// it is needed for another, so that the dead can be asked about.
+struct si_lane {
+    uint32_t live;
+    uint32_t slot;
+    uint32_t pid;
+    uint32_t device;
+    uint64_t born;
+    _Atomic uint64_t head;  // next sequence number
+    _Atomic uint64_t front; // first that is not done
+    _Atomic uint64_t tail;  // first that its owner has not taken note of
+    struct si_item item[SI_RING];
+    uint64_t busy; // ns in all
+    uint32_t record_ms[SI_RECORD];
+    uint32_t record_ns[SI_RECORD];
+    uint64_t stretches; // how many there were
+    struct si_stretch {
+        uint64_t from, to;
+    } stretch[SI_STRETCHES];
+};
+
+enum si_party_state { SI_ABSENT, SI_AWAKE, SI_WAITING };
+
+// A thread that takes part in the virtual clock.
+struct si_party {
+    uint32_t state;
+    uint32_t slot;
+    uint64_t joined; // order in which they came: who wakes first when several may
+    uint64_t when;
+    uint64_t item; // si_reference; 0: only the time counts
+    _Atomic uint32_t word;
+};
+
+struct si_engine {
+    uint32_t holder; // lane + 1 whose turn it is; 0: nobody's
+    uint64_t turn_end;
+};
+
+struct si_settings {
+    uint32_t devices;
+    uint32_t parties;
+    bool virtual_clock;
+    bool round_robin;
+    bool overlap;
+    uint64_t memory;
+    uint64_t quantum;
+    uint64_t kernel;
+    uint64_t jitter;
+    uint64_t nvml_window;
+    uint64_t nvml_lag;
+};
+
+struct si_state {
+    _Atomic uint64_t magic;
+    struct si_settings set;
+    pthread_mutex_t lock;
+    struct si_level level[SI_DEVICES];
+    _Atomic uint64_t now; // of the virtual clock
+    uint64_t served;      // the engines have been worked up to this time
+    uint64_t tickets;
+    uint32_t lanes;          // no lane at or above this was ever used
+    _Atomic uint32_t slots;  // nor such a slot
+    _Atomic uint32_t living; // slots in use
+    uint32_t parties;
+    uint32_t awake;
+    uint32_t taking_part;
+    bool started; // as many have joined as must
+    uint64_t joins;
+    uint64_t switched; // real time at which a party last woke or waited
+    struct si_engine engine[SI_DEVICES];
+    struct si_change reaping;
+    struct si_slot slot[SI_SLOTS];
+    struct si_party party[SI_PARTIES];
+    struct si_lane lane[SI_LANES];
+};
+
+// state.c
+extern struct si_state *si_mapped;
+struct si_state *si_open(void);
+void si_lock(void);
+void si_unlock(void);
+void si_reap_locked(void);
+void si_reap(void);
+int si_claim_slot(void); // the calling process's, taken on first use
+extern void (*si_after_fork)(void); // in the child
+
+static inline struct si_state *si_state(void) { return SI_LIKELY(si_mapped != 0) ? si_mapped : si_open(); }
+
+// ledger.c
+bool si_charge(int device, uint64_t bytes);
+void si_uncharge(int device, uint64_t bytes);
+void si_give_back(struct si_state *state, unsigned slot);
+void si_finish_change(struct si_state *state, struct si_change *change, unsigned slot);
+uint64_t si_used(int device, uint32_t pid);
+
+static inline uint64_t si_level(int device) { return si_state()->level[device].word & ((UINT64_C(1) << 43) - 1); }
+
+// engine.c; the lock is held
+static inline uint64_t si_reference(unsigned lane, uint64_t sequence) { return (uint64_t)(lane + 1) << 48 | sequence; }
+#define SI_SEQUENCE ((UINT64_C(1) << 48) - 1)
+bool si_is_done(uint64_t reference);
+uint64_t si_ticket(uint64_t reference);
+void si_serve(uint64_t until);
+uint64_t si_next_completion(void);
+uint64_t si_earliest_end(uint64_t reference);
+int si_claim_lane(int device);
+uint64_t si_push(unsigned lane, uint64_t length, const uint64_t after[SI_DEPENDENCIES], uint64_t fence);
+uint64_t si_busy(int device, uint32_t pid, uint64_t from, uint64_t to);
+
+// clock.c
+uint64_t si_real_now(void);
+uint64_t si_now(void);
+void si_wait(uint64_t when, uint64_t reference);
+void si_poll(void); // the caller has looked and found nothing done
+void si_join(void);
+void si_leave(void);
+void si_drop_parties(unsigned slot);
+void si_clock_forked(void);
+
+#endif

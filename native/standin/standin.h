@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tests and demos may ask of the stand-in driver beyond CUDA and NVML. Exported by its libcuda.so.1.
+//
+// Set up by the environment, read once by the first process that makes the state file; later ones find it made:
+//   STANDIN_STATE        file shared by all processes that see the same GPUs (needed for more than one process;
+//                        without it the state is private memory)
+//   STANDIN_DEVICES      number of GPUs (1 to 16; 1)      UUIDs are GPU-00000000-0000-0000-0000-00000000000N, N from 1
+//   STANDIN_MEMORY_MIB   of each (24576)
+//   STANDIN_CLOCK        real (default) or virtual: time passes only when every thread that takes part waits
+//   STANDIN_PARTIES      with a virtual clock: threads (of all processes) that must have joined before time passes (1)
+//   STANDIN_ENGINE       fifo (default) or round-robin: the unit of turns between processes on one GPU
+//   STANDIN_QUANTUM_NS   of round-robin (2000000)
+//   STANDIN_OVERLAP      1: streams of one process run side by side; 0 (default): one after the other
+//   STANDIN_KERNEL_NS    device time of a kernel whose name says nothing (0); one named ns_1000000 takes that many,
+//                        one named ns_parameter as many as its first parameter (a uint64_t) says
+//   STANDIN_JITTER_NS    events read up to this much off, up or down (0), by a seeded generator
+//   STANDIN_NVML_WINDOW_MS, STANDIN_NVML_LAG_MS   of utilisation samples (200, 0)
+// Read by each process for itself:
+//   CUDA_VISIBLE_DEVICES indices and UUIDs, as the driver reads them
+//   STANDIN_BACKING      real (default: allocations are memory that can be copied) or none (addresses only, fast)
+//   STANDIN_DRIVER       CUDA version that is claimed (12090)
+//   STANDIN_FAULTS       "cuMemAlloc_v2=2@3,cuLaunchKernel=719": from its third call on cuMemAlloc_v2 answers 2, ...
+//   STANDIN_MISSING      "cuMemAllocAsync,...": cuGetProcAddress does not know these
+//   STANDIN_LOG          file to which each call of a function that is not implemented is written, a line each
+
+#ifndef STANDIN_H
+#define STANDIN_H
+
+#include <stdint.h>
+
+uint64_t standinNow(void);                 // ns of the device clock
+void standinSleepUntil(uint64_t when);     // the calling thread takes part in a virtual clock from its first wait on
+void standinJoin(void);                    // takes part from now on
+void standinLeave(void);                   // takes part no more: a thread that computes or waits elsewhere
+uint64_t standinBusy(int device, uint32_t pid, uint64_t from, uint64_t to); // ns the engine worked for it; pid 0: all
+uint64_t standinUsed(int device, uint32_t pid); // bytes on the device (by index, not as made visible); pid 0: all
+uint64_t standinPeak(int device);          // most bytes ever on the device at once
+uint64_t standinCalls(const char *name);   // of a driver function by this process; only of those in STANDIN_COUNT
+
+#endif

@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Finds or makes the shared state, gives each process its slot, and takes back what the dead have left.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared.h"
+
+#define MAGIC (UINT64_C(0x53544e4400000000) | sizeof(struct si_state))
+#define LOCK_BASE (INT64_C(1) << 40)
+#define VIRTUAL_EPOCH UINT64_C(1000000000000)
+#define ANCHOR_BYTES 4096
+
+struct si_state *si_mapped;
+void (*si_after_fork)(void);
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static int own_slot = -1;
+static void *anchor; // its mapping keeps the lock on the slot
+
+static uint64_t setting(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+static bool setting_is(const char *name, const char *word) {
+    const char *text = getenv(name);
+    return text && !strcmp(text, word);
+}
+
+static void make(struct si_state *state) {
+    uint64_t devices = setting("STANDIN_DEVICES", 1), ms = 1000000;
+    state->set = (struct si_settings){
+        .devices = devices < 1 ? 1 : devices > SI_DEVICES ? SI_DEVICES : (uint32_t)devices,
+        .parties = (uint32_t)setting("STANDIN_PARTIES", 1),
+        .virtual_clock = setting_is("STANDIN_CLOCK", "virtual"),
+        .round_robin = setting_is("STANDIN_ENGINE", "round-robin"),
+        .overlap = setting("STANDIN_OVERLAP", 0) != 0,
+        .memory = setting("STANDIN_MEMORY_MIB", 24576) << 20,
+        .quantum = setting("STANDIN_QUANTUM_NS", 2000000),
+        .kernel = setting("STANDIN_KERNEL_NS", 0),
+        .jitter = setting("STANDIN_JITTER_NS", 0),
+        .nvml_window = setting("STANDIN_NVML_WINDOW_MS", 200) * ms,
+        .nvml_lag = setting("STANDIN_NVML_LAG_MS", 0) * ms,
+    };
+    if (!state->set.quantum) state->set.quantum = 1;
+    if (!state->set.nvml_window) state->set.nvml_window = ms;
+    pthread_mutexattr_t shared;
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&state->lock, &shared);
+    pthread_mutexattr_destroy(&shared);
+    state->now = VIRTUAL_EPOCH;
+    state->served = state->set.virtual_clock ? VIRTUAL_EPOCH : si_real_now();
+    state->magic = MAGIC;
+}
+
+static void fail(const char *what) {
+    fprintf(stderr, "standin: %s: %s\n", what, strerror(errno));
+    abort();
+}
+
+static int open_file(const char *path) {
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0) fail(path);
+    return file;
+}
+
+static struct si_state *map(int file, int sharing) {
+    void *at = mmap(NULL, sizeof(struct si_state), PROT_READ | PROT_WRITE, sharing | MAP_NORESERVE, file, 0);
+    if (at == MAP_FAILED) fail("the state cannot be mapped");
+    return at;
+}
+
+static struct si_state *open_shared(const char *path) {
+    int file = open_file(path);
+    while (flock(file, LOCK_EX) && errno == EINTR)
+        ; // held for the time it takes to make the state; a killed maker has left no magic
+    struct stat found;
+    if (!fstat(file, &found) && (size_t)found.st_size < sizeof(struct si_state) &&
+        ftruncate(file, sizeof(struct si_state)))
+        fail(path);
+    struct si_state *state = map(file, MAP_SHARED);
+    if (state->magic != MAGIC) make(state);
+    flock(file, LOCK_UN); // closing would not: the mapping keeps what was opened
+    close(file);
+    return state;
+}
+
+// Private state is a private mapping with a name, so that both libraries of one process find the same.
+static struct si_state *open_private(void) {
+    char name[64], line[512];
+    snprintf(name, sizeof name, "standin-%d-", (int)getpid());
+    struct si_state *state = NULL;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && !state && fgets(line, sizeof line, maps))
+        if (strstr(line, name)) state = (struct si_state *)(uintptr_t)strtoull(line, NULL, 16);
+    if (maps) fclose(maps);
+    if (state) return state;
+    int file = memfd_create(name, MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, sizeof(struct si_state))) fail("no memory for the state");
+    state = map(file, MAP_PRIVATE);
+    close(file);
+    make(state);
+    return state;
+}
+
+static void in_child(void) {
+    const char *path = getenv("STANDIN_STATE");
+    if (!path || !*path) si_mapped = NULL; // the parent's own; this process makes its own
+    own_slot = -1;
+    anchor = NULL; // not inherited
+    pthread_mutex_init(&opening, NULL);
+    si_clock_forked();
+    if (si_after_fork) si_after_fork();
+}
+
+struct si_state *si_open(void) {
+    static bool watching;
+    pthread_mutex_lock(&opening);
+    if (!si_mapped) {
+        const char *path = getenv("STANDIN_STATE");
+        if (!watching) watching = !pthread_atfork(NULL, NULL, in_child);
+        struct si_state *state = path && *path ? open_shared(path) : open_private();
+        __atomic_store_n(&si_mapped, state, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&opening);
+    return si_mapped;
+}
+
+void si_lock(void) {
+    struct si_state *state = si_state();
+    if (pthread_mutex_lock(&state->lock) == EOWNERDEAD) {
+        pthread_mutex_consistent(&state->lock);
+        si_reap_locked();
+    }
+}
+
+void si_unlock(void) { pthread_mutex_unlock(&si_mapped->lock); }
+
+static struct flock byte_of(unsigned slot) {
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + slot, .l_len = 1};
+}
+
+static void free_slot(struct si_state *state, unsigned slot) {
+    si_give_back(state, slot);
+    si_drop_parties(slot);
+    for (unsigned lane = 0; lane < state->lanes; lane++) {
+        struct si_lane *found = &state->lane[lane];
+        if (!found->live || found->slot != slot) continue;
+        found->front = found->tail = found->head;
+        found->live = 0;
+    }
+    if (state->slot[slot].used) state->living--;
+    state->slot[slot].used = 0;
+}
+
+void si_reap_locked(void) {
+    struct si_state *state = si_state();
+    const char *path = getenv("STANDIN_STATE");
+    int file = path && *path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (file < 0) return;
+    si_finish_change(state, &state->reaping, SI_REAPER);
+    for (unsigned slot = 0; slot < state->slots; slot++) {
+        struct flock held = byte_of(slot);
+        if (state->slot[slot].used && (int)slot != own_slot && !fcntl(file, F_OFD_GETLK, &held) &&
+            held.l_type == F_UNLCK)
+            free_slot(state, slot);
+    }
+    close(file);
+}
+
+void si_reap(void) {
+    si_lock();
+    si_reap_locked();
+    si_unlock();
+}
+
+static bool hold(unsigned slot) {
+    const char *path = getenv("STANDIN_STATE");
+    if (!path || !*path) return true;
+    struct flock lock = byte_of(slot);
+    int file = open_file(path);
+    bool held = !fcntl(file, F_OFD_SETLK, &lock);
+    if (held) {
+        anchor = mmap(NULL, ANCHOR_BYTES, PROT_READ, MAP_SHARED, file, 0);
+        held = anchor != MAP_FAILED && !madvise(anchor, ANCHOR_BYTES, MADV_DONTFORK);
+    }
+    close(file);
+    return held;
+}
+
+static void at_exit(void) {
+    if (own_slot < 0) return;
+    si_lock();
+    free_slot(si_mapped, (unsigned)own_slot);
+    own_slot = -1;
+    si_unlock();
+    if (anchor) munmap(anchor, ANCHOR_BYTES);
+}
+
+int si_claim_slot(void) {
+    if (SI_LIKELY(own_slot >= 0)) return own_slot;
+    si_lock();
+    struct si_state *state = si_mapped;
+    si_reap_locked();
+    for (unsigned slot = 0; own_slot < 0 && slot < SI_SLOTS; slot++) {
+        if (state->slot[slot].used || !hold(slot)) continue;
+        struct si_slot *mine = &state->slot[slot];
+        mine->pid = (uint32_t)getpid();
+        memset((void *)mine->uses, 0, sizeof mine->uses);
+        mine->used = 1;
+        state->living++;
+        if (slot >= state->slots) state->slots = slot + 1;
+        own_slot = (int)slot;
+    }
+    si_unlock();
+    if (own_slot < 0) fail("more processes than slots");
+    return own_slot;
+}
+
+__attribute__((destructor)) static void leave(void) {
+    if (si_mapped && own_slot >= 0 && si_mapped->slot[own_slot].pid == (uint32_t)getpid()) at_exit();
+}

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant run`: any command on a slice of GPUs, without a daemon."""
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cotenant.cli.options import file_words, output_option
+from cotenant.cli.slices import driver, show_slices
+from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MilliGpu, parse_compute, parse_memory
+from cotenant.errors import CotenantError, InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cotenant.node.limits import Limits
+
+TALLY_EVERY_S = 1.0
+RUN_EPILOG = """\b
+Examples:
+  cotenant run --memory 2GiB --compute 30% -- python train.py
+  cotenant run --gpu 0 --memory 4GiB --host-memory 8GiB -- ./solver input
+  cotenant run --priority low --summary -- python sweep.py
+"""
+
+
+def amount(_context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """`2GiB` in bytes."""
+    if text is None:
+        return None
+    name = f"--{option.name}".replace("_", "-")
+    if text.strip().isdecimal():
+        raise InputError(f"{name} {text}: give a unit, for example 2GiB or 2048MiB")
+    try:
+        return parse_memory(text) * MIB_BYTES
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def share(_context: click.Context, _option: click.Parameter, text: str) -> MilliGpu:
+    """`30%` in thousandths of a GPU."""
+    try:
+        compute = parse_compute(text)
+    except ValueError as error:
+        raise InputError(f"--compute: {error}") from None
+    if not 1 <= compute <= WHOLE_GPU:
+        raise InputError(f"--compute {text}: expected 1% to 100%")
+    return compute
+
+
+@click.command(epilog=RUN_EPILOG, context_settings={"allow_interspersed_args": False})
+@click.option("--gpu", "gpus", multiple=True, metavar="UUID|INDEX", help="Only this one; may be given again.")
+@click.option("--memory", metavar="2GiB", callback=amount, help="On each GPU; default: no limit.")
+@click.option("--host-memory", metavar="8GiB", callback=amount, help="Host memory for what exceeds --memory.")
+@click.option(
+    "--compute", metavar="30%", default="100%", show_default=True, callback=share, help="Share of each GPU's time."
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["conserving", "always", "never"]),
+    default="conserving",
+    show_default=True,
+    help="When the share is held: while others want the GPU, always, or never.",
+)
+@click.option(
+    "--priority",
+    type=click.Choice(["high", "low"]),
+    default="high",
+    show_default=True,
+    help="low waits while a slice of high works on the same GPU.",
+)
+@click.option("--strict", is_flag=True, help="Also hold static programs and those that dodge LD_PRELOAD.")
+@click.option("--summary", is_flag=True, help="Print what it used to standard error when it has ended.")
+@output_option
+@click.argument("command", nargs=-1, required=True, shell_complete=file_words)
+def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **wishes: Any) -> None:
+    """Runs a command on a slice of GPUs, in the foreground, and exits as it does; needs no daemon."""
+    from cotenant.node.preload import NONE_BUILT, find_library, preload, stage, staged_library
+    from cotenant.node.slices import LIMITS, REGION, holding, make_slice, slices_folder, sweep
+
+    library = find_library()
+    if library is None:
+        raise CotenantError(f"no vGPU library here, {NONE_BUILT}")
+    limits = _limits(**wishes)
+    staged = stage(library)
+    env = os.environ | {"LD_PRELOAD": preload(staged, os.environ.get("LD_PRELOAD"))}
+    if wishes["gpus"]:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(limit.uuid for limit in limits.gpus)
+    root = slices_folder()
+    sweep(root)
+    name = f"run-{os.getpid()}-{secrets.token_hex(2)}"
+    folder = make_slice(root, name, replace(limits, region=root / name / REGION))
+    with holding(folder) as lock:
+        os.set_inheritable(lock, True)  # what it leaves running keeps the slice
+        env["COTENANT_LIMITS"] = str(folder / LIMITS)
+        if strict:
+            _be_strict(env, staged_library(staged), folder)
+        code = _run(command, env, folder, output if summary else None)
+    sys.exit(code)
+
+
+def _run(command: Sequence[str], env: dict[str, str], folder: "Path", output: str | None) -> int:
+    from cotenant.cli.foreground import run_in_foreground
+    from cotenant.node.monitor import Tally, slice_view
+    from cotenant.node.priorities import POLL_S, Relay
+    from cotenant.node.slices import see_slice
+
+    relay, tally, looked = Relay(folder.parent), Tally(), time.monotonic()
+
+    def tick() -> None:
+        nonlocal looked
+        now = time.monotonic()
+        relay.step(now)
+        if output is not None and now - looked >= TALLY_EVERY_S:
+            looked, seen = now, see_slice(folder)
+            if seen is not None and seen.region is not None:
+                tally.look(seen.region)
+
+    try:
+        code = run_in_foreground(command, env, tick=tick, every_s=POLL_S)
+    finally:
+        relay.close()
+    seen = see_slice(folder)
+    if output is not None and seen is not None:
+        with redirect_stdout(sys.stderr):  # standard output is the command's
+            show_slices(slice_view(seen, tally=tally), output)
+    return code
+
+
+def _be_strict(env: dict[str, str], library: "Path", folder: "Path") -> None:
+    """A libcuda.so.1 of our own comes before the driver's."""
+    from cotenant.node.strict import find_driver, make
+
+    front = make(find_driver(env), library, folder / "strict")
+    env["LD_LIBRARY_PATH"] = ":".join([str(front.parent), *filter(None, [env.get("LD_LIBRARY_PATH")])])
+
+
+def _limits(
+    *,
+    gpus: tuple[str, ...],
+    memory: int | None,
+    host_memory: int | None,
+    compute: MilliGpu,
+    policy: str,
+    priority: str,
+) -> "Limits":
+    """What these options mean together, on the GPUs that are there."""
+    from cotenant.node.limits import MOST_GPUS, GpuLimit, Hold, Limits, Priority
+
+    if host_memory and memory is None:
+        raise InputError("--host-memory: what exceeds --memory goes there, so --memory is needed")
+    limit = GpuLimit("", memory, compute, host_memory or 0)
+    named = _named(gpus)
+    return Limits(
+        gpus=tuple(limit._replace(uuid=uuid) for uuid in named[:MOST_GPUS]),
+        others=GpuLimit("", 0) if gpus else limit,
+        hold=Hold(policy),
+        priority=Priority(priority),
+    )
+
+
+def _named(gpus: tuple[str, ...]) -> list[str]:
+    """UUIDs of the GPUs that were asked for, or of all; without a driver that answers, UUIDs are taken as they are."""
+    backend = driver()
+    if backend is None:
+        numbers = [gpu for gpu in gpus if gpu.isdecimal()]
+        if numbers:
+            raise InputError(f"--gpu {numbers[0]}: no NVIDIA driver answers here; expected a UUID")
+        return list(dict.fromkeys(gpus))
+    try:
+        known = [gpu.uuid for gpu in backend.machine().gpus]
+    finally:
+        backend.close()
+    for gpu in gpus:
+        if gpu not in known and not (gpu.isdecimal() and int(gpu) < len(known)):
+            raise InputError(f"--gpu {gpu[:60]}: no such GPU; there are {len(known)}, see nvidia-smi -L")
+    chosen = [known[int(gpu)] if gpu.isdecimal() else gpu for gpu in gpus] or known
+    return list(dict.fromkeys(chosen))

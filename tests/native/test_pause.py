@@ -1,0 +1,18 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A slice that is told to pause waits, but not for ever if whoever paused it has died."""
+
+import os
+import time
+
+from tests.native import kit
+
+
+def test_a_pause_that_nobody_says_again_ends(place: kit.Slice) -> None:
+    place.write(priority="low", paused=True)
+    before = time.time() - 2  # most of the time has gone already
+    os.utime(place.limits, (before, before))
+    done = kit.run(place, [kit.program("run_probe"), "1", "10"], timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    (process,) = place.region().processes
+    assert process.gpus[0].waited_ns > 0

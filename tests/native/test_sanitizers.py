@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The library under the compilers' sanitizers, under valgrind and under a fuzzer: other tests again, with eyes open."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.native import kit
+
+FUZZ_SECONDS = 30
+SUPPRESSED = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
+"""what the library keeps until the end of the program is no leak; one report ends the program, and so fails its test"""
+
+
+@pytest.mark.parametrize(
+    ("sanitize", "tests"),
+    [
+        ("address,undefined", ["memory", "pools", "vmm", "graphs", "report", "compute"]),
+        ("thread", ["threads", "compute"]),
+    ],
+)
+def test_sanitizers_have_nothing_to_say(sanitize: str, tests: list[str]) -> None:
+    files = [str(Path(__file__).with_name(f"test_{name}.py")) for name in tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    env = os.environ | SUPPRESSED | {"COTENANT_SANITIZE": sanitize}
+    done = subprocess.run(command, env=env, cwd=kit.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert " skipped" not in done.stdout
+
+
+def test_valgrind_has_nothing_to_say(place: kit.Slice) -> None:
+    checked = [kit.tool("valgrind"), "--quiet", "--error-exitcode=9"]
+    program = kit.program("bypass_lookup", linked=False)
+    for way in ("dlsym", "procaddr"):
+        done = kit.run(place.write(memory=256 * kit.MIB), [*checked, program, way, "128", "192"], backing="none")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert kit.values(done.stdout)["beyond"] == 2
+
+
+@pytest.mark.parametrize("target", ["limits", "region"])
+def test_a_fuzzer_finds_nothing(target: str, tmp_path: Path) -> None:
+    kit.Slice(tmp_path).write(memory=kit.GIB, host=1, compute=300, policy="always", priority="low")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "seed").write_bytes(
+        (tmp_path / "limits" if target == "limits" else tmp_path / "usage").read_bytes()[:4096]
+    )
+    command = [str(kit.fuzzer(target)), f"-max_total_time={FUZZ_SECONDS}", "-print_final_stats=1", str(corpus)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "stat::number_of_executed_units" in done.stderr
