@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.native import kit
+from tests.native.fuzzing import TARGETS, fuzz
 
 FUZZ_SECONDS = 30
 SUPPRESSED = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
@@ -41,15 +42,8 @@ def test_valgrind_has_nothing_to_say(place: kit.Slice) -> None:
         assert kit.values(done.stdout)["beyond"] == 2
 
 
-@pytest.mark.parametrize("target", ["limits", "region"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_fuzzer_finds_nothing(target: str, tmp_path: Path) -> None:
-    kit.Slice(tmp_path).write(memory=kit.GIB, host=1, compute=300, policy="always", priority="low")
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    (corpus / "seed").write_bytes(
-        (tmp_path / "limits" if target == "limits" else tmp_path / "usage").read_bytes()[:4096]
-    )
-    command = [str(kit.fuzzer(target)), f"-max_total_time={FUZZ_SECONDS}", "-print_final_stats=1", str(corpus)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "stat::number_of_executed_units" in done.stderr
+    fuzzed = fuzz(target, tmp_path, FUZZ_SECONDS)
+    assert fuzzed.code == 0, fuzzed.said
+    assert fuzzed.runs > 0
