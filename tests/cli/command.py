@@ -10,10 +10,11 @@ from pathlib import Path
 
 import cotenant
 
-# Whoever runs the tests in the background may have told its children to ignore Ctrl-C; these are to heed it.
+# Whoever runs the tests in the background may have told its children to ignore Ctrl-C and the end of the terminal;
+# these are to heed them.
 PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from cotenant.cli.main import main; main()"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); from cotenant.cli.main import main; main()"
 )
 START = [sys.executable, "-c", PROGRAM]
 SOURCE = str(Path(cotenant.__file__).parents[1])

@@ -7,6 +7,8 @@ import os
 import pty
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +97,33 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(plain: dict[str, str], tm
     assert (tmp_path / "caught").read_text() == "once\n"
 
 
+def test_a_terminal_that_is_closed_ends_the_command(plain: dict[str, str], tmp_path: Path) -> None:
+    child, terminal = pty.fork()
+    if child == 0:  # the first process of its terminal, as in a window of its own
+        os.chdir(tmp_path)
+        script = "trap 'exit 4' HUP; echo ready; while :; do sleep 0.02; done"
+        os.execvpe(START[0], [*START, "run", "--", "sh", "-c", script], plain)
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1024)
+    os.close(terminal)
+    for _ in range(500):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.02)
+    else:
+        os.kill(child, signal.SIGTERM)
+    assert (ended, os.waitstatus_to_exitcode(status)) == (child, 4)
+
+
 def test_the_command_has_the_usual_dispositions(plain: dict[str, str]) -> None:
     command = ["grep", "-E", "SigBlk|SigIgn", "/proc/self/status"]
     plainly = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     inside = run("run", "--", *command, env=plain).stdout
-    # What Python ignores and what we block is restored; the C library's own signals, from 32 on, are not ours.
-    ours = (1 << 31) - 1
+    # What Python ignores and what we block is restored; the C library's own signals, from 32 on, are not ours, and
+    # what the runner of these tests ignores is heeded by the command under test.
+    ours = (1 << 31) - 1 & ~(1 << signal.SIGHUP - 1) & ~(1 << signal.SIGINT - 1)
     assert [int(mask, 16) & ours for mask in inside.split()[1::2]] == [
         int(mask, 16) & ours for mask in plainly.split()[1::2]
     ]
@@ -113,6 +136,22 @@ def test_what_it_leaves_running_keeps_the_slice(plain: dict[str, str], tmp_path:
     assert len(left(plain)) == 1
     run("run", "--", "true", env=plain)
     assert len(left(plain)) == 1  # nor does another command sweep it away
+    (tmp_path / "wait").write_text("")
+    for _ in range(100):
+        run("run", "--", "true", env=plain)
+        if left(plain) == []:
+            break
+    assert left(plain) == []
+
+
+def test_who_has_closed_everything_and_begins_later_keeps_the_slice(plain: dict[str, str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "wait")
+    leave = """import os
+os.closerange(0, 999)
+for _ in range(3): os.open("/dev/null", os.O_RDWR)
+if os.fork() == 0: open("wait").read()"""
+    assert run("run", "--", sys.executable, "-c", leave, env=plain, cwd=tmp_path).returncode == 0
+    assert len(left(plain)) == 1
     (tmp_path / "wait").write_text("")
     for _ in range(100):
         run("run", "--", "true", env=plain)
