@@ -46,6 +46,7 @@ _Bool ct_is_region(int file);
 _Bool ct_lock_byte(int file, int64_t byte);
 void ct_unlock_byte(int file, int64_t byte);
 void ct_use_private_region(void);
+uint64_t ct_noise(void); // not the same for any two threads; its upper half is the better one
 
 // slots.c: mine is what this process uses, slot what the others see of it.
 extern _Atomic uint64_t ct_mine[2][CT_DEVICES];

@@ -5,7 +5,6 @@
 // CUDA_VISIBLE_DEVICES; the region's header gives each UUID its index for all processes of the slice. What this process
 // has once read there it keeps, so that nobody can change what an index means under it.
 
-#include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
@@ -90,7 +89,7 @@ static int name_device(const char *text, bool is_expected) {
     strncpy(uuid, text, sizeof uuid - 1);
     int index = find_named(uuid);
     if (index >= 0 || !*uuid) return index;
-    int saved = errno;
+    struct ct_aside before = ct_step_aside();
     ct_acquire(&naming);
     index = find_named(uuid);
     if (index < 0) {
@@ -107,7 +106,7 @@ static int name_device(const char *text, bool is_expected) {
         }
     }
     ct_set_free(&naming);
-    errno = saved;
+    ct_step_back(before);
     return index;
 }
 

@@ -197,6 +197,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { UPLOAD(cuGraphU
 
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
     CUresult result = CALL(cuDeviceGraphMemTrim, ordinal);
-    if (atomic_load_explicit(&allocating, memory_order_relaxed)) ct_settle((uint64_t)ordinal + 1, (struct ct_taking){0});
+    _Bool known = atomic_load_explicit(&allocating, memory_order_relaxed);
+    if (known) ct_settle((uint64_t)ordinal + 1, (struct ct_taking){0});
     return result;
 }

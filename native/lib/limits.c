@@ -147,11 +147,13 @@ void ct_forget_reading(void) {
     ct_set_free(&looking);
 }
 
-// A pause that nobody has said again for a while is over: who said it may have been killed.
+// A pause that nobody has said again for a while is over: who said it may have been killed. One of the future too: the
+// clock was set back since.
 static void end_old_pause(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    if (now.tv_sec - last.changed.tv_sec <= CT_PAUSE_SECONDS) return;
+    int64_t age = now.tv_sec - last.changed.tv_sec;
+    if (-CT_PAUSE_SECONDS <= age && age <= CT_PAUSE_SECONDS) return;
     for (int i = 0; i < CT_DEVICES; i++) ct_now[i].paused = 0;
 }
 
@@ -175,9 +177,9 @@ void ct_refresh(void) {
     uint64_t now = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
     if (__builtin_expect(now < atomic_load_explicit(&next_look, memory_order_relaxed), 1) || !ct_limited) return;
     if (atomic_exchange(&looking, 1)) return;
-    int saved = errno;
+    struct ct_aside before = ct_step_aside();
     next_look = now + LOOK_NS;
     look(now);
-    errno = saved;
     ct_set_free(&looking);
+    ct_step_back(before);
 }

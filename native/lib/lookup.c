@@ -14,6 +14,7 @@
 
 #include "base.h"
 #include "hooks.h"
+#include "lock.h"
 
 // The real driver's path is in a symbol of this name where a front-end has taken the place of libcuda.so.1.
 #define FRONT_END "cotenant_driver"
@@ -147,9 +148,9 @@ static bool load(struct library *library) {
 }
 
 void *ct_find(enum ct_function function) {
-    int saved = errno;
+    struct ct_aside before = ct_step_aside();
     load(library_of(names[function]));
-    errno = saved;
+    ct_step_back(before);
     return ct_found[function];
 }
 

@@ -83,8 +83,8 @@ struct ct_taking {
 };
 _Bool ct_take_whole(uint64_t key, int device, struct ct_taking *taking); // claims `more`, as it is said there
 _Bool ct_take_part(uint64_t key, int device, uint64_t bytes, struct ct_taking *taking); // only what is not unused
-_Bool ct_settle(uint64_t key, struct ct_taking taken); // charges what it holds; false: more than claimed, and over quota
-_Bool ct_trim(int device);                         // gives back what reserves hold unused; whether there was any
+_Bool ct_settle(uint64_t key, struct ct_taking taken); // charges what it holds; false: that does not fit
+_Bool ct_trim(int device); // gives back what reserves hold unused; whether there was any
 void ct_settle_all(void);
 extern _Atomic _Bool ct_shrinking; // something was freed into a reserve: the next synchronisation may make it smaller
 static inline void ct_may_shrink(void) { atomic_store_explicit(&ct_shrinking, 1, memory_order_relaxed); }

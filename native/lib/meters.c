@@ -8,7 +8,7 @@
 #include "meter.h"
 #include "region.h"
 
-#define CONTEXTS 64
+#define CONTEXTS 1024 // at a time: more than a card has room for; who finds no place is not held back
 
 static struct {
     _Atomic(CUcontext) context; // NULL: none has it

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base.h"
+#include "lock.h"
 
 #define RESERVE_TRIES 6
 #define LARGEST (UINT64_C(1) << 60) // no GPU has it; sums of such numbers would wrap
@@ -184,18 +185,21 @@ static bool announce(int device, enum ct_where where, uint64_t bytes) {
     return false;
 }
 
-// A few microseconds, not the same for any two.
-static void back_off(int attempt) {
+uint64_t ct_noise(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     uint64_t noise = (uint64_t)now.tv_nsec ^ (uintptr_t)&now ^ (uint64_t)getpid() << 20;
-    noise *= UINT64_C(0x9e3779b97f4a7c15);
-    nanosleep(&(struct timespec){.tv_nsec = (long)(noise >> 32 & 0xfff) << attempt}, NULL);
+    return noise * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+// A few microseconds.
+static void back_off(int attempt) {
+    nanosleep(&(struct timespec){.tv_nsec = (long)(ct_noise() >> 32 & 0xfff) << attempt}, NULL);
 }
 
 // Before anything is refused: the dead are reaped, and who only just announced too much may take it back.
 static bool reserve_slowly(int device, enum ct_where where, uint64_t bytes) {
-    int saved = errno;
+    struct ct_aside before = ct_step_aside();
     bool reserved = false;
     for (int attempt = 0; attempt < RESERVE_TRIES && !reserved && bytes <= limit_of(device, where); attempt++) {
         if (attempt == 0) ct_reap();
@@ -203,7 +207,7 @@ static bool reserve_slowly(int device, enum ct_where where, uint64_t bytes) {
         uint64_t used = ct_used(device, where), limit = limit_of(device, where);
         if (used <= limit && bytes <= limit - used) reserved = announce(device, where, bytes);
     }
-    errno = saved;
+    ct_step_back(before);
     return reserved;
 }
 

@@ -6,7 +6,6 @@
 // kinds are in one book; graph memory is under the GPU's ordinal, which is far below any address. What requests under
 // way have announced, and what they were promised of the unused, is in the entry too: threads share a reserve.
 
-#include <errno.h>
 #include <time.h>
 
 #include "hooks.h"
@@ -102,18 +101,19 @@ _Bool ct_take_whole(uint64_t key, int device, struct ct_taking *taking) {
 // Between the driver's launch and ours being settled a request counts twice: as used, and as promised. So who does not
 // fit asks again while there are such.
 _Bool ct_take_part(uint64_t key, int device, uint64_t bytes, struct ct_taking *taking) {
-    int saved = errno;
-    for (int i = 0; i < TRIES; i++) {
+    struct ct_aside before = ct_step_aside();
+    _Bool fits = 0, others = 1;
+    for (int i = 0; i < TRIES && !fits && others; i++) {
+        if (i > 0) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
         *taking = (struct ct_taking){.more = bytes};
         ct_edit(CT_POOLS, key, promise, taking);
-        if (ct_take_whole(key, device, taking)) return 1;
-        ct_edit(CT_POOLS, key, withdraw, taking);
-        if (!taking->unused && !taking->more) break;
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        fits = ct_take_whole(key, device, taking);
+        if (!fits) ct_edit(CT_POOLS, key, withdraw, taking);
+        others = taking->unused || taking->more;
     }
-    errno = saved;
-    *taking = (struct ct_taking){0};
-    return 0;
+    if (!fits) *taking = (struct ct_taking){0};
+    ct_step_back(before);
+    return fits;
 }
 
 // What is freed but not yet out of use, or kept for later, may still go at the synchronisation after this one.

@@ -8,7 +8,6 @@
 // looked after.
 
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <string.h>
@@ -87,24 +86,32 @@ static bool is_locked(int64_t byte) {
     return locked;
 }
 
-// Makes the lock that this description has on a byte last; the description is closed or kept.
-static bool hold(int file, int64_t byte) {
+static void *map_holder(int file) {
     void *page = mmap(NULL, HOLDER_BYTES, PROT_NONE, MAP_SHARED, file, 0);
-    if (page != MAP_FAILED) madvise(page, HOLDER_BYTES, MADV_DONTFORK);
+    if (page == MAP_FAILED) return NULL;
+    madvise(page, HOLDER_BYTES, MADV_DONTFORK);
+    return page;
+}
+
+// Whether a mapping keeps a lock here when its description is closed. Tried with a byte that nobody else has: that of a
+// slot must not be free for a moment.
+static bool do_mappings_hold(void) {
+    int64_t byte = CT_LOCK_HEADER + 1 + (int64_t)(ct_noise() >> 32);
+    int file = ct_open_region_again();
+    if (file < 0) return false;
+    void *page = ct_lock_byte(file, byte) ? map_holder(file) : NULL;
     close(file);
-    if (page != MAP_FAILED && is_locked(byte)) {
-        holder = page;
-        return true;
-    }
-    if (page != MAP_FAILED) munmap(page, HOLDER_BYTES);
-    int again = ct_open_region_again();
-    if (again < 0) return false;
-    if (ct_lock_byte(again, byte)) {
-        kept = move_up(again);
-        return true;
-    }
-    close(again);
-    return false;
+    bool holds = page && is_locked(byte);
+    if (page) munmap(page, HOLDER_BYTES);
+    return holds;
+}
+
+// Makes the lock that this description has last; the description is closed or kept.
+static void hold(int file) {
+    void *page = do_mappings_hold() ? map_holder(file) : NULL;
+    holder = page;
+    if (page) close(file);
+    else kept = move_up(file);
 }
 
 // The lowest that is free, so that few need to be summed. On failure *why says why.
@@ -114,7 +121,7 @@ static struct ct_slot *claim_in(struct ct_region *region, enum ct_fault *why) {
     if (file < 0) return NULL;
     for (uint32_t i = 0; i < CT_SLOTS; i++) {
         if (!ct_lock_byte(file, CT_LOCK_BASE + i)) continue;
-        if (!hold(file, CT_LOCK_BASE + i)) return NULL;
+        hold(file);
         raise_high(region, i + 1);
         return &region->slot[i];
     }
@@ -124,7 +131,7 @@ static struct ct_slot *claim_in(struct ct_region *region, enum ct_fault *why) {
 }
 
 static struct ct_slot *claim(void) {
-    int saved = errno;
+    struct ct_aside before = ct_step_aside();
     ct_acquire(&claiming);
     if (!mine) {
         struct ct_region *region = ct_region;
@@ -141,7 +148,7 @@ static struct ct_slot *claim(void) {
         mine = slot;
     }
     ct_set_free(&claiming);
-    errno = saved;
+    ct_step_back(before);
     return mine;
 }
 
@@ -195,10 +202,11 @@ void ct_reap(void) {
     struct ct_region *region = ct_region;
     uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
     if (region == &ct_private || high < 2) return;
-    int saved = errno, file = ct_open_region_again();
+    struct ct_aside before = ct_step_aside();
+    int file = ct_open_region_again();
     for (uint32_t i = high; file >= 0 && i-- > 0;) reap_slot(region, file, i);
     if (file >= 0) close(file);
-    errno = saved;
+    ct_step_back(before);
 }
 
 static void count(_Atomic uint64_t *counter) {

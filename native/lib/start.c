@@ -4,7 +4,6 @@
 // Begins, once, when the first hook is called: a program that never touches a GPU pays for nothing but the look at one
 // environment variable. And begins anew in a forked child.
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "compute.h"
 #include "hooks.h"
 #include "ledger.h"
+#include "lock.h"
 #include "memory.h"
 
 #ifndef CT_FIXED_LIMITS
@@ -30,7 +30,7 @@ _Atomic _Bool ct_started;
 
 static char named[CT_PATH_BYTES]; // by the environment, as it was when the program began
 static bool is_remembered;
-static _Atomic int starter; // the thread that is at it
+static _Atomic uint64_t starter; // the process and the thread that is at it
 
 int ct_stat(const char *path, struct stat *found) {
     return (int)syscall(SYS_newfstatat, AT_FDCWD, path, found, 0);
@@ -79,21 +79,24 @@ static void start(void) {
     ct_limited = true;
 }
 
-// Another thread waits until it is done, or that of a fork in between which never will be. The same thread can only
-// come here through a wrapper around what is called here, and passes.
-static void wait_for(int self) {
+// Another thread waits until it is done. The same thread can only come here through a wrapper around what is called
+// here, and passes.
+static void wait_for(uint64_t self) {
     for (int i = 0; i < WAITS && !ct_started && starter != self; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     }
 }
 
 void ct_start(void) {
-    int saved = errno, self = (int)syscall(SYS_gettid), nobody = 0;
-    if (atomic_compare_exchange_strong(&starter, &nobody, self)) {
+    struct ct_aside aside = ct_step_aside();
+    uint64_t process = (uint64_t)getpid() << 32, self = process | (uint64_t)syscall(SYS_gettid), before = starter;
+    bool ours = before >> 32 != process >> 32 && atomic_compare_exchange_strong(&starter, &before, self);
+    if (ours) {
+        if (before) ct_forked(); // a fork while a thread of the parent was half way, which is not here to go on
         start();
         ct_started = true;
     } else {
         wait_for(self);
     }
-    errno = saved;
+    ct_step_back(aside);
 }

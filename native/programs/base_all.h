@@ -18,7 +18,6 @@
 #include "strict.c"
 
 void ct_forget_books(void) {}
-void ct_end_growth(void) {}
 void ct_compute_forked(void) {}
 
 #endif

@@ -3,7 +3,7 @@
 //
 // Launches in odd circumstances; each must do what the driver alone would do, and end.
 //
-//   share_corners contexts | capture | endless | nowhere | fork | devices
+//   share_corners contexts | crowded | capture | endless | nowhere | fork | devices
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -22,6 +22,19 @@ static void contexts(void) {
         for (int k = 0; k < 20; k++) CHECK(share_launch(function, 1, NULL));
         CHECK(cuCtxDestroy_v2(context));
     }
+}
+
+// More contexts at a time than anybody should have: the last is held to the share as the first.
+static void crowded(void) {
+    CUcontext context;
+    for (int i = 0; i < 100; i++) {
+        CHECK(cuCtxCreate_v2(&context, 0, 0));
+        CHECK(share_launch(share_kernel(1000), 1, NULL));
+    }
+    CUfunction function = share_kernel(1000000);
+    uint64_t began = standinNow(), end = began + 4 * SECOND;
+    while (standinNow() < end) CHECK(share_launch(function, 1, NULL));
+    printf("share %llu\n", share_of_device(0, 0, began + SECOND, end));
 }
 
 // One stream records a graph, in the strictest mode, while another works.
@@ -107,7 +120,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } corners[] = {{"contexts", contexts}, {"capture", capture}, {"endless", endless},
+    } corners[] = {{"contexts", contexts}, {"crowded", crowded}, {"capture", capture}, {"endless", endless},
                    {"nowhere", nowhere},   {"fork", forked},     {"devices", devices}};
     share_start();
     standinJoin();

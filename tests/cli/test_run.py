@@ -107,6 +107,7 @@ def test_a_terminal_that_is_closed_ends_the_command(plain: dict[str, str], tmp_p
     while b"ready" not in seen:
         seen += os.read(terminal, 1024)
     os.close(terminal)
+    ended = status = 0
     for _ in range(500):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

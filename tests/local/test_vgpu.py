@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.local.slices import JobSlices
 from cotenant.node.limits import write_limits
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
@@ -76,3 +77,11 @@ def test_the_users_own_preload_stays_behind_ours(daemon: Daemon) -> None:
     daemon.ended(job.id)
     said = b"".join(daemon.client.lines(f"/v1/jobs/{job.id}/log?follow=0")).decode().strip()
     assert said.endswith(f"/$LIB/libcotenant.so:{kit.library()}")
+
+
+def test_faults_that_could_not_all_be_written_down_are_no_trouble(tmp_path: Path) -> None:
+    slices, seen = JobSlices(tmp_path, "o", None), []
+    for content in ("", '{"nvml": 1', "[]", '{"nvml": 1}'):
+        (tmp_path / "faults.json").write_text(content)
+        seen.append(slices.found("j-000001", tmp_path, ()).faults)
+    assert seen == [{}, {}, {}, {"nvml": 1}]

@@ -86,11 +86,18 @@ def account(
             process.kill()
 
 
-def crowd(place: kit.Slice, *words: str | int, sanitize: str | None = None) -> dict[str, int]:
+def crowd(
+    place: kit.Slice, *words: str | int, sanitize: str | None = None, before: Sequence[str] = ()
+) -> dict[str, int]:
     """What native/programs/base_crowd.c says of many processes at once."""
     program = kit.program("base_crowd", linked=False, sanitize=sanitize)
     done = subprocess.run(
-        [program, *map(str, words)], env=environment(place), capture_output=True, text=True, timeout=120, check=False
+        [*before, program, *map(str, words)],
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return kit.values(done.stdout)

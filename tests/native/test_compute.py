@@ -146,7 +146,7 @@ def test_limits_that_change_hold_at_once(place: kit.Slice) -> None:
     assert steps(place, 300, 600, 100, 300) == pytest.approx([60, 10, 30], abs=1.5)
 
 
-@pytest.mark.parametrize("corner", ["contexts", "capture", "endless", "nowhere", "fork", "devices"])
+@pytest.mark.parametrize("corner", ["contexts", "crowded", "capture", "endless", "nowhere", "fork", "devices"])
 def test_odd_launches_answer_as_the_driver_would(corner: str, place: kit.Slice) -> None:
     place.write(compute=300, policy="always", gpus=[kit.gpu(1), kit.gpu(2)])
     done = kit.run(place, [kit.program("share_corners"), corner], clock="virtual", overlap=1, devices=2)
@@ -154,6 +154,8 @@ def test_odd_launches_answer_as_the_driver_would(corner: str, place: kit.Slice) 
     found = kit.values(done.stdout)
     assert faults(place)["events"] == 0
     match corner:
+        case "crowded":
+            assert found["share"] / PERCENT == pytest.approx(30, abs=1)
         case "capture":
             assert found["nodes"] == 300
             assert found["us"] < 50_000  # a hundred kernels of 20 us are paid, and no recorded one

@@ -122,3 +122,14 @@ def test_many_graphs_share_what_is_kept(place: kit.Slice) -> None:
             caller.ok("wait_all")
             assert result in (0, OUT_OF_MEMORY)
             assert caller.booked() == caller.taken() <= QUOTA
+
+
+def test_what_graphs_keep_is_not_counted_on_and_trimmed_at_once(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA)) as caller:
+        caller.ok("alloc", 0, 300 * MIB)
+        make(caller, 400 * MIB)
+        caller.ok("launch", EXEC, NO_STREAM)
+        caller.ok("wait_all")
+        make(caller, 800 * MIB, 1)
+        assert caller.refused("launch", EXEC + 1, NO_STREAM)
+        assert caller.booked() == caller.taken() <= QUOTA

@@ -109,6 +109,16 @@ def test_a_child_has_an_account_of_its_own(how: str, place: kit.Slice) -> None:
         assert parent.reserve(24 * MIB)
 
 
+def test_a_child_of_a_process_that_is_just_starting_is_held_too(place: kit.Slice) -> None:
+    place.write(memory=QUOTA)
+    with account(place) as parent:
+        parent.call("halfway")
+        parent.call("clone")  # the thread that would have gone on is not in the child
+        assert parent.call("start") == 1
+        assert not parent.reserve(QUOTA + 1)
+        assert parent.reserve(QUOTA)
+
+
 def test_a_child_does_not_keep_a_dead_parents_account(place: kit.Slice) -> None:
     place.write(memory=QUOTA)
     with account(place) as other, account(place) as parent:
@@ -158,17 +168,31 @@ def mounted(options: str, folder: Path) -> list[str]:
     return ["unshare", "--mount", "sh", "-c", script, str(folder)]
 
 
-def test_an_overlay_keeps_the_account_too(tmp_path: Path) -> None:
+def on_overlay(tmp_path: Path) -> tuple[kit.Slice, list[str]]:
+    """A slice whose region is seen through an overlay by commands that begin with these words."""
     needs_root()
     lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
     for folder in (lower, upper, work, merged):
         folder.mkdir()
     place = kit.Slice(merged).write(memory=QUOTA)
     (merged / "usage").rename(lower / "usage")
-    before = mounted(f"-t overlay overlay -o lowerdir={lower},upperdir={upper},workdir={work}", merged)
     outside = kit.Slice(tmp_path / "outside")
     outside.folder.mkdir()
     outside.limits.write_text(place.limits.read_text())
+    return outside, mounted(f"-t overlay overlay -o lowerdir={lower},upperdir={upper},workdir={work}", merged)
+
+
+def test_on_an_overlay_processes_that_begin_together_have_a_slot_each(tmp_path: Path) -> None:
+    place, before = on_overlay(tmp_path)
+    with account(place, before=before) as one:
+        if one.is_private:
+            pytest.skip("needs overlay mounts, which this kernel does not give")
+    for _ in range(15):  # more than one would have it if two shared a slot, or one had none
+        assert crowd(place, "race", 12, 1, QUOTA, before=before)["most"] <= 1
+
+
+def test_an_overlay_keeps_the_account_too(tmp_path: Path) -> None:
+    outside, before = on_overlay(tmp_path)
     with account(outside, before=before) as one:
         assert one.reserve(QUOTA)
         if one.is_private:

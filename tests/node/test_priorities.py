@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """While the higher class works on a GPU the lower one is paused there, and only there, and only then."""
 
+import fcntl
 import os
+import shutil
 from pathlib import Path
 
 from cotenant.node.limits import GpuLimit, Limits, Priority, read_limits
@@ -133,4 +135,32 @@ def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
     for step in range(20):
         relay.step(step / 20)
     assert (batch / LIMITS).stat().st_ino == before
+    relay.close()
+
+
+def test_a_tenant_that_locks_its_folder_holds_nobody_up(tmp_path: Path) -> None:
+    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), Relay(tmp_path)
+    other = low(tmp_path, "other", "GPU-a")
+    held = os.open(batch, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    for step in range(2):
+        launch(server, step)
+        relay.step(step / 20)
+    assert (paused(batch), paused(other)) == ([], ["GPU-a"])
+    os.close(held)
+    relay.step(0.1)
+    assert paused(batch) == ["GPU-a"]
+    relay.close()
+
+
+def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    relay = Relay(tmp_path / "slices")
+    relay.step(0.0)
+    shutil.rmtree(tmp_path / "slices")
+    relay.step(0.05)
+    server, batch = high(tmp_path / "slices", "server", "GPU-a"), low(tmp_path / "slices", "batch", "GPU-a")
+    for step in range(2):
+        launch(server, step)
+        relay.step(1 + step / 20)
+    assert paused(batch) == ["GPU-a"]
     relay.close()

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,17 @@ def test_a_link_or_a_pipe_in_its_place_is_not_followed(tmp_path: Path, path: Pat
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a region"):
         read_region(tmp_path / "pipe")
+
+
+def test_a_region_that_is_cut_short_while_it_is_read_is_refused(path: Path) -> None:
+    cutting = f"import os\nwhile True: os.truncate({str(path)!r}, 0), os.truncate({str(path)!r}, {region.SIZE})"
+    with subprocess.Popen([sys.executable, "-c", cutting]) as cutter:
+        refused = 0
+        try:
+            while refused < 3000:
+                try:
+                    read_region(path)
+                except InputError:
+                    refused += 1
+        finally:
+            cutter.kill()

@@ -3,12 +3,13 @@
 """Slices in their folder: made, kept while anybody is in them, and swept away when nobody is."""
 
 import os
+import resource
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from cotenant.errors import InputError
+from cotenant.errors import CotenantError, InputError
 from cotenant.node.limits import GpuLimit, Limits
 from cotenant.node.region import GpuUse, Who
 from cotenant.node.slices import REGION, holding, make_slice, see_slices, slices_folder, sweep
@@ -72,3 +73,14 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("COTENANT_RUNTIME", str(tmp_path))
     with pytest.raises(InputError, match="belongs to somebody else"):
         slices_folder()
+
+
+def test_a_slice_for_which_there_is_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(CotenantError, match="a slice cannot be made there"):
+            make_slice(tmp_path, "a", LIMITS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

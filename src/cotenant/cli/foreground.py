@@ -21,7 +21,7 @@ PASSED_ON = (
 )
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 FROM_THE_KERNEL = 128
-"""what a signal of the terminal says of its sender; the program has got the same one already"""
+"""what a signal of the terminal says of its sender"""
 
 
 class NotStartedError(CotenantError):
@@ -38,7 +38,7 @@ def run_in_foreground(argv: Sequence[str], env: Mapping[str, str], *, tick: Call
         due = time.monotonic() + every_s
         while True:
             caught = signal.sigtimedwait(waited, max(0.0, due - time.monotonic()))
-            if caught is not None and caught.si_signo != signal.SIGCHLD and caught.si_code != FROM_THE_KERNEL:
+            if caught is not None and caught.si_signo != signal.SIGCHLD and not _has_got_it(caught):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, caught.si_signo)
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -52,6 +52,12 @@ def run_in_foreground(argv: Sequence[str], env: Mapping[str, str], *, tick: Call
         while signal.sigtimedwait(waited, 0) is not None:
             pass  # they were for the program, which has gone
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _has_got_it(caught: signal.struct_siginfo) -> bool:
+    """Whether the program was told too: terminals tell all in the foreground, but only the first that they hang up."""
+    only_us = caught.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
+    return caught.si_code == FROM_THE_KERNEL and not only_us
 
 
 def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int]) -> int:

@@ -74,8 +74,7 @@ class JobSlices:
         """How a job's slice is doing, or did."""
         seen = None if self.library is None else see_slice(self._folder(job))
         if seen is None:
-            path = record / FAULTS
-            return Found(msgspec.json.decode(path.read_bytes(), type=dict[str, int]), ()) if path.exists() else NOTHING
+            return _recorded(record / FAULTS)
         view = slice_view(seen, drivers(usage))
         return Found(view.faults, notable_drift(view))
 
@@ -91,6 +90,13 @@ class JobSlices:
 
     def _folder(self, job: str) -> Path:
         return self.root / f"{self.owner}.{job}"
+
+
+def _recorded(path: Path) -> Found:
+    try:
+        return Found(msgspec.json.decode(path.read_bytes(), type=dict[str, int]), ())
+    except (OSError, msgspec.DecodeError):  # there were none, or no room to write them all down
+        return NOTHING
 
 
 def find_slices(owner: str) -> JobSlices:

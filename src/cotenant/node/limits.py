@@ -132,9 +132,12 @@ def read_limits(path: Path) -> Limits:
     return parse_limits(content.decode(errors="replace"))
 
 
-def change_limits(path: Path, change: Callable[[Limits], Limits]) -> Limits:
-    """Puts other limits in force while the slice runs; one change at a time, whoever makes them."""
-    with _alone_in(path.parent):
+def change_limits(path: Path, change: Callable[[Limits], Limits], *, wait: bool = True) -> Limits:
+    """Puts other limits in force while the slice runs; one change at a time, or BlockingIOError for who will not wait.
+
+    A tenant can hold the lock for as long as it likes, so whoever looks after several slices does not wait.
+    """
+    with _alone_in(path.parent, wait):
         before = read_limits(path)
         after = change(before)
         if after != before:
@@ -143,10 +146,10 @@ def change_limits(path: Path, change: Callable[[Limits], Limits]) -> Limits:
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def _alone_in(folder: Path, wait: bool) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)

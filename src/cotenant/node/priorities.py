@@ -71,7 +71,11 @@ class Relay:
         """Does nothing where another process does it, or where nobody could be in anybody's way."""
         if not self._leads():
             return
-        changed = self._root.stat().st_mtime_ns  # when a slice came or went; none ever changes its class
+        try:
+            changed = self._root.stat().st_mtime_ns  # when a slice came or went; none ever changes its class
+        except OSError:  # somebody has removed the folder, and our lock with it
+            self.close()
+            return
         if self._calm is not None and changed == self._calm[0] and now < self._calm[1]:
             return
         slices = see_slices(self._root)
@@ -103,9 +107,9 @@ class Relay:
     def _hold(self, seen: Seen, working: frozenset[str], now: float) -> None:
         path, names = self._root / seen.name / LIMITS, gpu_names(seen)
         wanted = paused(seen.limits, working, names)
-        with contextlib.suppress(OSError, CotenantError):  # it has just ended
+        with contextlib.suppress(OSError, CotenantError):  # it has just ended, or keeps us out
             if wanted != seen.limits:
-                change_limits(path, lambda limits: paused(limits, working, names))
+                change_limits(path, lambda limits: paused(limits, working, names), wait=False)
             elif working & set(names) and now - self._said.get(seen.name, 0.0) >= TOUCH_S:
                 os.utime(path)
             else:

@@ -117,7 +117,7 @@ def make_region(path: Path, uuids: Sequence[str] = (), *, owner: int | None = No
 def read_region(path: Path) -> Region:
     """What stands in a region now; OSError where there is none, InputError where it is something else."""
     with _opened(path) as descriptor:
-        header = os.pread(descriptor, HEADER.size, 0)
+        header = os.pread(descriptor, HEADER.size, 0).ljust(HEADER.size, b"\0")  # it may be cut short meanwhile
         magic, version, header_bytes, slot_bytes, slots, devices, high, created, *faults, names = HEADER.unpack(header)
         if (magic, version, header_bytes, slot_bytes, slots) != (MAGIC, VERSION, HEADER.size, SLOT.size, SLOTS):
             raise InputError(f"{path}: not a region of version {VERSION}")

@@ -3,7 +3,8 @@
 """The slices of GPUs that are in use on this machine: a folder each, with the limits and the region of its processes.
 
 They live where nothing survives a restart of the machine, as their processes do not. A slice that a command has made
-holds a lock which its processes inherit, so that what a killed command left can be told from what is still in use.
+holds a lock which its processes inherit, so that what a killed command left can be told from what is still in use; of
+those that close what they inherit, the environment tells.
 """
 
 import contextlib
@@ -57,6 +58,7 @@ def make_slice(root: Path, name: str, limits: Limits, *, owner: int | None = Non
         make_region(folder / REGION, [limit.uuid for limit in limits.gpus], owner=owner)
         write_limits(folder / LIMITS, limits_text(limits))
     except OSError as error:
+        remove_slice(folder)
         raise CotenantError(f"{folder}: a slice cannot be made there: {error.strerror}") from None
     return folder
 
@@ -113,12 +115,23 @@ def remove_if_unused(folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         seen = see_slice(folder)
-        if seen is None or seen.region is None or not any(process.live for process in seen.region.processes):
+        live = seen is not None and seen.region is not None and any(one.live for one in seen.region.processes)
+        if not live and not _is_told_of(folder / LIMITS):
             remove_slice(folder)
     except BlockingIOError:
         pass
     finally:
         os.close(descriptor)
+
+
+def _is_told_of(limits: Path, proc: Path = Path("/proc")) -> bool:
+    """Whether a process may still begin to use a slice: one that closed all that it inherited, and no GPU yet."""
+    named = b"COTENANT_LIMITS=" + os.fsencode(limits)
+    for environ in proc.glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # somebody else's, or gone
+            if named in environ.read_bytes().split(b"\0"):
+                return True
+    return False
 
 
 def slice_folders(root: Path) -> list[Path]:
