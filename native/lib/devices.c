@@ -46,6 +46,10 @@ static int find_named(const char *uuid) {
     return -1;
 }
 
+const char *ct_uuid_of(int device) {
+    return uuids[device];
+}
+
 // Its index in the header, or the first that is free there and here.
 static int find_in_header(const struct ct_region *region, const char *uuid, bool *is_new) {
     uint32_t devices = region->devices < CT_DEVICES ? region->devices : CT_DEVICES;

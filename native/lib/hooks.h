@@ -54,5 +54,7 @@ void ct_start(void);
 int ct_current_device(void);
 int ct_device_of(CUdevice ordinal);
 int ct_device_of_uuid(const char *uuid);
+// As it was named to us: the region's header says the same, unless somebody wrote over it.
+const char *ct_uuid_of(int device);
 
 #endif

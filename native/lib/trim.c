@@ -5,7 +5,6 @@
 // seconds, the use it saw of this process against the time its events span is how much of that time was ours. It also
 // tells whether anybody else is on the GPU, without whom a share need not be held.
 
-#include <string.h>
 #include <unistd.h>
 
 #include "compute.h"
@@ -64,11 +63,9 @@ bool ct_contended(int device) { return atomic_load_explicit(&views[device].compa
 
 static bool open_nvml(struct view *view, int device) {
     if (view->handle) return true;
-    char uuid[CT_UUID_BYTES] = {0};
-    memcpy(uuid, ct_region->uuid[device], sizeof uuid - 1); // anybody may have written there
     return HAS(nvmlInit_v2) && HAS(nvmlDeviceGetHandleByUUID) && HAS(nvmlDeviceGetProcessUtilization) &&
            REAL(nvmlInit_v2)() == CUDA_SUCCESS &&
-           REAL(nvmlDeviceGetHandleByUUID)(uuid, &view->handle) == CUDA_SUCCESS && view->handle;
+           REAL(nvmlDeviceGetHandleByUUID)(ct_uuid_of(device), &view->handle) == CUDA_SUCCESS && view->handle;
 }
 
 static unsigned live_slots(void) {

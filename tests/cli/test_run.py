@@ -5,9 +5,12 @@
 import json
 import os
 import pty
+import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -242,6 +245,23 @@ def probe(env: dict[str, str], *options: str, mib: int, milliseconds: int = 0) -
     done = run("run", "--summary", "-o", "json", *options, "--", *command, env=env)
     assert done.returncode == 0, done
     return kit.values(done.stdout), json.loads(done.stderr)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_command_that_root_starts_may_become_another_user(plain: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        shutil.copytree(kit.standin(), place / "driver").chmod(0o755)
+        program = shutil.copy(kit.program("run_probe"), place / "probe")
+        env = plain | {"LD_LIBRARY_PATH": str(place / "driver"), "COTENANT_RUNTIME": str(place / "run")}
+        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        options = ["--gpu", "GPU-00000000-0000-0000-0000-000000000001", "--memory", "512MiB", "--summary", "-o", "json"]
+        done = run("run", *options, "--", *nobody, program, "600", "0", env=env)
+        assert kit.values(done.stdout)["allocated"] == 2
+        summary = json.loads(done.stderr)
+        assert (summary["gpus"][0]["refused"], summary["faults"]) == (1, {})
+        assert stat.S_IMODE((place / "run" / "slices").stat().st_mode) == 0o711, "names are not for everyone to read"
 
 
 def test_a_command_sees_its_slice_and_is_held_to_it(env: dict[str, str]) -> None:

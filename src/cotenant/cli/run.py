@@ -96,8 +96,9 @@ def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **wi
         env["CUDA_VISIBLE_DEVICES"] = ",".join(limit.uuid for limit in limits.gpus)
     root = slices_folder()
     sweep(root)
-    name = f"run-{os.getpid()}-{secrets.token_hex(2)}"
-    folder = make_slice(root, name, replace(limits, region=root / name / REGION))
+    is_root = os.geteuid() == 0  # whose commands may become other users
+    name = f"run-{os.getpid()}-{secrets.token_hex(16 if is_root else 2)}"
+    folder = make_slice(root, name, replace(limits, region=root / name / REGION), for_anyone=is_root)
     with holding(folder) as lock:
         os.set_inheritable(lock, True)  # what it leaves running keeps the slice
         env["COTENANT_LIMITS"] = str(folder / LIMITS)

@@ -99,8 +99,8 @@ class Region:
     processes: tuple[Process, ...]
 
 
-def make_region(path: Path, uuids: Sequence[str] = (), *, owner: int | None = None) -> None:
-    """An empty region for these GPUs, which only its owner (a user id; else this user) can write. Replaces another."""
+def make_region(path: Path, uuids: Sequence[str] = (), *, mode: int = 0o600) -> None:
+    """An empty region for these GPUs, which only its owner can write unless the mode says more. Replaces another."""
     named = b"".join(uuid.encode().ljust(UUID_BYTES, b"\0") for uuid in uuids)
     header = HEADER.pack(MAGIC, VERSION, HEADER.size, SLOT.size, SLOTS, len(uuids), 0, time.time_ns(), *[0] * 16, named)
     fresh = path.with_name(f"{path.name}.new")
@@ -109,8 +109,7 @@ def make_region(path: Path, uuids: Sequence[str] = (), *, owner: int | None = No
     with open(descriptor, "wb") as file:
         os.posix_fallocate(descriptor, 0, SIZE)  # a disk that is full later must not kill who writes to it
         file.write(header)
-        if owner is not None and owner != os.geteuid():
-            os.fchown(descriptor, owner, -1)
+        os.fchmod(descriptor, mode)
     os.replace(fresh, path)
 
 

@@ -50,12 +50,19 @@ def slices_folder() -> Path:
     return _own(base.absolute()) / "slices"
 
 
-def make_slice(root: Path, name: str, limits: Limits, *, owner: int | None = None) -> Path:
-    """The folder of a slice with these limits and an empty region; one of that name that is there is made anew."""
+def make_slice(root: Path, name: str, limits: Limits, *, for_anyone: bool = False) -> Path:
+    """The folder of a slice with these limits and an empty region; one of that name that is there is made anew.
+
+    Where root starts a command that becomes another user, nobody knows which: then the region is for anyone who knows
+    its path, which the name must make hard to guess, since the folder above does not tell.
+    """
     folder = root / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        make_region(folder / REGION, [limit.uuid for limit in limits.gpus], owner=owner)
+        root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        root.chmod(0o711)
+        folder.mkdir(exist_ok=True)
+        uuids = [limit.uuid for limit in limits.gpus]
+        make_region(folder / REGION, uuids, mode=0o666 if for_anyone else 0o600)
         write_limits(folder / LIMITS, limits_text(limits))
     except OSError as error:
         remove_slice(folder)
