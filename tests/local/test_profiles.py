@@ -257,3 +257,8 @@ def test_the_same_command_is_the_same_workload_and_its_batch_tells_sizes_apart()
     assert named(request()) != named(request(command=("train", "more")))
     assert named(request(workload="bert", batch=32)).name == "bert@32"
     assert named(request()).name.startswith("command-")
+
+
+def test_profiles_that_are_nested_without_end_are_refused() -> None:
+    with pytest.raises(InputError, match="not profiles"):
+        decode_profiles(b'{"version": 1, "more": ' + 100_000 * b"[")

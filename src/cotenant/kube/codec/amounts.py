@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one container asks of each GPU: its dialect, its amounts, and a sentence for whoever asks for nonsense."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cotenant.core.model import Container, ContainerKind
+from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu, Percent
+from cotenant.errors import InputError
+from cotenant.kube.codec.dialect import GIB, Dialect
+from cotenant.kube.codec.quantity import parse_quantity
+from cotenant.kube.codec.settings import MOST_GPUS, MOST_MEMORY, Settings
+from cotenant.wire.text import printable
+
+_ALL = Percent(100)
+_LARGEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What a container asks for, and how it said so."""
+
+    dialect: Dialect
+    asked: Container
+    low: bool = False
+    """of the lower priority class"""
+    counted: bool = True
+    """whether it said how many GPUs; where not, kubelet must be told, or it never asks for a device"""
+
+
+def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings: Settings) -> Amounts | None:
+    """None where no GPU is asked for; InputError says what to write instead of nonsense."""
+    said = {name: _whole(name, amount) for name, amount in resources.items() if name in settings.by_resource}
+    used = {settings.by_resource[name].name for name, amount in said.items() if amount}
+    if not used:
+        return None
+    spoken = [dialect for dialect in settings.dialects if dialect.name in used]
+    if len(spoken) > 1:
+        both = " and ".join(_first_said(one, said) for one in spoken[:2])
+        raise InputError(f"{both} are two ways to ask for GPUs: use those of one in a container")
+    dialect = spoken[0]
+    gpus = _gpus(dialect, said, settings)
+    memory, percent = _memory(dialect, said, settings)
+    compute = _percent(dialect.compute, said)
+    if compute is None:
+        # Who has all the memory has the card: nobody else could use its compute.
+        compute = _ALL if percent == _ALL else settings.default_compute
+    priority = said.get(dialect.priority or "", 0)
+    if priority > 1:
+        raise InputError(f"{dialect.priority}: {priority}, expected 0 (high) or 1 (low)")
+    asked = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
+    return Amounts(dialect=dialect, asked=asked, low=priority == 1, counted=dialect.count in said)
+
+
+def has_card_alone(amounts: Amounts) -> bool:
+    """Whether what it asks for means, in its dialect, cards that nobody else uses."""
+    return amounts.dialect.alone and amounts.asked.compute == WHOLE_GPU
+
+
+def _gpus(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> int:
+    gpus = said.get(dialect.count, settings.default_gpus)
+    if gpus == 0:
+        named = _first_said(dialect, said)
+        raise InputError(f"{named} is asked for on no GPU: leave {dialect.count} out, or write 1 or more")
+    if gpus > MOST_GPUS:
+        raise InputError(f"{dialect.count}: {gpus} GPUs, expected at most {MOST_GPUS}")
+    return gpus
+
+
+def _memory(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> tuple[MiB, Percent | None]:
+    amount = said.get(dialect.memory or "", 0)
+    percent = _percent(dialect.memory_percent, said)
+    if amount and percent:
+        raise InputError(f"{dialect.memory} and {dialect.memory_percent} are two ways to say how much: use one of them")
+    if percent:
+        return MiB(0), percent
+    if amount * dialect.memory_unit > MOST_MEMORY:
+        raise InputError(f"{dialect.memory}: {_too_much(amount, dialect.memory_unit)}")
+    if amount:
+        return MiB(amount * dialect.memory_unit), None
+    if dialect.memory is None or settings.default_memory is None:
+        return MiB(0), _ALL
+    return settings.default_memory, None
+
+
+def _percent(name: str | None, said: Mapping[str, int]) -> Percent | None:
+    """A percentage of a card; 0 says nothing."""
+    value = said.get(name or "", 0)
+    if value > _ALL:
+        raise InputError(f"{name}: {value} % of a card, expected 1 to 100; it is of each card, not of all")
+    return Percent(value) if value else None
+
+
+def _whole(name: str, written: str | int) -> int:
+    try:
+        amount = parse_quantity(written)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+    shown = printable(str(written)[:40])
+    if amount < 0:
+        raise InputError(f"{name}: {shown} is negative; leave it out to ask for none")
+    if amount > _LARGEST:
+        raise InputError(f"{name}: {shown} is more than Kubernetes can count")
+    if amount.denominator != 1:
+        raise InputError(f"{name}: {shown} is not a whole number; ask for part of a GPU by its memory or its compute")
+    return int(amount)
+
+
+def _first_said(dialect: Dialect, said: Mapping[str, int]) -> str:
+    return next(name for name in dialect.resources if said.get(name))
+
+
+def _too_much(amount: int, unit: MiB) -> str:
+    names = {MiB(1): "MiB", GIB: "GiB"}
+    said, counted = f"{amount} times {unit} MiB", f"units of {unit} MiB"
+    if unit in names:
+        said, counted = f"{amount} {names[unit]}", names[unit]
+    return f"{said} is more than any card has; write the number of {counted}"

@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The dialects for Cambricon's MLUs: that of 4paradigm's plugin, and that of the vendor's own (dynamic sMLU)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cotenant.core.units import MiB
+from cotenant.kube.codec.dialect import GIB, Dialect, Given, Vendor, in_units
+
+
+def _split_variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+    return {
+        "CAMBRICON_SPLIT_ENABLE": "1",
+        "CAMBRICON_SPLIT_VISIBLE_DEVICES": ",".join(map(str, given.gpus)),
+        "CAMBRICON_SPLIT_MEMS": ",".join(str(in_units(grant.memory, GIB)) for grant in given.launch.grants),
+    }
+
+
+def _no_variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+    return {}
+
+
+def _profile(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
+    """The vendor's plugin makes the slice that this names, and sets the variables itself."""
+    (one,) = given
+    (gpu,), (grant,) = one.gpus, one.launch.grants
+    memory = in_units(grant.memory, dialect.memory_unit)
+    return {
+        "CAMBRICON_DSMLU_PROFILE": f"{gpu}_{grant.compute // 10}_{memory}",
+        "CAMBRICON_DSMLU_ASSIGNED": "false",
+    }
+
+
+CAMBRICON = Dialect(
+    name="cambricon",
+    vendor=Vendor.CAMBRICON,
+    count="cambricon.com/mlunum",
+    memory="cambricon.com/mlumem",
+    types="MLU*",
+    use_types="cambricon.com/use-mlutype",
+    avoid_types="cambricon.com/nouse-mlutype",
+    use_uuids="cambricon.com/use-gpuuuid",
+    avoid_uuids="cambricon.com/nouse-gpuuuid",
+    variables=_split_variables,
+)
+CAMBRICON_SMLU = replace(
+    CAMBRICON,
+    name="cambricon-smlu",
+    count="cambricon.com/vmlu",
+    memory="cambricon.com/mlu.smlu.vmemory",
+    memory_unit=MiB(256),
+    compute="cambricon.com/mlu.smlu.vcore",
+    alone=True,
+    one_share=True,
+    variables=_no_variables,
+    annotations=_profile,
+)

@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The dialect of Aliyun's gpushare, which Co-scheML and arena speak too: memory in GiB, or in MiB where so installed.
+
+Its keys have no prefix, and its programs divide ..._CONTAINER by ..._DEV to learn their fraction of a card.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cotenant.core.units import MiB
+from cotenant.kube.codec.dialect import GIB, Dialect, Given, in_units
+
+_AMOUNTS = ("ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV")
+
+
+def variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+    """Also IADeep's."""
+    env = given.launch.env
+    return {
+        "NVIDIA_VISIBLE_DEVICES": env["NVIDIA_VISIBLE_DEVICES"],
+        "ALIYUN_COM_GPU_MEM_IDX": env["ALIYUN_COM_GPU_MEM_IDX"],
+        "ALIYUN_COM_GPU_MEM_POD": str(in_units(given.pod_memory, dialect.memory_unit)),
+        **{name: str(in_units(MiB(int(env[name])), dialect.memory_unit)) for name in _AMOUNTS},
+    }
+
+
+def annotations(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
+    """What `kubectl inspect gpushare` and arena read; only the last one can tell of several GPUs."""
+    gpus = {gpu for one in given for gpu in one.gpus}
+    shares = {str(one.app): _shares(dialect, one) for one in given if one.app is not None}
+    devices = [int(variables(dialect, one)["ALIYUN_COM_GPU_MEM_DEV"]) for one in given]
+    return {
+        **({"ALIYUN_COM_GPU_MEM_IDX": str(min(gpus))} if len(gpus) == 1 else {}),
+        "ALIYUN_COM_GPU_MEM_DEV": str(min(devices)),
+        "ALIYUN_COM_GPU_MEM_POD": str(in_units(given[0].pod_memory, dialect.memory_unit)),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(moment),
+        "scheduler.framework.gpushare.allocation": json.dumps(shares, separators=(",", ":")),
+    }
+
+
+def _shares(dialect: Dialect, given: Given) -> dict[str, int]:
+    amounts = (in_units(grant.memory, dialect.memory_unit) for grant in given.launch.grants)
+    return {str(gpu): amount for gpu, amount in zip(given.gpus, amounts, strict=True)}
+
+
+GPUSHARE = Dialect(
+    name="gpushare",
+    count="aliyun.com/gpu-count",
+    memory="aliyun.com/gpu-mem",
+    memory_unit=GIB,
+    compute="aliyun.com/gpu-core.percentage",
+    variables=variables,
+    annotations=annotations,
+)
+GPUSHARE_MIB = replace(GPUSHARE, memory_unit=MiB(1))
+"""for clusters whose device plugin ran with `--memory-unit=MiB`"""

@@ -1,0 +1,33 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The dialect of the 4paradigm vGPU scheduler and HAMi: count, MiB or percent of memory, percent of cores."""
+
+from collections.abc import Mapping
+
+from cotenant.kube.codec.dialect import Dialect, Given
+
+
+def _variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+    own = {name: value for name, value in given.launch.env.items() if name.startswith("CUDA_DEVICE_")}
+    return {
+        "NVIDIA_VISIBLE_DEVICES": given.launch.env["NVIDIA_VISIBLE_DEVICES"],
+        **own,
+        "CUDA_TASK_PRIORITY": "1" if given.low else "0",
+    }
+
+
+VGPU = Dialect(
+    name="vgpu",
+    count="nvidia.com/gpu",
+    memory="nvidia.com/gpumem",
+    memory_percent="nvidia.com/gpumem-percentage",
+    compute="nvidia.com/gpucores",
+    priority="nvidia.com/priority",
+    alone=True,
+    use_types="nvidia.com/use-gputype",
+    avoid_types="nvidia.com/nouse-gputype",
+    use_uuids="nvidia.com/use-gpuuuid",
+    avoid_uuids="nvidia.com/nouse-gpuuuid",
+    one_numa="nvidia.com/numa-bind",
+    variables=_variables,
+)

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Wishes that are no amounts: card types, named cards, links, groups. Annotations of a dialect, or ours for all."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from cotenant.core.model import Demand, Link
+from cotenant.core.units import MilliGpu, Percent, parse_percent
+from cotenant.errors import InputError
+from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.keys import own_key
+from cotenant.wire.text import printable
+
+MOST_NAMES = 64
+LONGEST_NAME = 200
+
+T = TypeVar("T")
+
+
+def wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
+    """A Demand for no amounts; InputError where an annotation is not understood."""
+
+    def listed(ours: str, field: str) -> list[str]:
+        keys = [own_key(ours), *(key for one in dialects if (key := getattr(one, field)) is not None)]
+        return list(dict.fromkeys(name for key in keys for name in _read(annotations, key, _names) or ()))
+
+    def group(ours: str) -> str | None:
+        # Groups of two namespaces are two groups, whatever they are called.
+        name = _read(annotations, own_key(ours), _name)
+        return None if name is None else f"{namespace}/{name}"
+
+    numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
+    types = [one.types for one in dialects if one.types != "*"]
+    return Demand(
+        gpus=0,
+        compute=MilliGpu(0),
+        exclusive=_read(annotations, own_key("exclusive"), _truth) or False,
+        use_types=tuple(map(_pattern, listed("use-types", "use_types"))) or tuple(dict.fromkeys(types)),
+        avoid_types=tuple(map(_pattern, listed("avoid-types", "avoid_types"))),
+        use_uuids=frozenset(listed("use-uuids", "use_uuids")),
+        avoid_uuids=frozenset(listed("avoid-uuids", "avoid_uuids")),
+        one_numa=any(_read(annotations, key, _truth) for key in numa),
+        link=_read(annotations, own_key("link"), _link),
+        affinity=group("affinity"),
+        anti_affinity=group("anti-affinity"),
+        workload=_read(annotations, own_key("workload"), _name),
+        least_speed=_read(annotations, own_key("least-speed"), _speed),
+    )
+
+
+def _read(annotations: Mapping[str, str], key: str, parse: Callable[[str], T]) -> T | None:
+    if key not in annotations:
+        return None
+    try:
+        return parse(annotations[key].strip())
+    except ValueError as error:
+        raise InputError(f"annotation {key}: {error}") from None
+
+
+def _names(text: str) -> list[str]:
+    names = [_name(word.strip()) for word in text.split(",") if word.strip()]
+    if len(names) > MOST_NAMES:
+        raise ValueError(f"{len(names)} names, expected at most {MOST_NAMES}")
+    return names
+
+
+def _name(text: str) -> str:
+    if not 1 <= len(text) <= LONGEST_NAME or not text.isprintable():
+        raise ValueError(f"{printable(text[:40])!r} is not a name of 1 to {LONGEST_NAME} characters")
+    return text
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{printable(text[:40])!r}, expected true or false")
+    return text.lower() == "true"
+
+
+def _link(text: str) -> Link:
+    if text not in Link.__members__:
+        raise ValueError(f"{printable(text[:40])!r}, expected one of {', '.join(Link.__members__)}")
+    return Link[text]
+
+
+def _speed(text: str) -> Percent:
+    return parse_percent(text[:40])
+
+
+def _pattern(part: str) -> str:
+    """A part of the name of a card type, wherever it stands in it; `*` stays what it is."""
+    return f"*{part.replace('[', '[[]').replace('?', '[?]')}*"

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The tables in `dialects`: what pods ask for, what they are told, and which sentence refuses nonsense.
+
+name: what it shows
+settings: {default_memory: 5000}        # of the codec
+dialects: mib                           # gpushare in MiB
+annotations: {...}                      # of the pod
+init: [{...}]                           # limits of each init container; sidecar: true
+containers: [{...}]
+expect: {...}                           # fields of the Demand that are not at their defaults
+refused: sentence                       # instead
+at: [0, 2]                              # GPUs of `pods.NODE`; then:
+told: [{...}]                           # variables of each container with GPUs
+pinned: {...}                           # annotations of the pod that are not ours
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cotenant.core.model import Container, ContainerKind, Demand, Link, Slot
+from cotenant.errors import InputError
+from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.codec.gpushare import GPUSHARE_MIB
+from cotenant.kube.codec.keys import PREFIX
+from cotenant.kube.codec.record import record_for
+from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.telling import LIMITS, binding_annotations, variable_names
+from cotenant.kube.objects import Pod
+from tests.kube.pods import NODE, UID, pod
+
+MOMENT = 1_700_000_000_000_000_000
+
+Case = dict[str, Any]
+
+
+def cases(key: str) -> list[Any]:
+    """Those that have this key."""
+    files = sorted((Path(__file__).parent / "dialects").glob("*.yaml"))
+    found = [(file.stem, case) for file in files for case in yaml.safe_load_all(file.read_text())]
+    return [pytest.param(case, id=f"{stem}: {case['name']}") for stem, case in found if key in case]
+
+
+def pod_of(case: Case) -> Pod:
+    annotations = {key: str(value) for key, value in case.get("annotations", {}).items()}
+    return pod(*case["containers"], init=case.get("init", ()), annotations=annotations)
+
+
+def settings_of(case: Case) -> Settings:
+    settings = Settings(**case.get("settings", {}))
+    return replace(settings, dialects=(GPUSHARE_MIB,)) if case.get("dialects") == "mib" else settings
+
+
+def expected_demand(said: Case) -> Demand:
+    """A Demand from the words of a table, where a container claims a whole GPU unless it says otherwise."""
+    given = dict(said)
+    for name in ("use_types", "avoid_types"):
+        given[name] = tuple(given.get(name, ()))
+    for name in ("use_uuids", "avoid_uuids"):
+        given[name] = frozenset(given.get(name, ()))
+    if "link" in given:
+        given["link"] = Link[given["link"]]
+    given["containers"] = tuple(
+        Container(**{**of, "kind": ContainerKind(of.get("kind", "app"))}) for of in given.get("containers", ())
+    )
+    return Demand(**given)
+
+
+@pytest.mark.parametrize("case", cases("expect"))
+def test_what_a_pod_asks_for(case: Case) -> None:
+    assert asked_of(pod_of(case), settings_of(case)).demand == expected_demand(case["expect"])
+
+
+@pytest.mark.parametrize("case", cases("refused"))
+def test_nonsense_is_refused_with_a_sentence(case: Case) -> None:
+    with pytest.raises(InputError) as refusal:
+        asked_of(pod_of(case), settings_of(case))
+    assert str(refusal.value) == case["refused"]
+
+
+@pytest.mark.parametrize("case", cases("at"))
+def test_what_containers_and_other_programs_are_told(case: Case) -> None:
+    wanting = pod_of(case)
+    asked = asked_of(wanting, settings_of(case))
+    record = record_for(wanting, asked, Slot(NODE.name, tuple(case["at"])), NODE)
+    annotations = binding_annotations(wanting, asked, record, NODE, moment=MOMENT)
+    for one, told in zip(asked.containers, case["told"], strict=True):
+        start = f"{PREFIX}/{one.number}."
+        own = {key.removeprefix(start): value for key, value in annotations.items() if key.startswith(start)}
+        assert own.pop(LIMITS).startswith("cotenant-limits ")
+        assert own == {"COTENANT_JOB": UID, **told}
+        assert set(variable_names(one.amounts.dialect, one.amounts.asked.gpus)) == set(own)
+    if "pinned" in case:
+        assert {key: value for key, value in annotations.items() if not key.startswith(f"{PREFIX}/")} == case["pinned"]
