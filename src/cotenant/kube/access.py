@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the API server is, how it proves to be the right one, and who we are: from the pod we run in, or a kubeconfig.
+
+What is secret here is in no message and in no `repr`.
+"""
+
+import base64
+import binascii
+import os
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+
+from cotenant.errors import InputError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+MOST_BYTES = 4 * 1024 * 1024
+"""of a kubeconfig, a certificate or a token"""
+ADDRESS = "the server's address should look like https://host:6443"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """One API server and our way in."""
+
+    host: str
+    port: int
+    prefix: str = ""
+    """what stands before /api, where several clusters share one address"""
+    tls: ssl.SSLContext | None = None
+    """None: plain HTTP, without a token"""
+    tls_name: str | None = None
+    """the name in its certificate, where that is not the host"""
+    token: Callable[[], str | None] = field(default=lambda: None, repr=False)
+    namespace: str = "default"
+
+
+class TokenFile:
+    """A token that others renew: read again whenever its file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._token = ""
+
+    def __call__(self) -> str:
+        """The token as it is now; the one before while the file is away."""
+        try:
+            found = os.stat(self._path)
+            seen = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if seen != self._seen:
+                self._token = _clean_token(_read(self._path), str(self._path))
+                self._seen = seen
+        except (OSError, InputError):
+            if not self._token:
+                raise InputError(f"{self._path}: no token can be read from this file") from None
+        return self._token
+
+
+def find_access(
+    environment: Mapping[str, str], kubeconfig: Path | None = None, context: str | None = None, home: Path | None = None
+) -> Access:
+    """The named kubeconfig, else those in KUBECONFIG, else the pod we run in, else ~/.kube/config."""
+    if kubeconfig is not None:
+        return from_kubeconfig([kubeconfig], context)
+    if named := [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]:
+        return from_kubeconfig(named, context)
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return in_cluster(environment)
+    return from_kubeconfig([(home or Path.home()) / ".kube" / "config"], context)
+
+
+def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access:
+    """As the service account of the pod that we run in."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not port.isdecimal():
+        raise InputError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not name an API server: not in a pod?")
+    token = TokenFile(folder / "token")
+    token()  # say now what is missing, not at the first request
+    authority = _read(folder / "ca.crt").decode(errors="replace")
+    namespace = folder / "namespace"
+    return Access(
+        host=host,
+        port=int(port),
+        tls=_tls(authority, b"", str(folder / "ca.crt")),
+        token=token,
+        namespace=_read(namespace).decode(errors="replace").strip() if namespace.exists() else "default",
+    )
+
+
+# A kubeconfig, as far as we read it
+
+
+class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+    server: str
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    tls_server_name: str | None = None
+    insecure_skip_tls_verify: bool = False
+    proxy_url: str | None = None
+
+
+class _User(msgspec.Struct, frozen=True, rename="kebab"):
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(name="tokenFile", default=None)
+    username: str | None = None
+    exec: Any = None
+    auth_provider: Any = None
+    impersonate: str | None = msgspec.field(name="as", default=None)
+
+
+class _Context(msgspec.Struct, frozen=True):
+    cluster: str
+    user: str = ""
+    namespace: str = "default"
+
+
+class _NamedCluster(msgspec.Struct, frozen=True):
+    name: str
+    cluster: _Cluster
+
+
+class _NamedUser(msgspec.Struct, frozen=True):
+    name: str
+    user: _User
+
+
+class _NamedContext(msgspec.Struct, frozen=True):
+    name: str
+    context: _Context
+
+
+class _Config(msgspec.Struct, frozen=True, rename="kebab"):
+    clusters: list[_NamedCluster] | None = None
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
+    current_context: str = ""
+
+
+V = TypeVar("V")
+
+
+def from_kubeconfig(paths: Sequence[Path], context: str | None = None) -> Access:
+    """The cluster and user of a context; of several files, the first that names a thing decides."""
+    where = os.pathsep.join(map(str, paths))
+    current = ""
+    contexts: dict[str, _Context] = {}
+    clusters: dict[str, tuple[_Cluster, Path]] = {}
+    users: dict[str, tuple[_User, Path]] = {}
+    for path in paths:
+        if len(paths) > 1 and not path.exists():
+            continue
+        config = _parse(path)
+        current = current or config.current_context
+        contexts = {one.name: one.context for one in config.contexts or ()} | contexts
+        clusters = {one.name: (one.cluster, path) for one in config.clusters or ()} | clusters
+        users = {one.name: (one.user, path) for one in config.users or ()} | users
+
+    wanted = context or current
+    if not wanted:
+        raise InputError(f"{where}: no current-context, and no context was asked for")
+    chosen = _named(contexts, wanted, "context", where)
+    cluster, cluster_path = _named(clusters, chosen.cluster, "cluster", where)
+    user, user_path = _named(users, chosen.user, "user", where) if chosen.user else (_User(), cluster_path)
+    _refuse_what_we_cannot(cluster, user, where)
+    return _access(cluster, cluster_path, user, user_path, chosen.namespace)
+
+
+def _named(found: Mapping[str, V], name: str, what: str, where: str) -> V:
+    if name not in found:
+        raise InputError(f"{where}: no {what} is named {name!r}; there are: {', '.join(found) or 'none'}")
+    return found[name]
+
+
+def _refuse_what_we_cannot(cluster: _Cluster, user: _User, where: str) -> None:
+    instead = "use a token, a tokenFile or a client certificate"
+    refusals = (
+        (user.exec is not None, f"the user's exec plugin is not run: {instead}"),
+        (user.auth_provider is not None, f"the user's auth-provider is not supported: {instead}"),
+        (user.username is not None, f"a user name with a password is not supported: {instead}"),
+        (user.impersonate is not None, "impersonation (as) is not supported: use the user's own credentials"),
+        (cluster.insecure_skip_tls_verify, "insecure-skip-tls-verify is refused: give the certificate-authority"),
+        (cluster.proxy_url is not None, "proxy-url is not supported: the API server must be reachable directly"),
+    )
+    for refused, sentence in refusals:
+        if refused:
+            raise InputError(f"{where}: {sentence}")
+
+
+def _access(cluster: _Cluster, cluster_path: Path, user: _User, user_path: Path, namespace: str) -> Access:
+    where = str(cluster_path)
+    try:
+        server = urlsplit(cluster.server)
+        host, port = server.hostname, server.port or (443 if server.scheme == "https" else 80)
+    except ValueError:
+        raise InputError(f"{where}: {ADDRESS}") from None
+    if server.scheme not in ("http", "https") or not host or server.username or server.query:
+        raise InputError(f"{where}: {ADDRESS}")
+    authority = _either(cluster.certificate_authority_data, cluster.certificate_authority, cluster_path)
+    certificate = _either(user.client_certificate_data, user.client_certificate, user_path)
+    key = _either(user.client_key_data, user.client_key, user_path)
+    if bool(certificate) != bool(key):
+        raise InputError(f"{user_path}: a client certificate needs its key, and a key its certificate")
+    token = _token(user, user_path)
+    if server.scheme == "http" and (token is not None or certificate):
+        raise InputError(f"{where}: a token or certificate is not sent without TLS: the server's address needs https")
+    tls = None
+    if server.scheme == "https":
+        tls = _tls(authority.decode(errors="replace"), certificate + b"\n" + key if key else b"", where)
+    return Access(
+        host=host,
+        port=port,
+        prefix=server.path.rstrip("/"),
+        tls=tls,
+        tls_name=cluster.tls_server_name,
+        token=token or (lambda: None),
+        namespace=namespace,
+    )
+
+
+def _token(user: _User, path: Path) -> Callable[[], str] | None:
+    if user.token_file:  # goes before `token`, as kubectl has it
+        from_file = TokenFile(path.parent / user.token_file)
+        from_file()
+        return from_file
+    if user.token:
+        clean = _clean_token(user.token.encode(), str(path))
+        return lambda: clean
+    return None
+
+
+def _parse(path: Path) -> _Config:
+    try:
+        return msgspec.convert(yaml.safe_load(_read(path)) or {}, _Config)
+    except yaml.MarkedYAMLError as error:  # its own text would quote the file
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(f"{path}, line {line}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, msgspec.ValidationError) else "it cannot be read as YAML"
+        raise InputError(f"{path}: not a kubeconfig: {reason}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path}: larger than {MOST_BYTES // 2**20} MiB")
+    return content
+
+
+def _either(data: str | None, name: str | None, config: Path) -> bytes:
+    """What is written in the kubeconfig itself, else what is in the file that it names."""
+    if data:
+        try:
+            return base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            raise InputError(f"{config}: a certificate or key in it is not base64") from None
+    return _read(config.parent / name) if name else b""
+
+
+def _clean_token(content: bytes, where: str) -> str:
+    token = content.decode("ascii", errors="replace").strip()
+    if not token or any(not "!" <= letter <= "~" for letter in token):
+        raise InputError(f"{where}: the token is empty or holds signs that no token has")
+    return token
+
+
+def _tls(authority: str, certificate_and_key: bytes, where: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cadata=authority or None)
+    except (ssl.SSLError, ValueError):
+        raise InputError(f"{where}: the certificate authority is not a PEM certificate") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate_and_key:
+        # The ssl module reads keys from files only. This one is memory: no key is ever on a disk.
+        handle = os.memfd_create("client")
+        try:
+            os.write(handle, certificate_and_key)
+            context.load_cert_chain(f"/proc/self/fd/{handle}", password=lambda: "")
+        except (ssl.SSLError, ValueError):
+            raise InputError(f"{where}: the client certificate and key cannot be used together") from None
+        finally:
+            os.close(handle)
+    return context

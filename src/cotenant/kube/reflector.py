@@ -1,0 +1,212 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of one kind of objects that follows the API server, whatever happens on the way.
+
+A list gives the state at one moment, a watch all changes after it. Where a watch cannot be trusted any more, the next
+list is compared with the copy, so that no deletion is missed.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Generic, NoReturn
+
+from cotenant.kube.client import ALL, TOO_LARGE, Client, Selection
+from cotenant.kube.connection import ApiError
+from cotenant.kube.reading import Change, Identity, Kind, T, Version
+
+Key = tuple[str, str]
+"""namespace and name"""
+Handler = Callable[[T | None, T | None], None]
+"""gets the object before and after a change: (None, new) when it appears, (old, None) when it is gone"""
+
+RELIST_AFTER = 3
+"""failures in a row; the version that we ask for may be what the server cannot answer"""
+PAGE_STEP = 4
+GONE = 410
+BACKWARDS = "Backwards"
+"""an event from before what we know, which is never told; if it goes on so, a list decides"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often, in seconds."""
+
+    lasting_s: int = 300
+    """how long the server is asked to keep a watch, less up to a fifth by chance: not all watchers come back at once"""
+    silence_s: float = 90.0
+    """a watch on which not even a bookmark comes (they come every minute) is dead, and opened anew"""
+    watches_s: float = 1.0
+    """from the beginning of one watch to the next, at least"""
+    lists_s: float = 5.0
+    """from one list to the next, at least: they are the expensive part, for the server too"""
+
+
+class Reflector(Generic[T]):
+    """Follows the objects of a kind from `run` on, and tells a handler what changes.
+
+    The handler is called in the event loop and must not fail: its error ends `run`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        kind: Kind[T],
+        handler: Handler[T],
+        which: Selection = ALL,
+        *,
+        pace: Pace = Pace(),  # noqa: B008 -- frozen
+        tell: Callable[[str], object] = lambda trouble: None,
+    ) -> None:
+        self.synced = asyncio.Event()
+        """set when the first list is complete, and for ever after"""
+        self.counts: Counter[str] = Counter()
+        """lists, watches, events, failures, undecodable"""
+        self._client, self._kind, self._which = client, kind, which
+        self._handler, self._pace, self._tell = handler, pace, tell
+        self._objects: dict[Key, T] = {}
+        self._version: Version | None = None  # None: list before the next watch
+        self._page = client.limits.page
+        self._heard: float | None = None
+        self._listed = float("-inf")
+
+    @property
+    def objects(self) -> Mapping[Key, T]:
+        """All that is known, by namespace and name; it changes as the server's does."""
+        return MappingProxyType(self._objects)
+
+    def silence_s(self) -> float:
+        """Seconds since the server last said anything useful; infinite before it ever did."""
+        return float("inf") if self._heard is None else time.monotonic() - self._heard
+
+    async def run(self) -> NoReturn:
+        """Follow until cancelled."""
+        failures = 0
+        while True:
+            began, known = time.monotonic(), self.counts["events"]
+            asked_s = None
+            try:
+                if self._version is None:
+                    await self._list()
+                await self._watch()
+                failed = False
+            except ApiError as error:
+                failed, asked_s = True, error.retry_after
+                self._failed(error)
+            # A server that says something new before each failure is alive: it is only held to the pace.
+            failures = failures + 1 if failed and self.counts["events"] == known else 0
+            if failures and failures % RELIST_AFTER == 0:
+                self._version = None
+            await asyncio.sleep(self._wait_s(began, failures, asked_s))
+
+    def _failed(self, error: ApiError) -> None:
+        self.counts["failures"] += 1
+        self._tell(str(error))
+        passing = error.status in (0, 429) or error.status >= 500
+        if not passing:
+            self._version = None
+
+    def _wait_s(self, began: float, failures: int, asked_s: float | None) -> float:
+        now = time.monotonic()
+        due = [began + self._pace.watches_s]
+        if self._version is None:
+            due.append(self._listed + self._pace.lists_s)
+        if failures or asked_s:
+            due.append(now + self._client.limits.pause(max(failures, 1), asked_s))
+        return max(0.0, max(due) - now)
+
+    async def _list(self) -> None:
+        self._listed = time.monotonic()
+        self.counts["lists"] += 1
+        found: dict[Key, T] = {}
+        version: Version = ""
+        try:
+            async with aclosing(self._client.pages(self._kind, self._which, page=self._page)) as pages:
+                async for page in pages:
+                    found.update((_key(one.metadata), one) for one in page.items)
+                    self._keep_unread(page.unread, found)
+                    version = page.version
+        except ApiError as error:
+            if error.status == GONE:  # it took longer than the server remembers: fewer, larger parts
+                self._page *= PAGE_STEP
+            elif error.reason == TOO_LARGE:
+                self._page = max(1, self._page // PAGE_STEP)
+            raise
+        if version == "":
+            raise ApiError(f"list {self._kind.plural}", 0, "Malformed", "it has no resourceVersion")
+        for key in [key for key in self._objects if key not in found]:
+            self._remove(key)
+        for key, one in found.items():
+            self._put(key, one)
+        self._version = version
+        self._heard = time.monotonic()
+        self.synced.set()
+
+    def _keep_unread(self, unread: Sequence[Identity], found: dict[Key, T]) -> None:
+        """An object that cannot be decoded is there all the same: what was known of it stays."""
+        self.counts["undecodable"] += len(unread)
+        for identity in unread:
+            key = _key(identity)
+            if key in self._objects:
+                found[key] = self._objects[key]
+
+    async def _watch(self) -> None:
+        assert self._version is not None
+        self.counts["watches"] += 1
+        lasting_s = max(1, round(self._pace.lasting_s * random.uniform(0.8, 1.0)))
+        watch = self._client.watch(
+            self._kind, self._version, self._which, lasting_s=lasting_s, silence_s=self._pace.silence_s
+        )
+        async with aclosing(watch) as changes:
+            async for change in changes:
+                self._apply(change)
+                self._heard = time.monotonic()
+        self._heard = time.monotonic()
+
+    def _apply(self, change: Change[T]) -> None:
+        version = change.metadata.resource_version
+        if version == "":
+            raise ApiError(f"watch {self._kind.plural}", 0, BACKWARDS, "an event has no resourceVersion")
+        if _older(version, self._version):
+            raise ApiError(f"watch {self._kind.plural}", 0, BACKWARDS, f"version {version} after {self._version}")
+        key = _key(change.metadata)
+        if change.type == "DELETED":
+            self._remove(key)
+        elif change.object is not None:
+            self._put(key, change.object)
+        elif change.type != "BOOKMARK":
+            self.counts["undecodable"] += 1
+        self._version = version
+        self.counts["events"] += 1
+
+    def _put(self, key: Key, new: T) -> None:
+        old = self._objects.get(key)
+        if old is not None and old.metadata.uid != new.metadata.uid:  # its namesake went unnoticed
+            self._remove(key)
+            old = None
+        if old is not None and old.metadata.resource_version == new.metadata.resource_version:
+            return
+        self._objects[key] = new
+        self._handler(old, new)
+
+    def _remove(self, key: Key) -> None:
+        old = self._objects.pop(key, None)
+        if old is not None:
+            self._handler(old, None)
+
+
+def _key(identity: Identity) -> Key:
+    return identity.namespace, identity.name
+
+
+def _older(version: Version, than: Version | None) -> bool:
+    """Whether both are decimal numbers, as a version of a real API server is, and the first is smaller."""
+    one, other = str(version), str(than)
+    if not (one.isdecimal() and other.isdecimal()):
+        return False
+    return (len(one), one) < (len(other), other)

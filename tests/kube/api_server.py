@@ -1,0 +1,347 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""An API server on the loopback that keeps pods and fails on demand: what a real one does rarely, this one does now.
+
+It speaks as much of the protocol as the client asks for, byte by byte, so that it can also speak it wrongly.
+"""
+
+import asyncio
+import contextlib
+import json
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+Pod = dict[str, Any]
+Key = tuple[str, str]
+PODS = "/api/v1/pods"
+
+
+@dataclass
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Refusal:
+    """What to answer instead of the truth."""
+
+    status: int
+    reason: str = "InternalError"
+    headers: dict[str, str] = field(default_factory=dict)
+    only: str = ""
+    """`list`, `watch` or a method; empty: whatever comes"""
+
+
+class ApiServer:
+    """The pods, their history, who watches, and what is to go wrong next."""
+
+    def __init__(self) -> None:
+        self.pods: dict[Key, Pod] = {}
+        self.asked: list[Asked] = []
+        self.refusals: list[Refusal] = []
+        self.first_kept = 0
+        """versions up to this one are forgotten: watches from before are told so"""
+        self.gone_in_stream = False
+        """whether that is told by an event, or by the status of the answer"""
+        self.name_of_version: Callable[[int], str | int] = str
+        self.page_hook: Callable[[], None] = lambda: None
+        """called after each part of a list that is not the last"""
+        self.hang_everything = False
+        self.cut_answers = 0
+        """so many requests are carried out and then not answered"""
+        self.answer_with: bytes | None = None
+        self.connections = 0
+        self.port = 0
+        self._version = 10
+        self._history: list[tuple[int, dict[str, Any]]] = []
+        self._watchers: list[Watcher] = []
+        self._snapshots: dict[str, tuple[int, list[Pod]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    # What happens in the cluster
+
+    def put(
+        self, name: str, namespace: str = "default", annotations: dict[str, str] | None = None, **parts: object
+    ) -> Pod:
+        """Create or change a pod."""
+        old = self.pods.get((namespace, name))
+        self._version += 1
+        uid = old["metadata"]["uid"] if old else f"uid-{self._version}"
+        version = self.name_of_version(self._version)
+        metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version}
+        metadata["annotations"] = annotations or {}
+        pod = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {}, "status": {}} | parts
+        self.pods[namespace, name] = pod
+        self._happened("MODIFIED" if old else "ADDED", pod)
+        return pod
+
+    def remove(self, name: str, namespace: str = "default", *, unseen: bool = False) -> None:
+        """Delete a pod; unseen: no watch will ever tell of it, only a list."""
+        pod = self.pods.pop((namespace, name))
+        self._version += 1
+        if unseen:
+            return
+        metadata = pod["metadata"] | {"resourceVersion": self.name_of_version(self._version)}
+        self._happened("DELETED", pod | {"metadata": metadata})
+
+    def bookmark(self) -> None:
+        self._version += 1
+        metadata = {"resourceVersion": self.name_of_version(self._version), "creationTimestamp": None}
+        self._happened("BOOKMARK", {"kind": "Pod", "metadata": metadata, "spec": {"containers": None}})
+
+    def _happened(self, kind: str, pod: Pod) -> None:
+        event = {"type": kind, "object": pod}
+        if kind != "BOOKMARK":
+            self._history.append((self._version, event))
+        for watcher in self._watchers:
+            watcher.send(event)
+
+    # What goes wrong
+
+    def forget(self) -> None:
+        """As etcd does every few minutes: nobody may go on from before now."""
+        self._version += 1
+        self.first_kept = self._version
+
+    def end_watches(self) -> None:
+        """A clean end, as after timeoutSeconds."""
+        self._each_watcher(lambda watcher: watcher.finish())
+
+    def reset_watches(self) -> None:
+        self._each_watcher(lambda watcher: watcher.reset())
+
+    def hang_watches(self) -> None:
+        """They stay open, and nothing comes any more."""
+        for watcher in self._watchers:
+            watcher.hung = True
+
+    def drop_connections(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def say(self, raw: bytes) -> None:
+        """Send these bytes to all who watch."""
+        for watcher in self._watchers:
+            watcher.raw(raw)
+
+    def say_event(self, kind: str, thing: object) -> None:
+        self.say(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
+
+    def say_gone(self) -> None:
+        self.forget()
+        self.say_event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
+        self.end_watches()
+
+    def repeat_history(self, count: int) -> None:
+        """The last events once more, as if they were new."""
+        for _, event in self._history[-count:]:
+            self.say_event(event["type"], event["object"])
+
+    def _each_watcher(self, end: Callable[["Watcher"], None]) -> None:
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            end(watcher)
+
+    @property
+    def watching(self) -> int:
+        return sum(not watcher.hung for watcher in self._watchers)
+
+    def requests(self, kind: str) -> int:
+        """How many lists (of however many parts) or watches were asked for."""
+        return sum(_kind_of(one) == kind and "continue" not in one.query for one in self.asked)
+
+    def parts(self) -> list[str]:
+        """How large each part of a list should have been."""
+        return [one.query["limit"] for one in self.asked if _kind_of(one) == "list"]
+
+    # The protocol
+
+    @asynccontextmanager
+    async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncIterator["ApiServer"]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=tls)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            self.reset_watches()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        self.connections += 1
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while await self._answer(await _request(reader), reader, writer):
+                    pass
+        finally:
+            self._tasks.discard(task)
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection can carry another request."""
+        self.asked.append(asked)
+        kind = _kind_of(asked)
+        if self.hang_everything:
+            await asyncio.Event().wait()
+        if self.answer_with is not None:
+            _write_bytes(writer, 200, self.answer_with)
+            return True
+        for refusal in self.refusals:
+            if refusal.only in ("", kind, asked.method):
+                self.refusals.remove(refusal)
+                return _write_status(writer, refusal.status, refusal.reason, "as told", refusal.headers)
+        if kind == "watch":
+            await self._watch(asked, reader, writer)
+            return False
+        if kind == "list":
+            return self._list(asked, writer)
+        if self.cut_answers:
+            self.cut_answers -= 1
+            writer.transport.abort()
+        return self._one(asked, writer)
+
+    def _list(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
+        if more := asked.query.get("continue"):
+            version, rest = self._snapshots.pop(more)
+            if version < self.first_kept:
+                return _write_status(writer, 410, "Expired", "the continue token is too old")
+        else:
+            version, rest = self._version, sorted(self.pods.values(), key=lambda pod: str(pod["metadata"]))
+        limit = int(asked.query.get("limit", "0")) or len(rest)
+        metadata: dict[str, object] = {"resourceVersion": self.name_of_version(version)}
+        if rest[limit:]:
+            metadata["continue"] = f"{version}-{len(self._snapshots)}-{len(rest)}"
+            self._snapshots[str(metadata["continue"])] = (version, rest[limit:])
+        _write(writer, 200, {"kind": "PodList", "metadata": metadata, "items": rest[:limit] or None})
+        if rest[limit:]:
+            self.page_hook()
+        return True
+
+    async def _watch(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        since = next(
+            (n for n in range(self._version + 1) if str(self.name_of_version(n)) == asked.query["resourceVersion"]), -1
+        )
+        if since < self.first_kept and not self.gone_in_stream:
+            _write_status(writer, 410, "Expired", "too old resource version")
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        watcher = Watcher(writer)
+        if since < self.first_kept:
+            watcher.send({"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}})
+            watcher.finish()
+            return
+        for version, event in self._history:
+            if version > since:
+                watcher.send(event)
+        self._watchers.append(watcher)
+        try:
+            await asyncio.wait_for(reader.read(), float(asked.query["timeoutSeconds"]))  # until the client goes
+        except TimeoutError:
+            watcher.finish()
+        finally:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+    def _one(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
+        parts = asked.path.strip("/").split("/")  # api v1 namespaces NAMESPACE pods [NAME [PART]]
+        namespace, name = parts[3], parts[5] if len(parts) > 5 else ""
+        body = json.loads(asked.body) if asked.body else {}
+        if asked.method == "POST" and not name:
+            _write(writer, 201, self.put(body["metadata"]["name"], namespace, spec=body.get("spec", {})))
+        elif (namespace, name) not in self.pods:
+            return _write_status(writer, 404, "NotFound", f'pods "{name}" not found')
+        elif asked.method == "POST":
+            self.put(name, namespace, body["metadata"]["annotations"], spec={"nodeName": body["target"]["name"]})
+            _write(writer, 201, {"kind": "Status", "status": "Success"})
+        elif asked.method == "PATCH":
+            annotations = body.pop("metadata", {}).get("annotations")
+            _write(writer, 200, self.put(name, namespace, annotations, **body))
+        elif asked.method == "DELETE":
+            if body.get("preconditions", {}).get("uid", "") not in ("", self.pods[namespace, name]["metadata"]["uid"]):
+                return _write_status(writer, 409, "Conflict", "the UID in the precondition does not match")
+            self.remove(name, namespace)
+            _write(writer, 200, {"kind": "Status", "status": "Success"})
+        else:
+            _write(writer, 200, self.pods[namespace, name])
+        return True
+
+
+class Watcher:
+    """One who watches."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self.hung = False
+
+    def send(self, event: dict[str, Any]) -> None:
+        self.raw(json.dumps(event).encode() + b"\n")
+
+    def raw(self, raw: bytes) -> None:
+        if not self.hung and not self._writer.is_closing():
+            self._writer.write(b"%x\r\n%s\r\n" % (len(raw), raw))
+
+    def finish(self) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(b"0\r\n\r\n")
+            self._writer.close()
+
+    def reset(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+
+def _kind_of(asked: Asked) -> str:
+    if asked.method == "GET" and asked.path.endswith("/pods"):
+        return "watch" if asked.query.get("watch") else "list"
+    return asked.method
+
+
+async def _request(reader: asyncio.StreamReader) -> Asked:
+    head, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+    method, target, _ = head.split()
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    url = urlsplit(target)
+    return Asked(method, url.path, dict(parse_qsl(url.query)), headers, body)
+
+
+def _write(writer: asyncio.StreamWriter, status: int, body: object, headers: dict[str, str] | None = None) -> None:
+    _write_bytes(writer, status, json.dumps(body).encode(), headers)
+
+
+def _write_bytes(
+    writer: asyncio.StreamWriter, status: int, content: bytes, headers: dict[str, str] | None = None
+) -> None:
+    sent = {"Content-Type": "application/json", "Content-Length": str(len(content))} | (headers or {})
+    lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
+    writer.write(f"HTTP/1.1 {status} Whatever\r\n{lines}\r\n".encode() + content)
+
+
+def _write_status(
+    writer: asyncio.StreamWriter, status: int, reason: str, message: str, headers: dict[str, str] | None = None
+) -> bool:
+    body = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": message}
+    _write(writer, status, body, headers)
+    return True
