@@ -144,7 +144,9 @@ def decode(content: bytes, kind: type[T], what: str) -> T:
     """A body as this type; InputError names the field and what was expected of it."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise InputError(f"not {what}: nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         problem, _, field = str(error).replace("`", "").partition(" - at ")
         raise InputError(f"not {what}: {field.removeprefix('$.') + ': ' if field else ''}{problem}") from None
 
