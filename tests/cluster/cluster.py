@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A real Kubernetes cluster for tests: one to three real nodes in private namespaces, and any number of fake ones."""
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import components
+from tests.cluster.api import Json, ask, wait_for
+from tests.cluster.binaries import Binaries
+from tests.cluster.images import Image, pause_image, python_image, write_image
+from tests.cluster.machine import Machine, make_cgroup, remove_cgroups, start_machine
+
+MOST_NODES = 3
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A running cluster; made by `running`."""
+
+    folder: Path
+    binaries: Binaries
+    images: Sequence[Image]
+    machines: list[Machine] = field(default_factory=list)
+
+    @property
+    def door(self) -> Path:
+        return self.folder / "node1" / "api.sock"
+
+    @property
+    def credentials(self) -> Path:
+        return self.folder / "credentials"
+
+    def get(self, path: str) -> Json:
+        return dict(json.loads(ask(self.door, "GET", path)))
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Json:
+        return dict(json.loads(ask(self.door, "POST", path, body)))
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Json:
+        return dict(json.loads(ask(self.door, "PATCH", path, body)))
+
+    def delete(self, path: str) -> None:
+        ask(self.door, "DELETE", path)
+
+    def text(self, path: str) -> str:
+        """An answer that is not one JSON value: a log, the lines of a watch."""
+        return ask(self.door, "GET", path)
+
+    def kubectl(self, *arguments: str, user: str = "admin", feed: str = "") -> str:
+        """What kubectl prints, for whom `components.USERS` names."""
+        credentials = f"--kubeconfig={self.credentials / f'{user}.kubeconfig'}"
+        return self.machines[0].run("kubectl", credentials, *arguments, feed=feed)
+
+    def add_node(self) -> str:
+        """Starts one more real node and waits until pods can run there; its name."""
+        number = len(self.machines) + 1
+        if number > MOST_NODES:
+            raise ValueError(f"a cluster has at most {MOST_NODES} real nodes")
+        machine = start_machine(f"node{number}", self.folder / f"node{number}", self.binaries)
+        self.machines.append(machine)
+        self.machines[0].network(
+            f"link add to{number} type veth peer name eth0 netns {machine.pid}",
+            f"link set to{number} master nodes up",
+            f"route add {components.pod_range(number)} via {components.node_address(number)}",
+        )
+        machine.network(
+            "link set lo up",
+            f"address add {components.node_address(number)}/24 dev eth0",
+            "link set eth0 up",
+            f"route add default via {components.SERVER}",
+        )
+        self._run_node(number, {})
+        self._wait_for_node(machine)
+        return machine.name
+
+    def add_fake_nodes(self, names: Sequence[str], resources: Mapping[str, str]) -> None:
+        """Nodes that are ready and have `resources`, where pods are bound to and never start."""
+        has = {"cpu": "64", "memory": "256Gi", "pods": "200", **resources}
+        ready = {"type": "Ready", "status": "True", "reason": "Fake"}
+        for name in names:
+            labels = {"kubernetes.io/hostname": name, "fake": "true"}
+            self.post(
+                "/api/v1/nodes",
+                {
+                    "metadata": {"name": name, "labels": labels},
+                    "status": {"capacity": has, "allocatable": has, "conditions": [ready]},
+                },
+            )
+        wait_for("the fake nodes", lambda: set(names) <= self._schedulable() or None)
+
+    def start_first(self, scheduler: Mapping[str, Any]) -> None:
+        """Starts the control plane and the node beside it."""
+        components.write_credentials(self.credentials)
+        machine = start_machine("node1", self.folder / "node1", self.binaries)
+        self.machines.append(machine)
+        machine.network(
+            "link set lo up",
+            f"address add {components.FIRST_SERVICE}/32 dev lo",
+            "link add nodes type bridge",
+            f"address add {components.SERVER}/24 dev nodes",
+            "link set nodes up",
+            "route add default dev nodes",
+        )
+        self._run_node(1, components.control_plane(machine.folder, self.credentials, scheduler))
+        self._wait_for_node(machine)
+        wait_for("the default account", lambda: self.get("/api/v1/namespaces/default/serviceaccounts/default"))
+
+    def _run_node(self, number: int, others: Mapping[str, Sequence[str]]) -> None:
+        machine = self.machines[number - 1]
+        cgroup = make_cgroup(machine)
+        its = components.node(number, machine.folder, self.credentials, cgroup, self.binaries)
+        machine.set_going({**others, **its})
+
+    def _wait_for_node(self, machine: Machine) -> None:
+        socket = machine.inside(components.CONTAINERD_SOCKET)
+        wait_for(f"containerd on {machine.name}", lambda: socket.exists() or None)
+        for image in self.images:
+            _import_image(machine, image)
+        wait_for(
+            f"{machine.name} to be ready (logs: {machine.folder})", lambda: machine.name in self._schedulable() or None
+        )
+
+    def _schedulable(self) -> set[str]:
+        ready = {"type": "Ready", "status": "True"}
+        return {
+            node["metadata"]["name"]
+            for node in self.get("/api/v1/nodes")["items"]
+            if any(ready.items() <= condition.items() for condition in node["status"].get("conditions", []))
+            and not node["spec"].get("taints")
+        }
+
+
+def _import_image(machine: Machine, image: Image) -> None:
+    command = ["ctr", "--address", components.CONTAINERD_SOCKET, "--namespace", "k8s.io", "image", "import", "-"]
+    with subprocess.Popen(
+        machine.enter(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as importing:
+        assert importing.stdin is not None
+        assert importing.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it says itself what it does not like
+            write_image(image, importing.stdin)
+            importing.stdin.close()
+        said = importing.stdout.read().decode()
+    if importing.returncode:
+        raise RuntimeError(f"{image.name} could not be imported on {machine.name}: {said.strip()}")
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    binaries: Binaries,
+    *,
+    scheduler: Mapping[str, Any] | None = None,
+    images: Sequence[Image] | None = None,
+) -> Iterator[Cluster]:
+    """A cluster of one node, whose logs stay in `folder`.
+
+    `scheduler` goes into the scheduler's configuration; `images` are those its nodes have, by default what pods need to
+    run Python with this package.
+    """
+    remove_cgroups()
+    if images is None:
+        images = [pause_image(binaries.pause / "pause"), python_image()]
+    cluster = Cluster(folder, binaries, images)
+    try:
+        cluster.start_first(scheduler or {})
+        yield cluster
+    finally:
+        for machine in reversed(cluster.machines):
+            machine.end()
+        remove_cgroups()

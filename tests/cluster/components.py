@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How each program of a cluster is called: its settings, written as files, and its command line.
+
+Whoever asks the API server shows a token from one list, so there are no client certificates; the server signs its own.
+All addresses are inside the cluster's namespaces, where they meet nobody else's.
+"""
+
+import json
+import secrets
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.binaries import Binaries
+from tests.cluster.images import PAUSE
+
+Json = dict[str, Any]
+
+SERVER = "10.88.0.10"
+SERVICES = "10.96.0.0/16"
+FIRST_SERVICE = "10.96.0.1"
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+USERS = {
+    "admin": ("admin", "system:masters"),
+    "controllers": ("system:kube-controller-manager", ""),
+    "scheduler": ("system:kube-scheduler", ""),
+    **{f"node{number}": (f"system:node:node{number}", "system:nodes") for number in (1, 2, 3)},
+}
+"""the user and group of each file of credentials"""
+
+
+def node_address(number: int) -> str:
+    return f"10.88.0.{9 + number}"
+
+
+def pod_range(number: int) -> str:
+    return f"10.244.{number}.0/24"
+
+
+def write_credentials(folder: Path) -> None:
+    """Everybody's token, for the server to know, and the key that it signs service accounts with."""
+    folder.mkdir(parents=True)
+    tokens = {name: secrets.token_hex(16) for name in USERS}
+    rows = [f'{tokens[name]},{user},{name},"{group}"\n' for name, (user, group) in USERS.items()]
+    (folder / "tokens.csv").write_text("".join(rows))
+    for name, token in tokens.items():
+        (folder / f"{name}.kubeconfig").write_text(json.dumps(_kubeconfig(folder, token)))
+    subprocess.run(["openssl", "genrsa", "-out", str(folder / "accounts.key"), "2048"], check=True, capture_output=True)
+
+
+def _kubeconfig(folder: Path, token: str) -> Json:
+    server = {"server": f"https://{SERVER}", "certificate-authority": str(folder / "apiserver.crt")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "cluster",
+        "clusters": [{"name": "cluster", "cluster": server}],
+        "users": [{"name": "me", "user": {"token": token}}],
+        "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "me"}}],
+    }
+
+
+def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The commands of the control plane; `scheduler` goes into the scheduler's configuration."""
+    (folder / "scheduler.json").write_text(
+        json.dumps(
+            {
+                "apiVersion": "kubescheduler.config.k8s.io/v1",
+                "kind": "KubeSchedulerConfiguration",
+                "clientConnection": {"kubeconfig": str(credentials / "scheduler.kubeconfig")},
+                "leaderElection": {"leaderElect": False},
+                "podInitialBackoffSeconds": 1,
+                "podMaxBackoffSeconds": 2,
+                **scheduler,
+            }
+        )
+    )
+    accounts = str(credentials / "accounts.key")
+    etcd, peers = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
+    return {
+        "etcd": [
+            "etcd",
+            "--data-dir=/var/lib/etcd",
+            f"--listen-client-urls={etcd}",
+            f"--advertise-client-urls={etcd}",
+            f"--listen-peer-urls={peers}",
+            "--log-level=warn",
+        ],
+        "kube-apiserver": [
+            "kube-apiserver",
+            f"--etcd-servers={etcd}",
+            "--secure-port=443",
+            f"--advertise-address={SERVER}",
+            f"--cert-dir={credentials}",
+            f"--service-cluster-ip-range={SERVICES}",
+            f"--token-auth-file={credentials / 'tokens.csv'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={accounts}",
+            f"--service-account-signing-key-file={accounts}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            "--enable-aggregator-routing=true",  # a webhook may be a Service, although nothing serves their addresses
+            "--kubelet-preferred-address-types=InternalIP",
+        ],
+        "kube-controller-manager": [
+            "kube-controller-manager",
+            f"--kubeconfig={credentials / 'controllers.kubeconfig'}",
+            f"--root-ca-file={credentials / 'apiserver.crt'}",
+            f"--service-account-private-key-file={accounts}",
+            f"--cert-dir={folder / 'controllers'}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            "--node-monitor-grace-period=24h",  # fake nodes have no heart
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+        ],
+        "kube-scheduler": [
+            "kube-scheduler",
+            f"--config={folder / 'scheduler.json'}",
+            f"--cert-dir={folder / 'scheduler'}",
+        ],
+        "door": [
+            "kubectl",
+            "proxy",
+            f"--kubeconfig={credentials / 'admin.kubeconfig'}",
+            f"--unix-socket={folder / 'api.sock'}",
+        ],
+    }
+
+
+def node(number: int, folder: Path, credentials: Path, cgroup: str, binaries: Binaries) -> dict[str, list[str]]:
+    """The commands of a node: containerd and kubelet."""
+    network = folder / "network.d"
+    network.mkdir()
+    (network / "10-pods.conflist").write_text(json.dumps(_pod_network(folder, number)))
+    (folder / "containerd.toml").write_text(_containerd(network, binaries))
+    (folder / "kubelet.json").write_text(json.dumps(_kubelet(cgroup)))
+    return {
+        "containerd": ["containerd", "--config", str(folder / "containerd.toml")],
+        "kubelet": [
+            "kubelet",
+            f"--config={folder / 'kubelet.json'}",
+            f"--kubeconfig={credentials / f'node{number}.kubeconfig'}",
+            f"--cert-dir={folder / 'serving'}",
+            f"--hostname-override=node{number}",
+            f"--node-ip={node_address(number)}",
+        ],
+    }
+
+
+def _pod_network(folder: Path, number: int) -> Json:
+    addresses = {
+        "type": "host-local",
+        "dataDir": str(folder / "addresses"),
+        "ranges": [[{"subnet": pod_range(number)}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {"type": "bridge", "bridge": "pods", "isGateway": True, "hairpinMode": True, "ipam": addresses}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
+
+
+def _containerd(network: Path, binaries: Binaries) -> str:
+    return f"""
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
+[grpc]
+  address = "{CONTAINERD_SOCKET}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true  # root in a container may not lower it, and no container would start
+  cdi_spec_dirs = ["/run/cdi"]
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{binaries.network}"]
+    conf_dir = "{network}"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{binaries.runc / "runc"}"
+"""
+
+
+def _kubelet(cgroup: str) -> Json:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "enforceNodeAllocatable": [],
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "resolvConf": "",
+        "makeIPTablesUtilChains": False,
+        # The machine's disk and memory are not the cluster's: a full disk is no reason to evict.
+        "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "syncFrequency": "5s",
+        "maxPods": 200,
+    }

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""One cluster for all tests that want one."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.binaries import Binaries, CannotBuildError, binaries
+from tests.cluster.cluster import Cluster, running
+from tests.cluster.machine import why_impossible
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several test processes, one of them runs all of these: they share a cluster."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
+@pytest.fixture(scope="session")
+def programs(request: pytest.FixtureRequest) -> Binaries:
+    """The programs of a cluster, built if need be; says on the terminal how far it is."""
+    if why := why_impossible():
+        pytest.skip(f"needs the cluster: {why}")
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def say(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\ncluster: {line}", end="", file=sys.stderr, flush=True)
+
+    try:
+        return binaries(say)
+    except CannotBuildError as error:
+        pytest.skip(f"needs the cluster: {error}")
+
+
+@pytest.fixture(scope="session")
+def cluster(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of one node at first; tests may add to it."""
+    with running(tmp_path_factory.mktemp("cluster"), programs) as cluster:
+        yield cluster

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Container images packed from files of this machine, so that a cluster needs no registry.
+
+There are two: one that holds a pod open, and one with Python, this package and what it needs. An image is written
+straight into containerd. Its base is kept in the cache; our own code is a layer of its own, made anew each time.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import io
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.native.kit import ROOT, made
+
+PAUSE = "localhost/pause:1"
+PYTHON = "localhost/cotenant:1"
+PACKAGES = "/opt/packages"
+OURS = "/opt/cotenant"
+COMMANDS = ("sh", "cat", "env", "ls", "sleep")
+LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image: its layers are uncompressed tar files."""
+
+    name: str
+    layers: tuple[bytes | Path, ...]
+    command: tuple[str, ...]
+    environment: tuple[str, ...] = ()
+
+
+def write_image(image: Image, out: IO[bytes]) -> None:
+    """Writes the image as an archive that containerd imports."""
+    digests = [_digest(layer) for layer in image.layers]
+    config = json.dumps(
+        {
+            "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "config": {"Cmd": image.command, "Env": ["PATH=/usr/bin:/bin", *image.environment]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
+        }
+    ).encode()
+    names = [f"{digest}.tar" for digest in digests]
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [image.name], "Layers": names}]).encode()
+    with tarfile.open(fileobj=out, mode="w|") as archive:
+        layers = zip(names, image.layers, strict=True)
+        for name, content in [("config.json", config), ("manifest.json", manifest), *layers]:
+            entry = tarfile.TarInfo(name)
+            if isinstance(content, Path):
+                entry.size = content.stat().st_size
+                with open(content, "rb") as file:
+                    archive.addfile(entry, file)
+            else:
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+
+
+@functools.cache
+def _digest(layer: bytes | Path) -> str:
+    if isinstance(layer, bytes):
+        return hashlib.sha256(layer).hexdigest()
+    with open(layer, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def pause_image(program: Path) -> Image:
+    """The image that holds a pod open."""
+    return Image(name=PAUSE, layers=(_layer([(program, "/pause")]),), command=("/pause",))
+
+
+def python_image() -> Image:
+    """Python, a few commands, what this package needs, and the package as it is now."""
+    base = made("image", [sys.version, ROOT / "requirements" / "dev.txt", Path(__file__)], _make_base)
+    ours = _layer([(ROOT / "src" / "cotenant", f"{OURS}/cotenant")])
+    search = f"PYTHONPATH={OURS}:{PACKAGES}"
+    return Image(name=PYTHON, layers=(base / "layer.tar", ours), command=("python3",), environment=(search,))
+
+
+def _layer(contents: Iterable[tuple[Path, str]]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        _pack(tar, contents)
+    return packed.getvalue()
+
+
+def _pack(tar: tarfile.TarFile, contents: Iterable[tuple[Path, str]]) -> None:
+    for source, place in contents:
+        tar.add(source, place.lstrip("/"), filter=_kept)
+
+
+def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    # Times stay: compiled modules are good for sources of that time only.
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return None if _left_out(entry.name.rsplit("/", 1)[-1]) else entry
+
+
+def _left_out(name: str) -> bool:
+    """Whether a file or folder is one that no program in a cluster wants: tests, windows, a second compiled copy."""
+    return name in LEFT_OUT or name.startswith(("config-", "_tkinter.")) or ".opt-" in name
+
+
+def _make_base(folder: Path) -> None:
+    interpreter = Path(sys.executable).resolve()
+    stdlib = Path(sysconfig.get_paths()["stdlib"])
+    packages = _needed_packages()
+    commands = [Path(found).resolve() for name in COMMANDS if (found := shutil.which(name))]
+    modules = [module for place in (stdlib, *packages) for module in place.rglob("*.so*") if not _left_out(module.name)]
+    contents = [(interpreter, str(interpreter)), (stdlib, str(stdlib))]
+    contents += [(path, f"{PACKAGES}/{path.name}") for path in packages]
+    libraries = _libraries([interpreter, *commands, *modules], beside=packages)
+    contents += [(Path(library).resolve(), library) for library in libraries]
+    contents += [(path, f"/usr/bin/{name}") for name, path in zip(COMMANDS, commands, strict=True)]
+    with tarfile.open(folder / "layer.tar", "w") as tar:
+        for place in ("tmp", "proc", "sys", "dev", "etc"):
+            entry = tarfile.TarInfo(place)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if place == "tmp" else 0o755
+            tar.addfile(entry)
+        for link, target in (("usr/bin/python3", str(interpreter)), ("bin", "usr/bin")):
+            entry = tarfile.TarInfo(link)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            tar.addfile(entry)
+        _pack(tar, contents)
+
+
+def _needed_packages() -> list[Path]:
+    """The installed files and folders of what this package requires, in a cluster too."""
+    wanted, seen, found = ["cotenant"], set[str](), set[Path]()
+    while wanted:
+        name = wanted.pop().lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            package = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for other machines than this
+        for requirement in package.requires or []:
+            asked, _, condition = requirement.partition(";")
+            if "extra" not in condition or (name == "cotenant" and re.search("extra == .kube.", condition)):
+                wanted.append(re.split(r"[^A-Za-z0-9._-]", asked.strip(), maxsplit=1)[0])
+        if name != "cotenant":
+            tops = {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}
+            found |= {Path(str(package.locate_file(top))) for top in tops}
+    return sorted(path for path in found if path.exists())
+
+
+def _libraries(programs: Sequence[Path], *, beside: Sequence[Path]) -> list[str]:
+    """The shared libraries that the programs load from this machine, other than those they bring themselves."""
+    told = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True).stdout
+    own = tuple(f"{path}/" for path in beside)
+    paths = set(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", told, re.MULTILINE))
+    return sorted(path for path in paths if not path.startswith(own))
