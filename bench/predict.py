@@ -1,17 +1,26 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The interference predictor: how far off it is on measured pairs that it has not seen, and how long it takes."""
+"""The interference predictor: how far off it is on measured pairs that it has not seen, and how long it takes by itself
+and inside the policy that places by it."""
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
 from bench.harness import Figure, at_most, benchmark, in_fresh_process
 from bench.studies import figures_of
+from cotenant.core.cluster import Cluster, Node
+from cotenant.core.company import Predicted, company_of
 from cotenant.core.interference import Predictor, Signature
+from cotenant.core.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.model import Demand, Gpu, Machine, Tenant
+from cotenant.core.policies import build_policy
+from cotenant.core.ranking import Ranker
+from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 
 @benchmark("predict")
@@ -20,12 +29,14 @@ def predict() -> Iterator[Figure]:
     return figures_of("predict")
 
 
-GPUS = 8000
+NODES, GPUS = 1000, 8000
+CARD = "V100"
 
 
 @benchmark("score-8000")
 def score_8000() -> Iterator[Figure]:
-    """What it takes to score one job beside the tenants of 8,000 GPUs, to learn from one measurement, and to load."""
+    """What it takes to score one job beside the tenants of 8,000 GPUs, to learn from one measurement, and to load; and
+    to place one job among them."""
     for kinds in (26, 200):
         costs = in_fresh_process(cost, kinds).result
         note = f"CPU time, {costs.rows} measured directions"
@@ -34,6 +45,13 @@ def score_8000() -> Iterator[Figure]:
         yield at_most(f"{kinds} types: measurement of a new pair", costs.update, "ms", limit=1, note=note)
         yield Figure(name=f"{kinds} types: of a known pair, mean", figure=costs.repeat, unit="ms", note=note)
         yield at_most(f"{kinds} types: loading", costs.load, "ms", limit=100, note=note)
+        placing = in_fresh_process(cost_of_placing, kinds).result
+        note = "CPU time of policy cotenant, 1,000 nodes x 8 GPUs, all shared"
+        yield at_most(
+            f"{kinds} types: the best of 8,000 GPUs", placing.kept, "ms", limit=5, note=f"{note}, pairs known"
+        )
+        yield Figure(name=f"{kinds} types: the best after a measurement", figure=placing.news, unit="ms", note=note)
+        yield Figure(name=f"{kinds} types: the best, first of all", figure=placing.start, unit="ms", note=note)
 
 
 class Cost(NamedTuple):
@@ -78,6 +96,63 @@ def cost(kinds: int) -> Cost:
         repeat=statistics.mean(repeat),
         load=statistics.median(load),
     )
+
+
+class CostOfPlacing(NamedTuple):
+    """Milliseconds, medians."""
+
+    kept: float
+    """another demand, beside workloads that were predicted before"""
+    news: float
+    """all pairs are to be predicted again"""
+    start: float
+    """of a ranker that has not seen the cluster"""
+
+
+def cost_of_placing(kinds: int) -> CostOfPlacing:
+    random = Random(kinds)
+    signatures = {f"w{i}": Signature(f"{i % 20}", 1 << (i // 20), 2 ** random.gauss(0, 1)) for i in range(kinds)}
+    belief, workloads = Predicted(signatures), list(signatures)
+
+    def news() -> None:
+        pair = company_of(CARD, random.sample(workloads, 2))
+        if not belief.observe(pair, [random.uniform(0.3, 0.9), random.uniform(0.3, 0.9)]):
+            raise AssertionError("nothing was learned")
+
+    for _ in range(290):
+        news()
+    demands = [
+        Demand(
+            workload=workload,
+            compute=MilliGpu(0),
+            memory=MiB(random.choice((2000, 4000, 6000, 8000))),
+            cpu=MilliCpu(random.choice((2000, 4000))),
+        )
+        for workload in workloads
+    ]
+    cluster = shared_by(demands, random)
+    known = Knowledge(mix_of(demands), inventory_of(node.machine for node in cluster), belief)
+    policy, asked = build_policy("cotenant", known, "aged"), demands[1:21]
+    start = [milliseconds(lambda: Ranker(policy).best(demand, cluster)) for demand in asked]  # noqa: B023 -- at once
+    ranker = Ranker(policy)
+    ranker.best(demands[0], cluster)
+    kept = [milliseconds(lambda: ranker.best(demand, cluster)) for demand in asked]  # noqa: B023 -- called at once
+    after = []
+    for demand in asked:
+        news()
+        after.append(milliseconds(lambda: ranker.best(demand, cluster)))  # noqa: B023 -- called at once
+    return CostOfPlacing(kept=statistics.median(kept), news=statistics.median(after), start=statistics.median(start))
+
+
+def shared_by(demands: list[Demand], random: Random) -> Cluster:
+    """A cluster with one tenant on every GPU."""
+    cards = GPUS // NODES
+    nodes = []
+    for i in range(NODES):
+        gpus = tuple(Gpu(uuid=f"{i}-{gpu}", type=CARD, memory=MiB(32_000)) for gpu in range(cards))
+        machine = Machine(name=f"node-{i:04}", gpus=gpus, cpu=MilliCpu(96_000))
+        nodes.append(Node.of(machine, [Tenant(f"{gpu}", random.choice(demands), (gpu,)) for gpu in range(cards)]))
+    return Cluster.of(nodes)
 
 
 def milliseconds(run: Callable[[], object]) -> float:

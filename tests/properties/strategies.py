@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
+from cotenant.core.company import Belief, Predicted, Tabled, company_of
 from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import MACHINE_TYPE_LABEL, Container, ContainerKind, Demand, Gpu, Gpus, Job, Link, Machine
 from cotenant.core.policies import build_policy, fifo
@@ -181,11 +182,38 @@ class Event:
     machine: Machine
 
 
-def events(most: int = 25) -> st.SearchStrategy[list[Event]]:
+def events(asked: st.SearchStrategy[Demand] | None = None, most: int = 25) -> st.SearchStrategy[list[Event]]:
     kinds = ["place"] * 6 + ["finish"] * 3 + ["join", "leave", "replace", "keep", "return"]
+    wanted = demands() if asked is None else asked
     return st.lists(
-        st.builds(Event, st.sampled_from(kinds), st.integers(0, 999), demands(), machines()), min_size=3, max_size=most
+        st.builds(Event, st.sampled_from(kinds), st.integers(0, 999), wanted, machines()), min_size=3, max_size=most
     )
+
+
+WORKLOADS = ("bert", "lstm", "vgg", "gnn")
+PAIRS = tuple(company_of(card, pair) for card in TYPES for pair in combinations(WORKLOADS, 2))
+
+
+def tenants() -> st.SearchStrategy[Demand]:
+    """Demands that share: nearly all say what they are, some what they must be left."""
+    workload = st.sampled_from([None, *WORKLOADS, *WORKLOADS])
+    return st.builds(
+        lambda demand, workload, least: replace(demand, workload=workload, least_speed=least),
+        demands(),
+        workload,
+        st.sampled_from([None, None, None, Percent(50), Percent(90)]),
+    )
+
+
+@st.composite
+def beliefs(draw: st.DrawFn) -> Belief:
+    """Beliefs that learn, with pairs that do not fit into one card's memory and speeds of which many are equal."""
+    apart = draw(st.frozensets(st.sampled_from(PAIRS), max_size=2))
+    if draw(st.booleans()):
+        return Predicted(apart=apart)
+    speeds = st.sampled_from([0.2, 0.6, 0.6, 0.95, 1.2])
+    table = draw(st.dictionaries(st.sampled_from(PAIRS), st.tuples(speeds, speeds)))
+    return Tabled(table, learns=True, apart=apart)
 
 
 def _nearly_unique(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:

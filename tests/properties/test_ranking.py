@@ -6,13 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
+from cotenant.core.deciding import decide
 from cotenant.core.ladder import Ladder
+from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Gpu, Gpus, Job, Machine, Placement, Slot
-from cotenant.core.policies import fifo
+from cotenant.core.policies import build_policy, fifo
 from cotenant.core.ranking import Policy, Ranker
-from cotenant.core.units import MiB, MilliGpu
+from cotenant.core.units import MiB, MilliGpu, Seconds
 from tests.properties.referee import freshly_ranked, tenants_of
-from tests.properties.strategies import Event, clusters, demands, events, examples, policies, renamed
+from tests.properties.strategies import (
+    PAIRS,
+    Event,
+    beliefs,
+    clusters,
+    demands,
+    events,
+    examples,
+    policies,
+    queues,
+    renamed,
+    tenants,
+)
 
 
 def happen(event: Event, cluster: Cluster, kept: list[Cluster], step: int, ranker: Ranker) -> Cluster:
@@ -66,6 +80,43 @@ def test_memoised_and_naive_ranking_agree_through_all_events(data: st.DataObject
     for old in kept:
         for demand in asked:
             assert_remembered_is_fresh(ranker, demand, old)
+
+
+SHARING = (
+    "cotenant",
+    "cotenant",
+    "coscheml",
+    "cotenant/binpack",
+    "coscheml+binpack",
+    "numa+cotenant",
+    "iadeep",
+    "lucid",
+)
+
+
+@examples(80)
+@given(st.data())
+def test_the_best_is_found_without_rating_every_node(data: st.DataObject) -> None:
+    belief = data.draw(beliefs())
+    cluster = data.draw(clusters(largest=10))
+    known = Knowledge(
+        mix_of(data.draw(st.lists(tenants(), max_size=4))), inventory_of(n.machine for n in cluster), belief
+    )
+    policy = build_policy(data.draw(st.sampled_from(SHARING)), known)
+    cluster = decide(build_policy("binpack"), data.draw(queues(tenants(), largest=24)), cluster, Seconds(0.0)).cluster
+    ranker = Ranker(policy, remember=data.draw(st.sampled_from([1, 512])), few=data.draw(st.sampled_from([0, 0, 2])))
+    asked = data.draw(st.lists(tenants(), min_size=1, max_size=4))
+    kept = [cluster]
+    for step, event in enumerate(data.draw(events(tenants(), most=12))):
+        cluster = happen(event, cluster, kept, step, ranker)
+        closed = set(cluster.names[event.pick % 3 :: 3]) if event.pick % 2 else set()
+        if event.pick % 5 == 0:
+            belief.observe(PAIRS[event.pick % len(PAIRS)], (event.pick / 1000, 0.7))
+        for demand in asked:
+            fresh = [fit for fit in freshly_ranked(policy, demand, cluster) if fit.slot.node not in closed]
+            assert ranker.best(demand, cluster, None, closed) == (fresh[0] if fresh else None)
+        if event.pick % 7 == 0:
+            assert_remembered_is_fresh(ranker, asked[0], cluster)
 
 
 def by_free_memory(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:

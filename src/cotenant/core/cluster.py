@@ -59,7 +59,7 @@ class Node(NamedTuple):
         """The node after all its tenants took their claims."""
         slots = [0 if i in machine.unusable else gpu.slots for i, gpu in enumerate(machine.gpus)]
         compute, memory = list(machine.compute_capacities), list(machine.memory_capacities)
-        room = [_room(machine, i, compute[i], memory[i], slots[i]) for i in range(len(slots))]
+        room = [room_of(machine, i, compute[i], memory[i], slots[i]) for i in range(len(slots))]
         node = _node(machine, (), compute, memory, slots, room, machine.cpu, machine.host_memory, False)
         for tenant in tenants:
             node = node.with_tenant(tenant)
@@ -86,7 +86,7 @@ class Node(NamedTuple):
             compute[i] += sign * claim.compute
             memory[i] += sign * claim.memory
             slots[i] += sign * claim.slots
-            room[i] = _room(machine, i, compute[i], memory[i], slots[i])
+            room[i] = room_of(machine, i, compute[i], memory[i], slots[i])
         cpu = None if self.cpu is None else MilliCpu(self.cpu + sign * demand.cpu)
         host_memory = None if self.host_memory is None else MiB(self.host_memory + sign * demand.host_memory)
         return _node(machine, tenants, compute, memory, slots, room, cpu, host_memory, grouped)
@@ -130,7 +130,8 @@ def _node(
     )
 
 
-def _room(machine: Machine, gpu: int, compute: int, memory: int, slots: int) -> int:
+def room_of(machine: Machine, gpu: int, compute: int, memory: int, slots: int) -> int:
+    """What so much free is of a card, in thousandths of it."""
     if slots <= 0:
         return 0
     by_compute = compute * 1000 // machine.compute_capacities[gpu]

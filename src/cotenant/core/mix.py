@@ -57,7 +57,7 @@ class Knowledge:
 
 def spec_of(demand: Demand) -> Spec:
     """The spec of a demand; a pod with containers counts as what stays of it."""
-    asked = demand.steady
+    asked = demand.steady if demand.containers else demand
     compute = MilliGpu(1000) if demand.exclusive else asked.compute
     return Spec(demand.cpu, compute if asked.gpus else MilliGpu(0), asked.gpus, demand.use_types, asked.memory)
 

@@ -30,6 +30,8 @@ class Orders:
     gpus: tuple[Order, ...]
     checks: tuple[Check, ...] = CHECKS
     gate: Gate | None = None
+    by_card: tuple[Order, ...] = ()
+    """see `Policy.by_card`"""
 
 
 TIGHTEST = (scores.binpack,)
@@ -61,7 +63,7 @@ def _share(known: Knowledge) -> Orders:
 def _coscheml(known: Knowledge) -> Orders:
     """Least predicted interference; an idle card has none. It always shares if it must."""
     orders = sharing.by_gain(known.belief, sharing.mean), sharing.idle
-    return Orders(orders, orders, sharing.checks(known.belief))
+    return Orders(orders, orders, sharing.checks(known.belief), by_card=orders)
 
 
 def _iadeep(known: Knowledge) -> Orders:
@@ -79,8 +81,9 @@ def _lucid(known: Knowledge) -> Orders:
 def _cotenant(known: Knowledge) -> Orders:
     """An idle card first, by our fragmentation policy; else beside whom it adds most, if that is enough to share."""
     gains = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
-    orders = (sharing.idle, *gains, *_fragmentation(known).nodes)
-    return Orders(orders, orders, sharing.checks(known.belief), worth_sharing)
+    by_card = (sharing.idle, *gains)
+    orders = (*by_card, *_fragmentation(known).nodes)
+    return Orders(orders, orders, sharing.checks(known.belief), worth_sharing, by_card)
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
@@ -169,6 +172,7 @@ def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo")
         name=spec,
         queue=QUEUES[queue],
         checks=_strictest(known, nodes, gpus),
+        by_card=tuple(order for one in nodes for order in one.by_card),
         gate=nodes[0].gate,
         overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
         nodes=node_orders,

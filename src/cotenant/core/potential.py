@@ -8,7 +8,7 @@ from bisect import insort
 from collections.abc import Callable
 from typing import Protocol
 
-from cotenant.core.cluster import Node
+from cotenant.core.cluster import Node, room_of
 from cotenant.core.model import Card, Demand, Gpus
 
 Rooms = tuple[int, ...]
@@ -35,8 +35,9 @@ def gradient(
     def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
         before = of_node(potential, node)
         card = node.machine.card
-        fair = 0.0 if expected is None or card is None else expected(demand, card) * demand.steady.gpus
-        if card is None or not demand.plain or demand.memory:
+        asked = demand.steady if demand.containers else demand
+        fair = 0.0 if expected is None or card is None else expected(demand, card) * asked.gpus
+        if card is None or not demand.plain:
             cards = node.machine.gpus
             scores = []
             for slot in slots:
@@ -44,15 +45,15 @@ def gradient(
                     fair = sum(expected(demand, cards[i].card) for i in slot)
                 scores.append(squash(of_node(potential, node.after(demand, slot)) - before + fair))
             return scores
-        need = demand.compute
+        compute, memory = demand.compute, demand.memory
         cpu = None if node.cpu is None else node.cpu - demand.cpu
         scores = []
         for slot in slots:
             rooms = list(node.sorted_room)
             for i in slot:
-                room = node.room[i]
-                rooms.remove(room)
-                insort(rooms, _room_left(node, i, room, need))
+                rooms.remove(node.room[i])
+                left = room_of(node.machine, i, node.compute[i] - compute, node.memory[i] - memory, node.slots[i] - 1)
+                insort(rooms, left)
             scores.append(squash(potential.value(card, cpu, tuple(rooms)) - before + fair))
         return scores
 
@@ -68,11 +69,3 @@ def of_node(potential: Potential, node: Node) -> float:
     for gpu, room in zip(node.machine.gpus, node.room, strict=True):
         rooms.setdefault(gpu.card, []).append(room)
     return sum(potential.value(card, node.cpu, tuple(sorted(own))) for card, own in rooms.items())
-
-
-def _room_left(node: Node, gpu: int, room: int, need: int) -> int:
-    """Room on a GPU after one more tenant that takes `need` milli-GPU and no memory."""
-    if node.slots[gpu] <= 1:
-        return 0
-    whole = node.machine.compute_capacities[gpu]
-    return min(room, max(0, (node.compute[gpu] - need) * 1000 // whole))

@@ -5,23 +5,28 @@
 A `Ranker` is a memo of pure functions: for each demand it has been asked about, one number per node and the
 node version it was computed for. To rank, only nodes whose version differs are rated again. Drop it at any time and
 every answer is the same; so tentative clusters, older ones and recorded ones all get right answers from one ranker.
+
+Where a policy looks at each card's tenants first, the best node is found without rating all: a node's number is then
+first the most that its score can be, and only those at the top are looked at more closely, until the top one is sure.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.core.cluster import ROW, Cluster, Node, Versions
-from cotenant.core.filters import CHECKS, Check, eligible_gpus, gpu_compute, plain_text
+from cotenant.core.cluster import ROW, Cluster, Node
+from cotenant.core.crowds import Crowds
+from cotenant.core.filters import CHECKS, Check, card_type, eligible_gpus, gpu_compute, plain_text
 from cotenant.core.gates import PLACE, Gate, Verdict
-from cotenant.core.ladder import Ladder, Score
+from cotenant.core.ladder import Score
 from cotenant.core.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
 from cotenant.core.scores import Order, node_spread, spread
+from cotenant.core.shapes import BY_CARDS, BY_SLOTS, REFUSED, SURE, Labels, Shape, best_first
 from cotenant.core.slots import candidate_slots, refusal
 from cotenant.core.units import Seconds
 
@@ -29,7 +34,8 @@ QueueOrder = Callable[[Job, Seconds], float]
 Draw = Callable[[int], int]
 """a number from 0 to n - 1 by lot, for policies that are random"""
 
-REFUSED = -np.inf
+FEW = 8
+"""nodes that are quicker rated than compared in arrays"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,10 @@ class Policy:
     gpus: tuple[Order, ...]
     """chooses the GPUs within a node"""
     checks: tuple[Check, ...] = CHECKS
+    """the usual ones first; of each card, all others ask for its type and its tenants alone"""
+    by_card: tuple[Order, ...] = ()
+    """those of its orders that look at the type and the tenants of each card alone, and like a slot no better than the
+    card of it that they like least"""
     gate: Gate | None = None
     """asked about the best slot: perhaps it is better to wait"""
     overdue: Callable[[Job, Seconds], bool] | None = None
@@ -96,21 +106,25 @@ def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | Non
 class Ranker:
     """Remembers ratings per demand; the demands asked about least recently are forgotten first."""
 
-    def __init__(self, policy: Policy, remember: int = 512) -> None:
+    def __init__(self, policy: Policy, remember: int = 512, few: int = FEW) -> None:
         self.policy = policy
         self.rated = 0
         """nodes rated so far: what the memo did not save"""
         self._remember = remember
         self._needs_compute = gpu_compute in policy.checks
-        self._shapes: dict[Demand, _Shape] = {}
+        self._shapes: dict[Demand, Shape] = {}
         self._believed = policy.known.belief.version
         self._roomiest: Ranker | None = None
+        self._few = few
+        self._by_card = len(list(takewhile(lambda order: order in policy.by_card, policy.nodes)))
+        self._crowds = Crowds()
 
     def roomiest(self) -> "Ranker":
         """A ranker with the same checks that takes the slots with the most room."""
         if self._roomiest is None:
             orders = (spread, node_spread)
-            self._roomiest = Ranker(replace(self.policy, nodes=orders, gpus=orders, gate=None, random=False), 32)
+            policy = replace(self.policy, nodes=orders, gpus=orders, gate=None, random=False)
+            self._roomiest = Ranker(policy, 32, self._few)
         return self._roomiest
 
     def best(
@@ -120,10 +134,13 @@ class Ranker:
         only = self._home(demand, cluster)
         if only is not None:
             return next(iter(self.top(demand, cluster, only.difference(closed), 1)), None)
-        labels = self._labels(demand, cluster)
+        by_card = self._by_card > 0 and demand.gpus > 0 and not demand.containers
+        labels = self._ceilings(demand, cluster) if by_card else self._labels(demand, cluster)
         if closed:
             labels = labels.copy()
             labels[[cluster.index[name] for name in closed]] = REFUSED
+        if by_card and not self._settle(demand, cluster, labels):
+            return self.best(demand, cluster, draw, closed)
         if self.policy.random and draw is not None:
             fits = np.flatnonzero(labels > REFUSED)
             if len(fits) == 0:
@@ -132,7 +149,7 @@ class Ranker:
         if len(labels) == 0:
             return None
         i = int(labels.argmax())  # the first of equals: name order
-        return None if labels[i] == REFUSED else self._shapes[demand].fit(i)
+        return None if labels[i] == REFUSED else Fit(*self._shapes[demand].fit(i))
 
     def top(
         self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
@@ -140,12 +157,12 @@ class Ranker:
         """The best slot of each of the named nodes (default: all) that has one, best first, at most so many."""
         only = self._home(demand, cluster)
         wanted = only if nodes is None else set(nodes) if only is None else only & set(nodes)
-        if wanted is not None and len(wanted) <= 8:  # too few to be worth the arrays
+        if wanted is not None and len(wanted) <= FEW:
             rated = ((rate(self.policy, demand, cluster.node(n)), n) for n in sorted(wanted) if n in cluster.index)
             found = [Fit(fit[0], Slot(name, fit[1])) for fit, name in rated if fit is not None]
             return sorted(found, key=lambda fit: [-part for part in fit.score])[:most]
         chosen = islice(self._ordered(demand, cluster, wanted), most)
-        return [self._shapes[demand].fit(i) for i in chosen]
+        return [Fit(*self._shapes[demand].fit(i)) for i in chosen]
 
     def shortlist(self, demand: Demand, cluster: Cluster, nodes: Collection[str], most: int) -> list[str]:
         """The names of the best of these nodes that fit, best first: `top` without the slots, and faster."""
@@ -156,7 +173,7 @@ class Ranker:
 
     def _ordered(self, demand: Demand, cluster: Cluster, wanted: set[str] | None) -> Iterator[int]:
         names = cluster.names
-        ordered = _best_first(self._labels(demand, cluster))
+        ordered = best_first(self._labels(demand, cluster))
         return ordered if wanted is None else (i for i in ordered if names[i] in wanted)
 
     def reasons(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None) -> dict[str, Reason]:
@@ -203,25 +220,101 @@ class Ranker:
         chosen = tuple(sorted(pool.pop(draw(len(pool))) for _ in range(demand.gpus)))
         return Fit(fit.score, Slot(node.name, chosen))
 
-    def _labels(self, demand: Demand, cluster: Cluster) -> NDArray[np.float64]:
+    def _labels(self, demand: Demand, cluster: Cluster) -> Labels:
+        """Of the score of every node."""
         shape = self._shape(demand, cluster)
-        stale = (shape.seen != cluster.versions).nonzero()[0]
+        stale = shape.seen != cluster.versions
+        if self._by_card:
+            stale |= shape.doubt > SURE
+        stale = stale.nonzero()[0]
         if len(stale):
-            fresh = cluster.versions[stale]
-            shape.seen[stale] = fresh
-            shape.labels[stale] = self._rate_all(demand, cluster, shape, stale, fresh)
-        if shape.ladder.renumbered or len(shape.ladder) > 2 * len(cluster) + 64:
+            self._rate_all(demand, cluster, shape, stale)
+        if shape.worn_out:
             shape.forget()
             return self._labels(demand, cluster)
         return shape.labels
 
-    def _shape(self, demand: Demand, cluster: Cluster) -> "_Shape":
+    def _ceilings(self, demand: Demand, cluster: Cluster) -> Labels:
+        """Of the score of every node, or of the most that it can be."""
+        shape = self._shape(demand, cluster)
+        stale = (shape.seen != cluster.versions).nonzero()[0]
+        if 0 < len(stale) <= self._few:
+            self._rate_all(demand, cluster, shape, stale)
+        elif len(stale):
+            heights = self._heights(demand, cluster, shape, stale)
+            missing = max(0, demand.gpus - len(heights))
+            heights = np.pad(heights, ((0, missing), (0, 0)), constant_values=REFUSED)
+            # A slot is no better than the worst of its cards, and these cannot all be among the best.
+            labels = np.partition(heights, -demand.gpus, axis=0)[-demand.gpus] if demand.gpus > 1 else heights.max(0)
+            doubt = BY_CARDS if demand.gpus == 1 and len(self.policy.nodes) > self._by_card else BY_SLOTS
+            shape.labels[stale], shape.seen[stale] = labels, cluster.versions[stale]
+            shape.doubt[stale] = np.where(labels > REFUSED, doubt, SURE)
+        if shape.worn_out:
+            shape.forget()
+            return self._ceilings(demand, cluster)
+        return shape.labels
+
+    def _settle(self, demand: Demand, cluster: Cluster, labels: Labels) -> bool:
+        """Looks closer at what is on top until the best is sure; whether labels still mean what they did."""
+        shape, versions = self._shapes[demand], cluster.versions
+        while len(labels) and labels[i := labels.argmax()] > REFUSED and (doubt := shape.doubt[i]) > SURE:
+            level = ((labels == labels[i]) & (shape.doubt == doubt)).nonzero()[0]
+            if doubt == BY_CARDS:
+                self._rate_cards(demand, cluster, shape, level)
+            else:
+                level = level[versions[level] == versions[i]]
+                self._rate_all(demand, cluster, shape, level)
+            if shape.ladder.renumbered:
+                return False
+            labels[level] = shape.labels[level]
+        return True
+
+    def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
+        """Labels of the most that a slot with each card can score, as far as its type and tenants say."""
+        self._crowds.look(cluster)
+        numbers = self._crowds.with_room(demand, at)
+        one = demand if demand.gpus == 1 else replace(demand, gpus=1)
+        for number in np.bincount(numbers.ravel() + 1)[1:].nonzero()[0].tolist():
+            if number not in shape.heights:
+                shape.heights[number] = self._height(one, shape, *self._crowds.examples[number])
+        heights = np.full(len(self._crowds.examples) + 1, REFUSED)  # the last is NO_CARD's
+        heights[list(shape.heights)] = list(shape.heights.values())
+        found: Labels = heights[numbers]
+        return found
+
+    def _height(self, demand: Demand, shape: Shape, node: Node, gpu: int) -> float:
+        policy = self.policy
+        for check in (card_type, *policy.checks[len(CHECKS) :]):
+            if isinstance(check(demand, node, [gpu]), Reason):
+                return REFUSED
+        slots: list[Gpus] = [(gpu,)]
+        first = [order(demand, node, slots)[0] for order in policy.nodes[: self._by_card]]
+        return shape.ladder.label((*first, *[np.inf] * (len(policy.nodes) - self._by_card)))
+
+    def _rate_cards(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> None:
+        """Labels of the most that a demand for one GPU can score on the best cards of these nodes, alike so far."""
+        _, first, again = np.unique(cluster.versions[at], return_index=True, return_inverse=True)
+        top = self._heights(demand, cluster, shape, at[first]) == shape.labels[at[first]]
+        known = shape.ladder.score(float(shape.labels[at[0]]))[: self._by_card]
+        rest = self.policy.nodes[self._by_card :]
+        labels = []
+        for i, column in zip(at[first].tolist(), top.T.tolist(), strict=True):
+            node = cluster.at(i)
+            slots: list[Gpus] = [(gpu,) for gpu, best in enumerate(column) if best]
+            scores = zip(*[order(demand, node, slots) for order in rest], strict=True)
+            labels.append(shape.ladder.label((*known, *max(scores))))
+        shape.labels[at], shape.doubt[at] = np.array(labels)[again], BY_SLOTS
+
+    def _shape(self, demand: Demand, cluster: Cluster) -> Shape:
         if self._believed != self.policy.known.belief.version:  # every score may be another now
             self._believed = self.policy.known.belief.version
             self._shapes.clear()
+        if self._crowds.worn_out:
+            self._crowds = Crowds()
+            self._shapes.clear()
         shape = self._shapes.pop(demand, None)
         if shape is None:
-            shape = _Shape(cluster)
+            shape = Shape(cluster)
         elif shape.names is not cluster.names:
             shape.align(cluster)
         self._shapes[demand] = shape  # most recent last
@@ -229,16 +322,15 @@ class Ranker:
             del self._shapes[next(iter(self._shapes))]
         return shape
 
-    def _rate_all(
-        self, demand: Demand, cluster: Cluster, shape: "_Shape", stale: NDArray[np.intp], versions: Versions
-    ) -> list[float]:
-        """Labels of these nodes; equal versions are rated once, unless the demand tells cards apart by name."""
+    def _rate_all(self, demand: Demand, cluster: Cluster, shape: Shape, stale: NDArray[np.intp]) -> None:
+        """Labels of these nodes' scores; equal versions are rated once, unless the demand tells cards apart by name."""
         policy, rows, slots, label_of = self.policy, cluster.rows, shape.slots, shape.ladder.label
         by_name = demand.by_name
         # Most nodes that refuse do so for want of compute, which is known without looking at them.
         least = demand.compute if self._needs_compute and demand.gpus and not demand.containers else -1
         known: dict[int, tuple[float, Gpus]] = {}
         labels = []
+        versions = cluster.versions[stale]
         for i, version, widest in zip(stale.tolist(), versions.tolist(), cluster.widest[stale].tolist(), strict=True):
             if widest < least:
                 labels.append(REFUSED)
@@ -250,48 +342,4 @@ class Ranker:
                 self.rated += 1
             labels.append(rated[0])
             slots[i] = rated[1]
-        return labels
-
-
-class _Shape:
-    """What is known of one demand: a label and the best slot of each node, and the version they were computed for."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.names = cluster.names
-        self.slots: list[Gpus] = [()] * len(cluster)
-        self.labels = np.full(len(cluster), REFUSED)
-        self.seen = np.zeros(len(cluster), dtype=np.int64)
-        self.ladder = Ladder()
-
-    def forget(self) -> None:
-        """Asks for every label again: of the same ladder where it was only renumbered, else of a fresh one."""
-        self.seen[:] = 0
-        if self.ladder.renumbered:
-            self.ladder.renumbered = False
-        else:
-            self.ladder = Ladder()
-
-    def align(self, cluster: Cluster) -> None:
-        """Nodes joined or left: keep what is known of those that stayed."""
-        old = {name: i for i, name in enumerate(self.names)}
-        came_from = np.array([old.get(name, -1) for name in cluster.names], dtype=np.int64)
-        stayed = came_from >= 0
-        labels, seen = np.full(len(cluster), REFUSED), np.zeros(len(cluster), dtype=np.int64)
-        labels[stayed], seen[stayed] = self.labels[came_from[stayed]], self.seen[came_from[stayed]]
-        self.slots = [self.slots[i] if i >= 0 else () for i in came_from.tolist()]
-        self.names, self.labels, self.seen = cluster.names, labels, seen
-
-    def fit(self, i: int) -> Fit:
-        """The slot of a node that fits."""
-        return Fit(self.ladder.score(float(self.labels[i])), Slot(self.names[i], self.slots[i]))
-
-
-def _best_first(labels: NDArray[np.float64], chunk: int = 64) -> Iterator[int]:
-    """Nodes that fit, best first, ties in name order; sorts no more of them than are asked for."""
-    rest = np.flatnonzero(labels > REFUSED)
-    while len(rest):
-        values, at = labels[rest], max(0, len(rest) - chunk)
-        floor = np.partition(values, at)[at]
-        group = rest[values >= floor]  # with all ties of the last one
-        yield from group[np.argsort(-labels[group], kind="stable")].tolist()
-        rest, chunk = rest[values < floor], chunk * 4
+        shape.labels[stale], shape.seen[stale], shape.doubt[stale] = labels, versions, SURE

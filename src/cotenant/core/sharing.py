@@ -26,7 +26,7 @@ def residents(node: Node, gpu: int) -> list[Tenant]:
 
 def demands_on(node: Node, gpu: int) -> list[Demand]:
     """What the tenants of a card have asked for."""
-    return [tenant.demand for tenant in residents(node, gpu)]
+    return [tenant.demand for tenant in node.tenants if gpu in tenant.gpus]
 
 
 def taken(node: Node) -> set[int]:
@@ -35,7 +35,7 @@ def taken(node: Node) -> set[int]:
 
 
 def company(node: Node, gpu: int, demands: Iterable[Demand]) -> Company:
-    return company_of(node.machine.gpus[gpu].type, (one.workload for one in demands))
+    return company_of(node.machine.gpus[gpu].type, [one.workload for one in demands])
 
 
 def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Node, gpu: int) -> float:
@@ -43,8 +43,8 @@ def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Nod
     there = demands_on(node, gpu)
     if not there:
         return 1.0
-    before = sum(of(speed) for speed in belief.speeds(company(node, gpu, there)))
-    after = sum(of(speed) for speed in belief.speeds(company(node, gpu, [*there, demand])))
+    before = sum([of(speed) for speed in belief.speeds(company(node, gpu, there))]) if len(there) > 1 else 1.0
+    after = sum([of(speed) for speed in belief.speeds(company(node, gpu, [*there, demand]))])
     return after - before
 
 
@@ -94,6 +94,8 @@ def low(speed: Speed) -> float:
 
 def memory_apart(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     """Cards whose tenants and the newcomer are known not to fit into its memory together are left out."""
+    if not belief.knows_memory:
+        return eligible
     left = [
         i
         for i in eligible
@@ -105,6 +107,8 @@ def memory_apart(belief: Belief, demand: Demand, node: Node, eligible: list[int]
 
 def promises(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     """Nobody is pushed below the speed it was promised, as far as can be told with confidence."""
+    if demand.least_speed is None and all(tenant.demand.least_speed is None for tenant in node.tenants):
+        return eligible
     left = [i for i in eligible if _kept(belief, demand, node, i)]
     text = "needs {needed} GPUs on which it and all tenants keep the speed they were promised, {available} will do"
     return enough(demand, left, Reason("least-speed", text, demand.gpus, len(left)))
