@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import ALONE, Company, Predicted, Tabled, company_of
+from cotenant.core.company import Company, Predicted, Tabled, company_of
 from cotenant.core.deciding import Queue, decide, second_look
 from cotenant.core.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
-from cotenant.core.interference import Signature
+from cotenant.core.interference import ALONE, Signature
 from cotenant.core.mix import Knowledge
 from cotenant.core.model import Demand, Placement
 from cotenant.core.policies import build_policy

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple, Protocol
 
-from cotenant.core.interference import Predictor, Signature, Speed
+from cotenant.core.interference import ALONE, Predictor, Signature, Speed
 
 UNKNOWN = Signature(None, None, None)
-ALONE = Speed(1.0, 1.0, 1.0)
 NEWS = 0.02
 """a pair that was measured before teaches nothing if it is this near to what was expected"""
 

@@ -8,10 +8,11 @@ came last is judged again, and sent back where it should not have come.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotenant.core.interference import ABSURD
 from cotenant.core.model import Placement
 from cotenant.core.probing import Trial
 from cotenant.core.slo import latency_at
@@ -25,8 +26,6 @@ from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
 from cotenant.wire.profile import JobProfile, Named, checked, digest, named
 
-ABSURD = 1.5
-"""of its speed alone: no neighbour makes a job that fast"""
 VIOLATED_OVER = 3.0
 """seconds of steps that must be too long on average before it counts"""
 BROKEN_FOR_GOOD = 2
@@ -222,11 +221,16 @@ class Neighbours:
                 return
         for job, one in residents.items():
             one.foreseen = expected[job]
+        self._teach(paces, speeds)
+        newest = max(residents, key=lambda job: residents[job].since)
+        self._judge(newest, residents, expected, speeds)
+
+    def _teach(self, jobs: Iterable[str], speeds: Mapping[str, float]) -> None:
+        """The belief hears how fast some of those on one card were."""
+        residents = {job: self._residents[job] for job in jobs}
         card = next(iter(residents.values())).card
         if self._beliefs.observe(card, {job: one.workload.name for job, one in residents.items()}, speeds):
             self._ties.learned()
-        newest = max(residents, key=lambda job: residents[job].since)
-        self._judge(newest, residents, expected, speeds)
 
     def _judge(
         self, job: str, residents: Mapping[str, Resident], expected: Mapping[str, float], speeds: Mapping[str, float]
@@ -276,9 +280,7 @@ class Neighbours:
         self._parted.add((newest, job))
         alone = self._latency_alone(resident)
         if alone is not None and len(others) == 2:
-            names = {one: self._residents[one].workload.name for one in others}
-            if self._beliefs.observe(resident.card, names, {job: min(1.0, alone / latency)}):
-                self._ties.learned()
+            self._teach(others, {job: min(1.0, alone / latency)})
         promised = 1000 * (resident.request.latency_s or 0.0)
         self._ties.revert(
             newest, f"steps of {job} take {1000 * latency:.3g} ms beside it, {promised:g} ms was promised"

@@ -11,9 +11,9 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.company import ALONE, Company
+from cotenant.core.company import Company
 from cotenant.core.filters import CHECKS
-from cotenant.core.interference import Speed
+from cotenant.core.interference import ALONE, Speed
 from cotenant.core.mix import Knowledge, Spec, inventory_of
 from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
 from cotenant.core.policies import QUEUES, build_policy, queue_name

@@ -17,7 +17,7 @@ from typing import Any
 
 from cotenant.core.model import Gpu, Gpus, Link, Machine
 from cotenant.core.topology import LinkMatrix, link_matrix_of_pairs
-from cotenant.core.units import MiB, MilliCpu, Seconds
+from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, Seconds
 from cotenant.errors import DeviceError
 from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
 from cotenant.node.devices.counters import Counters
@@ -35,7 +35,6 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 _IN_MIG_MODE = "in MIG mode; its instances are not used yet, so it takes no jobs"
 _MOST_EVENTS = 100
 """taken in one look, so that a storm of them cannot hold it up"""
-_MIB = 1024 * 1024
 
 # What NVML means by "this question has no answer here", which says nothing about the card's health.
 _UNANSWERED = (
@@ -222,7 +221,7 @@ class NvmlBackend:
 
     def _identify(self, card: _Card, handle: Handle) -> None:
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        card.memory = MiB(memory.total // _MIB if memory else 0)
+        card.memory = MiB(memory.total // MIB_BYTES if memory else 0)
         card.type = _text(self._ask("nvmlDeviceGetName", handle) or card.type)
         pci = self._ask("nvmlDeviceGetPciInfo", handle)
         card.bus = _bus(pci) if pci else None
@@ -294,7 +293,7 @@ class NvmlBackend:
         counted = card.counters.look(handle, pcie=seats == [(card.index,)])
         return GpuUsage(
             uuid=card.name,
-            used_mib=MiB(memory.used // _MIB) if memory else None,
+            used_mib=MiB(memory.used // MIB_BYTES) if memory else None,
             utilisation=_percent(counted.utilisation, rates and rates.gpu),
             processes=processes,
             bandwidth=_percent(counted.bandwidth, rates and rates.memory),
@@ -311,7 +310,7 @@ class NvmlBackend:
         return tuple(
             ProcessUsage(
                 int(process.pid),
-                None if process.usedGpuMemory is None else MiB(process.usedGpuMemory // _MIB),
+                None if process.usedGpuMemory is None else MiB(process.usedGpuMemory // MIB_BYTES),
                 None if busy is None else busy.get(process.pid, 0),
                 owners.get(int(process.pid)),
             )

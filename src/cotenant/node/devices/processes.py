@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.core.units import MiB
+from cotenant.core.units import MIB_BYTES, MiB
 from cotenant.node.devices import Running
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_MIB = 1024 * 1024
 
 
 class Process(NamedTuple):
@@ -50,7 +49,7 @@ def _parse_stat(pid: int, stat: str) -> Process:
         parent=int(fields[1]),
         started=int(fields[19]),
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
-        memory=MiB(int(fields[21]) * _PAGE // _MIB),
+        memory=MiB(int(fields[21]) * _PAGE // MIB_BYTES),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cotenant.core.model import Gpu, Gpus, Machine
-from cotenant.core.units import MiB, MilliCpu, format_memory
+from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, format_memory
 from cotenant.errors import DeviceError, InputError
 from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
 from cotenant.node.devices.processes import Process, job_members, process_table
@@ -27,7 +27,6 @@ _STEP = 256
 _SHORTEST_LOOK = 0.2
 """seconds; CPU times are counted in hundredths of a second, so shorter intervals say nothing"""
 _NAMESPACE = uuid.UUID("5f0c9a54-6d0b-5c43-9d55-0c1c27c0d1a7")
-_MIB = 1024 * 1024
 
 
 class SimulatedBackend:
@@ -188,7 +187,7 @@ def _container_limits(cgroups: Path) -> Iterable[int]:
     # Inside a container its own group is the root of what it sees; elsewhere the root has no limit.
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
-            yield int((cgroups / name).read_text()) // _MIB
+            yield int((cgroups / name).read_text()) // MIB_BYTES
         except (OSError, ValueError):
             continue
 
