@@ -65,7 +65,7 @@ def _end_with_parent() -> None:
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
-    workers = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
+    for worker in list((pool._processes or {}).values()):
         worker.terminate()
+    # Waits for the pool's thread, which has no more to do: at exit Python would write into a pipe that it just closes.
+    pool.shutdown(cancel_futures=True)
