@@ -29,8 +29,9 @@ from cotenant.kube.codec.gpushare import GPUSHARE_MIB
 from cotenant.kube.codec.keys import PREFIX
 from cotenant.kube.codec.record import record_for
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.codec.telling import LIMITS, binding_annotations, variable_names
+from cotenant.kube.codec.telling import binding_annotations, variable_names
 from cotenant.kube.objects import Pod
+from cotenant.kube.places import LIMITS
 from tests.kube.pods import NODE, UID, pod
 
 MOMENT = 1_700_000_000_000_000_000

@@ -13,9 +13,10 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.keys import checked_annotations, container_key, is_key
 from cotenant.kube.codec.record import RECORD, Share, decode_record, record_for
-from cotenant.kube.codec.telling import LIMITS, binding_annotations, variable_names
+from cotenant.kube.codec.telling import binding_annotations, variable_names
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.objects import Pod
+from cotenant.kube.places import LIMITS
 from cotenant.node.limits import GpuLimit, Limits, Priority, parse_limits
 from tests.kube.pods import NODE, pod
 

@@ -18,10 +18,11 @@ from cotenant.core.model import Container, ContainerKind, Gpus, Machine, Slot, T
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import MOST_CONTAINERS, NOTHING, Asked, asked_of, demand_for
-from cotenant.kube.codec.keys import MOST_BYTES, own_key
+from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
+from cotenant.kube.codec.versioned import decode_annotation
 from cotenant.kube.objects import MOST_CONTAINERS as MOST_NUMBERS
-from cotenant.kube.objects import Pod, decode_object
+from cotenant.kube.objects import Pod
 from cotenant.node.limits import LONGEST_UUID
 
 RECORD = own_key("assignment")
@@ -66,10 +67,6 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return next((held.gpus for held in self.containers if held.number == number), ())
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
 def record_for(pod: Pod, asked: Asked, slot: Slot, machine: Machine) -> Record:
     """What a slot means for each container, percentages as MiB of the card they landed on."""
     gpus = iter(slot.gpus)
@@ -91,14 +88,7 @@ def encode_record(record: Record) -> str:
 
 def decode_record(text: str) -> Record:
     """A record from an annotation; InputError where it is none, or of a version that we do not know."""
-    if len(text) > MOST_BYTES:
-        raise InputError(f"annotation {RECORD}: {len(text)} characters, expected at most {MOST_BYTES}")
-    content = text.encode(errors="replace")
-    what = f"an assignment (annotation {RECORD})"
-    version = decode_object(content, _Versioned, what).version
-    if version != VERSION:
-        raise InputError(f"annotation {RECORD}: version {version}, this cotenant reads {VERSION}; update it first")
-    return _checked(decode_object(content, Record, what))
+    return checked_record(decode_annotation(RECORD, text, Record, VERSION))
 
 
 def record_of(pod: Pod) -> Record | None:
@@ -147,7 +137,8 @@ def _uuids(shares: Sequence[Share]) -> list[str]:
     return [share.gpu for share in shares]
 
 
-def _checked(record: Record) -> Record:
+def checked_record(record: Record) -> Record:
+    """The record, where nothing is in it twice."""
     numbers = [held.number for held in record.containers]
     if len(set(numbers)) != len(numbers):
         raise InputError(f"annotation {RECORD}: a container is there twice")

@@ -18,16 +18,12 @@ from cotenant.kube.codec.dialect import Dialect, Given
 from cotenant.kube.codec.keys import checked_annotations, container_key
 from cotenant.kube.codec.record import RECORD, Record, Share, as_containers, encode_record, gpus_of
 from cotenant.kube.objects import Pod
+from cotenant.kube.places import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
 from cotenant.node.devices import Kind
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
 from cotenant.node.limits import limits_text
 from cotenant.node.shares import Means, Shares
 
-LIMITS = "limits"
-FOLDER = Path("/etc/cotenant")
-"""in the container: where the limits are mounted, and the first place where the vGPU library looks"""
-AGENT = Path("/run/cotenant/agent.sock")
-"""in the container: the agent's socket"""
 _NO_SHARES = Shares(Means.SLOTS, None, "")
 """shares of real cards are in the limits; none are made by cgroup"""
 
@@ -85,8 +81,8 @@ def _launch(job: str, shares: Sequence[Share], machine: Machine, *, low: bool, r
         Slot(machine.name, _present(shares, machine)),
         demand_for(as_containers(ContainerKind.APP, shares), Demand(priority=-1 if low else 0)),
         job=job,
-        paths=Paths(agent=AGENT),
-        slice_=Slice(limits=FOLDER / LIMITS, region=region),
+        paths=Paths(agent=AGENT_SOCKET),
+        slice_=Slice(limits=LIMITS_FOLDER / LIMITS, region=region),
         kind=Kind.NVIDIA,
         cores=(),
         shares=_NO_SHARES,

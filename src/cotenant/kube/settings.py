@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the Kubernetes engine: one YAML file that scheduler, webhook and agents share (a ConfigMap, mostly).
+
+Everything has a default, so an empty file will do. What is not known here is refused, so that a misspelt name is not
+quietly passed over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from cotenant.core.units import MiB, Percent
+from cotenant.errors import InputError
+from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.settings import DIALECTS, Settings
+from cotenant.kube.inventory import MOST_SLOTS, Scaling
+
+MOST_BYTES = 1024 * 1024
+SCHEDULER_NAME = "cotenant-scheduler"
+
+Slots = Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
+Count = Annotated[int, Meta(ge=1, le=100_000)]
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
+    pass
+
+
+class ResourceNames(_Section, frozen=True):
+    """Other names for the resources of a dialect; what is not said keeps its usual name."""
+
+    count: Name | None = None
+    memory: Name | None = None
+    memory_percent: Name | None = None
+    compute: Name | None = None
+    priority: Name | None = None
+    memory_unit: Literal["MiB", "GiB"] | None = None
+
+
+class Defaults(_Section, frozen=True):
+    """What is meant where a pod does not say."""
+
+    gpus: int = 1
+    memory: int | None = None
+    """MiB on each card; none: all of it"""
+    compute: int = 0
+    """percent of each card; 0 claims nothing"""
+
+
+class SchedulerPart(_Section, frozen=True):
+    """How pods are placed."""
+
+    name: Name = SCHEDULER_NAME
+    """what pods carry as schedulerName"""
+    policy: str = "binpack"
+    shortlist: Count = 16
+    """nodes that filter answers at most"""
+    hold_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
+    """how long a slot is held between scoring and binding"""
+
+
+class WebhookPart(_Section, frozen=True):
+    """What is done to pods when they are created."""
+
+    skip_namespaces: tuple[Name, ...] = ("kube-system",)
+    skip_label: str = "cotenant.io/webhook=ignore"
+    """on a pod or its namespace"""
+    allow_privileged: bool = False
+    """whether a privileged container may share GPUs; it can see all of them anyway"""
+    runtime_class: Name | None = None
+    """for pods that ask for GPUs and name none"""
+
+
+class CardPart(_Section, frozen=True):
+    """How one card is shared; what is not said is as for its node."""
+
+    split: Slots | None = None
+    memory_scaling: Scaling | None = None
+    compute_scaling: Scaling | None = None
+
+
+class NodePart(CardPart, frozen=True):
+    """How the cards of one node are shared; what is not said is as for all nodes."""
+
+    cards: Mapping[str, CardPart] = {}
+    """by UUID or index"""
+    hide: tuple[str, ...] = ()
+    """UUIDs or indices of cards that are not handed out at all"""
+
+
+class CardSharing(_Section, frozen=True):
+    """How every card is shared where nothing else is said of it."""
+
+    split: Slots = 16
+    """tenants on one card at most, and device slots that kubelet counts"""
+    memory_scaling: Scaling = 100
+    """percent of a card's memory that is handed out; above 100, the rest is host memory"""
+    compute_scaling: Scaling = 100
+
+
+class KubeSettings(_Section, frozen=True):
+    """The whole file."""
+
+    version: Literal[1] = 1
+    dialects: Mapping[str, ResourceNames | None] = {}
+    """by name (vgpu, gpushare, topology, iadeep, cambricon, cambricon-smlu); null: not spoken here"""
+    defaults: Defaults = Defaults()
+    scheduler: SchedulerPart = SchedulerPart()
+    webhook: WebhookPart = WebhookPart()
+    cards: CardSharing = CardSharing()
+    nodes: Mapping[str, NodePart] = {}
+
+    def codec(self) -> Settings:
+        """How requests of pods are read; InputError where names clash."""
+        return Settings(
+            dialects=_dialects(self.dialects),
+            default_gpus=self.defaults.gpus,
+            default_memory=None if self.defaults.memory is None else MiB(self.defaults.memory),
+            default_compute=Percent(self.defaults.compute),
+        )
+
+    def card(self, node: str, uuid: str, index: int) -> CardSharing | None:
+        """How a card is shared; None: it is hidden."""
+        its = self.nodes.get(node, NodePart())
+        if uuid in its.hide or str(index) in its.hide:
+            return None
+        own = its.cards.get(uuid) or its.cards.get(str(index)) or CardPart()
+        return CardSharing(
+            split=own.split or its.split or self.cards.split,
+            memory_scaling=own.memory_scaling or its.memory_scaling or self.cards.memory_scaling,
+            compute_scaling=own.compute_scaling or its.compute_scaling or self.cards.compute_scaling,
+        )
+
+
+def read_settings(path: Path | None) -> KubeSettings:
+    """The settings in a file, the defaults where there is none; InputError says what is wrong and where."""
+    if path is None:
+        return KubeSettings()
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"settings {path}: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"settings {path}: more than {MOST_BYTES} bytes")
+    return parse_settings(content, f"settings {path}")
+
+
+def parse_settings(content: bytes, what: str = "settings") -> KubeSettings:
+    """The settings in a text."""
+    try:
+        found = yaml.safe_load(content)
+        settings = msgspec.convert({} if found is None else found, KubeSettings)
+        settings.codec()
+    except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, InputError, RecursionError) as error:
+        raise InputError(f"{what}: {' '.join(str(error).split())}") from None
+    return settings
+
+
+def _dialects(named: Mapping[str, ResourceNames | None]) -> tuple[Dialect, ...]:
+    known = {dialect.name: dialect for dialect in DIALECTS}
+    for name in named:
+        if name not in known:
+            raise InputError(f"unknown dialect {name!r}; there are: {', '.join(known)}")
+    spoken = []
+    for name, dialect in known.items():
+        names = named.get(name, ResourceNames())
+        if names is not None:
+            spoken.append(_renamed(dialect, names))
+    if not spoken:
+        raise InputError("no dialect is left to ask for GPUs in")
+    return tuple(spoken)
+
+
+def _renamed(dialect: Dialect, names: ResourceNames) -> Dialect:
+    unit = {None: dialect.memory_unit, "MiB": MiB(1), "GiB": MiB(1024)}[names.memory_unit]
+    return replace(
+        dialect,
+        count=names.count or dialect.count,
+        memory=names.memory or dialect.memory,
+        memory_percent=names.memory_percent or dialect.memory_percent,
+        compute=names.compute or dialect.compute,
+        priority=names.priority or dialect.priority,
+        memory_unit=unit,
+    )
