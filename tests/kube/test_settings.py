@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The settings file of the Kubernetes engine: what it may say, what wins, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.units import MiB
+from cotenant.errors import InputError
+from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.settings import CardSharing, KubeSettings, parse_settings, read_settings
+from tests.kube.pods import pod
+
+
+def test_nothing_said_is_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert read_settings(tmp_path / "empty.yaml") == KubeSettings() == read_settings(None)
+
+
+def test_resources_may_have_other_names() -> None:
+    said = parse_settings(b"dialects: {vgpu: {count: example.com/vgpu, memory: example.com/mem, memory-unit: GiB}}")
+    asked = asked_of(pod({"example.com/vgpu": 1, "example.com/mem": 3}), said.codec())
+    assert asked.demand.memory == MiB(3072)
+    assert asked_of(pod({"nvidia.com/gpu": 1}), said.codec()).containers == ()
+
+
+def test_a_dialect_that_is_null_is_not_spoken() -> None:
+    codec = parse_settings(b"dialects: {topology: null}").codec()
+    assert "aliyun.com/gpu" not in codec.by_resource
+    assert "nvidia.com/gpu" in codec.by_resource
+
+
+def test_what_a_pod_does_not_say_is_settable() -> None:
+    codec = parse_settings(b"defaults: {memory: 2000, compute: 30}").codec()
+    assert asked_of(pod({"nvidia.com/gpu": 2}), codec).demand.memory == MiB(2000)
+
+
+def test_the_nearest_word_on_a_card_wins() -> None:
+    said = parse_settings(
+        b"""
+        cards: {split: 8, memory-scaling: 120}
+        nodes:
+          n1: {split: 4, cards: {GPU-a: {memory-scaling: 200}, "1": {split: 2}}, hide: [GPU-c, "3"]}
+        """
+    )
+    assert said.card("n1", "GPU-a", 0) == CardSharing(split=4, memory_scaling=200)
+    assert said.card("n1", "GPU-b", 1) == CardSharing(split=2, memory_scaling=120)
+    assert said.card("n1", "GPU-c", 2) is None
+    assert said.card("n1", "GPU-d", 3) is None
+    assert said.card("n2", "GPU-c", 3) == CardSharing(split=8, memory_scaling=120)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("scheduler: {polcy: spread}", "polcy"),
+        ("version: 2", "version"),
+        ("cards: {split: 0}", "split"),
+        ("cards: {memory-scaling: 0}", "memory-scaling"),
+        ("dialects: {hami: {}}", "unknown dialect 'hami'"),
+        ("dialects: {vgpu: {count: aliyun.com/gpu}}", "means two things"),
+        ("dialects: {vgpu: {count: gpu}}", "expected a name such as example.com/gpu"),
+        ("defaults: {compute: 101}", "default compute"),
+        ("[1, 2]", "Expected `object`"),
+        ("a: b: c", "mapping values"),
+        ("\x00", "unacceptable character"),
+        ("a: &x [*x]", "settings"),
+        ("{" * 5000, "settings"),
+    ],
+)
+def test_what_is_not_understood_is_refused_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_settings(text.encode())
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_all_dialects_silenced_are_refused() -> None:
+    names = ("vgpu", "gpushare", "topology", "iadeep", "cambricon", "cambricon-smlu")
+    with pytest.raises(InputError, match="no dialect"):
+        parse_settings(f"dialects: {{{', '.join(f'{name}: null' for name in names)}}}".encode())
+
+
+def test_a_file_that_is_not_there_or_too_large(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_settings(tmp_path / "absent")
+    (tmp_path / "large").write_bytes(b"#" * (2 << 20))
+    with pytest.raises(InputError, match="more than"):
+        read_settings(tmp_path / "large")
