@@ -162,7 +162,7 @@ def test_where_nothing_is_said_the_home_folder_is_looked_at(tmp_path: Path) -> N
         ({"server": 5}, {}, r"\$.clusters\[0\].cluster.server"),
         ({"certificate-authority-data": SECRET}, {}, "not base64"),
         ({"certificate-authority-data": encoded(SECRET.encode())}, {}, "not a PEM certificate"),
-        ({"certificate-authority": "missing.pem"}, {}, "missing.pem: No such file"),
+        ({"certificate-authority": "missing.pem"}, {}, "missing.pem: cannot be read"),
         ({}, {"client-certificate-data": encoded(b"x")}, "needs its key"),
         ({}, {"client-certificate-data": encoded(b"x"), "client-key-data": encoded(b"y")}, "cannot be used together"),
         ({}, {"token": f"{SECRET}\nX-Evil: 1"}, "signs that no token has"),
@@ -197,4 +197,4 @@ def test_a_broken_kubeconfig_is_one_line_that_quotes_nothing_of_it(tmp_path: Pat
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: No such file or directory"
+    assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: cannot be read (No such file or directory)"

@@ -86,5 +86,5 @@ def test_a_file_that_is_not_there_or_too_large(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_settings(tmp_path / "absent")
     (tmp_path / "large").write_bytes(b"#" * (2 << 20))
-    with pytest.raises(InputError, match="more than"):
+    with pytest.raises(InputError, match="larger than"):
         read_settings(tmp_path / "large")

@@ -22,6 +22,7 @@ OBSERVED = (0.2, 0.4, 0.8)
 RANKS = (2, 4)
 MOST_BYTES = 64 * 1024 * 1024
 MOST_WEIGHED = 64
+TRAINED = "what `cotenant predictor train` wrote"
 """types whose pairs are looked through for the least certain ones"""
 EPILOG = """\b
 Examples:
@@ -147,15 +148,13 @@ def _read(file: Path) -> "dict[str, PredictorState]":
     import msgspec
 
     from cotenant.core.interference import PredictorState
+    from cotenant.wire.files import read_bounded
 
-    with file.open("rb") as opened:
-        content = opened.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{file}: larger than {MOST_BYTES} bytes; expected what `cotenant predictor train` wrote")
+    content = read_bounded(file, MOST_BYTES, TRAINED)
     try:
         return msgspec.json.decode(content, type=dict[str, PredictorState])
     except msgspec.DecodeError as problem:
-        raise InputError(f"{file}: {problem}; expected what `cotenant predictor train` wrote") from None
+        raise InputError(f"{file}: {problem}; expected {TRAINED}") from None
 
 
 def _fitted(tables: "list[list[Pair]]") -> "Shares":

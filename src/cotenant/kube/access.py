@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from cotenant.errors import InputError
+from cotenant.wire.files import read_bounded
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 4 * 1024 * 1024
@@ -252,14 +253,7 @@ def _parse(path: Path) -> _Config:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path}: larger than {MOST_BYTES // 2**20} MiB")
-    return content
+    return read_bounded(path, MOST_BYTES)
 
 
 def _either(data: str | None, name: str | None, config: Path) -> bytes:

@@ -20,6 +20,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.settings import DIALECTS, Settings
 from cotenant.kube.inventory import MOST_SLOTS, Scaling
+from cotenant.wire.files import read_bounded
 
 MOST_BYTES = 1024 * 1024
 SCHEDULER_NAME = "cotenant-scheduler"
@@ -143,14 +144,7 @@ def read_settings(path: Path | None) -> KubeSettings:
     """The settings in a file, the defaults where there is none; InputError says what is wrong and where."""
     if path is None:
         return KubeSettings()
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"settings {path}: {error.strerror}") from None
-    if len(content) > MOST_BYTES:
-        raise InputError(f"settings {path}: more than {MOST_BYTES} bytes")
-    return parse_settings(content, f"settings {path}")
+    return parse_settings(read_bounded(path, MOST_BYTES, "a settings file"), f"settings {path}")
 
 
 def parse_settings(content: bytes, what: str = "settings") -> KubeSettings:
