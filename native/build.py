@@ -23,7 +23,7 @@ FUZZ_COMPILER = "clang-14"
 COMMON = ("-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-Wall", "-Wextra")
 SHARED = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack")
 STANDIN = ("libcuda.so.1", "libnvidia-ml.so.1")
-IN_BOTH = ("state.c", "ledger.c", "clock.c", "engine.c", "gates.c")
+IN_BOTH = ("state.c", "cards.c", "ledger.c", "clock.c", "engine.c", "gates.c")
 """sources of the stand-in driver that NVML needs too; its own begin with nvml, all others are CUDA's"""
 
 

@@ -39,4 +39,8 @@ PUBLIC uint64_t standinPeak(int device) {
     return device < 0 || device >= SI_DEVICES ? 0 : atomic_load(&si_state()->level[device].peak);
 }
 
+PUBLIC void standinBreak(int device, int answer) {
+    if (device >= 0 && device < SI_DEVICES) atomic_store(&si_state()->broken[device], answer);
+}
+
 PUBLIC uint64_t standinCalls(const char *name) { return si_calls(name); }

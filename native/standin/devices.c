@@ -29,32 +29,30 @@ CUdevice si_ordinal(int which) {
     return -1;
 }
 
-static void uuid_text(int which, char text[41]) { snprintf(text, 41, "GPU-00000000-0000-0000-0000-%012x", which + 1); }
-
 // An index, or the beginning of a UUID that fits one device.
-static int device_named(const char *word, int count) {
+static int device_named(const char *word, const int *present, int count) {
     if (strncmp(word, "GPU-", 4)) {
         char *end;
         long index = strtol(word, &end, 10);
-        return end != word && !*end && index >= 0 && index < count ? (int)index : -1;
+        return end != word && !*end && index >= 0 && index < count ? present[index] : -1;
     }
     int found = -1;
     for (int i = 0; i < count; i++) {
-        char text[41];
-        uuid_text(i, text);
+        char text[SI_UUID];
+        si_uuid(present[i], text);
         if (strncasecmp(text, word, strlen(word))) continue;
         if (found >= 0) return -1;
-        found = i;
+        found = present[i];
     }
     return found;
 }
 
 // The first name that is not one ends the list; a device named twice leaves none.
-static void see_named(char *list, int count) {
+static void see_named(char *list, const int *present, int count) {
     for (char *word; (word = strsep(&list, ","));) {
         while (isspace((unsigned char)*word)) word++;
         for (size_t length = strlen(word); length && isspace((unsigned char)word[length - 1]);) word[--length] = 0;
-        int device = device_named(word, count);
+        int device = device_named(word, present, count);
         if (device < 0 || si_visible == SI_DEVICES) return;
         if (si_ordinal(device) >= 0) {
             si_visible = 0;
@@ -67,15 +65,15 @@ static void see_named(char *list, int count) {
 API(cuInit)(unsigned flags) {
     KNOWN(!flags);
     if (si_initialised) return CUDA_SUCCESS;
-    int count = (int)si_state()->set.devices;
+    int present[SI_DEVICES], count = si_present(present);
     const char *named = getenv("CUDA_VISIBLE_DEVICES");
     si_visible = 0;
     if (named) {
         char *copy = strdup(named);
-        see_named(copy, count);
+        see_named(copy, present, count);
         free(copy);
     } else {
-        while (si_visible < count) physical[si_visible] = si_visible, si_visible++;
+        while (si_visible < count) physical[si_visible] = present[si_visible], si_visible++;
     }
     if (!si_visible) return CUDA_ERROR_NO_DEVICE;
     si_initialised = true;
@@ -104,7 +102,7 @@ API(cuDeviceGetCount)(int *count) {
 API(cuDeviceGetName)(char *name, int length, CUdevice device) {
     KNOWN(name && length > 0);
     TRY(si_known_device(device));
-    snprintf(name, (size_t)length, "Stand-in GPU");
+    snprintf(name, (size_t)length, "%s", si_state()->set.name[si_physical(device)]);
     return CUDA_SUCCESS;
 }
 
@@ -112,7 +110,7 @@ API(cuDeviceGetUuid_v2)(CUuuid *uuid, CUdevice device) {
     KNOWN(uuid);
     TRY(si_known_device(device));
     memset(uuid, 0, sizeof *uuid);
-    uuid->bytes[15] = (char)(si_physical(device) + 1);
+    uuid->bytes[15] = (char)(si_state()->set.first + (uint32_t)si_physical(device));
     return CUDA_SUCCESS;
 }
 
@@ -134,14 +132,14 @@ API(cuDeviceGetByPCIBusId)(CUdevice *device, const char *text) {
 API(cuDeviceTotalMem_v2)(size_t *bytes, CUdevice device) {
     KNOWN(bytes);
     TRY(si_known_device(device));
-    *bytes = si_state()->set.memory;
+    *bytes = si_state()->set.memory[si_physical(device)];
     return CUDA_SUCCESS;
 }
 
 API(cuDeviceTotalMem)(unsigned *bytes, CUdevice device) {
     KNOWN(bytes);
     TRY(si_known_device(device));
-    uint64_t all = si_state()->set.memory;
+    uint64_t all = si_state()->set.memory[si_physical(device)];
     *bytes = all > UINT32_MAX ? UINT32_MAX : (unsigned)all;
     return CUDA_SUCCESS;
 }

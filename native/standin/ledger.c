@@ -46,7 +46,7 @@ static bool change(struct si_state *state, unsigned me, unsigned whose, int devi
     uint64_t word = atomic_load_explicit(&level->word, memory_order_acquire), bytes;
     do {
         bytes = BYTES(word) + (uint64_t)delta;
-        if (delta > 0 && bytes > state->set.memory) {
+        if (delta > 0 && bytes > state->set.memory[device]) {
             atomic_store_explicit(&own->begun, 0, memory_order_release);
             return false;
         }
@@ -81,7 +81,7 @@ void si_give_back(struct si_state *state, unsigned slot) {
 bool si_charge(int device, uint64_t bytes) {
     unsigned me = (unsigned)si_claim_slot();
     struct si_state *state = si_mapped;
-    if (bytes > state->set.memory) return false;
+    if (bytes > state->set.memory[device]) return false;
     if (SI_LIKELY(change(state, me, me, device, (int64_t)bytes))) return true;
     if (state->living == 1) return false;
     si_reap();

@@ -255,9 +255,9 @@ API(cuMemGetInfo_v2)(size_t *free, size_t *total) {
     TRY(si_ready());
     struct si_state *state = si_mapped;
     if (__builtin_expect(atomic_load_explicit(&state->living, memory_order_relaxed) > 1, 0)) si_reap();
-    uint64_t used = si_level(si_current->device);
-    if (free) *free = state->set.memory - used;
-    if (total) *total = state->set.memory;
+    uint64_t used = si_level(si_current->device), all = state->set.memory[si_current->device];
+    if (free) *free = all - used;
+    if (total) *total = all;
     return CUDA_SUCCESS;
 }
 

@@ -40,6 +40,14 @@ static nvmlReturn_t number(nvmlDevice_t device, unsigned *to, unsigned value) {
     return NVML_SUCCESS;
 }
 
+// Its number among those that this process can see.
+static int position(int card) {
+    int cards[SI_DEVICES], count = si_present(cards);
+    for (int place = 0; place < count; place++)
+        if (cards[place] == card) return place;
+    return -1;
+}
+
 API(nvmlInit_v2)(void) {
     si_state();
     initialised++;
@@ -96,26 +104,27 @@ API(nvmlSystemGetProcessName)(unsigned pid, char *text, unsigned length) {
 API(nvmlDeviceGetCount_v2)(unsigned *count) {
     if (!initialised) return NVML_ERROR_UNINITIALIZED;
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-    *count = si_state()->set.devices;
+    int cards[SI_DEVICES];
+    *count = (unsigned)si_present(cards);
     return NVML_SUCCESS;
 }
 
 API(nvmlDeviceGetHandleByIndex_v2)(unsigned index, nvmlDevice_t *device) {
     if (!initialised) return NVML_ERROR_UNINITIALIZED;
-    if (!device || index >= si_state()->set.devices) return NVML_ERROR_INVALID_ARGUMENT;
-    *device = (nvmlDevice_t)&handles[index];
+    int cards[SI_DEVICES];
+    if (!device || index >= (unsigned)si_present(cards)) return NVML_ERROR_INVALID_ARGUMENT;
+    *device = (nvmlDevice_t)&handles[cards[index]];
     return NVML_SUCCESS;
 }
-
-static void uuid_of(int index, char text[41]) { snprintf(text, 41, "GPU-00000000-0000-0000-0000-%012x", index + 1); }
 
 API(nvmlDeviceGetHandleByUUID)(const char *uuid, nvmlDevice_t *device) {
     if (!initialised) return NVML_ERROR_UNINITIALIZED;
     if (!uuid || !device) return NVML_ERROR_INVALID_ARGUMENT;
-    for (unsigned index = 0; index < si_state()->set.devices; index++) {
-        char text[41];
-        uuid_of((int)index, text);
-        if (!strcmp(uuid, text)) return si_nvmlDeviceGetHandleByIndex_v2(index, device);
+    int cards[SI_DEVICES], count = si_present(cards);
+    for (int index = 0; index < count; index++) {
+        char text[SI_UUID];
+        si_uuid(cards[index], text);
+        if (!strcmp(uuid, text)) return si_nvmlDeviceGetHandleByIndex_v2((unsigned)index, device);
     }
     return NVML_ERROR_NOT_FOUND;
 }
@@ -124,23 +133,23 @@ API(nvmlDeviceGetHandleByPciBusId_v2)(const char *text, nvmlDevice_t *device) {
     unsigned domain = 0, bus = 0;
     if (!initialised) return NVML_ERROR_UNINITIALIZED;
     if (!text || sscanf(text, "%x:%x:", &domain, &bus) != 2) return NVML_ERROR_INVALID_ARGUMENT;
-    return bus && bus <= si_state()->set.devices ? si_nvmlDeviceGetHandleByIndex_v2(bus - 1, device)
-                                                 : NVML_ERROR_NOT_FOUND;
+    int place = position((int)bus - 1);
+    return place < 0 ? NVML_ERROR_NOT_FOUND : si_nvmlDeviceGetHandleByIndex_v2((unsigned)place, device);
 }
 
 API(nvmlDeviceGetUUID)(nvmlDevice_t device, char *text, unsigned length) {
-    char uuid[41];
-    uuid_of(DEVICE(device), uuid);
+    char uuid[SI_UUID];
+    si_uuid(DEVICE(device), uuid);
     return si_text(text, length, uuid);
 }
 
 API(nvmlDeviceGetName)(nvmlDevice_t device, char *text, unsigned length) {
-    DEVICE(device);
-    return si_text(text, length, "Stand-in GPU");
+    int index = DEVICE(device);
+    return si_text(text, length, si_state()->set.name[index]);
 }
 
 API(nvmlDeviceGetIndex)(nvmlDevice_t device, unsigned *index) {
-    return number(device, index, (unsigned)si_index(device));
+    return number(device, index, (unsigned)position(si_index(device)));
 }
 
 API(nvmlDeviceGetMinorNumber)(nvmlDevice_t device, unsigned *minor) {
@@ -154,6 +163,14 @@ API(nvmlDeviceGetPciInfo_v3)(nvmlDevice_t device, nvmlPciInfo_t *info) {
     info->bus = (unsigned)index + 1;
     snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", (unsigned char)(index + 1));
     snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", (unsigned char)(index + 1));
+    return NVML_SUCCESS;
+}
+
+// Two and two are at one switch.
+API(nvmlDeviceGetTopologyCommonAncestor)(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t *level) {
+    int first = DEVICE(device), second = DEVICE(other);
+    if (!level) return NVML_ERROR_INVALID_ARGUMENT;
+    *level = first / 2 == second / 2 ? NVML_TOPOLOGY_SINGLE : NVML_TOPOLOGY_SYSTEM;
     return NVML_SUCCESS;
 }
 

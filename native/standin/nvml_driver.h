@@ -14,11 +14,13 @@
 
 #define API(name) nvmlReturn_t si_##name
 
-// Its index; leaves the function when there is no such device.
+// Its index; leaves the function when there is no such device, or it is broken.
 #define DEVICE(device)                                                       \
     ({                                                                       \
         int found = si_index(device);                                        \
         if (found < 0) return NVML_ERROR_INVALID_ARGUMENT;                   \
+        int broken = atomic_load(&si_state()->broken[found]);                \
+        if (broken) return (nvmlReturn_t)broken;                             \
         found;                                                               \
     })
 

@@ -54,7 +54,7 @@ API(nvmlDeviceGetMemoryInfo)(nvmlDevice_t device, nvmlMemory_t *memory) {
     int index = DEVICE(device);
     if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
     si_reap();
-    memory->total = si_mapped->set.memory;
+    memory->total = si_mapped->set.memory[index];
     memory->used = si_level(index);
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;

@@ -25,6 +25,8 @@
 #define SI_RECORD 65536 // milliseconds of the past that are remembered
 #define SI_STRETCHES 4096 // of the newest past, to the nanosecond
 #define SI_DEPENDENCIES 4
+#define SI_NAME 96 // room for what a device is called
+#define SI_UUID 41
 #define SI_NEVER UINT64_MAX
 #define SI_LIKELY(x) __builtin_expect(!!(x), 1)
 
@@ -108,7 +110,9 @@ struct si_settings {
     bool virtual_clock;
     bool round_robin;
     bool overlap;
-    uint64_t memory;
+    uint32_t first; // number in the UUID of the first device
+    char name[SI_DEVICES][SI_NAME];
+    uint64_t memory[SI_DEVICES];
     uint64_t quantum;
     uint64_t kernel;
     uint64_t jitter;
@@ -121,6 +125,7 @@ struct si_state {
     struct si_settings set;
     pthread_mutex_t lock;
     struct si_level level[SI_DEVICES];
+    _Atomic int broken[SI_DEVICES]; // what NVML answers about a device that is; 0: it works
     _Atomic uint64_t now; // of the virtual clock
     uint64_t served;      // the engines have been worked up to this time
     uint64_t tickets;
@@ -151,6 +156,11 @@ int si_claim_slot(void); // the calling process's, taken on first use
 extern void (*si_after_fork)(void); // in the child
 
 static inline struct si_state *si_state(void) { return SI_LIKELY(si_mapped != 0) ? si_mapped : si_open(); }
+
+// cards.c
+void si_make_cards(struct si_settings *set);
+void si_uuid(int card, char text[SI_UUID]);
+int si_present(int cards[SI_DEVICES]); // those that this process can see, in order
 
 // ledger.c
 bool si_charge(int device, uint64_t bytes);

@@ -7,7 +7,9 @@
 //   STANDIN_STATE        file shared by all processes that see the same GPUs (needed for more than one process;
 //                        without it the state is private memory)
 //   STANDIN_DEVICES      number of GPUs (1 to 16; 1)      UUIDs are GPU-00000000-0000-0000-0000-00000000000N, N from 1
-//   STANDIN_MEMORY_MIB   of each (24576)
+//   STANDIN_FIRST        another N for the first: machines of one cluster have no UUID in common (1)
+//   STANDIN_MEMORY_MIB   of each (24576), or a list with commas, whose last counts for all further ones
+//   STANDIN_NAMES        what they are called ("Stand-in GPU"), or a list likewise
 //   STANDIN_CLOCK        real (default) or virtual: time passes only when every thread that takes part waits
 //   STANDIN_PARTIES      with a virtual clock: threads (of all processes) that must have joined before time passes (1)
 //   STANDIN_ENGINE       fifo (default) or round-robin: the unit of turns between processes on one GPU
@@ -18,6 +20,8 @@
 //   STANDIN_JITTER_NS    events read up to this much off, up or down (0), by a seeded generator
 //   STANDIN_NVML_WINDOW_MS, STANDIN_NVML_LAG_MS   of utilisation samples (200, 0)
 // Read by each process for itself:
+//   STANDIN_VISIBLE      indices and UUIDs of the only GPUs that exist for it, as in a container that was given some of
+//                        the machine's; those it sees are numbered anew, their minor numbers are the machine's
 //   CUDA_VISIBLE_DEVICES indices and UUIDs, as the driver reads them
 //   STANDIN_BACKING      real (default: allocations are memory that can be copied) or none (addresses only, fast)
 //   STANDIN_DRIVER       CUDA version that is claimed (12090)
@@ -37,6 +41,7 @@ void standinLeave(void);                   // takes part no more: a thread that 
 uint64_t standinBusy(int device, uint32_t pid, uint64_t from, uint64_t to); // ns the engine worked for it; pid 0: all
 uint64_t standinUsed(int device, uint32_t pid); // bytes on the device (by index, not as made visible); pid 0: all
 uint64_t standinPeak(int device);          // most bytes ever on the device at once
+void standinBreak(int device, int answer); // NVML answers this to everything about the device; 0: it works again
 uint64_t standinCalls(const char *name);   // of a driver function by this process; only of those in STANDIN_COUNT
 
 #endif

@@ -46,13 +46,13 @@ static void make(struct si_state *state) {
         .virtual_clock = setting_is("STANDIN_CLOCK", "virtual"),
         .round_robin = setting_is("STANDIN_ENGINE", "round-robin"),
         .overlap = setting("STANDIN_OVERLAP", 0) != 0,
-        .memory = setting("STANDIN_MEMORY_MIB", 24576) << 20,
         .quantum = setting("STANDIN_QUANTUM_NS", 2000000),
         .kernel = setting("STANDIN_KERNEL_NS", 0),
         .jitter = setting("STANDIN_JITTER_NS", 0),
         .nvml_window = setting("STANDIN_NVML_WINDOW_MS", 200) * ms,
         .nvml_lag = setting("STANDIN_NVML_LAG_MS", 0) * ms,
     };
+    si_make_cards(&state->set);
     if (!state->set.quantum) state->set.quantum = 1;
     if (!state->set.nvml_window) state->set.nvml_window = ms;
     pthread_mutexattr_t shared;

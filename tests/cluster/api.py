@@ -24,15 +24,17 @@ class RefusedError(Exception):
         self.status = status
 
 
-def ask(door: Path, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
-    """The text of the server's answer."""
+def ask(
+    door: Path, method: str, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+) -> str:
+    """The text of the server's answer; headers may say for whom it is asked."""
     connection = http.client.HTTPConnection("localhost", timeout=30)
     with socket.socket(socket.AF_UNIX) as connection.sock:
         connection.sock.settimeout(30)
         connection.sock.connect(str(door))
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = None if body is None else json.dumps(body)
-        connection.request(method, path, content, {"Content-Type": kind, "Connection": "close"})
+        connection.request(method, path, content, {"Content-Type": kind, "Connection": "close", **(headers or {})})
         answer = connection.getresponse()
         text = answer.read().decode()
     if answer.status >= 300:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import components
-from tests.cluster.api import Json, ask, wait_for
+from tests.cluster.api import Json, RefusedError, ask, wait_for
 from tests.cluster.binaries import Binaries
+from tests.cluster.gpus import Card, write_runtime
 from tests.cluster.images import Image, pause_image, python_image, write_image
 from tests.cluster.machine import Machine, make_cgroup, remove_cgroups, start_machine
 
 MOST_NODES = 3
+NEVER_LOST = "24h"
+"""how long a node may be silent where there are fake ones, which have no heart"""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,28 @@ class Cluster:
         credentials = f"--kubeconfig={self.credentials / f'{user}.kubeconfig'}"
         return self.machines[0].run("kubectl", credentials, *arguments, feed=feed)
 
-    def add_node(self) -> str:
+    def restart_server(self) -> None:
+        """Another API server; returns when it answers."""
+        self.machines[0].restart("kube-apiserver")
+        wait_for("the API server", lambda: self.text("/readyz"))
+
+    def add_user(self, name: str, namespace: str, *more: Mapping[str, Any]) -> None:
+        """Somebody who may edit what is in one namespace, and these rules more; `kubectl(..., user=name)` is theirs."""
+        wanted = {"metadata": {"name": name}}
+        with contextlib.suppress(RefusedError):  # there already
+            self.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", wanted)
+        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        self.post(f"{rbac}/roles", {**wanted, "rules": more})
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        for kind, role in (("ClusterRole", "edit"), ("Role", name)):
+            ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
+            binding = {"metadata": {"name": f"{name}-{role}"}, "subjects": [subject], "roleRef": ref}
+            self.post(f"{rbac}/rolebindings", binding)
+        answer = self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", {"spec": {}})
+        components.write_kubeconfig(self.credentials, name, answer["status"]["token"])
+
+    def add_node(self, gpus: Sequence[Card] = ()) -> str:
         """Starts one more real node and waits until pods can run there; its name."""
         number = len(self.machines) + 1
         if number > MOST_NODES:
@@ -75,7 +99,7 @@ class Cluster:
             "link set eth0 up",
             f"route add default via {components.SERVER}",
         )
-        self._run_node(number, {})
+        self._run_node(number, {}, gpus)
         self._wait_for_node(machine)
         return machine.name
 
@@ -94,7 +118,7 @@ class Cluster:
             )
         wait_for("the fake nodes", lambda: set(names) <= self._schedulable() or None)
 
-    def start_first(self, scheduler: Mapping[str, Any]) -> None:
+    def start_first(self, scheduler: Mapping[str, Any], gpus: Sequence[Card], grace: str) -> None:
         """Starts the control plane and the node beside it."""
         components.write_credentials(self.credentials)
         machine = start_machine("node1", self.folder / "node1", self.binaries)
@@ -107,14 +131,17 @@ class Cluster:
             "link set nodes up",
             "route add default dev nodes",
         )
-        self._run_node(1, components.control_plane(machine.folder, self.credentials, scheduler))
+        self._run_node(1, components.control_plane(machine.folder, self.credentials, scheduler, grace), gpus)
         self._wait_for_node(machine)
         wait_for("the default account", lambda: self.get("/api/v1/namespaces/default/serviceaccounts/default"))
 
-    def _run_node(self, number: int, others: Mapping[str, Sequence[str]]) -> None:
+    def _run_node(self, number: int, others: Mapping[str, Sequence[str]], gpus: Sequence[Card]) -> None:
         machine = self.machines[number - 1]
         cgroup = make_cgroup(machine)
-        its = components.node(number, machine.folder, self.credentials, cgroup, self.binaries)
+        runtime = self.binaries.runc / "runc"
+        if gpus:
+            runtime = write_runtime(machine.folder, number, gpus, runtime)
+        its = components.node(number, machine.folder, self.credentials, cgroup, self.binaries, runtime)
         machine.set_going({**others, **its})
 
     def _wait_for_node(self, machine: Machine) -> None:
@@ -158,18 +185,20 @@ def running(
     *,
     scheduler: Mapping[str, Any] | None = None,
     images: Sequence[Image] | None = None,
+    gpus: Sequence[Card] = (),
+    grace: str = NEVER_LOST,
 ) -> Iterator[Cluster]:
     """A cluster of one node, whose logs stay in `folder`.
 
     `scheduler` goes into the scheduler's configuration; `images` are those its nodes have, by default what pods need to
-    run Python with this package.
+    run Python with this package; `gpus` are the first node's; a node is lost after `grace` without a word from it.
     """
     remove_cgroups()
     if images is None:
         images = [pause_image(binaries.pause / "pause"), python_image()]
     cluster = Cluster(folder, binaries, images)
     try:
-        cluster.start_first(scheduler or {})
+        cluster.start_first(scheduler or {}, gpus, grace)
         yield cluster
     finally:
         for machine in reversed(cluster.machines):

@@ -22,6 +22,8 @@ SERVER = "10.88.0.10"
 SERVICES = "10.96.0.0/16"
 FIRST_SERVICE = "10.96.0.1"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+STATIC_PODS = "static"
+"""in a machine's folder: what is written there, kubelet runs unasked"""
 USERS = {
     "admin": ("admin", "system:masters"),
     "controllers": ("system:kube-controller-manager", ""),
@@ -46,13 +48,14 @@ def write_credentials(folder: Path) -> None:
     rows = [f'{tokens[name]},{user},{name},"{group}"\n' for name, (user, group) in USERS.items()]
     (folder / "tokens.csv").write_text("".join(rows))
     for name, token in tokens.items():
-        (folder / f"{name}.kubeconfig").write_text(json.dumps(_kubeconfig(folder, token)))
+        write_kubeconfig(folder, name, token)
     subprocess.run(["openssl", "genrsa", "-out", str(folder / "accounts.key"), "2048"], check=True, capture_output=True)
 
 
-def _kubeconfig(folder: Path, token: str) -> Json:
+def write_kubeconfig(folder: Path, name: str, token: str) -> None:
+    """The credentials of whoever has the token."""
     server = {"server": f"https://{SERVER}", "certificate-authority": str(folder / "apiserver.crt")}
-    return {
+    config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "cluster",
@@ -60,10 +63,14 @@ def _kubeconfig(folder: Path, token: str) -> Json:
         "users": [{"name": "me", "user": {"token": token}}],
         "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "me"}}],
     }
+    (folder / f"{name}.kubeconfig").write_text(json.dumps(config))
 
 
-def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The commands of the control plane; `scheduler` goes into the scheduler's configuration."""
+def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any], grace: str) -> dict[str, list[str]]:
+    """The commands of the control plane; `scheduler` goes into the scheduler's configuration.
+
+    `grace` is how long a node may be silent before it counts as lost.
+    """
     (folder / "scheduler.json").write_text(
         json.dumps(
             {
@@ -113,7 +120,7 @@ def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any])
             f"--cert-dir={folder / 'controllers'}",
             "--use-service-account-credentials",
             "--leader-elect=false",
-            "--node-monitor-grace-period=24h",  # fake nodes have no heart
+            f"--node-monitor-grace-period={grace}",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
         ],
@@ -131,13 +138,16 @@ def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any])
     }
 
 
-def node(number: int, folder: Path, credentials: Path, cgroup: str, binaries: Binaries) -> dict[str, list[str]]:
-    """The commands of a node: containerd and kubelet."""
-    network = folder / "network.d"
+def node(
+    number: int, folder: Path, credentials: Path, cgroup: str, binaries: Binaries, runtime: Path
+) -> dict[str, list[str]]:
+    """The commands of a node: containerd, which calls `runtime` to run containers, and kubelet."""
+    network, static = folder / "network.d", folder / STATIC_PODS
     network.mkdir()
+    static.mkdir()
     (network / "10-pods.conflist").write_text(json.dumps(_pod_network(folder, number)))
-    (folder / "containerd.toml").write_text(_containerd(network, binaries))
-    (folder / "kubelet.json").write_text(json.dumps(_kubelet(cgroup)))
+    (folder / "containerd.toml").write_text(_containerd(network, binaries, runtime))
+    (folder / "kubelet.json").write_text(json.dumps(_kubelet(cgroup, static)))
     return {
         "containerd": ["containerd", "--config", str(folder / "containerd.toml")],
         "kubelet": [
@@ -162,7 +172,7 @@ def _pod_network(folder: Path, number: int) -> Json:
     return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
 
 
-def _containerd(network: Path, binaries: Binaries) -> str:
+def _containerd(network: Path, binaries: Binaries, runtime: Path) -> str:
     return f"""
 version = 3
 root = "/var/lib/containerd"
@@ -181,17 +191,18 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-      BinaryName = "{binaries.runc / "runc"}"
+      BinaryName = "{runtime}"
 """
 
 
-def _kubelet(cgroup: str) -> Json:
+def _kubelet(cgroup: str, static: Path) -> Json:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cgroup,
+        "staticPodPath": str(static),
         "failCgroupV1": False,
         "failSwapOn": False,
         "enforceNodeAllocatable": [],
@@ -204,5 +215,8 @@ def _kubelet(cgroup: str) -> Json:
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "syncFrequency": "5s",
+        "nodeStatusUpdateFrequency": "2s",
+        "featureGates": {"KubeletCrashLoopBackOffMax": True},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},  # tests kill programs, and do not wait for minutes
         "maxPods": 200,
     }

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.binaries import Binaries, CannotBuildError, binaries
 from tests.cluster.cluster import Cluster, running
+from tests.cluster.engine import Engine, running_engine
 from tests.cluster.machine import why_impossible
 
 
@@ -42,3 +43,18 @@ def cluster(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A cluster of one node at first; tests may add to it."""
     with running(tmp_path_factory.mktemp("cluster"), programs) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def installed(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A cluster of its own with cotenant installed: one node with two large GPUs and a small one at first."""
+    with running_engine(tmp_path_factory.mktemp("engine"), programs) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(installed: Engine) -> Iterator[Engine]:
+    """The same for all tests; whatever pods a test leaves are gone before the next."""
+    installed.wait_for_scheduler()
+    yield installed
+    installed.tidy()

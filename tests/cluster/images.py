@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Container images packed from files of this machine, so that a cluster needs no registry.
 
-There are two: one that holds a pod open, and one with Python, this package and what it needs. An image is written
-straight into containerd. Its base is kept in the cache; our own code is a layer of its own, made anew each time.
+There are three: one that holds a pod open, one with Python, this package and what it needs, and one of a stock
+kube-scheduler. An image is written straight into containerd. What does not change is kept in the cache; our own code is
+a layer of its own, made anew each time.
 """
 
 import functools
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -27,10 +28,12 @@ from tests.native.kit import ROOT, made
 
 PAUSE = "localhost/pause:1"
 PYTHON = "localhost/cotenant:1"
+KUBE_SCHEDULER = "localhost/kube-scheduler:1"
 PACKAGES = "/opt/packages"
 OURS = "/opt/cotenant"
 COMMANDS = ("sh", "cat", "env", "ls", "sleep")
 LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages"}
+COMMAND = b"#!/usr/bin/python3\nfrom cotenant.cli.main import main\n\nmain()\n"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -86,15 +89,30 @@ def pause_image(program: Path) -> Image:
 def python_image() -> Image:
     """Python, a few commands, what this package needs, and the package as it is now."""
     base = made("image", [sys.version, ROOT / "requirements" / "dev.txt", Path(__file__)], _make_base)
-    ours = _layer([(ROOT / "src" / "cotenant", f"{OURS}/cotenant")])
+    ours = _layer([(ROOT / "src" / "cotenant", f"{OURS}/cotenant")], {"/usr/bin/cotenant": COMMAND})
     search = f"PYTHONPATH={OURS}:{PACKAGES}"
     return Image(name=PYTHON, layers=(base / "layer.tar", ours), command=("python3",), environment=(search,))
 
 
-def _layer(contents: Iterable[tuple[Path, str]]) -> bytes:
+def kube_scheduler_image(program: Path) -> Image:
+    """The stock kube-scheduler, as its project would pack it."""
+
+    def make(folder: Path) -> None:
+        with tarfile.open(folder / "layer.tar", "w") as tar:
+            _pack(tar, [(program.resolve(), "/usr/bin/kube-scheduler")])
+
+    base = made("kube-scheduler-image", [str(program.resolve()), Path(__file__)], make)
+    return Image(name=KUBE_SCHEDULER, layers=(base / "layer.tar",), command=("kube-scheduler",))
+
+
+def _layer(contents: Iterable[tuple[Path, str]], programs: Mapping[str, bytes] | None = None) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         _pack(tar, contents)
+        for place, text in (programs or {}).items():
+            entry = tarfile.TarInfo(place.lstrip("/"))
+            entry.size, entry.mode = len(text), 0o755
+            tar.addfile(entry, io.BytesIO(text))
     return packed.getvalue()
 
 

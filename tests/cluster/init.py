@@ -4,7 +4,8 @@
 
 It runs as process 1 of fresh namespaces (`machine.py`), so the kernel ends everything that was started here when it
 goes, whatever it goes by. It says its process number as the outside knows it, reads one line that tells what to run,
-and runs that until it is killed. Standard library only.
+and runs that until it is killed: what ends is started again, unless a file NAME.held says to wait. NAME.pid has the
+process number that a program has inside. Standard library only.
 """
 
 import json
@@ -25,6 +26,7 @@ MACHINE_WIDE = (
     "kernel/keys/root_maxbytes",
 )
 RESTART_AFTER = 0.2
+LOOK_EVERY = 0.05
 
 
 def mount(*arguments: str) -> None:
@@ -64,14 +66,26 @@ def main(folder: Path, name: str) -> None:
     socket.sethostname(name)
     make_private(folder)
     commands: dict[str, list[str]] = json.loads(sys.stdin.readline())
-    running = {start(command, f"{folder}/{name}.log"): name for name, command in commands.items()}
+    running: dict[int, str] = {}
+    due = dict.fromkeys(commands, 0.0)
     while True:
-        ended, status = os.wait()  # also whatever lost its parent
-        if program := running.pop(ended, None):
+        for program, when in list(due.items()):
+            if time.monotonic() >= when and not (folder / f"{program}.held").exists():
+                del due[program]
+                pid = start(commands[program], f"{folder}/{program}.log")
+                running[pid] = program
+                (folder / f"{program}.pid").write_text(str(pid))
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)  # also whatever lost its parent
+        except ChildProcessError:
+            ended, status = 0, 0
+        if program := running.pop(ended, ""):
+            (folder / f"{program}.pid").unlink()
+            due[program] = time.monotonic() + RESTART_AFTER
             with open(f"{folder}/{program}.log", "a") as log:
                 log.write(f"--- {program} ended with {status}; it is started again\n")
-            time.sleep(RESTART_AFTER)
-            running[start(commands[program], f"{folder}/{program}.log")] = program
+        if not ended:
+            time.sleep(LOOK_EVERY)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster.api import wait_for
 from tests.cluster.binaries import Binaries
 
 INIT = Path(__file__).with_name("init.py")
@@ -84,6 +85,57 @@ class Machine:
         assert self.outermost.stdin is not None
         self.outermost.stdin.write(json.dumps(commands) + "\n")
         self.outermost.stdin.flush()
+
+    def send(self, program: str, number: signal.Signals) -> None:
+        """Sends a signal to a program that was set going."""
+        self.kill(int((self.folder / f"{program}.pid").read_text()), number)
+
+    def kill(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Sends a signal to the process that has this number inside."""
+        self.run("sh", "-c", f"kill -{number:d} {pid}")
+
+    def restart(self, program: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Ends a program by a signal, and waits until it has been started again."""
+        before = (self.folder / f"{program}.pid").read_text()
+        self.send(program, number)
+        wait_for(
+            f"{program} of {self.name} to be another process", lambda: self._pid(program) not in (None, before) or None
+        )
+
+    @contextlib.contextmanager
+    def without(self, program: str) -> Iterator[None]:
+        """Ends a program, and starts it again afterwards."""
+        held = self.folder / f"{program}.held"
+        held.touch()
+        try:
+            self.send(program, signal.SIGKILL)
+            wait_for(f"the end of {program} of {self.name}", lambda: self._pid(program) is None or None)
+            yield
+        finally:
+            held.unlink()
+            wait_for(f"{program} of {self.name}", lambda: self._pid(program))
+
+    @contextlib.contextmanager
+    def hanging(self, program: str) -> Iterator[None]:
+        """Lets a program hang: it is there, and does nothing."""
+        self.send(program, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(program, signal.SIGCONT)
+
+    def _pid(self, program: str) -> str | None:
+        file = self.folder / f"{program}.pid"
+        return file.read_text() if file.exists() else None
+
+    def processes(self, words: str) -> list[int]:
+        """The numbers, inside, of the processes whose command line contains these words."""
+        found = []
+        for process in self.inside("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has just ended
+                if words in (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                    found.append(int(process.name))
+        return sorted(found)
 
     def end(self) -> None:
         """Ends everything that runs inside, and waits until it is gone."""

@@ -9,40 +9,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cotenant
-from tests.cluster.api import Json, wait_for
+from tests.cluster.api import wait_for
 from tests.cluster.binaries import KUBERNETES, Binaries
 from tests.cluster.cluster import Cluster
-from tests.cluster.images import PYTHON
 from tests.cluster.init import MACHINE_WIDE
 from tests.cluster.machine import CGROUP_PREFIX, CGROUPS, remove_cgroups
+from tests.cluster.pods import container, create_pod, ended
 from tests.native.kit import ROOT
 
 PODS = "/api/v1/namespaces/default/pods"
 ASSIGNMENT = "cotenant.example/assignment"
-
-
-def create_pod(cluster: Cluster, name: str, code: str, **spec: Any) -> None:
-    """A pod that runs a piece of Python once; `container` is for its one container, the rest for the pod."""
-    container = {"name": "main", "image": PYTHON, "imagePullPolicy": "Never", "command": ["python3", "-c", code]}
-    container |= spec.pop("container", {})
-    whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **spec}
-    cluster.post(PODS, {"metadata": {"name": name}, "spec": whole})
-
-
-def ended(cluster: Cluster, name: str) -> Json:
-    """The pod once it has ended well."""
-
-    def look() -> Json | None:
-        pod = cluster.get(f"{PODS}/{name}")
-        assert pod["status"]["phase"] != "Failed", pod["status"]
-        return pod if pod["status"]["phase"] == "Succeeded" else None
-
-    return wait_for(f"pod {name} to end", look)
 
 
 def test_a_cluster_of_the_version_asked_for_comes_up(cluster: Cluster) -> None:
@@ -51,7 +31,7 @@ def test_a_cluster_of_the_version_asked_for_comes_up(cluster: Cluster) -> None:
 
 
 def test_a_pod_with_our_package_runs_and_ends(cluster: Cluster) -> None:
-    create_pod(cluster, "hello", "import cotenant, numpy; print(cotenant.__version__)")
+    create_pod(cluster, "hello", container("main", "import cotenant, numpy; print(cotenant.__version__)"))
     assert ended(cluster, "hello")["spec"]["nodeName"] == "node1"
     assert cluster.text(f"{PODS}/hello/log").strip() == cotenant.__version__
 
@@ -64,7 +44,7 @@ def test_a_pod_of_a_second_node_reaches_the_server_by_its_service(cluster: Clust
         "trust = ssl.create_default_context(cafile=own + 'ca.crt');"
         "print(urllib.request.urlopen('https://10.96.0.1/version', context=trust, timeout=20).read().decode())"
     )
-    create_pod(cluster, "far", code, nodeSelector={"kubernetes.io/hostname": second})
+    create_pod(cluster, "far", container("main", code), nodeSelector={"kubernetes.io/hostname": second})
     assert ended(cluster, "far")["spec"]["nodeName"] == second
     assert json.loads(cluster.text(f"{PODS}/far/log"))["gitVersion"] == f"v{KUBERNETES}"
 
@@ -74,8 +54,7 @@ def test_fake_nodes_are_listed_and_get_pods(cluster: Cluster) -> None:
     cluster.add_fake_nodes(names, {"example.com/gpu": "8"})
     listed = cluster.get("/api/v1/nodes?labelSelector=fake")["items"]
     assert [node["metadata"]["name"] for node in listed] == names
-    asks = {"resources": {"limits": {"example.com/gpu": "8"}}}
-    create_pod(cluster, "big", "", container=asks, nodeSelector={"fake": "true"})
+    create_pod(cluster, "big", container("main", "", {"example.com/gpu": "8"}), nodeSelector={"fake": "true"})
     assert wait_for("a node for the pod", lambda: cluster.get(f"{PODS}/big")["spec"].get("nodeName")) in names
 
 
@@ -86,13 +65,14 @@ def bound(cluster: Cluster) -> Iterator[str]:
     create_pod(
         cluster,
         "bound",
-        "import os; print(os.environ['ASSIGNMENT'], open('/limits/assignment').read())",
+        container(
+            "main",
+            "import os; print(os.environ['ASSIGNMENT'], open('/limits/assignment').read())",
+            env=[{"name": "ASSIGNMENT", "valueFrom": source}],
+            volumeMounts=[{"name": "limits", "mountPath": "/limits", "readOnly": True}],
+        ),
         schedulerName="nobody",
         volumes=[{"name": "limits", "downwardAPI": {"items": [{"path": "assignment", **source}]}}],
-        container={
-            "env": [{"name": "ASSIGNMENT", "valueFrom": source}],
-            "volumeMounts": [{"name": "limits", "mountPath": "/limits", "readOnly": True}],
-        },
     )
     before = cluster.get(f"{PODS}/bound")
     target = {"apiVersion": "v1", "kind": "Node", "name": "node1"}

@@ -46,9 +46,15 @@ def rows(name: str) -> dict[str, list[str]]:
     return table
 
 
+def options_of(command: click.Command) -> list[click.Option]:
+    """Its own options, and those of the commands below it."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = [option for option in command.params if isinstance(option, click.Option)]
+    return own + [option for one in below for option in options_of(one)]
+
+
 def spellings(command: click.Command) -> set[str]:
-    options = [option for option in command.params if isinstance(option, click.Option)]
-    return {spelling for option in options for spelling in (*option.opts, *option.secondary_opts)}
+    return {spelling for option in options_of(command) for spelling in (*option.opts, *option.secondary_opts)}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -59,16 +65,16 @@ def test_every_option_of_a_command_is_explained_and_no_other(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_defaults_are_those_of_the_command(name: str) -> None:
     table = rows(name)
-    for option in command_of(name).params:
-        if isinstance(option, click.Option) and option.show_default is True:
+    for option in options_of(command_of(name)):
+        if option.show_default is True:
             assert table[option.opts[0]][2] == f"`{option.default}`", option.opts
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_choices_are_those_of_the_command(name: str) -> None:
     table = rows(name)
-    for option in command_of(name).params:
-        if isinstance(option, click.Option) and isinstance(option.type, click.Choice):
+    for option in options_of(command_of(name)):
+        if isinstance(option.type, click.Choice):
             assert "\\|".join(option.type.choices) in table[option.opts[0]][0]
 
 
@@ -88,7 +94,7 @@ def test_help_lists_every_command_once_under_what_people_do() -> None:
 def test_help_of_every_command_has_an_example_of_it(name: str) -> None:
     epilog = command_of(name).epilog or ""
     assert re.search(rf"Examples?:\n(.*\n)*.*\bcotenant {name} ", epilog), epilog
-    assert all(option.help for option in command_of(name).params if isinstance(option, click.Option))
+    assert all(option.help for option in options_of(command_of(name)))
 
 
 def test_every_policy_and_queue_order_is_named() -> None:

@@ -12,6 +12,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
@@ -45,9 +46,16 @@ class Refusal:
 
 
 class ApiServer:
-    """The pods, their history, who watches, and what is to go wrong next."""
+    """The pods, their history, who watches, and what is to go wrong next.
 
-    def __init__(self) -> None:
+    Nodes, quotas and events are each kept by another one of its kind, with versions of its own, which `merge` and
+    `remove` change.
+    """
+
+    def __init__(self, *, with_nodes: bool = True) -> None:
+        self.nodes = ApiServer(with_nodes=False) if with_nodes else self
+        self.quotas = ApiServer(with_nodes=False) if with_nodes else self
+        self.events = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
         self.asked: list[Asked] = []
         self.refusals: list[Refusal] = []
@@ -87,6 +95,18 @@ class ApiServer:
         self.pods[namespace, name] = pod
         self._happened("MODIFIED" if old else "ADDED", pod)
         return pod
+
+    def merge(self, name: str, patch: dict[str, Any], namespace: str = "") -> Pod:
+        """Create or change an object, a node mostly, by a merge patch."""
+        old = self.pods.get((namespace, name), {"metadata": {"name": name, "uid": f"uid-{self._version}"}})
+        new: Pod = deepcopy(_merged(old, patch))  # what happened before stays as it was told
+        if new != self.pods.get((namespace, name)):  # what changes nothing makes no new version
+            self._version += 1
+            new["metadata"]["resourceVersion"] = self.name_of_version(self._version)
+            kind = "MODIFIED" if (namespace, name) in self.pods else "ADDED"
+            self.pods[namespace, name] = new
+            self._happened(kind, new)
+        return new
 
     def remove(self, name: str, namespace: str = "default", *, unseen: bool = False) -> None:
         """Delete a pod; unseen: no watch will ever tell of it, only a list."""
@@ -177,6 +197,8 @@ class ApiServer:
             yield self
         finally:
             server.close()
+            for one in (self.nodes, self.quotas, self.events):
+                one.reset_watches()
             self.reset_watches()
             for task in list(self._tasks):
                 task.cancel()
@@ -202,6 +224,9 @@ class ApiServer:
         """Whether the connection can carry another request."""
         self.asked.append(asked)
         kind = _kind_of(asked)
+        for plural, other in (("nodes", self.nodes), ("resourcequotas", self.quotas), ("events", self.events)):
+            if other is not self and plural in asked.path.split("/"):
+                return await other._answer(asked, reader, writer)
         if self.hang_everything:
             await asyncio.Event().wait()
         if self.answer_with is not None:
@@ -265,18 +290,25 @@ class ApiServer:
 
     def _one(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
         parts = asked.path.strip("/").split("/")  # api v1 namespaces NAMESPACE pods [NAME [PART]]
+        if parts[2] == "nodes":
+            return self._one_node(asked, parts[3], writer)
         namespace, name = parts[3], parts[5] if len(parts) > 5 else ""
         body = json.loads(asked.body) if asked.body else {}
-        if asked.method == "POST" and not name:
+        if asked.method == "POST" and not name and parts[4] != "pods":
+            _write(writer, 201, self.merge(body["metadata"]["name"], body, namespace))
+        elif asked.method == "POST" and not name:
             _write(writer, 201, self.put(body["metadata"]["name"], namespace, spec=body.get("spec", {})))
         elif (namespace, name) not in self.pods:
             return _write_status(writer, 404, "NotFound", f'pods "{name}" not found')
+        elif clash := _clash(self.pods[namespace, name], body):
+            return _write_status(writer, 409, "Conflict", clash)
         elif asked.method == "POST":
-            self.put(name, namespace, body["metadata"]["annotations"], spec={"nodeName": body["target"]["name"]})
+            annotations = body["metadata"]["annotations"]
+            change = {"metadata": {"annotations": annotations}, "spec": {"nodeName": body["target"]["name"]}}
+            self.merge(name, change, namespace)
             _write(writer, 201, {"kind": "Status", "status": "Success"})
         elif asked.method == "PATCH":
-            annotations = body.pop("metadata", {}).get("annotations")
-            _write(writer, 200, self.put(name, namespace, annotations, **body))
+            _write(writer, 200, self.merge(name, body, namespace))
         elif asked.method == "DELETE":
             if body.get("preconditions", {}).get("uid", "") not in ("", self.pods[namespace, name]["metadata"]["uid"]):
                 return _write_status(writer, 409, "Conflict", "the UID in the precondition does not match")
@@ -284,6 +316,14 @@ class ApiServer:
             _write(writer, 200, {"kind": "Status", "status": "Success"})
         else:
             _write(writer, 200, self.pods[namespace, name])
+        return True
+
+    def _one_node(self, asked: Asked, name: str, writer: asyncio.StreamWriter) -> bool:
+        if ("", name) not in self.pods:
+            return _write_status(writer, 404, "NotFound", f'nodes "{name}" not found')
+        if asked.method == "PATCH":
+            self.merge(name, json.loads(asked.body))
+        _write(writer, 200, self.pods["", name])
         return True
 
 
@@ -313,9 +353,27 @@ class Watcher:
 
 
 def _kind_of(asked: Asked) -> str:
-    if asked.method == "GET" and asked.path.endswith("/pods"):
+    if asked.method == "GET" and asked.path.endswith(("/pods", "/nodes", "/resourcequotas")):
         return "watch" if asked.query.get("watch") else "list"
     return asked.method
+
+
+def _clash(pod: Pod, body: dict[str, Any]) -> str:
+    """Why a change of a pod is refused: it is for another, for an older one, or a second binding."""
+    metadata = body.get("metadata", {})
+    for name in ("uid", "resourceVersion"):
+        if metadata.get(name, "") not in ("", pod["metadata"][name]):
+            return f"the {name} does not match"
+    bound = pod.get("spec", {}).get("nodeName")
+    return f"pod is already assigned to node {bound}" if bound and body.get("kind") == "Binding" else ""
+
+
+def _merged(old: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    kept = old if isinstance(old, dict) else {}
+    changed = {key: _merged(kept.get(key), value) for key, value in patch.items() if value is not None}
+    return {key: value for key, value in kept.items() if key not in patch} | changed
 
 
 async def _request(reader: asyncio.StreamReader) -> Asked:

@@ -83,7 +83,7 @@ def test_pods_are_read_made_changed_bound_and_deleted() -> None:
         assert changed.metadata.annotations == {"k": "v"}
         await client.bind("b", "n1", namespace="team", uid=made.metadata.uid, annotations={"gpu": "0"})
         bound = await client.get(PODS, "b", namespace="team")
-        assert (bound.spec.node_name, bound.metadata.annotations) == ("n1", {"gpu": "0"})
+        assert (bound.spec.node_name, bound.metadata.annotations) == ("n1", {"k": "v", "gpu": "0"})
         await client.delete(PODS, "b", namespace="team", uid=made.metadata.uid)
         assert ("team", "b") not in server.pods
 

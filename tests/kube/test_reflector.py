@@ -151,6 +151,31 @@ def test_changes_are_told_as_they_happen() -> None:
     assert play(story).requests("list") == 1
 
 
+def test_a_handler_can_ask_at_which_version_something_went() -> None:
+    async def story(follower: Following) -> None:
+        server, gone = follower.server, list[tuple[str, str]]()
+
+        def note(old: Pod | None, new: Pod | None) -> None:
+            if old is not None and new is None:
+                gone.append((old.metadata.name, second.telling))
+
+        client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
+        second = Reflector(client, PODS, note, pace=PACE)
+        task = asyncio.create_task(second.run())
+        await second.synced.wait()
+        server.put("d")
+        last = int(server.pods["default", "d"]["metadata"]["resourceVersion"])
+        server.remove("b")
+        server.remove("c")
+        await until(lambda: len(gone) == 2)
+        assert gone == [("b", str(last + 1)), ("c", str(last + 2))]
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        await client.close()
+
+    play(story)
+
+
 def test_a_clean_end_of_the_watch_loses_nothing_and_costs_no_list() -> None:
     async def story(follower: Following) -> None:
         follower.server.end_watches()

@@ -352,3 +352,56 @@ tell(answer=nv.nvmlDeviceGetCount_v2(ctypes.byref(ctypes.c_uint())))
     assert client(tmp_path, broken, clock="virtual", faults="nvmlDeviceGetCount_v2=999") == {"answer": 999}
     without_file = client(tmp_path, script, clock="virtual", nvml_window_ms=100, nvml_lag_ms=100, state="")
     assert without_file == found
+
+
+def test_cards_differ_in_name_and_memory_and_a_container_sees_only_its_own(tmp_path: Path) -> None:
+    found = client(
+        tmp_path,
+        """
+ok(cu.cuInit(0))
+count = ctypes.c_int()
+ok(cu.cuDeviceGetCount(ctypes.byref(count)))
+name, uuid = ctypes.create_string_buffer(96), ctypes.create_string_buffer(16)
+ok(cu.cuDeviceGetName(name, 96, 1))
+ok(cu.cuDeviceGetUuid_v2(uuid, 1))
+tell(count=count.value, small=out(cu.cuDeviceTotalMem_v2, 0) // MIB, large=out(cu.cuDeviceTotalMem_v2, 1) // MIB)
+tell(named=name.value == b"Tesla T4", number=uuid.raw[15])
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+ok(nvml.nvmlInit_v2())
+handle = ctypes.c_uint64()
+ok(nvml.nvmlDeviceGetHandleByIndex_v2(1, ctypes.byref(handle)))
+ok(call(nvml.nvmlDeviceGetName, handle, name, 96))
+minor, index = ctypes.c_uint(), ctypes.c_uint()
+ok(call(nvml.nvmlDeviceGetMinorNumber, handle, ctypes.byref(minor)))
+ok(call(nvml.nvmlDeviceGetIndex, handle, ctypes.byref(index)))
+tell(both=name.value == b"Tesla T4", minor=minor.value, index=index.value)
+other, level = ctypes.c_uint64(), ctypes.c_int()
+ok(nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(other)))
+ok(call(nvml.nvmlDeviceGetTopologyCommonAncestor, handle, other, ctypes.byref(level)))
+tell(far=level.value)
+""",
+        devices=4,
+        first=17,
+        memory_mib="1024,2048,4096",
+        names="Tesla V100-PCIE-32GB,Tesla T4",
+        visible="3,GPU-00000000-0000-0000-0000-000000000011",
+    )
+    assert (found["count"], found["small"], found["large"]) == (2, 1024, 4096)
+    assert (found["named"], found["both"], found["number"]) == (1, 1, 20)
+    assert (found["minor"], found["index"], found["far"]) == (3, 1, 50)
+
+
+def test_a_card_breaks_and_is_mended_while_others_look(tmp_path: Path) -> None:
+    script = """
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+ok(nvml.nvmlInit_v2())
+def name(card):
+    handle, text = ctypes.c_uint64(), ctypes.create_string_buffer(96)
+    ok(nvml.nvmlDeviceGetHandleByIndex_v2(card, ctypes.byref(handle)))
+    return call(nvml.nvmlDeviceGetName, handle, text, 96)
+cu.standinBreak(1, 15)
+tell(other=name(0), lost=name(1))
+cu.standinBreak(1, 0)
+tell(mended=name(1))
+"""
+    assert client(tmp_path, script, devices=2) == {"other": 0, "lost": 15, "mended": 0}

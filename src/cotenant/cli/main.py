@@ -54,6 +54,9 @@ SECTIONS = {
         "demo": ("demo", "Shows what sharing brings on this machine, in minutes."),
         "completion": ("completion", "Prints what makes your shell complete commands and names."),
     },
+    "Kubernetes": {
+        "kube": ("kube", "Runs the scheduler or a node's agent in a cluster, or prints what installs them."),
+    },
     "Compare policies without a GPU": {
         "simulate": ("simulate", "Runs scheduling policies on a trace of jobs."),
         "predictor": ("predictor", "Trains and evaluates the predictor of interference."),

@@ -22,20 +22,34 @@ Example:
   cotenant simulate --policy fgd --mode timed --record demo-0017 --out report
   cotenant why --decision report/decision-fgd-42-demo_0017.json
   cotenant why j-000001
+  cotenant why pod/train-0 -n team
 """
+POD = ("pod/", "pods/")
+"""before the name of a pod, as kubectl writes it; no job has such a name"""
 
 
 @click.command(epilog=EPILOG)
 @job_argument(required=False)
 @click.option("--decision", type=click.Path(path_type=Path), metavar="FILE", help="A recorded decision to replay.")
 @click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="table: how many nodes to show.")
+@click.option("--namespace", "-n", metavar="NAME", help="pod: its namespace.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="pod: how to reach the API server.")
 @output_option
-def why(job: str | None, decision: Path | None, most: int, output: str) -> None:
-    """Why a job of this machine waits, or is where it is; or a recorded decision, replayed with every node's score."""
+def why(
+    job: str | None, decision: Path | None, most: int, namespace: str | None, kubeconfig: Path | None, output: str
+) -> None:
+    """Why a job of this machine, or pod/NAME of a cluster, waits or is where it is; or a recorded decision, replayed
+    with every node's score."""
     if (job is None) == (decision is None):
-        raise InputError("give either a job of this machine's daemon, or --decision FILE")
+        raise InputError(
+            "give either a job of this machine's daemon, a pod of a cluster (pod/NAME), or --decision FILE"
+        )
     if decision is not None:
         _replay(decision, most, output)
+    elif job is not None and job.startswith(POD):
+        from cotenant.cli.why_pod import why_pod
+
+        why_pod(job.partition("/")[2], namespace, kubeconfig, most, output)
     elif job is not None:
         _ask(job, output)
 

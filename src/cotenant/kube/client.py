@@ -73,9 +73,15 @@ class Limits:
 class Client:
     """Asks one API server. Close it in the event loop that used it."""
 
-    def __init__(self, access: Access, limits: Limits | None = None, agent: str = "cotenant") -> None:
+    def __init__(
+        self,
+        access: Access,
+        limits: Limits | None = None,
+        agent: str = "cotenant",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.limits = limits or Limits()
-        self._access, self._agent = access, agent
+        self._access, self._agent, self._more = access, agent, list((headers or {}).items())
         self._turns = asyncio.Semaphore(self.limits.together)
         self._idle: list[tuple[float, Connection]] = []
 
@@ -223,7 +229,7 @@ class Client:
 
     def _headers(self) -> list[tuple[str, str]]:
         token = self._access.token()
-        headers = [("Accept", JSON), ("User-Agent", self._agent)]
+        headers = [("Accept", JSON), ("User-Agent", self._agent), *self._more]
         return headers + ([("Authorization", f"Bearer {token}")] if token else [])
 
     async def _raise_refusal(self, asked: str, connection: Connection, answer: Answer) -> None:

@@ -22,6 +22,12 @@ from cotenant.kube.objects import Node
 
 INVENTORY = own_key("inventory")
 ORPHANS = own_key("orphans")
+OWN_TOTALS = own_key("totals")
+"""the resources whose totals are the agent's, so that they go when their names change"""
+GPU_TOPOLOGY = "GPU_TOPOLOGY"
+"""of the topology dialect: how each pair of cards is linked"""
+SAID = (INVENTORY, ORPHANS, OWN_TOTALS, GPU_TOPOLOGY)
+"""all that an agent writes on its node"""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """by an administrator: UUIDs of cards that take no new tenants"""
 VERSION = 1

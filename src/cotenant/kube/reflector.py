@@ -71,6 +71,8 @@ class Reflector(Generic[T]):
         self._handler, self._pace, self._tell = handler, pace, tell
         self._objects: dict[Key, T] = {}
         self._version: Version | None = None  # None: list before the next watch
+        self._told: Version | None = None
+        self._telling: Version = ""
         self._page = client.limits.page
         self._heard: float | None = None
         self._listed = float("-inf")
@@ -79,6 +81,16 @@ class Reflector(Generic[T]):
     def objects(self) -> Mapping[Key, T]:
         """All that is known, by namespace and name; it changes as the server's does."""
         return MappingProxyType(self._objects)
+
+    @property
+    def telling(self) -> str:
+        """The version of what the handler is being told: of a deletion it is the only trace, `old` is from before."""
+        return str(self._telling)
+
+    @property
+    def version(self) -> str:
+        """Up to which the handler was told of every change; empty before the first list."""
+        return "" if self._told is None else str(self._told)
 
     def silence_s(self) -> float:
         """Seconds since the server last said anything useful; infinite before it ever did."""
@@ -139,11 +151,12 @@ class Reflector(Generic[T]):
             raise
         if version == "":
             raise ApiError(f"list {self._kind.plural}", 0, "Malformed", "it has no resourceVersion")
+        self._telling = version
         for key in [key for key in self._objects if key not in found]:
             self._remove(key)
         for key, one in found.items():
             self._put(key, one)
-        self._version = version
+        self._version = self._told = version
         self._heard = time.monotonic()
         self.synced.set()
 
@@ -172,8 +185,9 @@ class Reflector(Generic[T]):
         version = change.metadata.resource_version
         if version == "":
             raise ApiError(f"watch {self._kind.plural}", 0, BACKWARDS, "an event has no resourceVersion")
-        if _older(version, self._version):
+        if older(version, self._version):
             raise ApiError(f"watch {self._kind.plural}", 0, BACKWARDS, f"version {version} after {self._version}")
+        self._telling = version
         key = _key(change.metadata)
         if change.type == "DELETED":
             self._remove(key)
@@ -181,7 +195,7 @@ class Reflector(Generic[T]):
             self._put(key, change.object)
         elif change.type != "BOOKMARK":
             self.counts["undecodable"] += 1
-        self._version = version
+        self._version = self._told = version
         self.counts["events"] += 1
 
     def _put(self, key: Key, new: T) -> None:
@@ -204,7 +218,7 @@ def _key(identity: Identity) -> Key:
     return identity.namespace, identity.name
 
 
-def _older(version: Version, than: Version | None) -> bool:
+def older(version: Version, than: Version | None) -> bool:
     """Whether both are decimal numbers, as a version of a real API server is, and the first is smaller."""
     one, other = str(version), str(than)
     if not (one.isdecimal() and other.isdecimal()):

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cotenant.core.footprint import memory_on
-from cotenant.core.model import Container, ContainerKind, Gpus, Machine, Slot, Tenant
+from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Machine, Slot, Tenant
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import MOST_CONTAINERS, NOTHING, Asked, asked_of, demand_for
@@ -110,6 +110,11 @@ def tenant_of(pod: Pod, record: Record, machine: Machine, settings: Settings = D
         wishes = asked_of(pod, settings).wishes
     except InputError:  # it was understood when it came: it is there, whatever the settings are now
         wishes = NOTHING
+    return seated(record, wishes, machine)
+
+
+def seated(record: Record, wishes: Demand, machine: Machine) -> Tenant:
+    """Who takes what a record says, and has these wishes beside it."""
     containers = [part for held in record.containers for part in as_containers(held.kind, held.gpus)]
     demand = demand_for(containers, replace(wishes, exclusive=record.exclusive))
     return Tenant(record.pod, demand, gpus_of([share for held in record.containers for share in held.gpus], machine))

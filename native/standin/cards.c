@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which GPUs there are: what each is called, how much memory it has, and which of them this process can see.
+
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared.h"
+
+// The part of a list at that position; where the list is too short, its last.
+static const char *part_of(const char *list, unsigned position, size_t *length) {
+    for (const char *comma; position && (comma = strchr(list, ',')); position--) list = comma + 1;
+    *length = strcspn(list, ",");
+    return list;
+}
+
+void si_make_cards(struct si_settings *set) {
+    const char *memory = getenv("STANDIN_MEMORY_MIB"), *names = getenv("STANDIN_NAMES"), *first = getenv("STANDIN_FIRST");
+    if (!memory || !*memory) memory = "24576";
+    if (!names || !*names) names = "Stand-in GPU";
+    set->first = first && *first ? (uint32_t)strtoul(first, NULL, 0) : 1;
+    for (unsigned card = 0; card < SI_DEVICES; card++) {
+        size_t length;
+        set->memory[card] = strtoull(part_of(memory, card, &length), NULL, 0) << 20;
+        const char *name = part_of(names, card, &length);
+        snprintf(set->name[card], SI_NAME, "%.*s", (int)length, name);
+    }
+}
+
+void si_uuid(int card, char text[SI_UUID]) {
+    snprintf(text, SI_UUID, "GPU-00000000-0000-0000-0000-%012x", si_state()->set.first + (unsigned)card);
+}
+
+static int card_named(const char *word, size_t length) {
+    int count = (int)si_state()->set.devices;
+    for (int card = 0; card < count; card++) {
+        char uuid[SI_UUID], index[SI_UUID];
+        si_uuid(card, uuid);
+        snprintf(index, sizeof index, "%d", card);
+        if ((strlen(uuid) == length && !strncmp(uuid, word, length)) ||
+            (strlen(index) == length && !strncmp(index, word, length)))
+            return card;
+    }
+    return -1;
+}
+
+int si_present(int cards[SI_DEVICES]) {
+    const char *named = getenv("STANDIN_VISIBLE");
+    int count = (int)si_state()->set.devices, found = 0;
+    bool seen[SI_DEVICES] = {false};
+    for (int card = 0; card < count; card++) seen[card] = !named;
+    while (named && *named) {
+        size_t length = strcspn(named, ",");
+        int card = card_named(named, length);
+        if (card >= 0) seen[card] = true;
+        named += length + (named[length] == ',');
+    }
+    for (int card = 0; card < count; card++)
+        if (seen[card]) cards[found++] = card;
+    return found;
+}

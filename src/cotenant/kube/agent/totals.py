@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How much of each resource a node has in the words of the dialects, for `kubectl describe node`, quotas and kubelet.
+
+Kubelet fails a pod for good where the sum of what pods ask for is more than a total. So a total is never below what the
+core may place there: not by a rounding, and not for a pod that was made smaller, or that nobody placed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import gcd
+
+from cotenant.core.footprint import memory_on
+from cotenant.core.model import ContainerKind, Gpu, Machine
+from cotenant.errors import InputError
+from cotenant.kube.codec.asking import MOST_CONTAINERS, asked_of
+from cotenant.kube.codec.dialect import Dialect, Vendor
+from cotenant.kube.codec.quantity import parse_quantity
+from cotenant.kube.codec.record import Record, record_of
+from cotenant.kube.codec.settings import Settings
+from cotenant.kube.objects import Pod, containers_of, has_ended, resources_of
+
+Totals = Mapping[str, int]
+"""by resource name"""
+
+
+def node_totals(machine: Machine, vendor: Vendor, settings: Settings, pods: Iterable[Pod] = ()) -> Totals:
+    """The totals of a node with these pods: what it has, and never less than what they ask for."""
+    totals: Counter[str] = Counter()
+    for dialect in settings.dialects:
+        if dialect.vendor is vendor:
+            totals.update(dialect_totals(dialect, machine))
+    asked, not_placed = Counter[str](), Counter[str]()
+    for pod in pods:
+        if not has_ended(pod):
+            own = kubelet_sum(pod, totals)
+            asked.update(own)
+            if own and not _is_counted(pod, machine, settings):
+                not_placed.update(own)
+    return {name: max(total + not_placed[name], asked[name]) for name, total in totals.items()}
+
+
+def dialect_totals(dialect: Dialect, machine: Machine) -> dict[str, int]:
+    """All but the count of cards, which the device plugin tells itself; unhealthy cards still have their tenants."""
+    cards = machine.gpus
+    slots = sum(card.slots for card in cards)
+    amounts = {
+        dialect.memory: sum(card.memory_capacity // dialect.memory_unit for card in cards),
+        dialect.memory_percent: sum(most_percent(card, max(card.slots, min(MOST_CONTAINERS, slots))) for card in cards),
+        dialect.compute: sum(card.compute_capacity // 10 for card in cards),
+        dialect.priority: slots,
+    }
+    return {name: amount for name, amount in amounts.items() if name is not None}
+
+
+def most_percent(card: Gpu, tenants: int) -> int:
+    """No so many tenants can ask for more percent of a card, each rounded down to MiB: a little over 100 on small ones.
+
+    With C MiB, p percent take w = (C p - r) / 100 MiB, where r < 100 is what is rounded away. The w of all tenants
+    come to at most C, so their p come to at most 100 + (sum of r) / C.
+    """
+    capacity = card.memory_capacity
+    if capacity == 0:
+        return 100 * tenants
+    rounded_away = 100 - gcd(capacity, 100)
+    return min(100 * tenants, 100 + tenants * rounded_away // capacity)
+
+
+def kubelet_sum(pod: Pod, names: Iterable[str]) -> dict[str, int]:
+    """What a pod asks for as kubelet counts it: apps and sidecars together, or an init container where that is more."""
+    sums = {}
+    for name in names:
+        staying = peak = 0
+        for kind, container in containers_of(pod):
+            amount = _amount(resources_of(container).get(name, 0))
+            peak = max(peak, staying + amount)
+            if kind is not ContainerKind.INIT:
+                staying += amount
+        if peak := max(peak, staying):
+            sums[name] = peak
+    return sums
+
+
+def _amount(written: str | int) -> int:
+    try:
+        return max(0, int(parse_quantity(written)))
+    except ValueError:  # no API server lets it in
+        return 0
+
+
+def _is_counted(pod: Pod, machine: Machine, settings: Settings) -> bool:
+    """Whether the core counts all that kubelet counts of it: it was placed, and is not smaller now than it asked."""
+    try:
+        record = record_of(pod)
+        return record is not None and _is_as_asked(pod, record, machine, settings)
+    except InputError:
+        return False
+
+
+def _is_as_asked(pod: Pod, record: Record, machine: Machine, settings: Settings) -> bool:
+    cards = {gpu.uuid: gpu for gpu in machine.gpus}
+    for one in asked_of(pod, settings).containers:
+        asked, shares = one.amounts.asked, record.held_by(one.number)
+        if len(shares) != asked.gpus or any(share.gpu not in cards for share in shares):
+            return False
+        if any(share.memory < memory_on(asked, cards[share.gpu]) or share.compute < asked.compute for share in shares):
+            return False
+    return True

@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gives pods their GPUs: one write that carries node and assignment together, and certainty about what became of it.
+
+The GPUs are chosen and held without a wait in between, so pods that are bound at the same time see each other. Where an
+answer is lost, the pod itself says whether it was bound; until then its GPUs stay held.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from cotenant.core.model import Reason
+from cotenant.kube.books import Books
+from cotenant.kube.client import INTERRUPTED, Client
+from cotenant.kube.codec.record import RECORD
+from cotenant.kube.connection import ApiError
+from cotenant.kube.explaining import seat_words
+from cotenant.kube.news import PLACED, News
+from cotenant.kube.objects import Pod
+from cotenant.kube.placing import Choice, Placer
+from cotenant.kube.protocol import BindingArgs
+from cotenant.kube.reflector import Reflector
+from cotenant.kube.troubles import Troubles, to_stderr
+from cotenant.kube.watching import PODS
+
+ANSWERED_S = 6.0
+"""within this, kube-scheduler hears what became of a bind; it asks for 10 s"""
+LOOKS = 3
+"""at an unbound pod whose bind was not answered: a server soon stops working for a sender who is gone"""
+LOOK_S = 1.0
+
+
+class Binder:
+    """Binds one pod at a time, many pods at the same time."""
+
+    def __init__(
+        self,
+        client: Client,
+        books: Books,
+        placer: Placer,
+        pods: Reflector[Pod],
+        news: News,
+        troubles: Troubles,
+        *,
+        say: Callable[[str], object] = to_stderr,
+        clock: Callable[[], float] = time.monotonic,
+        answered_s: float = ANSWERED_S,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._client, self._books, self._placer, self._pods = client, books, placer, pods
+        self._news, self._troubles, self._say = news, troubles, say
+        self._clock, self.answered_s, self.look_s = clock, answered_s, look_s
+        self._under_way: dict[str, asyncio.Task[str]] = {}
+
+    def is_binding(self, uid: str) -> bool:
+        """Whether it is not known yet what becomes of a pod: what is held for it must not be touched."""
+        return uid in self._under_way
+
+    async def bind(self, args: BindingArgs) -> str:
+        """Empty where the pod is bound, else why not; it goes on in the background where that takes too long."""
+        who = f"pod {args.namespace}/{args.name}"
+        if self.is_binding(args.uid):
+            return f"{who}: it is being bound already"
+        task = self._under_way[args.uid] = asyncio.create_task(self._bind(args, who))
+        task.add_done_callback(lambda _: self._under_way.pop(args.uid, None))
+        done, _ = await asyncio.wait([task], timeout=self.answered_s)
+        return task.result() if done else f"{who}: the API server has not answered yet; its GPUs stay held"
+
+    async def finish(self, within_s: float) -> None:
+        """Wait for what is under way; what a server does not answer by then, the next scheduler reads from the pod."""
+        if self._under_way:
+            await asyncio.wait(self._under_way.values(), timeout=within_s)
+
+    async def _bind(self, args: BindingArgs, who: str) -> str:
+        pod = self._pods.objects.get((args.namespace, args.name)) or await self._asked_for(args)
+        if pod is None or pod.metadata.uid != args.uid:
+            return f"{who} is gone"
+        began = self._clock()
+        choice = self._placer.choose(pod, args.node, began, time.time_ns())
+        if isinstance(choice, Reason):
+            return f"{who} does not fit on node {args.node} any more: {choice}"
+        error = None
+        try:
+            error = await self._written(args, choice)
+        finally:
+            if choice.seat is not None:
+                (self._books.assume if error == "" else self._books.release)(args.uid)
+        if error:
+            self._troubles.tell("bind", error)
+        elif choice.seat is not None:
+            where = f"on node {choice.node}: {seat_words(choice.seat)}"
+            self._news.tell(pod, PLACED, where)
+            self._say(f"{who} {where}, in {(self._clock() - began) * 1000:.1f} ms")
+        return error
+
+    async def _written(self, args: BindingArgs, choice: Choice) -> str:
+        """Empty where the pod is bound now, else what the server said."""
+        try:
+            await self._client.bind(
+                args.name, args.node, namespace=args.namespace, uid=args.uid, annotations=choice.annotations
+            )
+            return ""
+        except ApiError as error:
+            unsure = error.reason == INTERRUPTED or error.status >= 500
+            if unsure or error.status == 409:
+                return "" if await self._found(args, choice, LOOKS if unsure else 1) else str(error)
+            return str(error)
+
+    async def _found(self, args: BindingArgs, choice: Choice, looks: int) -> bool:
+        """Whether the pod is bound as we wanted; asked until the server answers."""
+        for look in range(looks):
+            if look:
+                await asyncio.sleep(self.look_s)
+            pod = await self._asked_for(args)
+            if pod is None or pod.metadata.uid != args.uid:
+                return False
+            if pod.spec.node_name:
+                given = pod.metadata.annotations.get(RECORD)
+                return pod.spec.node_name == args.node and given == choice.annotations.get(RECORD)
+        return False
+
+    async def _asked_for(self, args: BindingArgs) -> Pod | None:
+        """The pod as the server has it now, None where it has none."""
+        failures = 0
+        while True:
+            try:
+                return await self._client.get(PODS, args.name, namespace=args.namespace)
+            except ApiError as error:
+                if error.status == 404:
+                    return None
+                if 400 <= error.status < 500 and error.status != 429:
+                    raise
+                failures += 1
+                self._troubles.tell("bind", f"{error}; asked again")
+                await asyncio.sleep(self._client.limits.pause(failures, error.retry_after))

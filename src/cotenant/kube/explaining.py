@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A placement in words and numbers, for `why` and for events."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from cotenant.core.model import Reason
+from cotenant.kube.books import Books
+from cotenant.kube.codec.record import Record
+from cotenant.kube.objects import Pod, has_ended
+from cotenant.kube.placing import Placer, Why
+from cotenant.kube.seats import Seat
+from cotenant.kube.why import FitView, Given, Named, RefusalView, WhyPod
+
+MOST_NODES = 1000
+"""in one answer"""
+MOST_CLASSES = 4
+"""of refusals in one sentence"""
+
+
+def explained(pod: Pod, books: Books, placer: Placer) -> WhyPod:
+    """All there is to say about a pod now."""
+    who = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
+    why = placer.why(pod)
+    if has_ended(pod):
+        return WhyPod(metadata=who, state="ended", policy=why.policy, reason="it has ended and takes nothing any more")
+    if pod.spec.node_name and why.seat is None:
+        reason = f"it is on node {pod.spec.node_name} and was given no GPU by this scheduler"
+        return WhyPod(metadata=who, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
+    placed = books.seat_of(pod.metadata.uid) is not None
+    fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
+    room = MOST_NODES - len(fits)
+    return WhyPod(
+        metadata=who,
+        state="placed" if placed else "placing" if why.seat is not None else "waiting",
+        policy=why.policy,
+        reason=sentence(why),
+        node=None if why.seat is None else why.seat.record.node,
+        gpus=() if why.seat is None else tuple(_given(why.seat.record)),
+        fits=fits,
+        refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), room)),
+        more=len(why.fits) + len(why.reasons) - len(fits) - min(room, len(why.reasons)),
+    )
+
+
+def sentence(why: Why) -> str:
+    """Where it is, or what keeps it waiting."""
+    if why.seat is not None:
+        return f"on node {why.seat.record.node}: {seat_words(why.seat)}"
+    if why.waits is not None:
+        return str(why.waits)
+    if why.fits:
+        return f"it fits on {len(why.fits)} nodes, best on {why.fits[0].slot.node}, and is tried again soon"
+    return refusals_words(why.reasons) or "no node has GPUs"
+
+
+def refusals_words(reasons: Mapping[str, Reason]) -> str:
+    """The refusals by class, each with the numbers of the node that comes nearest."""
+    counts: Counter[str] = Counter(reason.text for reason in reasons.values())
+    nearest: dict[str, tuple[str, Reason]] = {}
+    for node, reason in reasons.items():
+        nearest.setdefault(reason.text, (node, reason))
+    words = [
+        f"{count} node{'s' if count > 1 else ''}: {nearest[text][1]} ({nearest[text][0]})"
+        for text, count in counts.most_common(MOST_CLASSES)
+    ]
+    rest = len(counts) - len(words)
+    return "; ".join(words) + (f"; and {rest} other reasons" if rest > 0 else "")
+
+
+def seat_words(seat: Seat) -> str:
+    """The GPUs and amounts of a pod."""
+    return ", ".join(
+        f"{one.gpu} {one.memory_mib} MiB" + (f" {one.compute_percent:g}% compute" if one.compute_percent else "")
+        for one in _given(seat.record)
+    )
+
+
+def _given(record: Record) -> Iterable[Given]:
+    for held in record.containers:
+        for share in held.gpus:
+            percent = share.compute / 10
+            yield Given(container=held.number, gpu=share.gpu, memory_mib=share.memory, compute_percent=percent)
+
+
+def _refusal(node: str, reason: Reason) -> RefusalView:
+    return RefusalView(
+        node=node, check=reason.check, text=str(reason), needed=reason.needed, available=reason.available
+    )

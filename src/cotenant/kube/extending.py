@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What kube-scheduler calls, as routes: filter, prioritize, bind, preempt.
+
+It takes any status but 200 for a failure and tells the pod's owner no more than the number, so a refusal that somebody
+can act on is an answer with `Error` in it.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from cotenant.errors import InputError
+from cotenant.kube.binding import Binder
+from cotenant.kube.books import Books
+from cotenant.kube.explaining import sentence
+from cotenant.kube.news import NO_ROOM, News
+from cotenant.kube.objects import Pod
+from cotenant.kube.placing import Placer
+from cotenant.kube.protocol import (
+    BindingResult,
+    ExtenderArgs,
+    FilterResult,
+    decode_args,
+    decode_binding,
+    decode_preemption,
+)
+from cotenant.kube.serving import Reply, Route, Routes, json_reply, text_reply
+from cotenant.kube.waking import Waker
+from cotenant.kube.watching import Watching
+
+MOST_BYTES = 32 * 1024 * 1024
+"""of a call: whole nodes, where kube-scheduler is told to send them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extender:
+    """Answers by what the books say now."""
+
+    books: Books
+    placer: Placer
+    binder: Binder
+    watching: Watching
+    waker: Waker
+    news: News
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+    def routes(self) -> Routes:
+        """By verb."""
+        return {
+            "filter": self._route(self._filter, _filter_error),
+            "prioritize": self._route(self._prioritize, text_reply),
+            "bind": self._route(self._bind, _bind_error),
+            "preempt": self._route(self._preempt, text_reply),
+        }
+
+    def _route(self, answer: Callable[[bytes], Awaitable[object]], refuse: Callable[[int, str], Reply]) -> Route:
+        async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
+            doubt = self.watching.doubt()
+            if doubt is not None:
+                return text_reply(503, doubt)
+            self.books.expire(self.clock())
+            return json_reply(await answer(body))
+
+        return Route(method="POST", answer=answered, most_bytes=MOST_BYTES, refuse=refuse)
+
+    async def _filter(self, body: bytes) -> FilterResult:
+        args = decode_args(body)
+        self._check_free(args)
+        result = self.placer.filter(args, self.clock())
+        if _is_refusal(args, result):
+            self.waker.refused(args.pod)
+            self.news.tell(args.pod, NO_ROOM, lambda: self._why_not(args.pod), warning=True)
+        return result
+
+    async def _prioritize(self, body: bytes) -> object:
+        args = decode_args(body)
+        self._check_free(args)
+        return self.placer.prioritize(args, self.clock())
+
+    async def _bind(self, body: bytes) -> BindingResult:
+        return BindingResult(error=await self.binder.bind(decode_binding(body)))
+
+    async def _preempt(self, body: bytes) -> object:
+        return self.placer.preempt(decode_preemption(body))
+
+    def _check_free(self, args: ExtenderArgs) -> None:
+        """A pod whose bind was given up by kube-scheduler and not yet by us must not be held somewhere else."""
+        if args.node_names is not None and self.binder.is_binding(args.pod.metadata.uid):
+            raise InputError("it is being bound already, and the API server has not answered yet")
+
+    def _why_not(self, pod: Pod) -> str:
+        """The numbers at the time of writing; empty where they are not needed any more."""
+        return sentence(self.placer.why(pod)) if pod.metadata.uid in self.books.waiting else ""
+
+
+def _is_refusal(args: ExtenderArgs, result: FilterResult) -> bool:
+    return args.node_names is not None and not result.node_names
+
+
+def _filter_error(_status: int, text: str) -> Reply:
+    return json_reply(FilterResult(error=text))
+
+
+def _bind_error(_status: int, text: str) -> Reply:
+    return json_reply(BindingResult(error=text))

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Live resize: running pods that ask for more or less get it, as far as there is room, in one write.
+
+What a pod is to have is counted before it is written, so that nobody else is put there meanwhile. The write is refused
+by the API server where the pod has changed since, and then everything is looked at anew.
+"""
+
+import asyncio
+import time
+from typing import NoReturn
+
+from cotenant.core.model import Reason
+from cotenant.kube.books import Books
+from cotenant.kube.client import Client
+from cotenant.kube.codec.settings import Settings
+from cotenant.kube.connection import ApiError
+from cotenant.kube.explaining import seat_words
+from cotenant.kube.news import RESIZE_REFUSED, RESIZED, News
+from cotenant.kube.objects import Pod, has_ended
+from cotenant.kube.quota import Quotas
+from cotenant.kube.resizing import RESIZE, Resized, resize
+from cotenant.kube.troubles import Troubles
+from cotenant.kube.watching import PODS
+
+AGAIN_S = 10.0
+"""after a refusal or a failure: room may have come since"""
+PASSING = (404, 409)
+"""the pod is gone, or has changed, of which we are told anyway"""
+
+
+class Granter:
+    """Takes pods as they change; `run` answers their requests one after the other."""
+
+    def __init__(
+        self,
+        client: Client,
+        books: Books,
+        quotas: Quotas,
+        news: News,
+        troubles: Troubles,
+        settings: Settings,
+        *,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        self._client, self._books, self._quotas = client, books, quotas
+        self._news, self._troubles, self._settings, self.again_s = news, troubles, settings, again_s
+        self._asking: dict[str, Pod] = {}  # all that carry a request, also one that was granted long ago
+        self._due: dict[str, None] = {}
+        self._undone: dict[str, None] = {}
+        self._some = asyncio.Event()
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """After the books were told."""
+        uid = (new or old or Pod()).metadata.uid
+        if new is None or RESIZE not in new.metadata.annotations or not new.spec.node_name or has_ended(new):
+            for kept in (self._asking, self._due, self._undone):
+                kept.pop(uid, None)
+            return
+        self._asking[uid] = new
+        before = None if old is None else old.metadata.annotations.get(RESIZE)
+        if before != new.metadata.annotations[RESIZE] or uid in self._undone:
+            self._due[uid] = None
+            self._some.set()
+
+    async def run(self) -> NoReturn:
+        """Answer until cancelled; those who were refused are looked at again now and then."""
+        while True:
+            try:
+                async with asyncio.timeout(self.again_s):
+                    await self._some.wait()
+            except TimeoutError:
+                self._due |= self._undone
+            self._some.clear()
+            due, self._due = self._due, {}
+            for uid in due:
+                if uid in self._asking:
+                    await self._answer(self._asking[uid])
+
+    async def _answer(self, pod: Pod) -> None:
+        self._undone.pop(pod.metadata.uid, None)
+        answer = resize(pod, self._books, self._quotas, moment=time.time_ns(), settings=self._settings)
+        if isinstance(answer, Reason):
+            self._undone[pod.metadata.uid] = None
+            self._news.tell(pod, RESIZE_REFUSED, str(answer), warning=True)
+        elif answer is not None:
+            await self._grant(pod, answer)
+
+    async def _grant(self, pod: Pod, resized: Resized) -> None:
+        """What was chosen is held until the server has said yes or no."""
+        about = pod.metadata
+        metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": resized.annotations}
+        granted = False
+        try:
+            await self._client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace)
+            granted = True
+        except ApiError as error:
+            self._undone[about.uid] = None
+            if error.status not in PASSING:
+                self._troubles.tell("resize", str(error))
+        finally:
+            (self._books.assume if granted else self._books.release)(about.uid)
+        if granted:
+            self._news.tell(pod, RESIZED, seat_words(resized.seat))

@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Everything together, in the order in which it should be made."""
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.errors import InputError
+from cotenant.kube.install.certificate import Certificate
+from cotenant.kube.install.configuration import configuration
+from cotenant.kube.install.names import ASKERS, CERTIFICATE, KEY, NAMESPACE, Json, object_of
+from cotenant.kube.install.rights import rights
+from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment, service
+from cotenant.kube.settings import read_settings
+from cotenant.kube.webhook.configuration import webhook_configurations
+from cotenant.kube.webhook.policy import admission_policies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallOptions:
+    """What may be chosen."""
+
+    images: Images
+    agents: AgentWishes
+    settings: Path | None = None
+
+
+def manifests(options: InstallOptions, certificate: Certificate) -> list[Json]:
+    """All objects of an installation; InputError where the settings are not in order."""
+    settings = read_settings(options.settings)
+    files = configuration(settings, _as_written(options.settings))
+    pair = {"tls.crt": certificate.certificate, "tls.key": certificate.key}
+    secret = _secret(CERTIFICATE, "kubernetes.io/tls", pair)
+    content = hashlib.sha256(json.dumps([files, secret]).encode()).hexdigest()[:16]
+    return [
+        _namespace(),
+        *rights(),
+        files,
+        secret,
+        _secret(ASKERS, "Opaque", {KEY: secrets.token_hex(32)}),
+        service(),
+        deployment(options.images, content),
+        daemon_set(options.images, options.agents, content),
+        *admission_policies(settings),
+        *webhook_configurations(settings, certificate.certificate),
+    ]
+
+
+def _as_written(file: Path | None) -> str:
+    """The settings with their comments."""
+    try:
+        return "" if file is None else file.read_text("utf-8")
+    except UnicodeError:
+        raise InputError(f"settings {file}: expected UTF-8") from None
+
+
+def _namespace() -> Json:
+    made = object_of("Namespace", "v1", NAMESPACE, cluster_wide=True)
+    # Agents share folders and processes with their node.
+    made["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "privileged"
+    return made
+
+
+def _secret(name: str, kind: str, texts: Mapping[str, str]) -> Json:
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    return object_of("Secret", "v1", name, type=kind, data=data)

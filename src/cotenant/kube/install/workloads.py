@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What runs: our scheduler beside a stock kube-scheduler, once, and the agent on every node."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER, SETTINGS
+from cotenant.kube.install.names import (
+    AGENT,
+    ASKERS,
+    CERTIFICATE,
+    CONFIGURATION,
+    EXTENDER_PORT,
+    HEALTH_PORT,
+    KEY,
+    SCHEDULER,
+    SERVICE_PORT,
+    WEBHOOK_PORT,
+    Json,
+    labels_of,
+    object_of,
+)
+
+CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
+WHY_FOLDER = "/etc/cotenant-why"
+CONTENT = "cotenant.io/configuration"
+"""on a pod, what it was configured with: other contents make new pods"""
+HOST_FOLDERS = {
+    "/var/lib/kubelet/device-plugins": "Directory",
+    "/var/lib/kubelet/pod-resources": "DirectoryOrCreate",  # kubelet makes it a little later
+    "/var/lib/cotenant": "DirectoryOrCreate",
+    "/run/cotenant-node": "DirectoryOrCreate",
+    "/run/cdi": "DirectoryOrCreate",
+}
+"""of a node, that its agent sees where they are"""
+CONFINED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """Where pods get their programs from."""
+
+    ours: str
+    kube_scheduler: str
+    pull: str = "IfNotPresent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentWishes:
+    """How agents are run."""
+
+    simulate: int | None = None
+    """GPUs of each node, where there are none"""
+    gpu_memory: str | None = None
+    gpu_type: str | None = None
+    strict: bool = False
+    runtime_class: str | None = None
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """labels of the nodes that get one; none: all with Linux"""
+
+
+def deployment(images: Images, content: str) -> Json:
+    """Our scheduler and a stock kube-scheduler in one pod; the old one ends before the new one starts."""
+    pod = {
+        "serviceAccountName": SCHEDULER,
+        "priorityClassName": "system-cluster-critical",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534, "fsGroup": 65534},
+        "containers": [_our_scheduler(images), _stock_scheduler(images)],
+        "volumes": [
+            {"name": "configuration", "configMap": {"name": CONFIGURATION}},
+            {"name": "certificate", "secret": {"secretName": CERTIFICATE, "defaultMode": 0o440}},
+            {"name": "why", "secret": {"secretName": ASKERS, "defaultMode": 0o440}},
+        ],
+    }
+    spec = {"replicas": 1, "strategy": {"type": "Recreate"}, **_template(SCHEDULER, content, pod)}
+    return object_of("Deployment", "apps/v1", SCHEDULER, spec=spec)
+
+
+def service() -> Json:
+    """How the API server reaches the webhook."""
+    ports = [{"name": "https", "port": SERVICE_PORT, "targetPort": WEBHOOK_PORT}]
+    return object_of("Service", "v1", SCHEDULER, spec={"selector": labels_of(SCHEDULER), "ports": ports})
+
+
+def daemon_set(images: Images, wishes: AgentWishes, content: str) -> Json:
+    """The agent, on every node with these labels."""
+    pod = {
+        "serviceAccountName": AGENT,
+        "priorityClassName": "system-node-critical",
+        "hostPID": True,  # whose process it is that asks, and which pods really ended
+        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"kubernetes.io/os": "linux", **wishes.nodes},
+        "containers": [_agent(images, wishes)],
+        "volumes": [
+            {"name": "configuration", "configMap": {"name": CONFIGURATION}},
+            *({"name": _named(path), "hostPath": {"path": path, "type": kind}} for path, kind in HOST_FOLDERS.items()),
+        ],
+    }
+    if wishes.runtime_class is not None:
+        pod["runtimeClassName"] = wishes.runtime_class
+    return object_of("DaemonSet", "apps/v1", AGENT, spec=_template(AGENT, content, pod))
+
+
+def _template(name: str, content: str, pod: Json) -> Json:
+    metadata = {"labels": dict(labels_of(name)), "annotations": {CONTENT: content}}
+    return {"selector": {"matchLabels": dict(labels_of(name))}, "template": {"metadata": metadata, "spec": pod}}
+
+
+def _our_scheduler(images: Images) -> Json:
+    command = [
+        *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS}"),
+        *("--extender", f"127.0.0.1:{EXTENDER_PORT}", "--webhook", f"0.0.0.0:{WEBHOOK_PORT}"),
+        *("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key"),
+        *("--why-key", f"{WHY_FOLDER}/{KEY}"),
+    ]
+    return {
+        **_container("scheduler", images.ours, images.pull, command),
+        "ports": [{"name": "https", "containerPort": WEBHOOK_PORT}],
+        "livenessProbe": _probe("/healthz", WEBHOOK_PORT, after=10),
+        "readinessProbe": _probe("/readyz", WEBHOOK_PORT, every=2),
+        "volumeMounts": [
+            *(_mount("configuration", FOLDER), _mount("certificate", CERTIFICATE_FOLDER), _mount("why", WHY_FOLDER))
+        ],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+    }
+
+
+def _stock_scheduler(images: Images) -> Json:
+    command = ["kube-scheduler", f"--config={FOLDER}/{KUBE_SCHEDULER}", f"--secure-port={HEALTH_PORT}"]
+    return {
+        **_container("kube-scheduler", images.kube_scheduler, images.pull, command),
+        "livenessProbe": _probe("/healthz", HEALTH_PORT, after=10),
+        "volumeMounts": [_mount("configuration", FOLDER)],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+    }
+
+
+def _agent(images: Images, wishes: AgentWishes) -> Json:
+    command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS}", "--node", "$(NODE_NAME)"]
+    wished = {"--simulate": wishes.simulate, "--gpu-memory": wishes.gpu_memory, "--gpu-type": wishes.gpu_type}
+    command += [word for name, value in wished.items() if value is not None for word in (name, str(value))]
+    command += ["--strict"] if wishes.strict else []
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    return {
+        **_container("agent", images.ours, images.pull, command),
+        "env": [node, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+        "securityContext": {**CONFINED, "runAsUser": 0},  # kubelet's sockets and our folders are root's
+        "volumeMounts": [_mount("configuration", FOLDER), *_host_mounts()],
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+    }
+
+
+def _host_mounts() -> list[Json]:
+    return [{"name": _named(path), "mountPath": path} for path in HOST_FOLDERS]
+
+
+def _container(name: str, image: str, pull: str, command: Sequence[str]) -> Json:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": pull,
+        "command": list(command),
+        "securityContext": dict(CONFINED),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _probe(path: str, port: int, *, every: int = 10, after: int = 0) -> Json:
+    get = {"path": path, "port": port, "scheme": "HTTPS"}
+    return {"httpGet": get, "periodSeconds": every, "initialDelaySeconds": after, "timeoutSeconds": 5}
+
+
+def _mount(name: str, path: str) -> Json:
+    return {"name": name, "mountPath": path, "readOnly": True}
+
+
+def _named(path: str) -> str:
+    """A volume's name for a folder of the node."""
+    return path.strip("/").replace("/", "-")

@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Events on pods: what became of a pod, with the numbers, where its owner looks first (`kubectl describe pod`).
+
+They are written in the background. When the API server does not take them, they are lost and nothing else is.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import msgspec
+
+from cotenant.kube.client import Client
+from cotenant.kube.connection import ApiError
+from cotenant.kube.objects import Metadata, Pod
+from cotenant.kube.reading import Kind
+from cotenant.kube.troubles import Troubles
+from cotenant.wire.text import printable
+
+LONGEST_NOTE = 1000
+"""letters; Kubernetes takes 1,024 bytes of the newer kind of event"""
+LONGEST_NAME = 200
+"""of a pod's name, at the beginning of an event's: Kubernetes takes 253 letters in all"""
+EVERY_S = 30.0
+"""between two on one pod for one reason"""
+PAUSE_S = 0.01
+"""after each: they must not keep anybody from what matters"""
+MOST_WAITING = 1000
+MOST_KNOWN = 5000
+"""events that are counted on instead of made anew"""
+
+Text = str | Callable[[], str]
+"""or what makes it when it is written, where that takes long; empty: it is not worth telling any more"""
+
+NO_ROOM, PLACED, RESIZED, RESIZE_REFUSED = "NoRoom", "Placed", "Resized", "ResizeRefused"
+
+
+class WrittenEvent(msgspec.Struct, frozen=True):
+    """As much of an event as we read again."""
+
+    metadata: Metadata = Metadata()
+
+
+EVENTS = Kind("events", WrittenEvent)
+
+
+@dataclass(slots=True)
+class _Known:
+    """An event of a pod and a reason."""
+
+    name: str
+    count: int
+    due: float
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    pod: Metadata
+    reason: str
+    text: Text
+    warning: bool
+
+
+class News:
+    """Takes what is to be told at any time; `run` writes it down."""
+
+    def __init__(
+        self,
+        client: Client,
+        reporter: str,
+        troubles: Troubles,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._client, self._reporter, self._troubles = client, reporter, troubles
+        self._clock, self._every_s = clock, every_s
+        self._waiting: asyncio.Queue[_Note] = asyncio.Queue(MOST_WAITING)
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+
+    def tell(self, pod: Pod, reason: str, text: Text, *, warning: bool = False) -> None:
+        """Put it on the pod, unless the same reason was put there a moment ago: then it is only counted."""
+        key = (pod.metadata.uid, reason)
+        known = self._known.get(key)
+        if known is None:
+            begins = pod.metadata.name[:LONGEST_NAME].rstrip("-.")
+            known = self._known[key] = _Known(f"{begins}.{secrets.token_hex(8)}", 0, float("-inf"))
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        known.count += 1
+        now = self._clock()
+        if now < known.due:
+            return
+        try:
+            self._waiting.put_nowait(_Note(pod.metadata, reason, text, warning))
+        except asyncio.QueueFull:
+            self._troubles.tell("events", f"{MOST_WAITING} wait to be written; new ones are dropped")
+            return
+        known.due = now + self._every_s
+
+    async def run(self) -> NoReturn:
+        """Write until cancelled."""
+        while True:
+            note = await self._waiting.get()
+            try:
+                await self._write(note)
+            except ApiError as error:
+                self._troubles.tell("events", str(error))
+            await asyncio.sleep(PAUSE_S)
+
+    async def _write(self, note: _Note) -> None:
+        known = self._known.get((note.pod.uid, note.reason))
+        text = printable(note.text if isinstance(note.text, str) else note.text())[:LONGEST_NOTE]
+        if known is None or not text:  # forgotten for newer ones while it waited
+            return
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if known.written:
+            again = {"count": known.count, "lastTimestamp": now, "message": text}
+            try:
+                await self._client.patch(EVENTS, known.name, again, namespace=note.pod.namespace)
+                return
+            except ApiError as error:
+                if error.status != 404:  # the server forgets them after an hour
+                    raise
+        known.written = False
+        await self._client.create(EVENTS, self._event(note, text, known, now), namespace=note.pod.namespace)
+        known.written = True
+
+    def _event(self, note: _Note, text: str, known: _Known, now: str) -> dict[str, object]:
+        pod = note.pod
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": known.name, "namespace": pod.namespace},
+            "involvedObject": about,
+            "type": "Warning" if note.warning else "Normal",
+            "reason": note.reason,
+            "message": text,
+            "source": {"component": self._reporter},
+            "reportingComponent": self._reporter,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": known.count,
+        }

@@ -1,0 +1,302 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of the extender: which nodes will do for a pod, in which order, and which GPUs it gets at last.
+
+Times are arguments: seconds of any steady clock. Asked with whole nodes, it answers what would be, and does nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.cluster import Node as CoreNode
+from cotenant.core.filters import plain_text
+from cotenant.core.mix import Knowledge
+from cotenant.core.model import Demand, Reason
+from cotenant.core.ranking import Fit, Ranker, rate
+from cotenant.errors import InputError
+from cotenant.kube.books import Books
+from cotenant.kube.codec.asking import Asked, asked_of
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.settings import DEFAULTS, Settings
+from cotenant.kube.codec.telling import binding_annotations
+from cotenant.kube.inventory import machine_of
+from cotenant.kube.objects import Node, Pod
+from cotenant.kube.places import REGION
+from cotenant.kube.protocol import (
+    HIGHEST,
+    ExtenderArgs,
+    FilterResult,
+    Given,
+    HostPriority,
+    MetaVictims,
+    PreemptionArgs,
+    PreemptionResult,
+    victims_of,
+)
+from cotenant.kube.quota import Quotas
+from cotenant.kube.rankers import Rankers, policy_of
+from cotenant.kube.refusing import Refusals, class_of, nearest_first, nonsense, unclear
+from cotenant.kube.seats import Seat, planned_seat
+
+SHORTLIST, HOLD_S = 16, 30.0
+
+_VENDOR = Reason("vendor", "has GPUs of another vendor")
+_UNKNOWN = Reason("unknown", "no agent has told of GPUs on it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Where a pod goes: what its Binding must carry."""
+
+    asked: Asked
+    node: str
+    seat: Seat | None
+    """None: it asks for no GPU, nothing is held for it and nothing need be assumed"""
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """What would become of a pod now, or has."""
+
+    policy: str
+    seat: Seat | None
+    """where it is, or what is held for it"""
+    fits: tuple[Fit, ...]
+    """slots that would do, best first"""
+    reasons: Mapping[str, Reason]
+    """for every other node, with numbers; str(reason) is a sentence. Nearest to fitting first"""
+    waits: Reason | None
+    """why it waits although a slot would do (quota, gate), or why nobody knows what it asks for"""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a pod asks for, and the cluster as it is to it."""
+
+    pod: Pod
+    asked: Asked
+    cluster: Cluster
+    """without the pod itself"""
+    takers: frozenset[str]
+    """nodes that would take it if it fits"""
+    ranker: Ranker
+    refusals: Refusals
+
+
+class Placer:
+    """Places pods by the policy of the cluster, or by their own."""
+
+    def __init__(
+        self,
+        books: Books,
+        quotas: Quotas,
+        *,
+        policy: str = "binpack",
+        shortlist: int = SHORTLIST,
+        hold_s: float = HOLD_S,
+        settings: Settings = DEFAULTS,
+        known: Knowledge | None = None,
+    ) -> None:
+        """InputError where there is no such policy."""
+        self._books, self._quotas, self._settings = books, quotas, settings
+        self._policy, self._shortlist, self._hold_s = policy, shortlist, hold_s
+        self._rankers, self._refusals = Rankers(known), Refusals()
+        self._rankers.of(policy, books.cluster)
+
+    def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
+        """The best nodes for a pod, or a reason class for every node; holds the slot where only one is left."""
+        given = Given.of(args)
+        try:
+            view = self._view(args.pod, given)
+        except InputError as error:
+            return given.refuse(dict.fromkeys(given.names, str(error)))
+        if view is None:
+            return given.answer(given.names)
+        fits, waits = self._fits(view, given.every, self._shortlist)
+        if not fits:
+            if given.whole is None and self._books.settled(args.pod.metadata.uid) is None:
+                self._books.release(args.pod.metadata.uid)
+            return given.refuse(self._classes(view, given.names, waits))
+        if len(fits) == 1 and given.whole is None:
+            self._hold(view, fits[0], now)
+        return given.answer([fit.slot.node for fit in fits])
+
+    def prioritize(self, args: ExtenderArgs, now: float) -> list[HostPriority]:
+        """10 for the best node, whose slot is held; 0 for all where nobody can say."""
+        given = Given.of(args)
+        fits: list[Fit] = []
+        try:
+            view = self._view(args.pod, given)
+            if view is not None:
+                fits, _ = self._fits(view, given.every, len(given.names))
+                if fits and given.whole is None:
+                    self._hold(view, fits[0], now)
+        except InputError:  # filter has said so
+            pass
+        places = {fit.slot.node: place for place, fit in enumerate(fits)}
+        return [HostPriority(host=name, score=max(0, HIGHEST - places.get(name, HIGHEST))) for name in given.names]
+
+    def choose(self, pod: Pod, node: str, now: float, moment: int) -> Choice | Reason:
+        """The GPUs of that node for a pod, held until `books.assume` or `books.release` (call one of them, always);
+        `moment` is in nanoseconds since 1970."""
+        try:
+            view = self._view(pod)
+            if view is None:
+                return Choice(asked=asked_of(pod, self._settings), node=node, seat=None, annotations={})
+            seat = self._seat_on(view, node)
+            if isinstance(seat, Reason):
+                return seat
+            machine = view.cluster.node(node).machine
+            told = binding_annotations(pod, view.asked, seat.record, machine, moment=moment, region=REGION)
+        except InputError as error:
+            return nonsense(error)
+        self._books.keep(seat, inf)
+        self._rankers.observe(view.asked.demand)
+        return Choice(asked=view.asked, node=node, seat=seat, annotations=told)
+
+    def preempt(self, args: PreemptionArgs) -> PreemptionResult:
+        """Those nodes on which evicting these victims would make room."""
+        victims = victims_of(args)
+        try:
+            view = self._view(args.pod)
+        except InputError:
+            return PreemptionResult(node_name_to_meta_victims={})
+        helped = {name: who for name, who in victims.items() if view is None or _makes_room(view, name, who)}
+        return PreemptionResult(node_name_to_meta_victims=helped)
+
+    def why(self, pod: Pod) -> Why:
+        """In numbers, for every node."""
+        uid, books = pod.metadata.uid, self._books
+        policy = policy_of(pod.metadata.annotations, self._policy)
+        seat = books.seat_of(uid) or books.held(uid)
+        try:
+            view = self._view(pod)
+        except InputError as error:
+            return Why(policy=policy, seat=seat, fits=(), reasons={}, waits=nonsense(error))
+        if view is None:
+            return Why(policy=policy, seat=seat, fits=(), reasons={}, waits=None)
+        names = frozenset((*books.vendors, *books.closed))
+        fits, waits = self._fits(view, names, None)
+        fitting = {fit.slot.node for fit in fits}
+        reasons = {name: why for name, why in self._reasons(view, names, waits) if name not in fitting}
+        return Why(policy=policy, seat=seat, fits=tuple(fits), reasons=nearest_first(reasons), waits=waits)
+
+    def would_fit(self, pod: Pod) -> bool:
+        """Whether filter would find a node for it now, if kube-scheduler gave it all of them."""
+        try:
+            view = self._view(pod)
+        except InputError:
+            return False
+        return view is None or bool(self._fits(view, view.takers, 1)[0])
+
+    def _view(self, pod: Pod, given: Given | None = None) -> _View | None:
+        """None where the pod asks for nothing of ours; InputError where it asks for nonsense."""
+        asked = asked_of(pod, self._settings)
+        if asked.vendor is None:
+            return None
+        books, vendor = self._books, asked.vendor
+        ranker = self._rankers.of(policy_of(pod.metadata.annotations, self._policy), books.cluster)
+        cluster = books.without(pod.metadata.uid)
+        takers = books.takers(vendor)
+        if given is None or given.whole is None:
+            return _View(pod, asked, cluster, takers, ranker, self._refusals)
+        nodes = {name: cluster.node(name) for name in given.names if name in takers}
+        strangers = (node for node, _ in given.whole.values() if node.metadata.name not in books.nodes)
+        nodes |= {node.name: node for node in _empty_nodes(strangers, vendor)}
+        # What would be is asked rarely, and nothing that is remembered of the real cluster is to be lost for it.
+        return _View(pod, asked, Cluster.of(nodes.values()), frozenset(nodes), Ranker(ranker.policy, 1), Refusals())
+
+    def _fits(self, view: _View, names: frozenset[str], most: int | None) -> tuple[list[Fit], Reason | None]:
+        """The best nodes of these, best first; or none, and why it is to wait although there are some."""
+        namespace, demand = view.pod.metadata.namespace, view.asked.demand
+        limited = self._quotas.limits(namespace)
+        here = view.takers & names
+        wanted = None if len(here) == len(view.cluster) else here
+        fits = view.ranker.top(demand, view.cluster, wanted, None if limited and _by_percent(demand) else most)
+        if not fits:
+            return [], None
+        gate = view.ranker.policy.gate
+        verdict = None if gate is None else gate(fits[0].score, len(self._books.waiting) / max(1, self._books.gpus))
+        if verdict is not None and verdict.reason is not None:
+            return [], verdict.reason
+        return self._within_quota(view, fits, most) if limited else (fits, None)
+
+    def _within_quota(self, view: _View, fits: list[Fit], most: int | None) -> tuple[list[Fit], Reason | None]:
+        known: dict[tuple[int, ...], Reason | None] = {}
+
+        def refusal(fit: Fit) -> Reason | None:
+            capacities = view.cluster.node(fit.slot.node).machine.memory_capacities
+            cards = tuple(capacities[gpu] for gpu in fit.slot.gpus)  # nothing else changes what it would take
+            if cards not in known:
+                known[cards] = self._over_quota(view, fit)
+            return known[cards]
+
+        found = list(islice((fit for fit in fits if refusal(fit) is None), most))
+        return found, None if found else refusal(fits[0])
+
+    def _hold(self, view: _View, fit: Fit, now: float) -> None:
+        """Unless a bind is under way that kube-scheduler has given up: what is held for that must stay."""
+        if self._books.settled(view.pod.metadata.uid) is None:
+            self._books.hold(view.pod, view.asked, fit.slot, now + self._hold_s)
+
+    def _over_quota(self, view: _View, fit: Fit) -> Reason | None:
+        machine = view.cluster.node(fit.slot.node).machine
+        return self._quotas.refusal(self._books, planned_seat(view.pod, view.asked, fit.slot, machine))
+
+    def _seat_on(self, view: _View, node: str) -> Seat | Reason:
+        """What a pod is to take of a node: the best that there is now, whatever was held."""
+        already = self._books.settled(view.pod.metadata.uid)
+        if already is not None:
+            return Reason("bound", f"is bound to node {plain_text(already)}")
+        if node not in view.takers:
+            return self._not_taken(node)
+        fits = view.ranker.top(view.asked.demand, view.cluster, [node])
+        if not fits:
+            (why,) = view.ranker.reasons(view.asked.demand, view.cluster, [node]).values()
+            return why
+        return self._over_quota(view, fits[0]) or planned_seat(
+            view.pod, view.asked, fits[0].slot, view.cluster.node(node).machine
+        )
+
+    def _reasons(self, view: _View, names: Iterable[str], waits: Reason | None) -> Iterable[tuple[str, Reason]]:
+        reasons = view.refusals.of(view.ranker.policy, view.asked.demand, view.cluster)
+        index, takers = view.cluster.index, view.takers
+        for name in names:
+            why = (reasons[index[name]] or waits) if name in takers else self._not_taken(name)
+            if why is not None:
+                yield name, why
+
+    def _classes(self, view: _View, names: Iterable[str], waits: Reason | None) -> dict[str, str]:
+        return {name: class_of(why) for name, why in self._reasons(view, names, waits)}
+
+    def _not_taken(self, node: str) -> Reason:
+        if node in self._books.closed:
+            return unclear(self._books.closed[node])
+        return _VENDOR if node in self._books.vendors else _UNKNOWN
+
+
+def _by_percent(demand: Demand) -> bool:
+    """Whether what it takes depends on the card."""
+    percents = (demand.memory_percent, *(one.memory_percent for one in demand.containers))
+    return any(percent is not None for percent in percents)
+
+
+def _empty_nodes(nodes: Iterable[Node], vendor: Vendor) -> Iterable[CoreNode]:
+    """Nodes that are not there (yet) and say which cards they would have."""
+    for node in nodes:
+        found = machine_of(node)
+        if found is not None and found[1] is vendor:
+            yield CoreNode.of(found[0])
+
+
+def _makes_room(view: _View, name: str, victims: MetaVictims) -> bool:
+    if name not in view.takers:
+        return False
+    node, leaving = view.cluster.node(name), {pod.uid for pod in victims.pods or ()}
+    for tenant in node.tenants:
+        node = node.without_tenant(tenant.job, tenant.replica) if tenant.job in leaving else node
+    return rate(view.ranker.policy, view.asked.demand, node) is not None

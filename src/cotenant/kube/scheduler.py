@@ -1,0 +1,267 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's process: all parts put together, two doors, and an end that leaves nothing half done.
+
+kube-scheduler asks at the first door, on loopback; the API server and people at the second, with TLS. What the process
+knows is in the API server, so it may be killed at any moment.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from itertools import islice
+from pathlib import Path
+from typing import NoReturn
+
+import uvloop
+
+from cotenant.errors import CotenantError, InputError
+from cotenant.kube.access import Access, find_access
+from cotenant.kube.binding import Binder
+from cotenant.kube.books import Books
+from cotenant.kube.certificates import Certificates
+from cotenant.kube.client import Client, Limits
+from cotenant.kube.explaining import explained
+from cotenant.kube.extending import Extender
+from cotenant.kube.granting import Granter
+from cotenant.kube.news import News
+from cotenant.kube.placing import Placer
+from cotenant.kube.quota import Quotas
+from cotenant.kube.reflector import Pace
+from cotenant.kube.serving import (
+    GRACE_S,
+    Listener,
+    Reply,
+    Route,
+    Routes,
+    application,
+    json_reply,
+    listen,
+    serve_all,
+    status_reply,
+    text_reply,
+)
+from cotenant.kube.settings import KubeSettings, read_settings
+from cotenant.kube.troubles import Troubles, in_words
+from cotenant.kube.waking import Waker
+from cotenant.kube.watching import Watching
+from cotenant.kube.webhook.mutating import mutate
+from cotenant.kube.webhook.validating import validate
+from cotenant.kube.why import NO_SUCH_POD
+
+MOST_REVIEW_BYTES = 8 * 1024 * 1024
+TICK_S = 1.0
+"""between looks for holds that are over"""
+READY_S = 0.1
+MOST_TOLD = 10
+"""nodes that are closed, at a time"""
+ASKING = Limits(answer_s=10.0, tries=4, longest_pause_s=5.0, together=64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """How the scheduler was asked to run."""
+
+    settings: Path | None = None
+    kubeconfig: Path | None = None
+    """none: as any client finds its cluster, the pod it runs in included"""
+    extender: tuple[str, int] = ("127.0.0.1", 8888)
+    webhook: tuple[str, int] | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    why_key: Path | None = None
+    """what those have to show who ask about pods; none: nobody may ask"""
+    client_authority: Path | None = None
+    """who signs those who may call the extender, where that is not on loopback"""
+
+
+def serve(options: SchedulerOptions) -> None:
+    """Runs until stopped by SIGTERM or SIGINT."""
+    check(options)
+    settings = read_settings(options.settings)
+    access = find_access(os.environ, options.kubeconfig)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(options, settings, access))
+
+
+def check(options: SchedulerOptions) -> None:
+    """InputError where the options do not belong together."""
+    if (options.certificate is None) != (options.key is None):
+        raise InputError("--certificate and --key: expected both, or none")
+    if options.webhook is not None and options.certificate is None:
+        raise InputError("--webhook: needs --certificate and --key, the API server calls with TLS only")
+    host = options.extender[0]
+    if not is_loopback(host) and (options.certificate is None or options.client_authority is None):
+        raise InputError(
+            f"--extender {host}: others could bind pods through it; use 127.0.0.1, or give --certificate, --key and "
+            "--client-authority"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Scheduler:
+    """All parts, connected. Make it in the event loop that runs it."""
+
+    def __init__(self, client: Client, settings: KubeSettings, troubles: Troubles, *, pace: Pace = Pace()) -> None:  # noqa: B008
+        codec = settings.codec()
+        self.troubles = troubles
+        self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self.waker.room())
+        self.quotas = Quotas(codec)
+        self.placer = Placer(
+            self.books,
+            self.quotas,
+            policy=settings.scheduler.policy,
+            shortlist=settings.scheduler.shortlist,
+            hold_s=settings.scheduler.hold_s,
+            settings=codec,
+        )
+        self.news = News(client, settings.scheduler.name, troubles)
+        self.waker = Waker(client, self.books, self.placer, troubles)
+        self.granter = Granter(client, self.books, self.quotas, self.news, troubles, codec)
+        self.watching = Watching(
+            client,
+            self.books,
+            self.quotas,
+            troubles,
+            then_pod=self.granter.pod_changed,
+            then_quota=lambda old, new: self.waker.room(),
+            pace=pace,
+        )
+        self.binder = Binder(client, self.books, self.placer, self.watching.pods, self.news, troubles)
+        self._settings = settings
+
+    def for_kube_scheduler(self) -> Routes:
+        """The first door."""
+        extender = Extender(
+            books=self.books,
+            placer=self.placer,
+            binder=self.binder,
+            watching=self.watching,
+            waker=self.waker,
+            news=self.news,
+        )
+        return {**extender.routes(), **self._health()}
+
+    def for_api_server(self, why_key: Callable[[], bytes] | None = None) -> Routes:
+        """The second door. Every pod of the cluster can reach it, so who asks about pods must show a key."""
+        routes = {"mutate": self._review(mutate), "validate": self._review(validate), **self._health()}
+        if why_key is not None:
+            routes["why"] = Route(method="GET", answer=self._why, words=2, refuse=status_reply, key=why_key)
+        return routes
+
+    async def run(self) -> NoReturn:
+        """Watch, write events, wake pods and answer resizes until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for run in (self.watching.run, self.news.run, self.waker.run, self.granter.run, self._tick):
+                group.create_task(run())
+        raise AssertionError("none of them ends")
+
+    async def _tick(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.books.expire(time.monotonic())
+            for node, troubles in islice(self.books.closed.items(), MOST_TOLD):
+                self.troubles.tell(f"node {node} takes no new pods", "; ".join(troubles.values()))
+
+    def _review(self, answer: Callable[[bytes, KubeSettings], bytes]) -> Route:
+        async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
+            # A pod may be large enough to take a while, and it needs nothing of what changes here.
+            return Reply(await asyncio.to_thread(answer, body, self._settings))
+
+        return Route(method="POST", answer=answered, most_bytes=MOST_REVIEW_BYTES)
+
+    async def _why(self, words: tuple[str, ...], _body: bytes) -> Reply:
+        doubt = self.watching.doubt()
+        if doubt is not None:
+            return status_reply(503, doubt)
+        pod = self.watching.pods.objects.get((words[0], words[1]))
+        if pod is None:
+            return status_reply(404, "no such pod", NO_SUCH_POD)
+        return json_reply(explained(pod, self.books, self.placer))
+
+    def _health(self) -> Routes:
+        async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:
+            return text_reply(200, "ok")
+
+        async def ready(_words: tuple[str, ...], _body: bytes) -> Reply:
+            doubt = self.watching.doubt()
+            return text_reply(200, "ok") if doubt is None else text_reply(503, doubt)
+
+        return {"healthz": Route(method="GET", answer=alive), "readyz": Route(method="GET", answer=ready)}
+
+
+async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access) -> None:
+    troubles, stop = Troubles(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    client = Client(access, ASKING, agent=settings.scheduler.name)
+    scheduler = Scheduler(client, settings, troubles)
+    listeners = _listeners(options, scheduler)
+    print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
+    try:
+        async with asyncio.TaskGroup() as group:
+            working = [group.create_task(scheduler.run()), group.create_task(_say_ready(scheduler))]
+            await serve_all(listeners, stop)
+            await scheduler.binder.finish(GRACE_S)
+            for task in working:
+                task.cancel()
+    except ExceptionGroup as failed:
+        raise CotenantError(f"the scheduler ended: {in_words(_first(failed))}") from failed
+    finally:
+        await client.close()
+
+
+def _first(failed: BaseException) -> BaseException:
+    return _first(failed.exceptions[0]) if isinstance(failed, BaseExceptionGroup) else failed
+
+
+async def _say_ready(scheduler: Scheduler) -> None:
+    while (scheduler.watching.doubt()) is not None:
+        await asyncio.sleep(READY_S)
+    print("cotenant: the scheduler is ready", flush=True)
+
+
+def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener]:
+    remote = not is_loopback(options.extender[0])
+    doors = [
+        Listener(
+            listen(*options.extender),
+            application(scheduler.for_kube_scheduler(), scheduler.troubles),
+            _certificates(options, scheduler.troubles, options.client_authority) if remote else None,
+        )
+    ]
+    if options.webhook is not None:
+        doors.append(
+            Listener(
+                listen(*options.webhook),
+                application(scheduler.for_api_server(_key_in(options.why_key)), scheduler.troubles),
+                _certificates(options, scheduler.troubles, None),
+            )
+        )
+    return doors
+
+
+def _key_in(file: Path | None) -> Callable[[], bytes] | None:
+    return None if file is None else lambda: file.read_bytes().strip()  # each time: it may have been replaced
+
+
+def _certificates(options: SchedulerOptions, troubles: Troubles, client_authority: Path | None) -> Certificates:
+    assert options.certificate is not None
+    assert options.key is not None
+    return Certificates(
+        options.certificate,
+        options.key,
+        client_authority=client_authority,
+        tell=lambda text: troubles.tell("certificate", text),
+    )

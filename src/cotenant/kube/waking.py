@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting pods are tried again as soon as there is room.
+
+What kube-scheduler (read in 1.34) does by itself with a pod that an extender refused: any change of a pod or a node
+that it sees, annotations of nodes included, puts the pod back into its queue (after a back-off of 1 s, doubled up to
+the configured most); else it waits 5 minutes. That leaves two holes. A change may reach kube-scheduler before it
+reaches us: it asks, is refused once more, and nothing happens later. And some room comes from what it does not watch: a
+hold that lapses, a quota that is raised. A change of the waiting pod itself always puts it back, so we write an
+annotation on those that we refused and that would fit now.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
+
+from cotenant.kube.books import Books
+from cotenant.kube.client import Client
+from cotenant.kube.codec.keys import own_key
+from cotenant.kube.connection import ApiError
+from cotenant.kube.objects import Pod
+from cotenant.kube.placing import Placer
+from cotenant.kube.troubles import Troubles
+from cotenant.kube.watching import PODS
+
+WOKEN = own_key("tried-again")
+"""annotation on a waiting pod: when it was last put back into the queue"""
+PAUSE_S = 0.3
+"""after room came: what comes together is looked at together"""
+AGAIN_S = 1.0
+"""from one time to the next for one pod; twice as long after each, for it may be refused for what we do not know of"""
+LONGEST_AGAIN_S = 16.0
+SWEEP_S = 30.0
+"""a look at all of them, whatever was or was not told"""
+MOST_WRITES = 20
+"""in one go"""
+SHARE = 5
+"""of its time, the looking leaves so many parts to others for each that it takes"""
+
+
+class _Refused(NamedTuple):
+    """When a pod may be put back, and how long not after that."""
+
+    due: float
+    pause_s: float
+
+
+class Waker:
+    """Knows who was refused, and puts them back when told that there may be room."""
+
+    def __init__(
+        self,
+        client: Client,
+        books: Books,
+        placer: Placer,
+        troubles: Troubles,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause_s: float = PAUSE_S,
+        again_s: float = AGAIN_S,
+        sweep_s: float = SWEEP_S,
+    ) -> None:
+        self._client, self._books, self._placer, self._troubles = client, books, placer, troubles
+        self._clock, self._pause_s, self.again_s, self._sweep_s = clock, pause_s, again_s, sweep_s
+        self._room = asyncio.Event()
+        self._refused: OrderedDict[str, _Refused] = OrderedDict()
+
+    def room(self) -> None:
+        """Something became free somewhere."""
+        self._room.set()
+
+    def refused(self, pod: Pod) -> None:
+        """kube-scheduler was told that no node will do."""
+        self._refused.setdefault(pod.metadata.uid, _Refused(float("-inf"), self.again_s))
+
+    async def run(self) -> NoReturn:
+        """Look whenever there may be room, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self._sweep_s):
+                    await self._room.wait()
+                await asyncio.sleep(self._pause_s)
+            except TimeoutError:
+                pass
+            self._room.clear()
+            await self._look()
+
+    async def _look(self) -> None:
+        """Those who were refused, the one that was looked at longest ago first."""
+        written = 0
+        for uid, refused in list(self._refused.items()):
+            pod = self._books.waiting.get(uid)
+            if pod is None:
+                self._refused.pop(uid, None)
+                continue
+            began = self._clock()
+            if began < refused.due:
+                self._room.set()  # later
+                continue
+            self._refused.move_to_end(uid)
+            if self._placer.would_fit(pod):
+                self._refused[uid] = _Refused(began + refused.pause_s, min(LONGEST_AGAIN_S, 2 * refused.pause_s))
+                await self._write(pod)
+                written += 1
+            if written >= MOST_WRITES:
+                self._room.set()
+                return
+            await asyncio.sleep((self._clock() - began) * SHARE)
+
+    async def _write(self, pod: Pod) -> None:
+        patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {WOKEN: str(time.time_ns() // 1_000_000)}}}
+        try:
+            await self._client.patch(PODS, pod.metadata.name, patch, namespace=pod.metadata.namespace)
+        except ApiError as error:
+            if error.status not in (404, 409):  # gone, or another of its name
+                self._troubles.tell("waking", str(error))

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Admission reviews: the API server's question about one object, and the answers that it understands."""
+
+from base64 import b64encode
+from typing import Any, TypeVar
+
+import jsonpatch
+import msgspec
+
+from cotenant.errors import InputError
+from cotenant.kube.objects import MOST_BYTES as MOST_OBJECT_BYTES
+from cotenant.kube.objects import decode_object
+from cotenant.wire.local import decode
+
+MOST_BYTES = 2 * MOST_OBJECT_BYTES
+"""a review holds the object as it was and as it would be"""
+VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+
+Json = dict[str, Any]
+T = TypeVar("T")
+_NOTHING = msgspec.Raw(b"null")
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """What kind of thing it is, as paths of the API name it."""
+
+    group: str = ""
+    resource: str = ""
+
+
+class User(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    username: str = ""
+    groups: tuple[str, ...] = ()
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One object that somebody wants to write."""
+
+    uid: str
+    operation: str = ""
+    resource: Resource = Resource()
+    sub_resource: str = ""
+    namespace: str = ""
+    user_info: User = User()
+    object: msgspec.Raw = _NOTHING
+    old_object: msgspec.Raw = _NOTHING
+
+    def is_for(self, operation: str, sub_resource: str = "") -> bool:
+        """Whether this is done to a pod, or to a part of one."""
+        return (self.resource, self.operation, self.sub_resource) == (Resource("", "pods"), operation, sub_resource)
+
+
+class _Review(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    api_version: str
+    kind: str
+    request: Request
+
+
+def decode_review(body: bytes) -> Request:
+    """What is asked; InputError where there is nobody to whom a refusal could be addressed."""
+    if len(body) > MOST_BYTES:
+        raise InputError(f"not an admission review: {len(body)} bytes, expected at most {MOST_BYTES}")
+    review = decode(body, _Review, "an admission review")
+    if (review.api_version, review.kind) != (VERSION, KIND):
+        raise InputError(f"not an admission review: expected {KIND} of {VERSION}")
+    return review.request
+
+
+def decode_there(raw: msgspec.Raw, kind: type[T], what: str) -> T | None:
+    """An object of a review, None where there is none."""
+    content = bytes(raw)
+    return None if content == b"null" else decode_object(content, kind, what)
+
+
+def allowed(request: Request, old: Json | None = None, new: Json | None = None) -> bytes:
+    """Yes, with what has to be changed first."""
+    patch = [] if old == new else jsonpatch.make_patch(_ours(old), _ours(new)).patch
+    if not patch:
+        return _answer(request, {"allowed": True})
+    encoded = b64encode(msgspec.json.encode(patch)).decode()
+    return _answer(request, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
+
+
+def refused(request: Request, code: int, sentence: str) -> bytes:
+    """No, and why."""
+    reason = {403: "Forbidden", 422: "Invalid"}[code]
+    status = {"status": "Failure", "code": code, "reason": reason, "message": f"cotenant: {sentence}"}
+    return _answer(request, {"allowed": False, "status": status})
+
+
+def _answer(request: Request, response: Json) -> bytes:
+    return msgspec.json.encode({"apiVersion": VERSION, "kind": KIND, "response": {"uid": request.uid, **response}})
+
+
+def _ours(pod: Json | None) -> Json:
+    """The parts of a pod that we change: who manages which field is long, and is not compared."""
+    parts = {key: value for key, value in (pod or {}).items() if key in ("metadata", "spec")}
+    if "metadata" in parts:
+        parts["metadata"] = {key: value for key, value in parts["metadata"].items() if key == "annotations"}
+    return parts

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Only the scheduler may write, change or remove an assignment, by whatever way an annotation reaches a pod.
+
+The same rule as the admission policy in policy.py, for clusters that know no such policies.
+"""
+
+import msgspec
+
+from cotenant.errors import InputError
+from cotenant.kube.codec.asking import NUMBERS
+from cotenant.kube.objects import Metadata
+from cotenant.kube.settings import KubeSettings
+from cotenant.kube.webhook.pods import is_mirror
+from cotenant.kube.webhook.protecting import (
+    NODES,
+    ONLY_THE_SCHEDULER,
+    PLUGINS_OWN,
+    SCHEDULER_USER,
+    is_assignment,
+    records_of_others,
+)
+from cotenant.kube.webhook.reviewing import Request, allowed, decode_review, decode_there, refused
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    scheduler_name: str = ""
+
+
+class _Annotated(msgspec.Struct, frozen=True):
+    """A pod or a binding."""
+
+    metadata: Metadata = Metadata()
+    spec: _Spec = _Spec()
+
+
+def validate(body: bytes, settings: KubeSettings, scheduler_user: str = SCHEDULER_USER) -> bytes:
+    """The answer to a review of anything that can carry annotations to a pod."""
+    request = decode_review(body)
+    try:
+        key = None if request.user_info.username == scheduler_user else _forged(request, settings)
+    except InputError as error:
+        return refused(request, 422, str(error))
+    return allowed(request) if key is None else refused(request, 403, f"annotation {key} {ONLY_THE_SCHEDULER}")
+
+
+def _forged(request: Request, settings: KubeSettings) -> str | None:
+    """An annotation that is the scheduler's and that this request would change."""
+    new, old = _decoded(request.object), _decoded(request.old_object)
+    creates = request.is_for("CREATE")
+    now, then = new.metadata.annotations, old.metadata.annotations
+    if creates and is_mirror(now) and NODES in request.user_info.groups:
+        return None
+    is_binding = request.resource.resource == "bindings" or request.sub_resource == "binding"
+    others: frozenset[str] = frozenset()
+    if is_binding or new.spec.scheduler_name == settings.scheduler.name:
+        others = records_of_others(settings.codec()) - PLUGINS_OWN
+    for key in sorted({*now, *then}):
+        is_guarded = is_assignment(key) or key in others or (key == NUMBERS and not creates)
+        if is_guarded and now.get(key) != then.get(key):
+            return key
+    return None
+
+
+def _decoded(raw: msgspec.Raw) -> _Annotated:
+    found = decode_there(raw, _Annotated, "an object with annotations")
+    return _Annotated() if found is None else found

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Why a pod waits, or is where it is: what the scheduler answers, and how it is asked through the API server.
+
+No port is opened, and the kubeconfig says who asks. The API server does not hand that on, and every pod of the cluster
+could ask the scheduler itself: so there is a key, in a Secret, and whoever may read it may ask.
+"""
+
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from cotenant.errors import CotenantError
+from cotenant.kube.access import Access
+from cotenant.kube.client import UNREACHABLE, UNTRUSTED, Client, Limits
+from cotenant.kube.connection import ApiError
+from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
+from cotenant.kube.reading import Kind
+
+NO_SUCH_POD = "NoSuchPod"
+WITHIN = Limits(answer_s=15.0, tries=2)
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Which pod it is about."""
+
+    name: str
+    namespace: str
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container has of one GPU."""
+
+    container: int
+    gpu: str
+    memory_mib: int
+    compute_percent: float
+    """0: no claim"""
+
+
+class FitView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node on which it would fit now."""
+
+    node: str
+    gpus: tuple[int, ...]
+    score: tuple[float, ...]
+
+
+class RefusalView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node on which it does not fit."""
+
+    node: str
+    check: str
+    text: str
+    needed: int = 0
+    available: int = 0
+
+
+class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is to say about a pod."""
+
+    metadata: Named
+    state: str
+    """waiting, placing, placed, ended or elsewhere"""
+    policy: str
+    reason: str
+    """the sentence that matters most"""
+    node: str | None = None
+    gpus: tuple[Given, ...] = ()
+    fits: tuple[FitView, ...] = ()
+    """best first"""
+    refusals: tuple[RefusalView, ...] = ()
+    """nearest to fitting first"""
+    more: int = 0
+    """nodes that are not in the lists, where there are very many"""
+
+
+class _Secret(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: Named
+    data: dict[str, str]
+
+
+_SECRETS = Kind("secrets", _Secret)
+
+
+async def ask_scheduler(access: Access, namespace: str, pod: str) -> WhyPod:
+    """What the scheduler says; CotenantError where it cannot be asked, or knows no such pod."""
+    service = f"https:{SCHEDULER}:{SERVICE_PORT}"
+    group = f"api/v1/namespaces/{NAMESPACE}/services/{service}/proxy/why"
+    try:
+        async with _asking(access) as client:
+            secret = await client.get(_SECRETS, ASKERS, namespace=NAMESPACE)
+        shown = {KEY_HEADER: b64decode(secret.data[KEY]).decode("latin-1")}
+        async with _asking(access, shown) as client:
+            return await client.get(Kind(namespace, WhyPod, group=group), pod)
+    except ApiError as error:
+        raise CotenantError(_sentence(error, namespace, pod)) from None
+
+
+@asynccontextmanager
+async def _asking(access: Access, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    client = Client(access, WITHIN, headers=headers)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def _sentence(error: ApiError, namespace: str, pod: str) -> str:
+    if error.reason == NO_SUCH_POD:
+        return f"no pod {pod} in namespace {namespace}; -n names another namespace"
+    if error.reason in (UNREACHABLE, UNTRUSTED):
+        return f"the API server cannot be asked: {error}"
+    if error.status == 401:
+        return "the API server does not know who asks: log in again, or name another --kubeconfig"
+    if error.status == 403:
+        return (
+            f"you may not ask the scheduler: it takes the right to `get` services/proxy and the secret {ASKERS} in "
+            f"namespace {NAMESPACE}, which the role {ASKERS} gives"
+        )
+    if error.status == 404:
+        return f"no service {SCHEDULER} in namespace {NAMESPACE}: is cotenant installed in this cluster?"
+    if error.status == 503:
+        return f"the scheduler does not answer, or does not know the whole cluster yet: {error}"
+    return str(error)

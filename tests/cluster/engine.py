@@ -1,0 +1,210 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster with cotenant installed as a user would, and what tests do there with pods that ask for GPUs."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant.kube.codec.record import RECORD, Record, decode_record
+from cotenant.kube.install.names import AGENT, NAMESPACE, SCHEDULER, labels_of
+from cotenant.kube.inventory import INVENTORY
+from tests.cluster import pods
+from tests.cluster.api import Json, wait_for
+from tests.cluster.binaries import Binaries
+from tests.cluster.cluster import NEVER_LOST, Cluster, running
+from tests.cluster.gpus import Card
+from tests.cluster.images import KUBE_SCHEDULER, PYTHON, kube_scheduler_image, pause_image, python_image
+from tests.cluster.machine import Machine
+
+V100, T4 = Card("Tesla V100-PCIE-32GB", 32768), Card("Tesla T4", 15360)
+CARDS = (V100, V100, T4)
+COUNT = "nvidia.com/gpu"
+SLEEP = "import time; time.sleep(600)"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Cotenant in a running cluster; made by `running_engine`."""
+
+    cluster: Cluster
+
+    def create(
+        self, name: str, limits: Mapping[str, Any], code: str = SLEEP, *, namespace: str = "default", **pod: Any
+    ) -> None:
+        """A pod with one container, `main`, that asks for `limits` and runs a piece of Python, once."""
+        pods.create_pod(self.cluster, name, pods.container("main", code, limits), namespace=namespace, **pod)
+
+    def started(self, name: str, namespace: str = "default") -> Json:
+        """The pod once it runs, or has run."""
+        return pods.pod_in(self.cluster, name, "Running", "Succeeded", namespace=namespace)
+
+    def ended(self, name: str, namespace: str = "default") -> Json:
+        """The pod once it has ended well."""
+        return pods.ended(self.cluster, name, namespace)
+
+    def log(self, name: str, container: str | None = None, namespace: str = "default") -> str:
+        return pods.log_of(self.cluster, name, container, namespace)
+
+    def said(self, name: str, container: str | None = None, namespace: str = "default") -> Any:
+        """The JSON that a container wrote in one line, once it is there."""
+
+        def look() -> Any:
+            lines = self.log(name, container, namespace).splitlines()
+            return json.loads(lines[-1]) if lines else None
+
+        return wait_for(f"{name} to say something", look)
+
+    def delete(self, name: str, namespace: str = "default", *, force: bool = False) -> None:
+        """Deletes a pod; unless by force, returns when it is gone."""
+        pods.delete_pod(self.cluster, name, namespace, force=force)
+
+    def tidy(self) -> None:
+        """Deletes all pods but our own, and waits until they are gone."""
+        others = f"/api/v1/pods?fieldSelector=metadata.namespace%21%3D{NAMESPACE}"
+        for namespace in {pod["metadata"]["namespace"] for pod in self.cluster.get(others)["items"]}:
+            self.cluster.delete(f"/api/v1/namespaces/{namespace}/pods")
+        wait_for("all pods to be gone", lambda: not self.cluster.get(others)["items"] or None)
+
+    def record(self, name: str, namespace: str = "default") -> Record:
+        """Where a pod was put."""
+        return record_of(self.cluster.get(pods.path_of(name, namespace)))
+
+    def waits(self, name: str, namespace: str = "default") -> str:
+        """Why a pod is not placed, as its own condition says, once it says something."""
+
+        def look() -> str | None:
+            status = self.cluster.get(pods.path_of(name, namespace))["status"]
+            found = [one for one in status.get("conditions", []) if one["type"] == "PodScheduled"]
+            return found[0].get("message") if found and found[0]["status"] == "False" else None
+
+        return wait_for(f"pod {name} to wait", look)
+
+    def fits(self, limits: Mapping[str, Any], node: str | None = None) -> None:
+        """Waits until a pod of this size could be started, and takes it away again: so much is free."""
+        where = None if node is None else {"kubernetes.io/hostname": node}
+        self.create("measure", limits, "", nodeSelector=where)
+        self.ended("measure")
+        self.delete("measure")
+
+    def add_node(self, gpus: Sequence[Card] = CARDS) -> str:
+        """One more real node with GPUs and an agent; its name."""
+        name = self.cluster.add_node(gpus)
+        self.wait_for_agent(name)
+        return name
+
+    def node(self, name: str) -> Json:
+        return self.cluster.get(f"/api/v1/nodes/{name}")
+
+    def machine(self, node: str) -> Machine:
+        return next(machine for machine in self.cluster.machines if machine.name == node)
+
+    def wait_for_agent(self, node: str, registrations: int = 1) -> None:
+        """Returns when the node's GPUs are known and kubelet can hand them out, after so many registrations with it."""
+
+        def look() -> bool | None:
+            found = self.node(node)
+            slots = found["status"].get("allocatable", {}).get(COUNT, "0")
+            told = INVENTORY in found["metadata"].get("annotations", {}) and int(slots) > 0
+            return (told and self._registrations(node) >= registrations) or None
+
+        wait_for(f"the agent of {node}", look)
+
+    def _registrations(self, node: str) -> int:
+        return self.agent_log(node).count(f"kubelet knows {COUNT} ")
+
+    def wait_for_scheduler(self) -> None:
+        """Returns when the scheduler answers."""
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
+        wait_for("the scheduler", lambda: self.cluster.get(path)["status"].get("readyReplicas") or None)
+
+    def our_pods(self, name: str) -> list[Json]:
+        """The pods of the scheduler or the agents."""
+        labels = "%2C".join(f"{key}%3D{value}" for key, value in labels_of(name).items())
+        return list(self.cluster.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={labels}")["items"])
+
+    def scheduler_log(self, container: str = "scheduler") -> str:
+        return "".join(self.log(pod["metadata"]["name"], container, NAMESPACE) for pod in self.our_pods(SCHEDULER))
+
+    def agent_log(self, node: str) -> str:
+        found = [pod for pod in self.our_pods(AGENT) if pod["spec"].get("nodeName") == node]
+        return "".join(self.log(pod["metadata"]["name"], "agent", NAMESPACE) for pod in found)
+
+    def restart_scheduler(self) -> None:
+        """Another pod of the scheduler, from nothing."""
+        self._replace(self.our_pods(SCHEDULER))
+        self.wait_for_scheduler()
+
+    def restart_agent(self, node: str) -> None:
+        """Another pod of a node's agent."""
+        self._replace([pod for pod in self.our_pods(AGENT) if pod["spec"].get("nodeName") == node])
+        self.wait_for_agent(node)
+
+    def restart_kubelet(self, node: str) -> None:
+        """Another kubelet, which forgets device plugins until they register again."""
+        before = self._registrations(node)
+        self.machine(node).restart("kubelet")
+        self.wait_for_agent(node, before + 1)
+
+    def kill(self, words: str, node: str = "node1", number: signal.Signals = signal.SIGKILL) -> None:
+        """Sends a signal to what runs in a container, found by words of its command line: `kube agent`."""
+        machine = self.machine(node)
+        for pid in machine.processes(words):
+            machine.kill(pid, number)
+
+    def _replace(self, found: Sequence[Json]) -> None:
+        for pod in found:
+            self.delete(pod["metadata"]["name"], NAMESPACE)
+
+
+def record_of(pod: Json) -> Record:
+    """Where a pod was put."""
+    return decode_record(pod["metadata"]["annotations"][RECORD])
+
+
+def gpus_of(pod: Json, number: int = 0) -> list[str]:
+    """The UUIDs of the GPUs that one container was given."""
+    return [share.gpu for share in record_of(pod).held_by(number)]
+
+
+def manifests(settings: Path | None = None, *more: str) -> str:
+    """What `cotenant kube install --dev` prints for the images of a test cluster."""
+    chosen = ["--image", PYTHON, "--scheduler-image", KUBE_SCHEDULER, "--pull", "Never", "--output", "json", *more]
+    if settings is not None:
+        chosen += ["--settings", str(settings)]
+    command = [sys.executable, "-m", "cotenant", "kube", "install", "--dev", *chosen]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def running_engine(
+    folder: Path,
+    binaries: Binaries,
+    *,
+    gpus: Sequence[Card] = CARDS,
+    settings: str = "",
+    grace: str = NEVER_LOST,
+    agents: Sequence[str] = (),
+) -> Iterator[Engine]:
+    """A cluster of one node with GPUs, and cotenant with these settings (YAML); `agents` are options of the install."""
+    images = [
+        pause_image(binaries.pause / "pause"),
+        python_image(),
+        kube_scheduler_image(binaries.kubernetes / "kube-scheduler"),
+    ]
+    with running(folder, binaries, images=images, gpus=gpus, grace=grace) as cluster:
+        file = folder / "settings.yaml"
+        file.write_text(settings)
+        cluster.kubectl("apply", "--filename=-", feed=manifests(file, *agents))
+        engine = Engine(cluster)
+        engine.wait_for_scheduler()
+        engine.wait_for_agent("node1")
+        yield engine

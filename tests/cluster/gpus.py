@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs for the nodes of a test cluster: a stand-in driver, and a container runtime that hands it out (`runtime.py`)."""
+
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.native import kit
+
+RUNTIME = Path(__file__).with_name("runtime.py")
+LIBRARIES = {"x86_64": "/usr/lib/x86_64-linux-gnu", "aarch64": "/usr/lib/aarch64-linux-gnu"}
+"""where a container's loader looks"""
+MOST = 16
+
+
+class Card(NamedTuple):
+    """A GPU."""
+
+    name: str
+    memory_mib: int
+
+
+def uuid(node: int, index: int) -> str:
+    """The UUID of a node's card; nodes count from 1, cards from 0."""
+    return f"GPU-00000000-0000-0000-0000-{_first(node) + index:012x}"
+
+
+def _first(node: int) -> int:
+    return MOST * (node - 1) + 1
+
+
+def write_runtime(folder: Path, node: int, cards: Sequence[Card], runc: Path) -> Path:
+    """The program that a node's containerd calls instead of runc, if the node has these cards."""
+    about = folder / "gpus.json"
+    about.write_text(
+        json.dumps(
+            {
+                "driver": str(kit.standin()),
+                "libraries": LIBRARIES[platform.machine()],
+                "uuids": [uuid(node, index) for index in range(len(cards))],
+                "settings": {
+                    "STANDIN_DEVICES": str(len(cards)),
+                    "STANDIN_FIRST": str(_first(node)),
+                    "STANDIN_NAMES": ",".join(card.name for card in cards),
+                    "STANDIN_MEMORY_MIB": ",".join(str(card.memory_mib) for card in cards),
+                    "STANDIN_BACKING": "none",
+                },
+            }
+        )
+    )
+    program = folder / "nvidia-container-runtime"
+    # Only the making of a container that names GPUs is ours, so that all else costs nothing.
+    program.write_text(
+        f"""#!/bin/sh
+case " $* " in
+*" create "*)
+    for word in "$@"; do [ "$before" != --bundle ] || bundle=$word; before=$word; done
+    if grep -Eq '"NVIDIA_VISIBLE_DEVICES=([^v"]|v[^o])' "$bundle/config.json"; then
+        exec {sys.executable} -IS {RUNTIME} {about} {runc} "$@"
+    fi
+    ;;
+esac
+exec {runc} "$@"
+"""
+    )
+    program.chmod(0o755)
+    return program

@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stands in for NVIDIA's container runtime: gives a container the GPUs that NVIDIA_VISIBLE_DEVICES names.
+
+Called in place of runc (see `gpus.py`) when a container is created. As the real one does, it reads the container's
+environment, adds the driver's libraries, refuses what there is not, and calls runc. The driver is the stand-in; what
+would be device files is a variable of its own. Standard library only.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+STATE = "/run/standin/state"
+"""of the driver, on the node and in its containers: so they share GPUs"""
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
+    """Changes a container's configuration; why it cannot be, in one line."""
+    environment = dict(word.split("=", 1) for word in config["process"].get("env", []))
+    named = environment.get("NVIDIA_VISIBLE_DEVICES", "")
+    if named in ("", "void"):
+        return None
+    words = [] if named in ("all", "none") else named.split(",")
+    for word in words:
+        if word not in node["uuids"] and word not in map(str, range(len(node["uuids"]))):
+            return f"device error: {word}: unknown device"
+    settings = {"STANDIN_STATE": STATE, **node["settings"]}
+    if named != "all":
+        settings["STANDIN_VISIBLE"] = ",".join(words)
+    config["process"]["env"] = [f"{name}={value}" for name, value in {**environment, **settings}.items()]
+    options = ["bind", "rprivate", "nosuid"]
+    for name in LIBRARIES:
+        source, place = f"{node['driver']}/{name}", f"{node['libraries']}/{name}"
+        config["mounts"].append({"source": source, "destination": place, "type": "bind", "options": [*options, "ro"]})
+    config["mounts"].append({"source": STATE, "destination": STATE, "type": "bind", "options": [*options, "rw"]})
+    return None
+
+
+def main(node: Path, runc: str, arguments: list[str]) -> None:
+    bundle = Path(arguments[arguments.index("--bundle") + 1]) / "config.json"
+    config = json.loads(bundle.read_text())
+    if problem := give_gpus(config, json.loads(node.read_text())):
+        log = Path(arguments[arguments.index("--log") + 1])  # where containerd looks for what went wrong
+        log.write_text(json.dumps({"level": "error", "msg": f"stand-in for the NVIDIA runtime: {problem}"}) + "\n")
+        sys.exit(1)
+    os.makedirs(os.path.dirname(STATE), exist_ok=True)
+    state = os.open(STATE, os.O_CREAT | os.O_RDWR)
+    os.fchmod(state, 0o666)  # whoever a container runs as
+    bundle.write_text(json.dumps(config))
+    os.execv(runc, [runc, *arguments])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of two vendors: a node whose GPUs are oversubscribed, one with simulated MLUs, and nodes that only say so.
+
+Things go wrong here: a card fails, processes outlive their pods, a node is lost.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MiB
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.install.names import SCHEDULER, labels_of
+from cotenant.kube.inventory import INVENTORY, inventory_for
+from tests.cluster.api import Json, wait_for
+from tests.cluster.binaries import Binaries
+from tests.cluster.engine import Engine, gpus_of, manifests, record_of, running_engine
+from tests.cluster.gpus import Card, uuid
+from tests.cluster.pods import container, create_pod, is_gone, path_of
+from tests.cluster.runtime import STATE
+from tests.cluster.test_waiting import why
+from tests.native import kit
+
+CARDS = (Card("Tesla T4", 25), Card("Tesla V100-PCIE-32GB", 2000))
+SETTINGS = f"""
+nodes:
+  node1:
+    split: 6
+    memory-scaling: 150
+    compute-scaling: 120
+    cards: {{{uuid(1, 0)}: {{memory-scaling: 200}}}}
+"""
+SMALL_MIB, LARGE_MIB = 50, 3000
+"""what is handed out of the two cards"""
+LOST = 15
+"""NVML_ERROR_GPU_IS_LOST"""
+MLU_AGENT = "cotenant-mlu-agent"
+MLU, MLU_MIB = "MLU370", 16 * 1024
+MLUS = {"cambricon.com/mlunum": 2}
+TELLS = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('CAMBRICON_')}))"
+WAITS = "import time; time.sleep(599)"
+ANYWHERE = [{"operator": "Exists"}]
+MLU_ASKED: dict[str, tuple[dict[str, int], int, int, int]] = {
+    "memory": ({"cambricon.com/mlumem": 3000}, 1, 3000, 0),
+    "count": ({"cambricon.com/mlunum": 1}, 1, MLU_MIB, 1000),
+    "two": ({"cambricon.com/mlunum": 2, "cambricon.com/mlumem": 2500}, 2, 2500, 0),
+    "smlu-memory": ({"cambricon.com/mlu.smlu.vmemory": 8}, 1, 8 * 256, 0),
+    "smlu-cores": ({"cambricon.com/mlu.smlu.vcore": 30}, 1, MLU_MIB, 300),
+    "smlu-count": ({"cambricon.com/vmlu": 1}, 1, MLU_MIB, 1000),
+    "smlu-slice": (
+        {"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vcore": 50, "cambricon.com/mlu.smlu.vmemory": 4},
+        1,
+        4 * 256,
+        500,
+    ),
+}
+"""what is asked for; how many cards, and MiB and compute on each"""
+
+
+def only(node: str) -> list[str]:
+    return ["--node-selector", f"kubernetes.io/hostname={node}"]
+
+
+@pytest.fixture(scope="module")
+def both(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("mixed")
+    with running_engine(folder, programs, gpus=CARDS, settings=SETTINGS, agents=only("node1")) as engine:
+        node = engine.cluster.add_node()
+        engine.cluster.kubectl("apply", "--filename=-", feed=mlu_agents(folder / "settings.yaml", node))
+        wait_for("the MLUs", lambda: allocatable(engine, node, "cambricon.com/mlunum") or None)
+        yield engine
+
+
+def mlu_agents(settings: Path, node: str) -> str:
+    """A second set of agents, as one would install for nodes of another kind."""
+    wanted = ["--simulate", "2", "--gpu-type", MLU, "--gpu-memory", "16GiB", *only(node)]
+    (found,) = (one for one in json.loads(manifests(settings, *wanted))["items"] if one["kind"] == "DaemonSet")
+    labels = dict(labels_of(MLU_AGENT))
+    found["metadata"]["name"] = MLU_AGENT
+    found["spec"]["selector"]["matchLabels"] = labels
+    found["spec"]["template"]["metadata"]["labels"] = labels
+    return json.dumps(found)
+
+
+@pytest.fixture
+def mixed(both: Engine) -> Iterator[Engine]:
+    both.wait_for_scheduler()
+    yield both
+    both.tidy()
+
+
+@pytest.fixture(scope="module")
+def failed(both: Engine) -> None:
+    """A card has failed, was taken out, and answers again; it takes a minute until it is trusted, so it is early."""
+    both.create("on-it", {"nvidia.com/gpumem": 10}, annotations={"cotenant.io/use-uuids": uuid(1, 0)})
+    both.started("on-it")
+    break_card(both, 0, LOST)
+    wait_for("the slots to be gone", lambda: allocatable(both, "node1", "nvidia.com/gpu") == 6 or None)
+    both.create("wants-it", {"nvidia.com/gpumem": 10}, annotations={"cotenant.io/use-uuids": uuid(1, 0)})
+    assert "GPUs unhealthy or cordoned" in both.waits("wants-it")
+    both.create("another", {"nvidia.com/gpumem": 10})
+    assert gpus_of(both.started("another")) == [uuid(1, 1)]
+    assert both.cluster.get(path_of("on-it"))["status"]["phase"] == "Running"
+    break_card(both, 0, 0)
+    both.tidy()
+
+
+def break_card(engine: Engine, index: int, answer: int) -> None:
+    """From now on NVML answers this to everything about a card of the first node; 0: it works."""
+    settings = ["env", f"LD_LIBRARY_PATH={kit.standin()}", f"STANDIN_STATE={STATE}"]
+    code = f"import ctypes; ctypes.CDLL('libcuda.so.1').standinBreak({index}, {answer})"
+    engine.machine("node1").run(*settings, sys.executable, "-c", code)
+
+
+def allocatable(engine: Engine, node: str, resource: str) -> int:
+    return int(engine.node(node)["status"].get("allocatable", {}).get(resource, "0"))
+
+
+@pytest.mark.usefixtures("failed")
+def test_every_way_to_ask_for_mlus_is_admitted_placed_started_and_freed(mixed: Engine) -> None:
+    for name, (limits, *_) in MLU_ASKED.items():
+        mixed.create(name, limits, TELLS)
+    cards = [card["uuid"] for card in json.loads(mixed.node("node2")["metadata"]["annotations"][INVENTORY])["cards"]]
+    for name, (_, count, memory, compute) in MLU_ASKED.items():
+        pod = mixed.ended(name)
+        assert pod["spec"]["nodeName"] == "node2"
+        shares = record_of(pod).held_by(0)
+        assert [(one.memory, one.compute) for one in shares] == [(memory, compute)] * count, name
+        numbers = [cards.index(one.gpu) for one in shares]
+        if name.startswith("smlu"):  # the vendor's plugin reads it from the pod
+            profile = pod["metadata"]["annotations"]["CAMBRICON_DSMLU_PROFILE"]
+            assert profile == f"{numbers[0]}_{compute // 10}_{memory // 256}"
+        else:
+            assert mixed.said(name) == {
+                "CAMBRICON_SPLIT_ENABLE": "1",
+                "CAMBRICON_SPLIT_VISIBLE_DEVICES": ",".join(map(str, numbers)),
+                "CAMBRICON_SPLIT_MEMS": ",".join([str(memory // 1024)] * count),
+            }
+    mixed.fits(MLUS)
+
+
+def test_a_pod_waits_for_cards_of_its_vendor_and_type(mixed: Engine) -> None:
+    mixed.create("other-mlu", {"cambricon.com/mlumem": 1}, annotations={"cambricon.com/use-mlutype": "MLU590"})
+    mixed.create("this-mlu", {"cambricon.com/mlumem": 1}, annotations={"cambricon.com/use-mlutype": "mlu370"})
+    assert "no GPU of that type" in mixed.waits("other-mlu")
+    assert "needs 1 GPUs of *MLU590*, it has 0" in why(mixed, "other-mlu")
+    assert mixed.started("this-mlu")["spec"]["nodeName"] == "node2"
+
+
+def test_what_outlives_its_pod_is_counted_by_the_next_scheduler_too(mixed: Engine) -> None:
+    mixed.create("outlived", MLUS, WAITS)
+    mixed.started("outlived")
+    machine = mixed.machine("node2")
+    with machine.hanging("kubelet"):  # or it would end the process at once
+        mixed.delete("outlived", force=True)
+        kill_scheduler(mixed)
+        mixed.create("after", {"cambricon.com/mlumem": 100}, "")
+        assert "not enough GPU memory" in mixed.waits("after")
+        assert machine.processes("time.sleep(599)")
+    mixed.ended("after")
+    assert not machine.processes("time.sleep(599)")
+
+
+def kill_scheduler(engine: Engine) -> None:
+    """Another process of ours, which knows what the API server knows; its pod stays."""
+
+    def status() -> Json:
+        (pod,) = engine.our_pods(SCHEDULER)
+        return next(one for one in pod["status"]["containerStatuses"] if one["name"] == "scheduler")
+
+    before = status()["restartCount"]
+    engine.kill("kube scheduler")
+    wait_for("another scheduler", lambda: (status()["restartCount"] > before and status()["ready"]) or None)
+
+
+def test_a_lost_node_keeps_what_runs_there_and_comes_back(mixed: Engine) -> None:
+    unreachable = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+    mixed.create("lost", MLUS, WAITS, tolerations=[{**unreachable, "tolerationSeconds": 0}])
+    mixed.started("lost")
+    machine, cluster = mixed.machine("node2"), mixed.cluster
+    with machine.without("kubelet"):
+        # What the node controller writes when the grace period is over; it does the rest.
+        silent = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+        cluster.patch("/api/v1/nodes/node2/status", {"status": {"conditions": [silent]}})
+        wait_for("its deletion", lambda: cluster.get(path_of("lost"))["metadata"].get("deletionTimestamp"))
+        mixed.create("after", {"cambricon.com/mlumem": 100}, "", tolerations=ANYWHERE)
+        assert "not enough GPU memory" in mixed.waits("after")
+        cluster.delete("/api/v1/nodes/node2")
+        wait_for("it to be forgotten", lambda: "another vendor" in mixed.waits("after") or None)
+        assert machine.processes("time.sleep(599)")
+    assert mixed.ended("after")["spec"]["nodeName"] == "node2"
+    assert is_gone(cluster, "lost")
+    assert not machine.processes("time.sleep(599)")
+
+
+def fake_node(engine: Engine, machine: Machine, vendor: Vendor = Vendor.NVIDIA, **annotations: str) -> None:
+    """A node that is ready and says which cards it has; pods are bound there and never start."""
+    has = {"cpu": "64", "memory": "256Gi", "pods": "200", "nvidia.com/gpu": "64"}
+    told = {INVENTORY: inventory_for(machine, vendor), **annotations}
+    engine.cluster.post(
+        "/api/v1/nodes",
+        {
+            "metadata": {"name": machine.name, "labels": {"fake": "true"}, "annotations": told},
+            "status": {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]},
+        },
+    )
+
+
+def cards(name: str, memory: int, count: int = 2, **each: Any) -> Machine:
+    gpus = (Gpu(uuid=f"GPU-{name}-{i}", memory=MiB(memory), slots=16, **each) for i in range(count))
+    return Machine(name=name, gpus=tuple(gpus))
+
+
+@pytest.fixture
+def fakes(mixed: Engine) -> Iterator[Engine]:
+    """For tests with nodes that are not there: what they leave of them is gone."""
+    yield mixed
+    for pod in mixed.cluster.get("/api/v1/namespaces/default/pods")["items"]:
+        mixed.delete(pod["metadata"]["name"], force=True)
+    mixed.cluster.delete("/api/v1/nodes?labelSelector=fake%3Dtrue")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"cotenant.io/policy": "spread/binpack"},
+        {"hami.io/node-scheduler-policy": "spread", "hami.io/gpu-scheduler-policy": "binpack"},
+    ],
+)
+def test_a_pod_may_choose_the_order_of_nodes_and_of_cards_apart(fakes: Engine, policy: Mapping[str, str]) -> None:
+    for name in ("one", "two"):
+        fake_node(fakes, cards(name, 1000))
+    placed = [put(fakes, f"apart-{number}", policy) for number in range(4)]
+    assert [len({gpu for gpu in placed if gpu.startswith(f"GPU-{name}-")}) for name in ("one", "two")] == [1, 1]
+    dense = [put(fakes, f"dense-{number}", {"cotenant.io/policy": "binpack/spread"}) for number in range(2)]
+    assert len(set(dense)) == 2
+    assert len({gpu[:-1] for gpu in dense}) == 1
+
+
+def put(engine: Engine, name: str, policy: Mapping[str, str]) -> str:
+    """Where a pod is placed among nodes that are not there."""
+    engine.create(name, {"nvidia.com/gpumem": 100}, annotations=policy, nodeSelector={"fake": "true"})
+    (gpu,) = gpus_of(bound(engine, name))
+    return gpu
+
+
+def bound(engine: Engine, name: str) -> Json:
+    def look() -> Json | None:
+        pod = engine.cluster.get(path_of(name))
+        return pod if "nodeName" in pod["spec"] else None
+
+    return wait_for(f"pod {name} to be bound", look)
+
+
+def test_300_nodes_are_told_of_in_less_than_1_kb_and_one_that_changes_is_tried_at_once(fakes: Engine) -> None:
+    for number in range(60):
+        fake_node(fakes, cards(f"little-{number}", 1000 + number, type="V100"))
+        fake_node(fakes, cards(f"single-{number}", 9000 + number, 1, type="V100"))
+        fake_node(fakes, cards(f"sick-{number}", 9000 + number, type="V100", healthy=False))
+        fake_node(fakes, cards(f"other-{number}", 9000 + number, type=f"K{number}"))
+        fake_node(fakes, cards(f"foreign-{number}", 9000 + number, type="MLU370"), Vendor.CAMBRICON)
+    fake_node(fakes, cards("garbled", 9000), **{INVENTORY: "{"})
+    asked = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 5000}
+    fakes.create("waits", asked, annotations={"nvidia.com/use-gputype": "V100"})
+    wait_for("all nodes", lambda: "0/303 nodes" in fakes.waits("waits") or None)
+    said = fakes.waits("waits")
+    assert len(said) < 1024
+    for words in ("60 not enough GPU memory", "60 too few GPUs", "60 GPUs unhealthy", "61 GPUs of another vendor"):
+        assert words in said
+    assert "1 GPU books unclear" in said
+    answer = json.loads(why(fakes, "waits", "--output", "json"))
+    numbers = {one["node"]: (one["check"], one["needed"], one["available"]) for one in answer["refusals"]}
+    assert len(numbers) == 303
+    assert (numbers["little-7"], numbers["single-3"]) == (("memory", 2, 0), ("count", 2, 1))
+    told = {INVENTORY: inventory_for(cards("other-5", 9000, type="V100"), Vendor.NVIDIA)}
+    fakes.cluster.patch("/api/v1/nodes/other-5", {"metadata": {"annotations": told}})
+    assert bound(fakes, "waits")["spec"]["nodeName"] == "other-5"
+
+
+def test_a_card_that_answers_again_takes_pods_again(failed: None, mixed: Engine) -> None:
+    mixed.create("returns", {"nvidia.com/gpumem": 10}, annotations={"cotenant.io/use-uuids": uuid(1, 0)})
+    mixed.started("returns")
+    wait_for("all slots", lambda: allocatable(mixed, "node1", "nvidia.com/gpu") == 12 or None)
+
+
+def test_a_node_is_filled_to_the_last_slot_mib_and_percent_and_kubelet_refuses_nobody(mixed: Engine) -> None:
+    percents = [17, 17, 17, 17, 17, 21]  # 106 in all, rounded down to MiB: what the core can place at most
+    asked: list[dict[str, int]] = [{"nvidia.com/gpumem-percentage": one} for one in percents]
+    asked += [{"nvidia.com/gpumem": LARGE_MIB // 6}] * 6
+    fill(mixed, "full", [{**one, "nvidia.com/gpucores": 20} for one in asked], [uuid(1, 0)] * 6 + [uuid(1, 1)] * 6)
+    taken = [share for number in range(12) for share in mixed.record(f"full-{number}").held_by(0)]
+    for card, memory in ((uuid(1, 0), SMALL_MIB), (uuid(1, 1), LARGE_MIB)):
+        of_it = [share for share in taken if share.gpu == card]
+        assert (sum(one.memory for one in of_it), sum(one.compute for one in of_it)) == (memory, 1200)
+    mixed.create("more", {"nvidia.com/gpumem": 1})
+    assert "Insufficient nvidia.com/gpu" in mixed.waits("more")
+    mixed.tidy()
+    gib = [{"aliyun.com/gpu-mem": 1, "aliyun.com/gpu-core.percentage": 60}, {"gpushare/gpu-mem": 1}]
+    fill(mixed, "gib", gib, [uuid(1, 1)] * 2)
+    mixed.create("more", {"aliyun.com/gpu-mem": 1})
+    assert "not enough GPU memory" in mixed.waits("more")
+
+
+def fill(engine: Engine, name: str, asked: Sequence[Mapping[str, int]], cards: Sequence[str]) -> None:
+    """Pods that all run at the same time, each on the card that is meant for it."""
+    names = [f"{name}-{number}" for number in range(len(asked))]
+    for one, limits, card in zip(names, asked, cards, strict=True):
+        sleeps = container("main", "", limits, command=["sleep", "600"])
+        create_pod(engine.cluster, one, sleeps, annotations={"cotenant.io/use-uuids": card})
+    for one in names:
+        engine.started(one)
+    phases = {engine.cluster.get(path_of(one))["status"]["phase"] for one in names}
+    assert phases == {"Running"}

@@ -1,0 +1,38 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever part is restarted, pods that run are not disturbed and the books are right afterwards."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster.engine import V100, Engine
+from tests.cluster.pods import path_of
+from tests.cluster.tenant import REPEATS
+
+WHOLE_MEMORY = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": V100.memory_mib}
+RESTARTS: dict[str, Callable[[Engine], None]] = {
+    "kubelet": lambda engine: engine.restart_kubelet("node1"),
+    "containerd": lambda engine: engine.machine("node1").restart("containerd"),
+    "agent": lambda engine: engine.restart_agent("node1"),
+    "scheduler": lambda engine: engine.restart_scheduler(),
+    "API server": lambda engine: engine.cluster.restart_server(),
+}
+
+
+@pytest.mark.parametrize("part", RESTARTS)
+def test_running_pods_are_undisturbed_and_counted_after_a_restart(engine: Engine, part: str) -> None:
+    engine.create("stays", {"nvidia.com/gpumem": 1000}, REPEATS, annotations={"nvidia.com/use-gputype": "V100"})
+    engine.started("stays")
+    before = engine.said("stays")
+    RESTARTS[part](engine)
+    restarted = time.time()
+    engine.fits(WHOLE_MEMORY)
+    engine.create("both", {**WHOLE_MEMORY, "nvidia.com/gpu": 2}, "")
+    assert "not enough GPU memory" in engine.waits("both")
+    (status,) = engine.cluster.get(path_of("stays"))["status"]["containerStatuses"]
+    assert (status["restartCount"], "running" in status["state"]) == (0, True)
+    now = engine.said("stays")
+    assert now["at"] > restarted
+    assert {**now, "at": 0} == {**before, "at": 0}

@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that wait, on a real cluster: they say what is missing, and are tried again as soon as it is there."""
+
+import sys
+
+import pytest
+
+from cotenant.kube.install.names import ASKERS, NAMESPACE
+from tests.cluster.api import wait_for
+from tests.cluster.engine import Engine
+from tests.cluster.pods import path_of
+
+MOST = {"nvidia.com/gpu": 3, "nvidia.com/gpumem": 10_000}
+
+
+def why(engine: Engine, pod: str, *more: str, namespace: str = "default", user: str = "admin") -> str:
+    """What `cotenant why` prints, run where the API server is reached."""
+    cluster = engine.cluster
+    config = str(cluster.credentials / f"{user}.kubeconfig")
+    command = (sys.executable, "-m", "cotenant", "why", f"pod/{pod}", "-n", namespace, "--kubeconfig", config, *more)
+    return cluster.machines[0].run(*command)
+
+
+def messages(engine: Engine, pod: str, reason: str) -> list[str]:
+    events = engine.cluster.get("/api/v1/namespaces/default/events")["items"]
+    about = [one for one in events if one["involvedObject"]["name"] == pod and one["reason"] == reason]
+    return [one["message"] for one in about]
+
+
+def test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room(engine: Engine) -> None:
+    engine.create("stays", MOST)
+    engine.started("stays")
+    engine.create("waits", MOST)
+    assert "not enough GPU memory" in engine.waits("waits")
+    missing = "needs 10000 MiB on each of 3 GPUs, 2 have that"
+    assert missing in wait_for("an event", lambda: messages(engine, "waits", "NoRoom") or None)[0]
+    said = why(engine, "waits").splitlines()
+    assert said[0].startswith("pod default/waits waits under binpack:")
+    assert [line.split() for line in said[1:]] == [["node1", *missing.split()]]
+    engine.delete("stays")
+    engine.started("waits")
+    assert why(engine, "waits").startswith("pod default/waits is placed under binpack: on node node1: GPU-")
+    assert messages(engine, "waits", "Placed")
+    engine.delete("waits")
+
+
+def test_a_pod_that_waits_for_its_quota_starts_when_that_is_raised(engine: Engine) -> None:
+    api = engine.cluster
+    api.post("/api/v1/namespaces", {"metadata": {"name": "poor"}})
+    quotas = "/api/v1/namespaces/poor/resourcequotas"
+    api.post(quotas, {"metadata": {"name": "gpus"}, "spec": {"hard": {"requests.nvidia.com/gpumem": "500"}}})
+    wait_for("the quota", lambda: api.get(f"{quotas}/gpus").get("status", {}).get("used"))
+    engine.create("two", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 400}, namespace="poor")  # 800 in all
+    assert "quota" in engine.waits("two", "poor")
+    api.patch(f"{quotas}/gpus", {"spec": {"hard": {"requests.nvidia.com/gpumem": "800"}}})
+    engine.started("two", "poor")
+    assert "cotenant.io/tried-again" in api.get(path_of("two", "poor"))["metadata"]["annotations"]
+    engine.delete("two", "poor")
+
+
+def test_who_may_not_ask_is_told_which_right_is_missing(engine: Engine) -> None:
+    api = engine.cluster
+    api.add_user("asker", "asking")
+    with pytest.raises(RuntimeError, match=f"`get` services/proxy in namespace {NAMESPACE}"):
+        why(engine, "any", user="asker")
+    api.kubectl("-n", NAMESPACE, "create", "rolebinding", "ask", f"--role={ASKERS}", "--serviceaccount=asking:asker")
+    with pytest.raises(RuntimeError, match="no pod any in namespace default"):
+        why(engine, "any", user="asker")

@@ -1,0 +1,220 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every container gets what all tenants get and a region of its own, or kubelet gets an error."""
+
+import asyncio
+import os
+import stat
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotenant.core.model import ContainerKind
+from cotenant.kube.agent.allocating import GRACE_S, HostPlaces, at, card_of, prepare, region_of, tidy_slices
+from cotenant.kube.agent.podresources import Listed
+from cotenant.kube.agent.preferring import guess, prefer
+from cotenant.node.region import read_region
+from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, registered
+from tests.kube.agent.kubelet import kubelet_in, until
+
+
+def test_a_container_gets_the_library_the_socket_and_a_region_and_no_gpu() -> None:
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            answer = await kubelet.allocate(GPU, "GPU-b::1", "GPU-a::2")
+            told = {"NVIDIA_VISIBLE_DEVICES": "void", "COTENANT_AGENT": "/run/cotenant/agent.sock"}
+            assert dict(answer.envs) == told
+            assert not answer.cdi_devices
+            mounts = {one.container_path: (Path(one.host_path), one.read_only) for one in answer.mounts}
+            (staged,) = here.host.library.seen.glob("libcotenant-*")
+            region = region_of(here.host, GPU, ["GPU-a::2", "GPU-b::1"])
+            assert mounts == {
+                "/run/cotenant": (Path("/host/passing/agent"), True),
+                "/usr/local/lib/cotenant": (staged, True),
+                "/etc/ld.so.preload": (here.host.library.seen / "ld.so.preload", True),
+                "/run/cotenant-slice": (Path("/host/passing/slices") / region.parent.name, False),
+            }
+            preload = (here.host.library.seen / "ld.so.preload").read_text()
+            assert preload == "/usr/local/lib/cotenant/$LIB/libcotenant.so\n"
+            assert (staged / "libcotenant.so").exists()
+            assert read_region(region).processes == ()
+            assert stat.S_IMODE(region.stat().st_mode) == 0o666
+            assert stat.S_IMODE(region.parent.stat().st_mode) == 0o755
+            assert stat.S_IMODE(here.host.slices.seen.stat().st_mode) == 0o700
+
+    asyncio.run(scenario())
+
+
+def test_a_slot_that_is_given_again_has_a_new_region() -> None:
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            await kubelet.allocate(GPU, "GPU-a::0")
+            region = region_of(here.host, GPU, ["GPU-a::0"])
+            region.write_bytes(b"theirs")
+            (region.parent / "usage.new").mkdir()  # in the way of a new one
+            (region.parent / "more").symlink_to(here.folder)
+            await kubelet.allocate(GPU, "GPU-a::0")
+            assert read_region(region).processes == ()
+            assert [path.name for path in region.parent.iterdir()] == ["usage"]
+            assert here.host.agent.seen.exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("devices", [("GPU-x::0",), ("GPU-a::3",), ("GPU-a::0", "GPU-a::-1"), ("GPU-a",), ("",), ()])
+def test_a_slot_that_is_not_there_is_an_error_to_kubelet(devices: tuple[str, ...]) -> None:
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await kubelet.allocate(GPU, *devices)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert list(here.host.slices.seen.iterdir()) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_region_that_cannot_be_made_is_an_error_to_kubelet() -> None:
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            here.host.slices.seen.rmdir()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await kubelet.allocate(GPU, "GPU-a::0")
+            assert refused.value.code() is grpc.StatusCode.INTERNAL
+            assert "a slice cannot be made there: No such file or directory" in str(refused.value.details())
+            assert any("Allocate for nvidia.com/gpu" in line for line in here.said)
+
+    asyncio.run(scenario())
+
+
+def test_a_burst_of_pods_all_get_a_region_of_their_own() -> None:
+    machine = replace(MACHINE, gpus=tuple(replace(gpu, slots=40) for gpu in MACHINE.gpus))
+
+    async def scenario() -> None:
+        async with registered(machine=machine) as (here, kubelet):
+            ids = [one.ID for one in kubelet.devices[GPU]][:110]
+            answers = await asyncio.gather(*(kubelet.allocate(GPU, one) for one in ids))
+            folders = [mount.host_path for answer in answers for mount in answer.mounts if not mount.read_only]
+            assert len(set(folders)) == 110
+            for one, folder in zip(ids, folders, strict=True):
+                assert Path(folder).name == region_of(here.host, GPU, [one]).parent.name
+                assert read_region(region_of(here.host, GPU, [one])).uuids == ()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can stop being root")
+def test_a_tenant_that_took_the_folder_for_its_own_is_not_in_the_way() -> None:
+    nobody = 65534
+    with TemporaryDirectory() as name:
+        host, one = HostPlaces(lasting=at(Path(name) / "l"), passing=at(Path(name) / "p")), listed("GPU-a::0")
+        os.chown(name, nobody, nobody)
+        os.seteuid(nobody)
+        try:
+            prepare(host, None)
+            tidy_slices(host, [one])
+            region = region_of(host, one.resource, one.devices)
+            os.seteuid(0)
+            region.unlink()
+            (region.parent / "kept").touch()
+            os.chown(region.parent, 0, 0)
+            region.parent.chmod(0o711)
+            os.seteuid(nobody)
+            tidy_slices(host, [one])
+            assert read_region(region).processes == ()
+            tidy_slices(host, [one], now=time.time() + GRACE_S + 1)
+        finally:
+            os.seteuid(0)
+        assert read_region(region).processes == ()
+
+
+def test_without_a_library_there_is_nothing_to_preload(tmp_path: Path) -> None:
+    mounts = prepare(HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p")), None)
+    assert [one.container_path for one in mounts] == ["/run/cotenant"]
+
+
+# Slices that are lost, and those that are left
+
+
+def listed(*devices: str, resource: str = GPU) -> Listed:
+    return Listed(namespace="team", pod="p", container="c", resource=resource, devices=frozenset(devices))
+
+
+def test_slices_that_nobody_has_are_removed_once_they_are_old(tmp_path: Path) -> None:
+    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
+    prepare(host, None)
+    both = [listed("GPU-a::1", "GPU-a::0"), listed("GPU-a::0", resource=COUNT)]
+    left = listed("GPU-b::0")
+    tidy_slices(host, [*both, left])
+    regions = [region_of(host, one.resource, one.devices) for one in (*both, left)]
+    assert all(path.exists() for path in regions)
+    inodes = [path.stat().st_ino for path in regions]
+    tidy_slices(host, both)
+    assert regions[2].exists()
+    tidy_slices(host, both, now=time.time() + GRACE_S + 1, sweep=False)
+    assert regions[2].exists()
+    tidy_slices(host, both, now=time.time() + GRACE_S + 1)
+    assert not regions[2].parent.exists()
+    assert [path.stat().st_ino for path in regions[:2]] == inodes[:2]
+
+
+def test_a_container_has_its_region_again_before_kubelet_knows_us_after_a_restart_of_the_machine() -> None:
+    async def scenario() -> None:
+        async with node() as here, kubelet_in(here.kubelet) as kubelet:
+            kubelet.has("p", "app-0", GPU, "GPU-a::1", "GPU-b::0")
+            async with here.plugins():
+                await until(lambda: GPU in kubelet.registered)
+                assert region_of(here.host, GPU, ["GPU-b::0", "GPU-a::1"]).exists()
+
+    asyncio.run(scenario())
+
+
+# What kubelet had better take
+
+AVAILABLE = ["GPU-b::1", "GPU-a::10", "GPU-a::2", "GPU-b::0", "GPU-c::0"]
+
+
+def test_the_slots_of_a_pod_that_waits_are_preferred() -> None:
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            assert await kubelet.prefer(GPU, AVAILABLE, [], 1) == ["GPU-a::2"]
+            here.pods.append(bound("late", held(0, "GPU-b"), creation_timestamp="2026-01-02T00:00:00Z"))
+            here.pods.append(bound("early", held(0, "GPU-c"), creation_timestamp="2026-01-01T00:00:00Z"))
+            here.pods.append(bound("two", held(0, "GPU-b", "GPU-c")))
+            assert await kubelet.prefer(GPU, AVAILABLE, [], 1) == ["GPU-c::0"]
+            assert await kubelet.prefer(GPU, AVAILABLE, [], 2) == ["GPU-b::0", "GPU-c::0"]
+            assert await kubelet.prefer(GPU, AVAILABLE, ["GPU-b::1"], 2) == ["GPU-b::1", "GPU-c::0"]
+            assert await kubelet.prefer(GPU, ["what?"], [], 3) == ["what?"]
+
+    asyncio.run(scenario())
+
+
+def test_a_record_that_cannot_be_read_is_no_guess() -> None:
+    broken = bound("broken", held(0, "GPU-a"))
+    broken.metadata.annotations["cotenant.io/assignment"] = "{}"
+    fine = bound("later", held(0, "GPU-c", kind=ContainerKind.INIT), init=1, creation_timestamp="2026-01-02T00:00:00Z")
+    assert guess([broken, fine], 1) == ("GPU-c",)
+
+
+@given(
+    available=st.sets(st.builds("GPU-{}::{}".format, st.sampled_from("abcd"), st.integers(0, 5)), max_size=20),
+    size=st.integers(0, 8),
+    wanted=st.sets(st.sampled_from(["GPU-a", "GPU-c", "GPU-gone"])),
+    data=st.data(),
+)
+def test_what_is_preferred_is_available_and_spread_over_gpus(
+    available: set[str], size: int, wanted: set[str], data: st.DataObject
+) -> None:
+    must = data.draw(st.sets(st.sampled_from(sorted(available)), max_size=size)) if available else set()
+    chosen = prefer(sorted(available), sorted(must), size, sorted(wanted))
+    assert must <= set(chosen) <= available
+    assert len(chosen) == len(set(chosen)) == min(size, len(available))
+    if not must:
+        cards = {card_of(one) for one in chosen}
+        assert len(cards) == min(size, len({card_of(one) for one in available}))
+        assert len(cards & wanted) == min(size, len(wanted & {card_of(one) for one in available}))

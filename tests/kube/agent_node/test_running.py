@@ -1,0 +1,300 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The whole agent, with a kubelet and an API server beside it: it says what there is, and loses nothing on the way."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Any
+
+import pytest
+
+from cotenant.core.model import Machine
+from cotenant.core.units import Seconds
+from cotenant.errors import DeviceError, InputError
+from cotenant.kube.agent.allocating import HostPlaces, at
+from cotenant.kube.agent.orphans import Timing
+from cotenant.kube.agent.running import Agent, AgentOptions, Rhythm, find_cards, serve, vendor_of
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.inventory import Orphans, machine_of, orphans_of
+from cotenant.kube.objects import Node, decode_node
+from cotenant.kube.settings import KubeSettings
+from cotenant.node.devices import Backend
+from cotenant.node.devices.nvml import NvmlBackend
+from tests.kube.agent.kubelet import Kubelet, kubelet_in
+from tests.kube.agent_node.processes import add_process, end_process
+from tests.kube.agent_node.waiting import PACE, access_to, add_pod, in_loop, running, until
+from tests.kube.api_server import ApiServer
+from tests.node.fake_nvml import Card, FakeNvml
+
+ONE = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+GPU = "nvidia.com/gpu"
+RHYTHM = Rhythm(
+    looks_s=0.05,
+    hung_s=0.3,
+    compare_s=0.1,
+    retry_s=0.05,
+    patches_s=0.05,
+    pace=PACE,
+    orphans=Timing(settle_s=0.2, looks_s=0.05),
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """With a short name, as sockets need it."""
+    with TemporaryDirectory(prefix="agent") as path:
+        yield Path(path)
+
+
+def options(folder: Path, **others: Any) -> AgentOptions:
+    host = HostPlaces(lasting=at(folder / "l"), passing=at(folder / "p"), kubelet=folder / "k", cdi=folder / "c")
+    return AgentOptions(node="n1", host=others.pop("host", host), **others)
+
+
+class Around:
+    """A cluster of one node, and what its agent says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.server, self.said = folder, ApiServer(), list[str]()
+        self.server.nodes.merge("n1", {"status": {}})
+        (folder / "proc").mkdir()
+
+    def agent(self, find: Callable[[AgentOptions], Backend] | None = None, **others: Any) -> Agent:
+        return Agent(
+            options(self.folder, **others),
+            KubeSettings(),
+            access_to(self.server),
+            say=self.said.append,
+            rhythm=RHYTHM,
+            find=find,
+            proc=self.folder / "proc",
+        )
+
+    @property
+    def node(self) -> Node:
+        return decode_node(json.dumps(self.server.nodes.pods["", "n1"]).encode())
+
+    @property
+    def machine(self) -> Machine | None:
+        found = machine_of(self.node)
+        return found and found[0]
+
+    @property
+    def orphans(self) -> Orphans | None:
+        return orphans_of(self.node)
+
+
+def write_config(folder: Path, port: int) -> Path:
+    contexts = [{"name": "x", "context": {"cluster": "c"}}]
+    clusters = [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}]
+    path = folder / "config"
+    path.write_text(json.dumps({"contexts": contexts, "clusters": clusters, "current-context": "x"}))
+    return path
+
+
+def health_in(kubelet: Kubelet) -> set[str]:
+    return {device.health for device in kubelet.devices.get(GPU, [])}
+
+
+@in_loop
+async def test_cards_are_published_registered_and_totalled(folder: Path) -> None:
+    around = Around(folder)
+    async with around.server.serving(), kubelet_in(folder / "k") as kubelet:
+        async with running(around.agent(simulate=2, gpu_memory="4GiB").run()):
+            await until(lambda: around.machine is not None and len(kubelet.devices.get(GPU, [])) == 32)
+            await until(lambda: any("2 cards, 8 GiB, published" in line for line in around.said))
+            machine = around.machine
+            assert machine is not None
+            assert [gpu.memory for gpu in machine.gpus] == [4096, 4096]
+            assert {device.ID.split("::")[0] for device in kubelet.devices[GPU]} == {gpu.uuid for gpu in machine.gpus}
+            assert around.node.status.allocatable["nvidia.com/gpumem"] == "8192"
+            assert around.node.status.capacity["aliyun.com/gpu-mem"] == "8"
+            assert GPU not in around.node.status.capacity
+        assert not list((folder / "k" / "device-plugins").glob("cotenant*"))
+    assert around.machine == machine  # what was said of the node stays
+
+
+@in_loop
+async def test_a_card_that_fails_is_told_of_and_comes_back(folder: Path) -> None:
+    around, cards = Around(folder), [Card("GPU-a"), Card("GPU-b", bus=1)]
+    backend = NvmlBackend(FakeNvml(*cards), recovery=Seconds(0.2))
+    async with (
+        around.server.serving(),
+        kubelet_in(folder / "k") as kubelet,
+        running(around.agent(lambda _: backend).run()),
+    ):
+        await until(lambda: around.machine and health_in(kubelet) == {"Healthy"})
+        cards[1].broken["*"] = 15
+        await until(lambda: around.machine and [gpu.healthy for gpu in around.machine.gpus] == [True, False])
+        await until(lambda: health_in(kubelet) == {"Healthy", "Unhealthy"})
+        del cards[1].broken["*"]
+        await until(lambda: around.machine and all(gpu.healthy for gpu in around.machine.gpus))
+        await until(lambda: health_in(kubelet) == {"Healthy"})
+
+
+class Hanging:
+    """A backend whose driver does not answer for a while."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.answers = Event()
+        self.answers.set()
+
+    def machine(self) -> Machine:
+        self.answers.wait(30)
+        return self._backend.machine()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+@in_loop
+async def test_a_driver_that_hangs_has_no_healthy_cards_until_it_answers(folder: Path) -> None:
+    around = Around(folder)
+    backend = Hanging(find_cards(options(folder, simulate=1, gpu_memory="1GiB")))
+    async with around.server.serving(), running(around.agent(lambda _: backend).run()):
+        try:
+            await until(lambda: around.machine and around.machine.gpus[0].healthy)
+            backend.answers.clear()
+            await until(lambda: around.machine and not around.machine.gpus[0].healthy)
+        finally:
+            backend.answers.set()
+        await until(lambda: around.machine and around.machine.gpus[0].healthy)
+    assert any("has not answered" in line for line in around.said)
+
+
+@in_loop
+async def test_a_driver_that_comes_up_late_is_waited_for_in_one_line(folder: Path) -> None:
+    around, tries = Around(folder), list[None]()
+
+    def find(asked: AgentOptions) -> Backend:
+        tries.append(None)
+        if len(tries) < 4:
+            raise DeviceError("no NVIDIA driver answers")
+        return find_cards(asked)
+
+    async with around.server.serving(), running(around.agent(find, simulate=1, gpu_memory="1GiB").run()):
+        await until(lambda: around.orphans is not None)  # what runs is told of all the same
+        await until(lambda: around.machine is not None)
+    assert [line for line in around.said if "driver" in line] == [
+        "cards: no NVIDIA driver answers; trying again every 0 s"
+    ]
+
+
+@in_loop
+async def test_an_agent_that_is_restarted_leaves_all_as_it_was_and_still_knows_its_orphans(folder: Path) -> None:
+    around = Around(folder)
+    async with around.server.serving(), kubelet_in(folder / "k") as kubelet:
+        async with running(around.agent(simulate=1, gpu_memory="4GiB").run()):
+            await until(lambda: around.machine and kubelet.devices.get(GPU))
+            machine = around.machine
+            assert machine is not None
+            add_pod(around.server, "one", ONE, machine)
+            add_process(folder / "proc", 7, f"0::/kubepods/pod{ONE}/c")
+            await until(lambda: list((folder / "l" / "pods").iterdir()))
+        around.server.remove("one", "team")
+        deleted = around.server._version
+        async with running(around.agent(simulate=1, gpu_memory="4GiB").run()):
+            await until(lambda: around.orphans and int(around.orphans.seen) >= deleted)
+            assert around.orphans is not None
+            assert [record.pod for record in around.orphans.held] == [ONE]
+            assert around.machine == machine
+            end_process(folder / "proc", 7)
+            await until(lambda: around.orphans and not around.orphans.held)
+
+
+@in_loop
+async def test_what_kubelet_gave_and_the_record_does_not_say_is_counted(folder: Path) -> None:
+    around = Around(folder)
+    async with around.server.serving(), kubelet_in(folder / "k") as kubelet:
+        agent = around.agent(simulate=2, gpu_memory="4GiB")
+        async with running(agent.run()):
+            await until(lambda: around.machine and kubelet.devices.get(GPU))
+            assert around.machine is not None
+            add_pod(around.server, "right", ONE, around.machine)
+            add_pod(around.server, "starting", ONE.replace("1", "2"), around.machine, phase="Pending")
+            first, second, third, *_ = [device.ID for device in kubelet.devices[GPU]]
+            kubelet.has("right", "app-0", GPU, first)
+            await asyncio.sleep(0.5)
+            assert not agent.troubles.counts["drift"]
+            add_pod(around.server, "wrong", ONE.replace("1", "3"), around.machine)
+            kubelet.has("wrong", "app-0", GPU, second, third)
+            await until(lambda: agent.troubles.counts["drift"])
+    (line,) = [line for line in around.said if line.startswith("drift")]
+    assert line == "drift: pod team/wrong: 2 devices from kubelet, 1 GPUs in its record"
+
+
+def test_simulated_cards_may_be_of_any_make() -> None:
+    assert vendor_of(None) is Vendor.NVIDIA
+    assert vendor_of("Tesla T4") is Vendor.NVIDIA
+    assert vendor_of("MLU370-X8") is Vendor.CAMBRICON
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"simulate": 1, "gpu_memory": "much"}, "'much' is not an amount of memory"),
+        ({"gpu_memory": "4GiB"}, "said of simulated GPUs only"),
+        ({"settings": Path("/nowhere.yaml")}, "No such file"),
+        ({"simulate": 1, "host": HostPlaces(lasting=at("/proc/nowhere"))}, "/proc/nowhere.*cannot be made"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_a_sentence(
+    folder: Path, wrong: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [],
+        "current-context": "x",
+    }
+    config["contexts"] = [{"name": "x", "context": {"cluster": "c"}}]
+    (folder / "config").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(folder / "config"))
+    with pytest.raises(InputError, match=sentence):
+        serve(options(folder, **wrong))
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from cotenant.kube.agent.allocating import HostPlaces, at
+from cotenant.kube.agent.running import AgentOptions, serve
+folder = Path(sys.argv[1])
+host = HostPlaces(lasting=at(folder / "l"), passing=at(folder / "p"), kubelet=folder / "k", cdi=folder / "c")
+remove = "remove" in sys.argv
+config = folder / "config"
+serve(AgentOptions(node="n1", kubeconfig=config, simulate=1, gpu_memory="1GiB", host=host, remove=remove))
+"""
+
+
+@in_loop
+async def test_the_program_ends_cleanly_when_told_and_takes_back_what_it_said(folder: Path) -> None:
+    around = Around(folder)
+    async with around.server.serving():
+        write_config(folder, around.server.port)
+        program = [sys.executable, "-c", PROGRAM, str(folder)]
+        with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                await until(lambda: around.machine is not None)
+                process.send_signal(signal.SIGTERM)
+                await until(lambda: process.poll() is not None)
+            finally:
+                process.kill()
+            assert process.returncode == 0
+            assert "ended as told" in process.communicate()[1]
+        assert not os.listdir(folder / "p" / "agent")
+        with subprocess.Popen([*program, "remove"]) as process:
+            try:
+                await until(lambda: process.poll() is not None)
+            finally:
+                process.kill()
+        assert around.node.metadata.annotations == {}
+        assert around.node.status.capacity == {}

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A whole scheduler beside an API server that can fail, and a kube-scheduler's part played by hand."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MiB
+from cotenant.kube.access import Access
+from cotenant.kube.client import Client, Limits
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.install.names import KEY_HEADER
+from cotenant.kube.inventory import INVENTORY, inventory_for
+from cotenant.kube.reflector import Pace
+from cotenant.kube.scheduler import Scheduler
+from cotenant.kube.serving import Listener, application, listen
+from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
+from cotenant.kube.troubles import Troubles
+from tests.kube.api_server import ApiServer, Pod
+from tests.kube.http import Answer, ask, serving
+from tests.kube.pods import pod_object
+
+QUICK = Limits(connect_s=5, answer_s=2, tries=2, first_pause_s=0.01, longest_pause_s=0.05)
+PACE = Pace(silence_s=5, watches_s=0.01, lists_s=0.01)
+MEMORY = "nvidia.com/gpumem"
+KEY = b"a key"
+KNOWS = {KEY_HEADER: KEY.decode()}
+"""what those show who ask about pods"""
+
+
+@dataclass
+class Office:
+    """The scheduler's two doors (both without TLS), and the server behind it."""
+
+    server: ApiServer
+    scheduler: Scheduler
+    kube_port: int
+    api_port: int
+    lines: list[str] = field(default_factory=list)
+
+    def add_node(self, name: str, cards: int = 1, memory: int = 16_000) -> None:
+        gpus = tuple(Gpu(uuid=f"GPU-{name}-{card}", type="T4", memory=MiB(memory)) for card in range(cards))
+        inventory = inventory_for(Machine(name=name, gpus=gpus), Vendor.NVIDIA)
+        self.server.nodes.merge(name, {"metadata": {"annotations": {INVENTORY: inventory}}})
+
+    def add_pod(self, name: str, memory: int = 6000, annotations: dict[str, str] | None = None) -> Pod:
+        amounts = {"nvidia.com/gpu": 1, MEMORY: memory}
+        new = pod_object([amounts], [], annotations or {}, None, {"schedulerName": SCHEDULER_NAME})
+        new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+        return self.server.merge(name, new, "team")
+
+    def pod(self, name: str) -> Pod:
+        return self.server.pods["team", name]
+
+    def annotation(self, name: str, key: str) -> str | None:
+        value: str | None = self.pod(name)["metadata"]["annotations"].get(f"cotenant.io/{key}")
+        return value
+
+    def end(self, name: str) -> None:
+        self.server.merge(name, {"status": {"phase": "Succeeded"}}, "team")
+
+    async def knows(self, *names: str) -> None:
+        """Until the scheduler's watch has brought the newest of these pods."""
+        known = self.scheduler.watching.pods.objects
+        for name in names:
+            wanted = self.pod(name)["metadata"]["resourceVersion"]
+            async with asyncio.timeout(15):
+                while ("team", name) not in known or known["team", name].metadata.resource_version != wanted:
+                    await asyncio.sleep(0.005)
+
+    def args(self, name: str, *nodes: str) -> dict[str, Any]:
+        return {"Pod": self.pod(name), "Nodes": None, "NodeNames": list(nodes)}
+
+    async def call(self, verb: str, body: object) -> Answer:
+        return await ask(self.kube_port, "POST", f"/{verb}", body)
+
+    async def filter(self, name: str, *nodes: str) -> Any:
+        return (await self.call("filter", self.args(name, *nodes))).json
+
+    async def bind(self, name: str, node: str, uid: str | None = None) -> str:
+        args = {"PodName": name, "PodNamespace": "team", "PodUID": uid or f"uid-{name}", "Node": node}
+        error: str = (await self.call("bind", args)).json["Error"]
+        return error
+
+    async def place(self, name: str, *nodes: str) -> str:
+        """All that kube-scheduler does with a pod; the node, or why not."""
+        await until(lambda: ("team", name) in self.scheduler.watching.pods.objects)
+        found = await self.filter(name, *nodes)
+        if not found["NodeNames"]:
+            return json.dumps({**found["FailedNodes"], **found["FailedAndUnresolvableNodes"]})
+        scores = (await self.call("prioritize", self.args(name, *found["NodeNames"]))).json
+        best: str = max(scores, key=lambda one: one["Score"])["Host"]
+        return await self.bind(name, best) or best
+
+    async def why(self, name: str) -> Any:
+        return (await ask(self.api_port, "GET", f"/why/team/{name}", headers=KNOWS)).json
+
+    def events(self, reason: str) -> list[str]:
+        return [one["message"] for one in self.server.events.pods.values() if one["reason"] == reason]
+
+
+async def until(so: Callable[[], object]) -> None:
+    async with asyncio.timeout(15):
+        while not so():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def an_office(settings: KubeSettings, *, synced: bool = True) -> AsyncIterator[Office]:
+    server, lines = ApiServer(), list[str]()
+    async with server.serving():
+        client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
+        scheduler = Scheduler(client, settings, Troubles(lines.append), pace=PACE)
+        doors = [
+            Listener(listen("127.0.0.1", 0), application(routes, scheduler.troubles))
+            for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(lambda: KEY))
+        ]
+        ports = [door.bound.getsockname()[1] for door in doors]
+        office = Office(server, scheduler, ports[0], ports[1], lines)
+        async with serving(doors):
+            task = asyncio.create_task(scheduler.run())
+            try:
+                if synced:
+                    await until(lambda: scheduler.watching.doubt() is None)
+                yield office
+                assert not task.done(), task
+            finally:
+                task.cancel()
+                await asyncio.wait([task], timeout=10)
+                await client.close()
+
+
+def play(story: Callable[[Office], Awaitable[None]], settings: KubeSettings | None = None) -> Office:
+    """Run a story; what was left of it."""
+
+    async def told() -> Office:
+        async with an_office(settings or KubeSettings()) as office:
+            await story(office)
+            return office
+
+    return asyncio.run(told())

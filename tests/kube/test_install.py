@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What installs the engine fits together, asks for no right too many, and starts programs with options they take."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from cotenant.cli.kube import kube
+from cotenant.errors import InputError
+from cotenant.kube.codec.settings import DEFAULTS
+from cotenant.kube.install.certificate import MISSING, SERVICE_NAMES, Certificate, make_certificate
+from cotenant.kube.install.configuration import KUBE_SCHEDULER, SETTINGS
+from cotenant.kube.install.manifests import InstallOptions, manifests
+from cotenant.kube.install.names import AGENT, CONFIGURATION, SCHEDULER
+from cotenant.kube.install.workloads import CONTENT, AgentWishes, Images
+
+Json = dict[str, Any]
+PAIR = Certificate("a certificate\n", "its key\n")
+IMAGES = Images(ours="ours:1", kube_scheduler="stock:1", pull="Never")
+
+
+def made(settings: Path | None = None, **agents: Any) -> dict[tuple[str, str], Json]:
+    """All objects, by kind and name."""
+    options = InstallOptions(images=IMAGES, agents=AgentWishes(**agents), settings=settings)
+    found = manifests(options, PAIR)
+    named = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    assert len(named) == len(found)
+    return named
+
+
+def pod_of(workload: Json) -> Json:
+    return dict(workload["spec"]["template"]["spec"])
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "rights"),
+    [
+        (
+            SCHEDULER,
+            {
+                "pods": "get list watch patch",
+                "pods/binding": "create",
+                "nodes": "get list watch",
+                "resourcequotas": "get list watch",
+                "events": "create patch",
+            },
+        ),
+        (AGENT, {"nodes": "get list watch patch", "nodes/status": "patch", "pods": "get list watch"}),
+    ],
+)
+def test_an_account_has_these_rights_and_no_others(name: str, rights: dict[str, str]) -> None:
+    rules = made()["ClusterRole", name]["rules"]
+    assert {resource: " ".join(rule["verbs"]) for rule in rules for resource in rule["resources"]} == rights
+
+
+def test_an_agent_has_no_privileges_of_its_container_but_to_see_processes() -> None:
+    pod = pod_of(made()["DaemonSet", AGENT])
+    (container,) = pod["containers"]
+    assert "privileged" not in container["securityContext"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert (pod["hostPID"], "hostNetwork" in pod) == (True, False)
+
+
+def test_kube_scheduler_asks_us_about_every_resource_and_counts_cards_itself() -> None:
+    config = yaml.safe_load(made()["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])
+    (extender,) = config["extenders"]
+    managed = {one["name"]: one["ignoredByScheduler"] for one in extender["managedResources"]}
+    assert managed == {name: name != dialect.count for name, dialect in DEFAULTS.by_resource.items()}
+    assert (extender["ignorable"], extender["nodeCacheCapable"]) == (False, True)
+
+
+def test_kube_scheduler_asks_where_our_scheduler_listens() -> None:
+    objects = made()
+    (extender,) = yaml.safe_load(objects["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])["extenders"]
+    command = pod_of(objects["Deployment", SCHEDULER])["containers"][0]["command"]
+    assert extender["urlPrefix"] == f"http://{command[command.index('--extender') + 1]}"
+
+
+def test_the_service_leads_to_the_port_of_the_webhook() -> None:
+    objects = made()
+    deployment, service = objects["Deployment", SCHEDULER], objects["Service", SCHEDULER]
+    command = pod_of(deployment)["containers"][0]["command"]
+    (port,) = service["spec"]["ports"]
+    assert command[command.index("--webhook") + 1].endswith(f":{port['targetPort']}")
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("workload", [("Deployment", SCHEDULER), ("DaemonSet", AGENT)], ids=lambda one: str(one[1]))
+def test_every_volume_is_used_and_everything_mounted_is_a_volume(workload: tuple[str, str]) -> None:
+    objects = made()
+    spec = objects[workload]["spec"]
+    pod = spec["template"]["spec"]
+    mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    for volume in pod["volumes"]:
+        for kind, key, field in (("ConfigMap", "configMap", "name"), ("Secret", "secret", "secretName")):
+            assert key not in volume or (kind, volume[key][field]) in objects
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    assert ("ServiceAccount", pod["serviceAccountName"]) in objects
+
+
+@pytest.mark.parametrize(
+    "agents", [{}, {"simulate": 2, "gpu_memory": "16GiB", "gpu_type": "T4", "strict": True}], ids=["plain", "all"]
+)
+def test_our_programs_take_the_options_that_they_are_started_with(agents: Json) -> None:
+    objects = made(**agents)
+    for workload in (objects["Deployment", SCHEDULER], objects["DaemonSet", AGENT]):
+        program, group, name, *words = pod_of(workload)["containers"][0]["command"]
+        assert (program, group) == ("cotenant", "kube")
+        taken = kube.commands[name].make_context(name, list(words), parent=click.Context(kube)).params
+        assert {option: taken[option] for option in agents if option in taken} == (agents if name == "agent" else {})
+
+
+def test_agents_go_where_they_are_told_and_run_as_pods_with_gpus_do() -> None:
+    pod = pod_of(made(nodes={"gpu": "on"}, runtime_class="nvidia")["DaemonSet", AGENT])
+    linux = {"kubernetes.io/os": "linux"}
+    assert (pod["nodeSelector"], pod["runtimeClassName"]) == ({**linux, "gpu": "on"}, "nvidia")
+    usual = pod_of(made()["DaemonSet", AGENT])
+    assert (usual["nodeSelector"], usual.get("runtimeClassName")) == (linux, None)
+
+
+def test_settings_are_kept_as_they_were_written_and_other_ones_make_new_pods(tmp_path: Path) -> None:
+    text = "# ours\nscheduler: {policy: spread}\n"
+    before, after = made(), made(written(tmp_path / "settings", text))
+    assert after["ConfigMap", CONFIGURATION]["data"][SETTINGS] == text
+    for key in (("Deployment", SCHEDULER), ("DaemonSet", AGENT)):
+        marks = [one[key]["spec"]["template"]["metadata"]["annotations"][CONTENT] for one in (before, after)]
+        assert marks[0] != marks[1]
+        assert made()[key] == before[key]
+
+
+def test_names_in_the_settings_reach_kube_scheduler(tmp_path: Path) -> None:
+    text = "scheduler: {name: gpus}\ndialects: {vgpu: {count: example.com/vgpu}, topology: null}\n"
+    config = yaml.safe_load(made(written(tmp_path / "s", text))["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])
+    assert config["profiles"] == [{"schedulerName": "gpus"}]
+    names = {one["name"] for one in config["extenders"][0]["managedResources"]}
+    assert "example.com/vgpu" in names
+    assert not {"nvidia.com/gpu", "aliyun.com/gpu"} & names
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("schedular: {}\n", "unknown field `schedular`"), ("version: 2\n", "2"), ("{", "expected")],
+    ids=["misspelt", "another version", "no YAML"],
+)
+def test_settings_that_are_not_in_order_install_nothing(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        made(written(tmp_path / "settings", text))
+
+
+def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere: .*No such file"):
+        made(tmp_path / "nowhere")
+
+
+def test_a_certificate_is_good_for_the_names_of_the_service_and_trusts_itself(tmp_path: Path) -> None:
+    pair = make_certificate()
+    files = [written(tmp_path / name, text) for name, text in (("c", pair.certificate), ("k", pair.key))]
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(str(files[0]), str(files[1]))
+    for name in SERVICE_NAMES:
+        shake_hands(server, ssl.create_default_context(cadata=pair.certificate), name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server, ssl.create_default_context(cadata=pair.certificate), "other.cotenant-system.svc")
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+    """A TLS handshake without a network."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(down, up, server_hostname=name), server.wrap_bio(up, down, server_side=True)]
+    for _ in range(3):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    assert ends[0].version() is not None
+
+
+def test_without_openssl_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "nowhere")
+    with pytest.raises(InputError) as refusal:
+        make_certificate()
+    assert str(refusal.value) == MISSING

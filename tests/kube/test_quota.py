@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas of memory and compute: count x memory, percent of the card it lands on, init containers at their peak."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cotenant.core.model import Reason
+from cotenant.kube.books import Books
+from cotenant.kube.objects import decode_object
+from cotenant.kube.placing import Choice
+from cotenant.kube.quota import Quotas, ResourceQuota
+from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, books_of, machine, node, place, placer_of, waiting
+
+NAMES = ("large", "small")
+
+
+@pytest.fixture
+def books() -> Books:
+    return books_of(node(machine("large", memory=40000)), node(machine("small", memory=10000)))
+
+
+def quota(hard: dict[str, str | int], namespace: str = "team", name: str = "gpus", **spec: Any) -> ResourceQuota:
+    told = {"metadata": {"name": name, "namespace": namespace}, "spec": {"hard": hard, **spec}}
+    return decode_object(json.dumps(told).encode(), ResourceQuota, "a quota")
+
+
+def quotas(*all_of: ResourceQuota) -> Quotas:
+    found = Quotas()
+    for one in all_of:
+        found.quota_changed(None, one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hard", "amounts", "sentence"),
+    [
+        ({f"requests.{MEMORY}": "5k"}, {GPU: 2, MEMORY: 3000}, "6000 MiB of GPU memory, quota gpus leaves {} 5000"),
+        ({f"limits.{MEMORY}": 5000}, {GPU: 2, MEMORY: 3000}, "6000 MiB of GPU memory, quota gpus leaves {} 5000"),
+        ({MEMORY: 5000}, {GPU: 1, PERCENT: 60}, "24000 MiB of GPU memory, quota gpus leaves {} 5000"),
+        ({CORES: 99}, {GPU: 2, MEMORY: 1000, CORES: 50}, "1000 milli-GPU, quota gpus leaves {} 990"),
+        ({"aliyun.com/gpu-mem": 5}, {GPU: 2, MEMORY: 3000}, "6000 MiB of GPU memory, quota gpus leaves {} 5120"),
+    ],
+)
+def test_what_is_too_much_is_refused_in_numbers(
+    books: Books, hard: dict[str, str | int], amounts: dict[str, int], sentence: str
+) -> None:
+    placer, pod = placer_of(books, quotas=quotas(quota(hard))), waiting("a", amounts)
+    refused = placer.choose(pod, "large", 0.0, 1)
+    assert isinstance(refused, Reason)
+    assert str(refused) == f"needs {sentence.format('its namespace')}"
+    assert books.held("uid-a") is None
+    assert isinstance(placer.choose(waiting("b", amounts, namespace="other"), "large", 0.0, 1), Choice)
+
+
+def test_pods_of_the_namespace_count_until_they_end_and_holds_count_too(books: Books) -> None:
+    placer = placer_of(books, quotas=quotas(quota({MEMORY: 10000})))
+    amounts = {GPU: 1, MEMORY: 4000}
+    there = place(books, placer, waiting("a", amounts), "large")
+    placer.filter(args(waiting("b", amounts), "large"), 0.0)
+    pod = waiting("c", amounts)
+    assert placer.filter(args(pod, *NAMES), 0.0).failed_and_unresolvable_nodes == dict.fromkeys(
+        NAMES, "GPU quota exceeded"
+    )
+    assert str(placer.why(pod).waits) == "needs 4000 MiB of GPU memory, quota gpus leaves its namespace 2000"
+    assert placer.filter(args(waiting("b", amounts), *NAMES), 0.0).node_names, "not against itself"
+    books.pod_changed(there, None, "5")
+    books.node_changed(node(machine("large", memory=40000)), node(machine("large", memory=40000), orphans=("5", [])))
+    assert placer.filter(args(pod, *NAMES), 0.0).node_names
+
+
+def test_a_percent_that_is_too_much_on_one_card_may_do_on_a_smaller_one(books: Books) -> None:
+    placer = placer_of(books, quotas=quotas(quota({MEMORY: 8000})), shortlist=1)
+    found = placer.filter(args(waiting("a", {GPU: 1, PERCENT: 50}), *NAMES), 0.0)
+    assert found.node_names == ("small",)
+
+
+def test_init_containers_count_at_their_peak(books: Books) -> None:
+    placer = placer_of(books, quotas=quotas(quota({MEMORY: 8000})))
+    init = [{GPU: 1, MEMORY: 7000}, {GPU: 1, MEMORY: 1000, "sidecar": True}, {GPU: 1, MEMORY: 3000}]
+    place(books, placer, waiting("a", {GPU: 1, MEMORY: 4000}, init=init), "large")
+    refused = placer.choose(waiting("b", {GPU: 1, MEMORY: 1001}), "large", 0.0, 1)
+    assert isinstance(refused, Reason)
+    assert refused.available == 1000
+
+
+def test_quotas_change_and_go(books: Books) -> None:
+    found = quotas(quota({MEMORY: 1000}), quota({MEMORY: 100000}, name="other"))
+    placer, pod = placer_of(books, quotas=found), waiting("a")
+    assert not placer.would_fit(pod)
+    found.quota_changed(quota({MEMORY: 1000}), quota({MEMORY: 4000}))
+    assert placer.would_fit(pod)
+    found.quota_changed(quota({MEMORY: 4000}), quota({MEMORY: 0}))
+    assert not placer.would_fit(pod)
+    found.quota_changed(quota({MEMORY: 0}), None)
+    found.quota_changed(quota({MEMORY: 100000}, name="other"), None)
+    assert not found.limits("team")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        quota({"requests.cpu": 0, "pods": "1", GPU: 0, PERCENT: 0}),
+        quota({MEMORY: 0}, scopes=["Terminating"]),
+        quota({MEMORY: 0}, scopeSelector={"matchExpressions": []}),
+        quota({"cambricon.com/mlumem": 0}),
+        quota({MEMORY: "what"}),
+    ],
+)
+def test_what_is_not_ours_to_count_refuses_nobody(books: Books, other: ResourceQuota) -> None:
+    assert placer_of(books, quotas=quotas(other)).would_fit(waiting("a"))

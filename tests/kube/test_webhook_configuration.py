@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the API server is told about us; that it understands the conditions is seen in tests/cluster."""
+
+from base64 import b64decode
+
+import pytest
+
+from cotenant.kube.settings import KubeSettings, WebhookPart
+from cotenant.kube.webhook.configuration import webhook_configurations
+from cotenant.kube.webhook.policy import admission_policies
+from cotenant.kube.webhook.protecting import WAYS
+from tests.kube.reviews import SETTINGS, Json
+
+
+def webhooks(*, has_policies: bool = True, settings: KubeSettings = SETTINGS, url: str | None = None) -> list[Json]:
+    made = webhook_configurations(settings, "PEM", url, has_policies=has_policies)
+    return [webhook for one in made for webhook in one["webhooks"]]
+
+
+def test_pods_that_ask_for_gpus_wait_for_us_and_others_do_not() -> None:
+    found = {one["name"]: one["failurePolicy"] for one in webhooks()}
+    assert found == {
+        "gpus.pods.cotenant.io": "Fail",
+        "others.pods.cotenant.io": "Ignore",
+        "debug.pods.cotenant.io": "Fail",
+    }
+
+
+def test_it_is_called_again_after_others_and_promises_no_side_effects() -> None:
+    for webhook in webhooks():
+        assert webhook["reinvocationPolicy"] == "IfNeeded"
+        assert (webhook["sideEffects"], webhook["matchPolicy"]) == ("None", "Equivalent")
+        assert webhook["admissionReviewVersions"] == ["v1"]
+
+
+def test_it_is_reached_by_its_service_or_where_it_is_said_to_be() -> None:
+    service = webhooks()[0]["clientConfig"]
+    assert service["service"] == {
+        "namespace": "cotenant-system",
+        "name": "cotenant-scheduler",
+        "port": 443,
+        "path": "/mutate",
+    }
+    assert b64decode(service["caBundle"]) == b"PEM"
+    assert webhooks(url="https://10.0.0.1:8443")[0]["clientConfig"]["url"] == "https://10.0.0.1:8443/mutate"
+
+
+@pytest.mark.parametrize(
+    ("label", "selects"),
+    [
+        ("cotenant.io/webhook=ignore", [{"key": "cotenant.io/webhook", "operator": "NotIn", "values": ["ignore"]}]),
+        ("plain", [{"key": "plain", "operator": "DoesNotExist"}]),
+        ("", []),
+    ],
+)
+def test_our_own_namespace_and_those_to_skip_are_left_out(label: str, selects: list[Json]) -> None:
+    settings = KubeSettings(webhook=WebhookPart(skip_namespaces=("monitoring",), skip_label=label))
+    names = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["cotenant-system", "monitoring"]}
+    for webhook in webhooks(settings=settings):
+        assert webhook["namespaceSelector"] == {"matchExpressions": [names, *selects]}
+        assert webhook["objectSelector"] == {"matchExpressions": selects}
+
+
+def test_an_older_cluster_asks_us_about_every_way_on_which_annotations_reach_a_pod() -> None:
+    (guard,) = [one for one in webhooks(has_policies=False) if one["name"] == "assignments.cotenant.io"]
+    assert guard["rules"][0]["resources"] == list(WAYS)
+    assert guard["clientConfig"]["service"]["path"] == "/validate"
+    assert "objectSelector" not in guard, "a label of one's own must not open the door"
+    (rule,) = admission_policies(SETTINGS)[0]["spec"]["matchConstraints"]["resourceRules"]
+    assert {**rule, "scope": "Namespaced"} == guard["rules"][0]
+
+
+def test_every_policy_is_in_force() -> None:
+    made = admission_policies(SETTINGS)
+    named = {one["metadata"]["name"] for one in made if one["kind"] == "ValidatingAdmissionPolicy"}
+    assert {one["spec"]["policyName"] for one in made if one["kind"] == "ValidatingAdmissionPolicyBinding"} == named
+    assert named == {"cotenant-assignments", "cotenant-visibility", "cotenant-agents"}

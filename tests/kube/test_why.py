@@ -1,0 +1,226 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant why pod/NAME`: what the scheduler says, through the API server's proxy, and what is said when it cannot."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cotenant.core.model import Reason
+from cotenant.errors import CotenantError
+from cotenant.kube.access import Access
+from cotenant.kube.explaining import refusals_words
+from cotenant.kube.install.names import KEY_HEADER
+from cotenant.kube.serving import (
+    Listener,
+    ReceivedEvent,
+    Reply,
+    Route,
+    Scope,
+    SentEvent,
+    application,
+    json_reply,
+    listen,
+    status_reply,
+)
+from cotenant.kube.troubles import Troubles
+from cotenant.kube.why import WhyPod, ask_scheduler
+from tests.cli.command import refusal, run
+from tests.kube.http import ask, beside, serving
+from tests.kube.office import KEY, KNOWS, Office, play, until
+from tests.kube.test_scheduler import kubeconfig
+
+Answer = Callable[[str, str], Awaitable[Reply]]
+PROXY = ["v1", "namespaces", "cotenant-system", "services", "https:cotenant-scheduler:443", "proxy", "why"]
+
+
+@asynccontextmanager
+async def proxy(answer: Answer) -> AsyncIterator[int]:
+    """The part of an API server that hands a request on; its port."""
+
+    async def handed(words: tuple[str, ...], _body: bytes) -> Reply:
+        *path, namespace, name = words
+        assert path == PROXY
+        return await answer(namespace, name)
+
+    async def secret(words: tuple[str, ...], _body: bytes) -> Reply:
+        assert words == ("v1", "namespaces", "cotenant-system", "secrets", "cotenant-why")
+        named = {"name": "cotenant-why", "namespace": "cotenant-system"}
+        return json_reply({"metadata": named, "data": {"key": b64encode(KEY).decode()}})
+
+    asked = Route(method="GET", answer=handed, words=len(PROXY) + 2, refuse=status_reply, key=lambda: KEY)
+    read = Route(method="GET", answer=secret, words=5)
+    both = [application({"api": one}, Troubles(print)) for one in (asked, read)]
+
+    async def either(scope: Scope, receive: ReceivedEvent, send: SentEvent) -> None:
+        await both["/secrets/" in scope["path"]](scope, receive, send)
+
+    bound = listen("127.0.0.1", 0)
+    async with serving([Listener(bound, either)]):
+        yield int(bound.getsockname()[1])
+
+
+def access(port: int) -> Access:
+    return Access(host="127.0.0.1", port=port)
+
+
+def said_when(reply: Reply) -> str:
+    async def refuse(_namespace: str, _name: str) -> Reply:
+        return reply
+
+    with beside(proxy(refuse)) as port, pytest.raises(CotenantError) as error:
+        asyncio.run(ask_scheduler(access(port), "team", "a"))
+    return str(error.value)
+
+
+def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
+    async def story(office: Office) -> None:
+        async def scheduler(namespace: str, name: str) -> Reply:
+            answer = await ask(office.api_port, "GET", f"/why/{namespace}/{name}", headers=KNOWS)
+            return Reply(answer.body, answer.status)
+
+        async def states(port: int) -> None:
+            async def why() -> WhyPod:
+                return await ask_scheduler(access(port), "team", "a")
+
+            assert ((await why()).state, (await why()).reason) == ("waiting", "no node has GPUs")
+            office.add_node("n1", memory=4000)
+            office.add_node("n2", cards=2, memory=3000)
+            await until(lambda: len(office.scheduler.books.vendors) == 2)
+            waiting = await why()
+            assert [(one.node, one.needed, one.available) for one in waiting.refusals] == [
+                ("n1", 6000, 4000),
+                ("n2", 6000, 3000),
+            ]
+            assert "2 nodes" in waiting.reason
+            office.add_node("n3")
+            await until(lambda: len(office.scheduler.books.vendors) == 3)
+            assert [one.node for one in (await why()).fits] == ["n3"]
+            assert (await office.filter("a", "n3"))["NodeNames"] == ["n3"]
+            assert (await why()).state == "placing"
+            assert await office.bind("a", "n3") == ""
+            placed = await why()
+            assert (placed.state, placed.node, placed.gpus[0].memory_mib) == ("placed", "n3", 6000)
+            office.end("a")
+            await office.knows("a")
+            assert (await why()).state == "ended"
+            with pytest.raises(CotenantError, match="no pod other in namespace team"):
+                await ask_scheduler(access(port), "team", "other")
+
+        office.add_pod("a")
+        await office.knows("a")
+        async with proxy(scheduler) as port:
+            await states(port)
+
+    play(story)
+
+
+@pytest.mark.parametrize("shown", [{}, {KEY_HEADER: ""}, {KEY_HEADER: "another"}], ids=["none", "empty", "wrong"])
+def test_nobody_learns_of_a_pod_without_the_key(shown: dict[str, str]) -> None:
+    async def story(office: Office) -> None:
+        office.add_pod("a")
+        await office.knows("a")
+        for name in ("a", "never"):
+            refused = await ask(office.api_port, "GET", f"/why/team/{name}", headers=shown)
+            assert (refused.status, refused.json["reason"]) == (403, "Forbidden")
+
+    play(story)
+
+
+def test_a_key_that_is_empty_opens_nothing_and_without_one_nobody_may_ask() -> None:
+    async def story(office: Office) -> None:
+        for key, status in ((lambda: b"", 403), (None, 404)):
+            bound = listen("127.0.0.1", 0)
+            routes = office.scheduler.for_api_server(key)
+            async with serving([Listener(bound, application(routes, Troubles(print)))]):
+                assert (await ask(bound.getsockname()[1], "GET", "/why/team/a")).status == status
+
+    play(story)
+
+
+def test_a_pod_of_another_scheduler_is_said_to_be() -> None:
+    async def story(office: Office) -> None:
+        office.add_node("n1")
+        office.add_pod("a")
+        office.server.merge("a", {"spec": {"nodeName": "n1", "schedulerName": "other"}}, "team")
+        await office.knows("a")
+        why = await office.why("a")
+        assert (why["state"], why["node"]) == ("elsewhere", "n1")
+        assert "was given no GPU" in why["reason"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (status_reply(404, "no such pod", "NoSuchPod"), "no pod a in namespace team; -n names another"),
+        (status_reply(404, 'services "cotenant-scheduler" not found'), "is cotenant installed in this cluster?"),
+        (
+            status_reply(403, "no"),
+            "the right to `get` services/proxy and the secret cotenant-why in namespace cotenant-system",
+        ),
+        (status_reply(401, "no"), "does not know who asks"),
+        (status_reply(503, "no endpoints available"), "no endpoints available"),
+        (json_reply({"what": "ever"}), "Malformed"),
+    ],
+)
+def test_what_stands_in_the_way_is_said_with_what_to_do(reply: Reply, said: str) -> None:
+    assert said in said_when(reply)
+
+
+def test_a_server_that_is_not_there_is_said() -> None:
+    with pytest.raises(CotenantError, match=r"the API server cannot be asked: .*127.0.0.1 port 1"):
+        asyncio.run(ask_scheduler(access(1), "team", "a"))
+
+
+def test_refusals_are_told_by_class_with_the_nearest_numbers() -> None:
+    full = "{available} MiB free, {needed} needed"
+    reasons: Mapping[str, Reason] = {
+        "n1": Reason("memory", full, 8, 7),
+        "n2": Reason("memory", full, 8, 2),
+        "n3": Reason("type", "another type"),
+    }
+    assert refusals_words(reasons) == "2 nodes: 7 MiB free, 8 needed (n1); 1 node: another type (n3)"
+    many = {f"n{number}": Reason("x", f"reason {number}") for number in range(9)}
+    assert refusals_words(many).endswith("; and 5 other reasons")
+
+
+# The command
+
+WAITING = {
+    "metadata": {"name": "a", "namespace": "team"},
+    "state": "waiting",
+    "policy": "binpack",
+    "reason": "3 nodes: 5 MiB free",
+    "refusals": [{"node": f"n{number}", "check": "memory", "text": f"{number} MiB free"} for number in (5, 4, 3)],
+    "more": 2,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig for a cluster in which every pod waits."""
+
+    async def answer(_namespace: str, _name: str) -> Reply:
+        return json_reply(WAITING)
+
+    with beside(proxy(answer)) as port:
+        yield kubeconfig(tmp_path, port)
+
+
+def test_the_command_prints_the_nearest_nodes_first_and_how_many_more(config: Path) -> None:
+    asked = ("why", "pod/a", "-n", "team", "--kubeconfig", config)
+    assert run(*asked, "--most", "2").stdout.splitlines() == [
+        "pod team/a waits under binpack: 3 nodes: 5 MiB free",
+        "n5  5 MiB free",
+        "n4  4 MiB free",
+        "and 3 more nodes (--most, or -o wide)",
+    ]
+    assert run(*asked, "-o", "wide").stdout.splitlines()[3:] == ["n3  3 MiB free", "and 2 more nodes"]
+    assert '"state":"waiting"' in run(*asked, "-o", "json").stdout
+    assert "expected pod/NAME" in refusal("why", "pod/", "--kubeconfig", config)

@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes and pods as reflectors would tell them, for tests of what the scheduler makes of them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MiB
+from cotenant.kube.books import Books
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.record import Record
+from cotenant.kube.inventory import INVENTORY, ORPHANS, inventory_for, orphans_for
+from cotenant.kube.objects import Node, Pod, decode_node, decode_pod
+from cotenant.kube.placing import Choice, Placer
+from cotenant.kube.protocol import ExtenderArgs
+from cotenant.kube.quota import Quotas
+from cotenant.kube.settings import SCHEDULER_NAME
+from tests.kube.pods import pod_object
+
+GPU, MEMORY, PERCENT, CORES = (
+    "nvidia.com/gpu",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+)
+
+
+def machine(name: str, cards: int = 2, memory: int = 16000, **each: Any) -> Machine:
+    return Machine(
+        name=name,
+        gpus=tuple(Gpu(uuid=f"GPU-{name}-{i}", memory=MiB(memory), slots=16, **each) for i in range(cards)),
+    )
+
+
+def node(
+    of: Machine | str,
+    *,
+    vendor: Vendor = Vendor.NVIDIA,
+    orphans: tuple[str, Sequence[Record]] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Node:
+    """A node with these cards; by name alone, one of which no agent has said anything."""
+    told = dict(annotations or {})
+    if isinstance(of, Machine):
+        told = {INVENTORY: inventory_for(of, vendor)} | told
+    if orphans is not None:
+        told[ORPHANS] = orphans_for(*orphans)
+    metadata = {
+        "name": of if isinstance(of, str) else of.name,
+        "annotations": told,
+        "labels": {} if isinstance(of, str) else dict(of.labels),
+    }
+    return decode_node(json.dumps({"metadata": metadata}).encode())
+
+
+def waiting(name: str, *containers: Mapping[str, Any], namespace: str = "team", **about: Any) -> Pod:
+    """A pod of ours that waits; `init`, `annotations` and `priority` as for `pods.pod`."""
+    spec = {"schedulerName": SCHEDULER_NAME} | ({"priority": about["priority"]} if "priority" in about else {})
+    made = pod_object(
+        containers or [{GPU: 1, MEMORY: 4000}], about.get("init", ()), about.get("annotations", {}), None, spec
+    )
+    made["metadata"] |= {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "1"}
+    return decode_pod(json.dumps(made).encode())
+
+
+def bound(pod: Pod, choice: Choice, phase: str = "Running") -> Pod:
+    """The pod after its Binding was taken."""
+    replace = msgspec.structs.replace
+    told = {**pod.metadata.annotations, **choice.annotations}
+    return replace(
+        pod,
+        metadata=replace(pod.metadata, annotations=told),
+        spec=replace(pod.spec, node_name=choice.node),
+        status=replace(pod.status, phase=phase),
+    )
+
+
+def annotated(pod: Pod, annotations: Mapping[str, str]) -> Pod:
+    metadata = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, **annotations})
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def in_phase(pod: Pod, phase: str) -> Pod:
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase))
+
+
+def books_of(*nodes: Node, pods: Sequence[Pod] = ()) -> Books:
+    books = Books()
+    for one in nodes:
+        books.node_changed(None, one)
+    for pod in pods:
+        books.pod_changed(None, pod)
+    return books
+
+
+def placer_of(books: Books, **about: Any) -> Placer:
+    return Placer(books, about.pop("quotas", Quotas()), **about)
+
+
+def args(pod: Pod, *names: str) -> ExtenderArgs:
+    return ExtenderArgs(pod=pod, node_names=names)
+
+
+def chosen(placer: Placer, pod: Pod, name: str, now: float = 0.0) -> Choice:
+    found = placer.choose(pod, name, now, 1)
+    assert isinstance(found, Choice), found
+    return found
+
+
+def place(books: Books, placer: Placer, pod: Pod, name: str) -> Pod:
+    """The pod on that node, and the books told of it."""
+    choice = chosen(placer, pod, name)
+    books.assume(pod.metadata.uid)
+    there = bound(pod, choice)
+    books.pod_changed(pod if pod.metadata.uid in books.waiting else None, there)
+    return there
+
+
+def free_memory(books: Books, name: str) -> tuple[int, ...]:
+    return books.cluster.node(name).memory
