@@ -31,6 +31,7 @@ def telling(name: str) -> Json:
     return {**said, "resources": {"limits": limits}}
 
 
+@pytest.mark.final
 @pytest.mark.parametrize("containers", [1, 2])
 def test_each_container_sees_its_own_gpu_50_times_of_50(engine: Engine, containers: int) -> None:
     rounds = [swapped(engine, containers, number) for number in range(50 // TOGETHER)]
