@@ -203,6 +203,7 @@ def _kubelet(cgroup: str, static: Path) -> Json:
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cgroup,
         "staticPodPath": str(static),
+        "fileCheckFrequency": "1s",
         "failCgroupV1": False,
         "failSwapOn": False,
         "enforceNodeAllocatable": [],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.attacker import token_of_editor
 from tests.cluster.binaries import Binaries, CannotBuildError, binaries
 from tests.cluster.cluster import Cluster, running
 from tests.cluster.engine import Engine, running_engine
@@ -50,6 +51,12 @@ def installed(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> I
     """A cluster of its own with cotenant installed: one node with two large GPUs and a small one at first."""
     with running_engine(tmp_path_factory.mktemp("engine"), programs) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def mallory(installed: Engine) -> str:
+    """The token of somebody who may edit one namespace, and would like to have more."""
+    return token_of_editor(installed, "mallory")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 from cotenant.kube.codec.record import RECORD, Record, decode_record
 from cotenant.kube.install.names import AGENT, NAMESPACE, SCHEDULER, labels_of
-from cotenant.kube.inventory import INVENTORY
+from cotenant.kube.inventory import AWAY, INVENTORY
 from tests.cluster import pods
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
@@ -111,7 +111,8 @@ class Engine:
         def look() -> bool | None:
             found = self.node(node)
             slots = found["status"].get("allocatable", {}).get(COUNT, "0")
-            told = INVENTORY in found["metadata"].get("annotations", {}) and int(slots) > 0
+            said = found["metadata"].get("annotations", {})
+            told = INVENTORY in said and AWAY not in said and int(slots) > 0
             return (told and self._registrations(node) >= registrations) or None
 
         wait_for(f"the agent of {node}", look)
@@ -205,6 +206,9 @@ def running_engine(
         file.write_text(settings)
         cluster.kubectl("apply", "--filename=-", feed=manifests(file, *agents))
         engine = Engine(cluster)
-        engine.wait_for_scheduler()
-        engine.wait_for_agent("node1")
+        try:
+            engine.wait_for_scheduler()
+            engine.wait_for_agent("node1")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{engine.scheduler_log()}\n{engine.agent_log('node1')}") from None
         yield engine

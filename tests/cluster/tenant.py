@@ -41,7 +41,7 @@ def cards(keeps: bool) -> dict[str, Any]:
         text = uuid.raw.hex()
         gpus.append(f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
         totals.append(total.value // MIB)
-        rooms.append({**shown(cuda, device), **room(cuda, keeps)})
+        rooms.append({**shown(cuda, device), "nvml": told_by_nvml(gpus[-1]), **room(cuda, keeps)})
     return {"gpus": gpus, "driver": True, "totals": totals, "rooms": rooms, **(rooms[0] if rooms else {})}
 
 
@@ -52,6 +52,15 @@ def shown(cuda: Any, device: int) -> dict[str, int]:
     cuda.cuCtxSetCurrent(context)
     cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     return {"free": free.value // MIB, "total": total.value // MIB}
+
+
+def told_by_nvml(gpu: str) -> list[int]:
+    """What nvidia-smi would show of a GPU: MiB that are there, free and used."""
+    nvml, handle, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
+    nvml.nvmlInit_v2()
+    nvml.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(handle))
+    nvml.nvmlDeviceGetMemoryInfo(handle, memory)
+    return [amount // MIB for amount in memory]
 
 
 def room(cuda: Any, keeps: bool) -> dict[str, int]:

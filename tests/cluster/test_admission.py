@@ -201,7 +201,13 @@ def test_a_pod_that_was_not_prepared_names_no_gpus(policed: Cluster, container: 
 
 
 def test_a_pod_that_skips_the_webhook_by_its_own_label_says_that_it_sees_none(policed: Cluster) -> None:
-    for container, is_taken in ((seen("void"), True), (setting(), False), ({"name": "a", "image": "none"}, False)):
+    given = setting({"name": VISIBLE, "valueFrom": OURS})  # it would have no limits
+    for container, is_taken in (
+        (seen("void"), True),
+        (setting(), False),
+        ({"name": "a", "image": "none"}, False),
+        (given, False),
+    ):
         made = pod("p", container)
         made["metadata"]["labels"] = {"cotenant.io/webhook": "ignore"}
         refusal = wrote(policed, "POST", f"{PODS}?dryRun=All", made)

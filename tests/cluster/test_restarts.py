@@ -4,6 +4,7 @@
 
 import time
 from collections.abc import Callable
+from threading import Thread
 
 import pytest
 
@@ -36,3 +37,16 @@ def test_running_pods_are_undisturbed_and_counted_after_a_restart(engine: Engine
     now = engine.said("stays")
     assert now["at"] > restarted
     assert {**now, "at": 0} == {**before, "at": 0}
+
+
+def test_no_pod_is_lost_while_the_agent_of_its_node_is_replaced(engine: Engine) -> None:
+    """Kubelet gives a pod up for good that comes while no device plugin answers; so none is sent there meanwhile."""
+    replacing = Thread(target=engine.restart_agent, args=("node1",))
+    replacing.start()
+    names = [f"meanwhile-{number}" for number in range(12)]
+    for name in names:
+        engine.create(name, {"nvidia.com/gpumem": 100}, "")
+        time.sleep(0.4)
+    replacing.join()
+    for name in names:
+        engine.ended(name)

@@ -62,7 +62,7 @@ def test_a_pod_that_waits_for_its_quota_starts_when_that_is_raised(engine: Engin
 def test_who_may_not_ask_is_told_which_right_is_missing(engine: Engine) -> None:
     api = engine.cluster
     api.add_user("asker", "asking")
-    with pytest.raises(RuntimeError, match=f"`get` services/proxy in namespace {NAMESPACE}"):
+    with pytest.raises(RuntimeError, match=f"`get` services/proxy and the secret {ASKERS} in namespace {NAMESPACE}"):
         why(engine, "any", user="asker")
     api.kubectl("-n", NAMESPACE, "create", "rolebinding", "ask", f"--role={ASKERS}", "--serviceaccount=asking:asker")
     with pytest.raises(RuntimeError, match="no pod any in namespace default"):

@@ -6,11 +6,11 @@ import pytest
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.filters import CHECKS, type_allowed
+from cotenant.core.links import link_matrix
 from cotenant.core.model import Container, Demand, Gpus, Link
 from cotenant.core.policies import build_policy
 from cotenant.core.ranking import Ranker
 from cotenant.core.slots import candidate_slots, refusal
-from cotenant.core.topology import link_matrix
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory
 
@@ -34,6 +34,12 @@ REFUSALS: list[tuple[str, Demand, Node, str]] = [
         Demand(gpus=2),
         node(machine_of("a", card(), card(healthy=False), card(cordoned=True))),
         "needs 2 GPUs, 1 are healthy and not cordoned",
+    ),
+    (
+        "health",
+        Demand(use_types=("V100",)),
+        node(machine_of("a", card(type="V100", cordoned=True), card(type="T4"))),
+        "needs 1 GPUs, 0 are healthy and not cordoned",
     ),
     (
         "type",

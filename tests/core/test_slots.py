@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Few slots are worth rating, and the best one for every order is among them."""
 
+from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Link
 from cotenant.core.seating import host_fits
 from cotenant.core.slots import candidate_slots, refusal
-from cotenant.core.topology import link_matrix_of_pairs
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory
 

@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.core.links import LinkMatrix, link_matrix, link_matrix_of_pairs
 from cotenant.core.model import Gpus, Link
 from cotenant.core.topology import (
     EXACT_UP_TO,
     STATIC_TABLES,
-    LinkMatrix,
     best_linked,
     first_free,
-    link_matrix,
-    link_matrix_of_pairs,
     linked_at_least,
     static_choice,
     static_or_best,

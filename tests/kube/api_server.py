@@ -252,7 +252,8 @@ class ApiServer:
             if version < self.first_kept:
                 return _write_status(writer, 410, "Expired", "the continue token is too old")
         else:
-            version, rest = self._version, sorted(self.pods.values(), key=lambda pod: str(pod["metadata"]))
+            found = (pod for pod in self.pods.values() if _is_selected(pod, asked))
+            version, rest = self._version, sorted(found, key=lambda pod: str(pod["metadata"]))
         limit = int(asked.query.get("limit", "0")) or len(rest)
         metadata: dict[str, object] = {"resourceVersion": self.name_of_version(version)}
         if rest[limit:]:
@@ -356,6 +357,14 @@ def _kind_of(asked: Asked) -> str:
     if asked.method == "GET" and asked.path.endswith(("/pods", "/nodes", "/resourcequotas")):
         return "watch" if asked.query.get("watch") else "list"
     return asked.method
+
+
+def _is_selected(pod: Pod, asked: Asked) -> bool:
+    """Whether a list is of its namespace and node; of other fields, callers see for themselves."""
+    _, _, namespace = asked.path.removesuffix("/pods").partition("/namespaces/")
+    _, _, node = asked.query.get("fieldSelector", "").partition("spec.nodeName=")
+    at = pod["metadata"].get("namespace", ""), pod.get("spec", {}).get("nodeName", "")
+    return namespace in ("", at[0]) and node in ("", at[1])
 
 
 def _clash(pod: Pod, body: dict[str, Any]) -> str:

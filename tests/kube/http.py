@@ -30,7 +30,7 @@ class Answer:
 
 
 @asynccontextmanager
-async def serving(listeners: Sequence[Listener], **paces: float) -> AsyncIterator[asyncio.Event]:
+async def serving(listeners: Sequence[Listener], **paces: Any) -> AsyncIterator[asyncio.Event]:
     """The servers until the end of the block, or until the event is set."""
     stop = asyncio.Event()
     task = asyncio.create_task(serve_all(listeners, stop, **paces))

@@ -14,7 +14,7 @@ from cotenant.kube.books import Books
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import RECORD, decode_record
-from cotenant.kube.inventory import INVENTORY, ORPHANS
+from cotenant.kube.inventory import AWAY, INVENTORY, ORPHANS
 from cotenant.kube.objects import ContainerState, ContainerStatus, Ended, Node, Pod, Running
 from tests.kube.worlds import (
     annotated,
@@ -244,6 +244,24 @@ def test_a_node_whose_agent_is_not_understood_takes_nobody(books: Books, running
     assert books.takers(Vendor.NVIDIA) == frozenset()
     books.node_changed(broken, node(N1))
     assert (books.closed, free_memory(books, "n1")) == ({}, TAKEN)
+
+
+def test_a_node_whose_agent_is_away_takes_nobody_until_it_is_back(books: Books, running: Pod) -> None:
+    away = node(N1, annotations={AWAY: "it was told to end"})
+    books.node_changed(node(N1), away)
+    assert books.closed == {"n1": {AWAY: "it was told to end"}}
+    assert (books.takers(Vendor.NVIDIA), free_memory(books, "n1")) == (frozenset(), TAKEN)
+    freed = list[str]()
+    books.freed = freed.append
+    books.node_changed(away, node(N1))
+    assert (books.closed, books.takers(Vendor.NVIDIA), set(freed)) == ({}, frozenset({"n1"}), {"n1"})
+
+
+def test_a_node_that_is_gone_is_closed_no_more(books: Books) -> None:
+    away = node(N1, annotations={AWAY: "it was told to end"})
+    books.node_changed(node(N1), away)
+    books.node_changed(away, None)
+    assert books.closed == {}
 
 
 def test_pods_that_others_bound_take_nothing(books: Books) -> None:

@@ -177,6 +177,12 @@ def test_more_containers_than_anybody_needs_are_refused() -> None:
         asked_of(pod(*[SHARE] * 101))
 
 
+def test_more_cards_than_a_pod_could_be_told_of_are_refused() -> None:
+    assert asked_of(pod({"nvidia.com/gpu": 1000}, {"nvidia.com/gpu": 24})).vendor is not None
+    with pytest.raises(InputError, match="1025 GPUs in 2 containers: expected at most 1024"):
+        asked_of(pod({"nvidia.com/gpu": 1000}, {"nvidia.com/gpu": 25}))
+
+
 # what somebody made up
 
 

@@ -67,7 +67,7 @@ def test_an_agent_has_no_privileges_of_its_container_but_to_see_processes() -> N
     pod = pod_of(made()["DaemonSet", AGENT])
     (container,) = pod["containers"]
     assert "privileged" not in container["securityContext"]
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["FOWNER"]}
     assert (pod["hostPID"], "hostNetwork" in pod) == (True, False)
 
 
@@ -121,8 +121,23 @@ def test_our_programs_take_the_options_that_they_are_started_with(agents: Json) 
         assert {option: taken[option] for option in agents if option in taken} == (agents if name == "agent" else {})
 
 
-def test_agents_go_where_they_are_told_and_run_as_pods_with_gpus_do() -> None:
-    pod = pod_of(made(nodes={"gpu": "on"}, runtime_class="nvidia")["DaemonSet", AGENT])
+@pytest.mark.parametrize("strict", [False, True], ids=["usual", "strict"])
+def test_an_agent_writes_to_these_folders_of_its_node_and_no_others(strict: bool) -> None:
+    pod = pod_of(made(strict=strict)["DaemonSet", AGENT])
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = {paths[one["name"]]: one for one in pod["containers"][0]["volumeMounts"] if one["name"] in paths}
+    assert all(one["mountPath"] == path for path, one in mounts.items())
+    writable = {"/var/lib/kubelet/device-plugins", "/var/lib/cotenant", "/run/cotenant-node"}
+    readable = {"/var/lib/kubelet/pod-resources"}
+    if strict:
+        writable, readable = writable | {"/run/cdi"}, readable | {"/etc/cdi"}
+    assert {path for path, one in mounts.items() if not one["readOnly"]} == writable
+    assert {path for path, one in mounts.items() if one["readOnly"]} == readable
+
+
+def test_agents_go_where_they_are_told_and_run_as_pods_with_gpus_do(tmp_path: Path) -> None:
+    settings = written(tmp_path / "settings", "webhook: {runtime-class: nvidia}\n")
+    pod = pod_of(made(settings, nodes={"gpu": "on"})["DaemonSet", AGENT])
     linux = {"kubernetes.io/os": "linux"}
     assert (pod["nodeSelector"], pod["runtimeClassName"]) == ({**linux, "gpu": "on"}, "nvidia")
     usual = pod_of(made()["DaemonSet", AGENT])
@@ -192,3 +207,9 @@ def test_without_openssl_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError) as refusal:
         make_certificate()
     assert str(refusal.value) == MISSING
+
+
+def test_words_for_simulated_gpus_alone_install_nothing() -> None:
+    for words in (["--gpu-memory", "16GiB"], ["--gpu-type", "T4"]):
+        with pytest.raises(InputError, match="say --simulate COUNT"):
+            kube.main(["install", "--dev", *words], standalone_mode=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import MACHINE_TYPE_LABEL, Machine
-from cotenant.core.topology import link_matrix_of_pairs
 from cotenant.core.units import Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Vendor

@@ -9,7 +9,7 @@ from typing import Any
 
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client, Limits
-from cotenant.kube.news import MOST_WAITING, NO_ROOM, PLACED, News
+from cotenant.kube.news import MOST_WAITING, NO_ROOM, PLACED, RESIZE_REFUSED, News
 from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.pods import pod
@@ -76,6 +76,15 @@ def test_the_same_reason_is_counted_on_in_one_event_and_only_after_a_while() -> 
     desk = play(story)
     assert [event["count"] for event in desk.events] == [11]
     assert [asked.method for asked in desk.server.asked] == ["POST", "PATCH"]
+
+
+def test_something_else_for_the_same_reason_is_told_at_once() -> None:
+    async def story(desk: Desk) -> None:
+        for text in ("needs 9000 MiB", "needs 8000 MiB"):
+            desk.news.tell(pod({}), RESIZE_REFUSED, text)
+            await desk.written(text)
+
+    assert [event["count"] for event in play(story).events] == [2]
 
 
 def test_an_event_that_the_server_forgot_is_made_anew() -> None:

@@ -10,13 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 from cotenant.core.model import Reason
+from cotenant.core.policies import build_policy
 from cotenant.errors import InputError
 from cotenant.kube.books import Books
+from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import RECORD, decode_record
+from cotenant.kube.inventory import AWAY
 from cotenant.kube.placing import Choice
 from cotenant.kube.protocol import ExtenderArgs, MetaPod, MetaVictims, NodeList, PreemptionArgs, Victims
 from cotenant.kube.rankers import MOST_POLICIES, Rankers, policy_of
+from cotenant.kube.refusing import Refusals
 from tests.kube.worlds import (
     GPU,
     MEMORY,
@@ -126,6 +130,21 @@ def test_reasons_follow_the_cluster(books: Books) -> None:
     books.pod_changed(there, None, "1")
     books.node_changed(node(machine("n1")), node(machine("n1"), orphans=("1", [])))
     assert placer.filter(asked, 0.0).node_names == ("n1",)
+
+
+def test_of_nodes_that_are_alike_one_is_asked_why_not() -> None:
+    books = books_of(*(node(machine(name)) for name in ("n1", "n2")), node(machine("n3", cards=1)))
+    demand = asked_of(waiting("a", {GPU: 1, MEMORY: 99_000})).demand
+    one, other, third = Refusals().of(build_policy("binpack"), demand, books.cluster)
+    assert one is other is not None
+    assert third is not one
+
+
+def test_a_node_whose_agent_is_away_takes_nobody_and_says_so() -> None:
+    placer = placer_of(books_of(node(machine("n1"), annotations={AWAY: "the agent was told to end"})))
+    refused = placer.filter(args(waiting("a"), "n1"), 0.0)
+    assert refused.failed_and_unresolvable_nodes == {"n1": "GPU agent away"}
+    assert str(placer.why(waiting("a")).reasons["n1"]) == "the agent was told to end"
 
 
 def test_a_closed_node_takes_nobody_and_says_so(books: Books) -> None:

@@ -12,7 +12,20 @@ from cotenant.kube.books import Books
 from cotenant.kube.objects import decode_object
 from cotenant.kube.placing import Choice
 from cotenant.kube.quota import Quotas, ResourceQuota
-from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, books_of, machine, node, place, placer_of, waiting
+from tests.kube.worlds import (
+    CORES,
+    GPU,
+    MEMORY,
+    PERCENT,
+    annotated,
+    args,
+    books_of,
+    machine,
+    node,
+    place,
+    placer_of,
+    waiting,
+)
 
 NAMES = ("large", "small")
 
@@ -69,6 +82,13 @@ def test_pods_of_the_namespace_count_until_they_end_and_holds_count_too(books: B
     books.pod_changed(there, None, "5")
     books.node_changed(node(machine("large", memory=40000)), node(machine("large", memory=40000), orphans=("5", [])))
     assert placer.filter(args(pod, *NAMES), 0.0).node_names
+
+
+def test_a_pod_that_says_nonsense_once_it_runs_still_counts(books: Books) -> None:
+    placer = placer_of(books, quotas=quotas(quota({MEMORY: 5000})))
+    there = place(books, placer, waiting("a", {GPU: 1, MEMORY: 4000}), "large")
+    books.pod_changed(there, annotated(there, {"cotenant.io/link": "nonsense"}))
+    assert isinstance(placer.choose(waiting("b", {GPU: 1, MEMORY: 4000}), "large", 0.0, 1), Reason)
 
 
 def test_a_percent_that_is_too_much_on_one_card_may_do_on_a_smaller_one(books: Books) -> None:

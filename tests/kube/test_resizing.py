@@ -12,6 +12,7 @@ from cotenant.kube.codec.record import RECORD, Share, decode_record
 from cotenant.kube.objects import Pod
 from cotenant.kube.quota import Quotas
 from cotenant.kube.resizing import RESIZE, Resized, resize
+from cotenant.kube.settings import KubeSettings
 from tests.kube.test_quota import quota, quotas
 from tests.kube.worlds import (
     CORES,
@@ -187,6 +188,13 @@ def test_nonsense_is_refused_with_a_sentence(books: Books, text: str, why: str) 
 def test_a_container_without_a_gpu_cannot_be_resized(books: Books) -> None:
     pod = asking(books, '{"app-1": {"memory": 1}}', {GPU: 1, MEMORY: 1000}, {"cpu": 1})
     assert "container 1 has no GPU" in refused(pod, books)
+
+
+def test_a_pod_whose_words_are_not_spoken_any_more_keeps_what_it_was_told(books: Books) -> None:
+    pod = asking(books, "memory=1000MiB")
+    others = KubeSettings(dialects={"vgpu": None}).codec()
+    assert "not spoken" in str(resize(pod, books, Quotas(), moment=1, settings=others))
+    assert free_memory(books, "n1") == (12000, 16000)
 
 
 def test_nothing_is_done_where_nothing_is_asked_or_nobody_was_placed(books: Books) -> None:

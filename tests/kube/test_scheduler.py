@@ -18,12 +18,17 @@ import pytest
 import trustme
 
 from cotenant.errors import InputError
-from cotenant.kube.scheduler import SchedulerOptions, check
+from cotenant.kube.access import Access
+from cotenant.kube.client import Client
+from cotenant.kube.resizing import RESIZE
+from cotenant.kube.scheduler import Scheduler, SchedulerOptions, check
 from cotenant.kube.settings import KubeSettings, SchedulerPart
+from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import Answer, ask, beside
-from tests.kube.office import KNOWS, Office, an_office, play, until
+from tests.kube.office import KNOWS, PACE, QUICK, Office, an_office, play, until
 from tests.kube.pods import pod_object
+from tests.kube.worlds import annotated
 
 
 def test_a_pod_is_placed_by_one_write_that_carries_node_and_assignment() -> None:
@@ -124,6 +129,74 @@ def test_a_resize_of_a_pod_that_changed_meanwhile_is_made_anew() -> None:
         await office.knows("a")
         (node,) = office.scheduler.books.cluster
         assert node.free(0).memory == 14_000
+
+    play(story)
+
+
+def test_a_resize_that_was_carried_out_and_not_answered_counts_before_the_watch_tells() -> None:
+    async def story(office: Office) -> None:
+        await a_running_pod(office, to="memory=6000MiB")
+        await office.knows("a")
+        office.server.hang_watches()
+        office.server.cut_answers = 1
+        pod = office.scheduler.watching.pods.objects["team", "a"]
+        office.scheduler.granter.pod_changed(pod, annotated(pod, {RESIZE: "memory=12000MiB"}))
+        await until(lambda: office.events("Resized"))
+        assert memory_of(office, "a") == 12_000
+        (node,) = office.scheduler.books.cluster
+        assert node.free(0).memory == 4000
+
+    play(story)
+
+
+def test_a_resize_waits_for_the_end_of_a_bind_that_is_not_answered() -> None:
+    async def story(office: Office) -> None:
+        office.scheduler.granter.again_s = 0.1
+        office.add_node("n1")
+        office.add_pod("a", annotations={"cotenant.io/resize": "memory=12000MiB"})
+        await until(lambda: office.scheduler.books.vendors)
+        await office.knows("a")
+        office.server.cut_answers = 1
+        office.server.refusals = [Refusal(500, only="GET")] * 10_000
+        binding = asyncio.create_task(office.bind("a", "n1"))
+        await until(lambda: office.scheduler.books.seat_of("uid-a"))
+        await asyncio.sleep(0.3)  # for what must not happen
+        assert [asked for asked in office.server.asked if asked.method == "PATCH"] == []
+        office.server.refusals = []
+        assert await binding == ""
+        await until(lambda: memory_of(office, "a") == 12_000)
+
+    play(story)
+
+
+def test_a_resize_that_was_asked_for_before_the_pod_was_placed_is_granted_after() -> None:
+    async def story(office: Office) -> None:
+        office.scheduler.granter.again_s = 0.1
+        office.add_node("n1")
+        office.add_pod("a", annotations={"cotenant.io/resize": "memory=2000MiB"})
+        await until(lambda: office.scheduler.books.vendors)
+        assert await office.place("a", "n1") == "n1"
+        await until(lambda: memory_of(office, "a") == 2000)
+
+    play(story)
+
+
+def test_a_scheduler_that_does_not_know_the_nodes_yet_refuses_no_resize() -> None:
+    async def story(office: Office) -> None:
+        await a_running_pod(office, to="memory=2000MiB")
+        await until(lambda: memory_of(office, "a") == 2000)
+        office.server.nodes.hang_everything = True
+        client = Client(Access(host="127.0.0.1", port=office.server.port), QUICK)
+        other = Scheduler(client, KubeSettings(), Troubles(office.lines.append), pace=PACE)
+        task = asyncio.create_task(other.run())
+        await until(lambda: other.books.seat_of("uid-a"))
+        await asyncio.sleep(0.2)  # for what it must not say
+        office.server.nodes.hang_everything = False
+        await until(lambda: other.watching.doubt() is None)
+        assert not office.events("ResizeRefused")
+        task.cancel()
+        await asyncio.wait([task])
+        await client.close()
 
     play(story)
 

@@ -15,7 +15,17 @@ import trustme
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.certificates import Certificates
-from cotenant.kube.serving import Listener, Reply, Route, application, listen, serve_all, status_reply
+from cotenant.kube.serving import (
+    LARGE,
+    MOST_LARGE,
+    Listener,
+    Reply,
+    Route,
+    application,
+    listen,
+    serve_all,
+    status_reply,
+)
 from cotenant.kube.troubles import Troubles
 from tests.kube.http import Answer, ask, connect, read_answer, serving
 
@@ -115,6 +125,29 @@ def test_a_body_that_is_too_large_is_answered_and_not_kept() -> None:
     assert "52428800 bytes" in lines[0]
 
 
+def test_only_so_many_large_bodies_are_kept_at_a_time_and_small_ones_do_not_wait_for_them() -> None:
+    async def story(port: int) -> None:
+        half = b"x" * (LARGE + 1)
+        head = f"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {2 * len(half)}\r\n\r\n".encode()
+        held = [await connect(port) for _ in range(MOST_LARGE)]
+        for _, writer in held:
+            writer.write(head + half)
+            await writer.drain()
+        await asyncio.sleep(0.2)  # until they are read
+        late = asyncio.create_task(ask(port, "POST", "/echo", half))
+        assert (await ask(port, "POST", "/echo", b"small")).body == b"small"
+        await asyncio.sleep(0.2)  # for what must not happen
+        assert not late.done()
+        reader, writer = held[0]
+        writer.write(half)
+        assert (await read_answer(reader)).body == 2 * half
+        assert (await late).body == half
+        for _, writer in held:
+            writer.transport.abort()
+
+    talk(story, body_s=20.0)
+
+
 def test_a_chunked_body_is_counted_as_it_comes() -> None:
     async def story(port: int) -> None:
         reader, writer = await connect(port)
@@ -163,6 +196,27 @@ def test_a_head_that_does_not_come_is_given_up_and_an_unused_connection_kept() -
             one.transport.abort()
 
     talk(story, head_s=0.2)
+
+
+def test_who_has_most_connections_loses_some_before_others_are_sent_away() -> None:
+    async def story(port: int) -> None:
+        async def connected(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            return await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+
+        few = [await connected("127.0.0.2") for _ in range(3)]
+        many = [await connected("127.0.0.3") for _ in range(20)]
+        gone = list[asyncio.StreamReader]()
+        async with asyncio.timeout(20):
+            while len(gone) < 13:  # until 10 are left of all
+                await asyncio.sleep(0.05)
+                gone = [reader for reader, _ in many if reader.at_eof() or reader.exception()]
+        for reader, writer in few:
+            writer.write(b"GET /words/a/b HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await read_answer(reader)).body == b"a/b"
+        for _, writer in (*few, *many):
+            writer.transport.abort()
+
+    talk(story, crowd=10, crowd_s=0.1)
 
 
 def test_bytes_that_are_no_http_harm_nobody_else() -> None:
@@ -321,7 +375,7 @@ def test_old_protocols_are_refused(tmp_path: Path) -> None:
     talk_tls(tmp_path, story)
 
 
-def test_a_client_authority_lets_only_its_clients_in(tmp_path: Path) -> None:
+def test_a_client_authority_lets_only_its_clients_in_also_when_it_is_replaced(tmp_path: Path) -> None:
     clients = trustme.CA()
     authority = tmp_path / "clients.pem"
     clients.cert_pem.write_to_path(str(authority))
@@ -335,6 +389,19 @@ def test_a_client_authority_lets_only_its_clients_in(tmp_path: Path) -> None:
         for tls in (stranger, files.client()):
             with pytest.raises((OSError, EOFError)):
                 await ask(port, "POST", "/echo", b"hi", tls=tls)
+
+        others = trustme.CA()
+        others.cert_pem.write_to_path(str(authority))
+        others.issue_cert("stranger").configure_cert(stranger)
+        async with asyncio.timeout(10):
+            while await is_served(port, friend) or not await is_served(port, stranger):
+                await asyncio.sleep(0.02)
+
+    async def is_served(port: int, tls: ssl.SSLContext) -> bool:
+        try:
+            return (await ask(port, "POST", "/echo", b"hi", tls=tls)).body == b"hi"
+        except (OSError, EOFError):
+            return False
 
     talk_tls(tmp_path / "server", story, authority)
 

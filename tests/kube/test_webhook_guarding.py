@@ -109,9 +109,11 @@ def test_devices_cannot_be_named_by_a_mount_without_gpus_either() -> None:
     made = written({})
     made["spec"]["containers"][0] |= mount("/var/run/nvidia-container-devices/all")
     assert "decides about GPUs" in refused(made)
-    debug = written({}, ephemeralContainers=[{"name": "d", **mount("/run/nvidia-container-devices/0")}])
-    asked = review(debug, written({}), operation="UPDATE", resource="pods/ephemeralcontainers")
-    assert "container d: mounts something at /run/nvidia-container-devices/0" in refusal(mutate(asked, SETTINGS))
+    for volume in ("mine", "cotenant-limits-0"):
+        named = [{"name": volume, "mountPath": "/run/nvidia-container-devices/0"}]
+        debug = written({}, ephemeralContainers=[{"name": "d", "volumeMounts": named}])
+        asked = review(debug, written({}), operation="UPDATE", resource="pods/ephemeralcontainers")
+        assert "container d: mounts something at /run/nvidia-container-devices/0" in refusal(mutate(asked, SETTINGS))
 
 
 @pytest.mark.parametrize(

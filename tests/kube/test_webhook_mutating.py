@@ -3,6 +3,7 @@
 """What a pod carries once it is admitted, in every dialect; that it stays so; and who is left alone."""
 
 import json
+from base64 import b64decode
 from typing import Any
 
 import pytest
@@ -160,6 +161,27 @@ def test_cards_of_another_plugin_are_left_to_it_but_not_to_the_author(resource: 
     pod = admitted(made, KubeSettings(dialects={"vgpu": ResourceNames(count="example.com/vgpu")}))
     assert "env" not in app(pod)
     assert environment(app(pod, 1)) == {VISIBLE: "void"}
+
+
+def test_where_nobody_chose_the_node_cards_of_another_plugin_are_not_believed_in() -> None:
+    pod = admitted(written({"nvidia.com/mig-1g.5gb": 1}, nodeName="n1"))
+    assert environment(app(pod)) == {VISIBLE: "void"}
+
+
+def test_what_has_to_be_changed_in_long_lists_is_said_shortly() -> None:
+    made = written({"nvidia.com/gpu": 1})
+    mine = [{"name": f"MINE_{i}"} if i % 2 else ALL for i in range(2000)]
+    made["spec"]["containers"][0]["env"] = mine
+    answer = mutate(review(made), SETTINGS)
+    assert app(changed(made, answer))["env"][-1000:] == mine[1::2]
+    paths = [step["path"] for step in json.loads(b64decode(response(answer)["patch"]))]
+    assert sorted(paths) == [
+        "/metadata/annotations/cotenant.io~1containers",
+        "/spec/containers/0/env",
+        "/spec/containers/0/volumeMounts",
+        "/spec/schedulerName",
+        "/spec/volumes",
+    ]
 
 
 @pytest.mark.parametrize(("named", "becomes"), [({}, "nvidia"), ({"runtimeClassName": "kata"}, "kata")])

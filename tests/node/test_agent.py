@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.job import Session
-from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
+from cotenant.node.agent import MOST_PER_JOB, AgentServer, Connected, Disconnected, JobEvent, Reported
 from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Resume, SetBatch, Steps, decode_to_job, encode
 from tests.job.serving import SOON, process, running, until
 
@@ -171,6 +171,16 @@ def test_connections_are_bounded(agent: Agent) -> None:
             stack.enter_context(agent.client())
         until(lambda: agent.server.dropped["too many connections"] >= 4 + 120 - 84)
         assert agent.kinds() == ["Connected"]
+
+
+def test_a_job_that_connects_again_and_again_does_not_keep_out_others(agent: Agent) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(120):
+            stack.enter_context(agent.client())
+        until(lambda: agent.server.dropped["too many connections"] == 120 - MOST_PER_JOB)
+        agent.jobs[os.getpid()] = "j-2"
+        stack.enter_context(agent.client(Hello(v=1, job="j-2", pid=1)))
+        until(lambda: agent.server.jobs == {"j-2"})
 
 
 def test_the_oldest_process_speaks_for_its_job_and_the_next_one_follows(agent: Agent) -> None:

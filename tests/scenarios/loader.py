@@ -29,11 +29,11 @@ import yaml
 from cotenant.core.cluster import Cluster
 from cotenant.core.company import Company, Tabled, company_of
 from cotenant.core.deciding import decide, rank
+from cotenant.core.links import link_matrix
 from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Slot
 from cotenant.core.policies import build_policy
 from cotenant.core.ranking import Policy
-from cotenant.core.topology import link_matrix
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds, parse_compute, parse_memory, parse_percent
 
 Table = Mapping[str, Any]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.core.links import link_matrix
 from cotenant.core.model import Gpu, Machine
-from cotenant.core.topology import link_matrix
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.sim.clusters import COLUMNS, open_cluster

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cotenant.cli.inspect import inspect
 from cotenant.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -18,6 +19,7 @@ EPILOG = """\b
 Examples:
   cotenant kube install --dev --image registry.example/cotenant:1 | kubectl apply -f -
   cotenant kube install --dev --simulate 4 --gpu-memory 16GiB | kubectl apply -f -
+  cotenant kube inspect gpushare
 """
 SCHEDULER_EPILOG = """\b
 Example:
@@ -37,6 +39,9 @@ Examples:
 @click.group(epilog=EPILOG)
 def kube() -> None:
     """Shares the GPUs of a Kubernetes cluster: a scheduler, an agent on every node, and what installs them."""
+
+
+kube.add_command(inspect)
 
 
 def cluster_options(command: F) -> F:
@@ -135,6 +140,8 @@ def _install_options(
 
     if agents["gpu_memory"] is not None:
         memory(agents["gpu_memory"])
+    if agents["simulate"] is None and (agents["gpu_memory"] or agents["gpu_type"]):
+        raise InputError("kube install: --gpu-memory and --gpu-type are for simulated GPUs only: say --simulate COUNT")
     return InstallOptions(
         images=Images(ours=image, kube_scheduler=scheduler_image, pull=pull),
         agents=AgentWishes(nodes=dict(map(_label, node_selector)), **agents),

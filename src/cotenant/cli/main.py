@@ -55,7 +55,7 @@ SECTIONS = {
         "completion": ("completion", "Prints what makes your shell complete commands and names."),
     },
     "Kubernetes": {
-        "kube": ("kube", "Runs the scheduler or a node's agent in a cluster, or prints what installs them."),
+        "kube": ("kube", "Shows the GPUs of a cluster, runs its scheduler and agents, prints what installs them."),
     },
     "Compare policies without a GPU": {
         "simulate": ("simulate", "Runs scheduling policies on a trace of jobs."),
@@ -123,12 +123,13 @@ def cotenant(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-def main() -> None:
-    """Runs the command; what a user can act on is one line on standard error and an exit code."""
+def main(*first: str) -> None:
+    """Runs the command, whose first words may stand for the name of the program; what a user can act on is one line on
+    standard error and an exit code."""
     _open_streams()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our matrices are small, and the cores are for the jobs
     try:
-        code = cotenant.main(prog_name="cotenant", standalone_mode=False)
+        code = cotenant.main([*first, *sys.argv[1:]], prog_name="cotenant", standalone_mode=False)
     except CotenantError as error:
         _say(str(error))
         code = error.exit_code

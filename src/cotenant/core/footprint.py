@@ -80,8 +80,9 @@ def _with(running: dict[int, Claim], container: Container, own: Gpus, cards: Seq
 
 
 def _larger(one: dict[int, Claim], other: dict[int, Claim]) -> dict[int, Claim]:
-    return {i: _max(one.get(i, NOTHING), other.get(i, NOTHING)) for i in sorted(one.keys() | other.keys())}
+    return {i: larger_of(one.get(i, NOTHING), other.get(i, NOTHING)) for i in sorted(one.keys() | other.keys())}
 
 
-def _max(a: Claim, b: Claim) -> Claim:
+def larger_of(a: Claim, b: Claim) -> Claim:
+    """Of each amount the larger."""
     return Claim(max(a.memory, b.memory), max(a.compute, b.compute), max(a.slots, b.slots))

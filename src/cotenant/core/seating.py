@@ -2,18 +2,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods whose containers ask for different things: which container goes on which GPUs of a node."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 from cotenant.core.cluster import Node
 from cotenant.core.filters import Check, by_numa, eligible_gpus, linked_slot
-from cotenant.core.footprint import claims
-from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpus, Reason
+from cotenant.core.footprint import NOTHING, claims, larger_of, memory_on
+from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gpus, Reason
 from cotenant.core.units import MiB, MilliGpu
 
 _SEATING_STEPS = 300
 """how many ways to seat a pod's containers are tried where the obvious ones fail"""
+
+
+class _Load(NamedTuple):
+    """What the containers that are seated so far take of one GPU; as in `footprint`, but one container at a time, since
+    thousands of ways are tried."""
+
+    peak: Claim = NOTHING
+    """of init containers and sidecars"""
+    sidecars: Claim = NOTHING
+    apps: Claim = NOTHING
+
+    def beside(self, container: Container, gpu: Gpu) -> "_Load":
+        own = Claim(memory_on(container, gpu), container.compute, 1)
+        if container.kind is ContainerKind.APP:
+            return _Load(self.peak, self.sidecars, _sum(self.apps, own))
+        running = _sum(self.sidecars, own)
+        return _Load(
+            larger_of(self.peak, running),
+            running if container.kind is ContainerKind.SIDECAR else self.sidecars,
+            self.apps,
+        )
+
+    @property
+    def claim(self) -> Claim:
+        return larger_of(self.peak, _sum(self.sidecars, self.apps))
+
+
+_Loads = Mapping[int, _Load]
+_EMPTY = _Load()
 
 
 def seatings(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[Gpus]:
@@ -38,24 +68,40 @@ def seating_refusal(demand: Demand, node: Node, checks: tuple[Check, ...]) -> Re
 def _seated_somehow(demand: Demand, node: Node, pools: list[list[int]]) -> list[Gpus]:
     """The first way to seat all containers, for pods that no greedy pass can seat."""
     steps = iter(range(_SEATING_STEPS))
-    found = (_seat_rest(demand, node, pool, 0, (), steps) for pool in pools)
+    found = (_seat_rest(demand, node, pool, (), {}, steps) for pool in pools if _is_thinkable(demand, node, pool))
     return [slot for slot in found if slot is not None][:1]
 
 
+def _is_thinkable(demand: Demand, node: Node, pool: list[int]) -> bool:
+    """Whether each container would fit alone, and those that stay would in sum: nearly always it ends here."""
+    needed, there = NOTHING, NOTHING
+    for container in demand.containers:
+        fits = [i for i in pool if _takes(demand, node, {}, container, i)]
+        if len(fits) < container.gpus:
+            return False
+        if container.kind is not ContainerKind.INIT and container.gpus:
+            least = min(memory_on(container, node.machine.gpus[i]) for i in fits)
+            for _ in range(container.gpus):
+                needed = _sum(needed, Claim(least, container.compute, 1))
+    for i in pool:
+        there = _sum(there, node.free(i))
+    return _within(needed, there)
+
+
 def _seat_rest(
-    demand: Demand, node: Node, pool: list[int], position: int, chosen: Gpus, steps: Iterator[int]
+    demand: Demand, node: Node, pool: list[int], seated: tuple[Gpus, ...], loads: _Loads, steps: Iterator[int]
 ) -> Gpus | None:
-    """Depth first: the containers from this position on, beside those that are seated."""
-    if position == len(demand.containers):
-        return chosen
-    container = demand.containers[position]
-    fits = [i for i in pool if _takes(demand, node, demand.containers[: position + 1], chosen, i)]
+    """Depth first: the containers that are not seated yet, beside those that are."""
+    if len(seated) == len(demand.containers):
+        return tuple(gpu for own in seated for gpu in own)
+    container = demand.containers[len(seated)]
+    fits = [i for i in pool if _takes(demand, node, loads, container, i)]
     for own in combinations(fits, container.gpus):
         if next(steps, None) is None:
             return None
         if not _linked_enough(demand, node, own):
             continue
-        found = _seat_rest(demand, node, pool, position + 1, chosen + own, steps)
+        found = _seat_rest(demand, node, pool, (*seated, own), _loaded(loads, node, container, own), steps)
         if found is not None:
             return found
     return None
@@ -81,10 +127,10 @@ def _pools(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[list[i
 def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus | Reason:
     """One greedy pass: tightest first (sign 1) or roomiest first (sign -1), init containers' before all."""
     chosen: Gpus = ()
+    loads: _Loads = {}
     free_again: set[int] = set()
     for position, container in enumerate(demand.containers):
-        earlier = demand.containers[:position]
-        fits = [i for i in pool if _takes(demand, node, (*earlier, container), chosen, i)]
+        fits = [i for i in pool if _takes(demand, node, loads, container, i)]
         if len(fits) < container.gpus:
             text = f"container {position} ({container.kind}) needs {{needed}} GPUs, {{available}} take it"
             return Reason("container", text, container.gpus, len(fits))
@@ -96,16 +142,26 @@ def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> 
             ranked = sorted(fits, key=lambda i: (i not in free_again, sign * node.room[i], i))
             own = tuple(sorted(ranked[: container.gpus]))
         chosen += own
+        loads = _loaded(loads, node, container, own)
         if container.kind is ContainerKind.INIT:
             free_again.update(own)
     return chosen
 
 
-def _takes(demand: Demand, node: Node, containers: tuple[Container, ...], chosen: Gpus, gpu: int) -> bool:
-    """Whether the last of these containers fits on that GPU beside the ones before it."""
-    partial = replace(demand, containers=(*containers[:-1], replace(containers[-1], gpus=1)))
-    claim = claims(partial, (*chosen, gpu), node.machine.gpus)[gpu]
-    return _within(claim, node.free(gpu))
+def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Loads:
+    cards = node.machine.gpus
+    return {**loads, **{i: loads.get(i, _EMPTY).beside(container, cards[i]) for i in own}}
+
+
+def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> bool:
+    """Whether a container fits on that GPU beside the ones that are seated."""
+    card = node.machine.gpus[gpu]
+    claim = loads.get(gpu, _EMPTY).beside(container, card).claim
+    return _within(claim._replace(slots=card.slots) if demand.exclusive else claim, node.free(gpu))
+
+
+def _sum(a: Claim, b: Claim) -> Claim:
+    return Claim(MiB(a.memory + b.memory), MilliGpu(a.compute + b.compute), a.slots + b.slots)
 
 
 def host_fits(demand: Demand, node: Node) -> bool:

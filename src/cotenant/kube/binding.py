@@ -73,7 +73,7 @@ class Binder:
             await asyncio.wait(self._under_way.values(), timeout=within_s)
 
     async def _bind(self, args: BindingArgs, who: str) -> str:
-        pod = self._pods.objects.get((args.namespace, args.name)) or await self._asked_for(args)
+        pod = self._pods.objects.get((args.namespace, args.name)) or await self._now(args)
         if pod is None or pod.metadata.uid != args.uid:
             return f"{who} is gone"
         began = self._clock()
@@ -108,11 +108,11 @@ class Binder:
             return str(error)
 
     async def _found(self, args: BindingArgs, choice: Choice, looks: int) -> bool:
-        """Whether the pod is bound as we wanted; asked until the server answers."""
+        """Whether the pod is bound as we wanted."""
         for look in range(looks):
             if look:
                 await asyncio.sleep(self.look_s)
-            pod = await self._asked_for(args)
+            pod = await self._now(args)
             if pod is None or pod.metadata.uid != args.uid:
                 return False
             if pod.spec.node_name:
@@ -120,17 +120,21 @@ class Binder:
                 return pod.spec.node_name == args.node and given == choice.annotations.get(RECORD)
         return False
 
-    async def _asked_for(self, args: BindingArgs) -> Pod | None:
-        """The pod as the server has it now, None where it has none."""
-        failures = 0
-        while True:
-            try:
-                return await self._client.get(PODS, args.name, namespace=args.namespace)
-            except ApiError as error:
-                if error.status == 404:
-                    return None
-                if 400 <= error.status < 500 and error.status != 429:
-                    raise
-                failures += 1
-                self._troubles.tell("bind", f"{error}; asked again")
-                await asyncio.sleep(self._client.limits.pause(failures, error.retry_after))
+    async def _now(self, args: BindingArgs) -> Pod | None:
+        return await pod_now(self._client, args.namespace, args.name, lambda text: self._troubles.tell("bind", text))
+
+
+async def pod_now(client: Client, namespace: str, name: str, tell: Callable[[str], object]) -> Pod | None:
+    """A pod as the server has it now, None where it has none; asked until the server answers."""
+    failures = 0
+    while True:
+        try:
+            return await client.get(PODS, name, namespace=namespace)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            if 400 <= error.status < 500 and error.status != 429:
+                raise
+            failures += 1
+            tell(f"{error}; asked again")
+            await asyncio.sleep(client.limits.pause(failures, error.retry_after))

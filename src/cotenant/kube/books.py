@@ -17,7 +17,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.asking import Asked
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.settings import DEFAULTS, Settings
-from cotenant.kube.inventory import CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
+from cotenant.kube.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
 from cotenant.kube.objects import Node, Pod, has_ended
 from cotenant.kube.reflector import older
 from cotenant.kube.seats import (
@@ -38,7 +38,7 @@ from cotenant.kube.tally import Tally
 Freed = Callable[[str], object]
 """is told the name of a node on which there may be more room than before"""
 
-_ABOUT_CARDS = (INVENTORY, *CORDONED)
+_ABOUT_CARDS = (INVENTORY, AWAY, *CORDONED)
 
 
 class Books:
@@ -209,6 +209,11 @@ class Books:
             self._clear(name, INVENTORY)
         except InputError as error:
             self._close(name, INVENTORY, str(error))
+        away = node.metadata.annotations.get(AWAY)
+        if away is None:
+            self._clear(name, AWAY)
+        else:
+            self._close(name, AWAY, away)
         self._tally.set_machine(name, machine)
         self.vendors.pop(name, None)
         if vendor is not None:
@@ -245,8 +250,8 @@ class Books:
         for uid in gone:
             self._lay(name, uid)
         remains = self._remains.pop(name, None)
-        self._clear(name, INVENTORY)
-        self._clear(name, ORPHANS)
+        for source in (INVENTORY, AWAY, ORPHANS):
+            self._clear(name, source)
         for uid in gone | (set() if remains is None else set(remains.held)):
             self._settle([name], uid)
         self._takers.clear()

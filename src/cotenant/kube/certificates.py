@@ -61,7 +61,9 @@ class Certificates:
     def _stamp(self) -> Stamp:
         """Of what the names lead to: a mounted Secret is changed by turning a link over."""
         found = []
-        for path in (self._certificate, self._key):
+        for path in (self._certificate, self._key, self._authority):
+            if path is None:
+                continue
             try:
                 status = os.stat(path)
                 found.append((status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size))

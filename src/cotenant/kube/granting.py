@@ -8,11 +8,14 @@ by the API server where the pod has changed since, and then everything is looked
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from cotenant.core.model import Reason
+from cotenant.kube.binding import pod_now
 from cotenant.kube.books import Books
 from cotenant.kube.client import Client
+from cotenant.kube.codec.record import RECORD
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.connection import ApiError
 from cotenant.kube.explaining import seat_words
@@ -25,6 +28,8 @@ from cotenant.kube.watching import PODS
 
 AGAIN_S = 10.0
 """after a refusal or a failure: room may have come since"""
+UNSURE_S = 0.1
+"""between looks whether the books can be relied on again"""
 PASSING = (404, 409)
 """the pod is gone, or has changed, of which we are told anyway"""
 
@@ -41,9 +46,12 @@ class Granter:
         troubles: Troubles,
         settings: Settings,
         *,
+        doubt: Callable[[], str | None] = lambda: None,
+        is_binding: Callable[[str], bool] = lambda uid: False,
         again_s: float = AGAIN_S,
     ) -> None:
         self._client, self._books, self._quotas = client, books, quotas
+        self._doubt, self._is_binding = doubt, is_binding
         self._news, self._troubles, self._settings, self.again_s = news, troubles, settings, again_s
         self._asking: dict[str, Pod] = {}  # all that carry a request, also one that was granted long ago
         self._due: dict[str, None] = {}
@@ -57,20 +65,26 @@ class Granter:
             for kept in (self._asking, self._due, self._undone):
                 kept.pop(uid, None)
             return
+        before = self._asking.get(uid)  # not `old`: a request may be there before the pod is placed
         self._asking[uid] = new
-        before = None if old is None else old.metadata.annotations.get(RESIZE)
-        if before != new.metadata.annotations[RESIZE] or uid in self._undone:
+        asks_anew = before is None or before.metadata.annotations[RESIZE] != new.metadata.annotations[RESIZE]
+        if asks_anew or uid in self._undone:
             self._due[uid] = None
             self._some.set()
 
     async def run(self) -> NoReturn:
         """Answer until cancelled; those who were refused are looked at again now and then."""
+        now = asyncio.get_running_loop().time
+        looked = now()
         while True:
             try:
-                async with asyncio.timeout(self.again_s):
+                async with asyncio.timeout_at(looked + self.again_s):
                     await self._some.wait()
             except TimeoutError:
+                looked = now()
                 self._due |= self._undone
+            while self._doubt() is not None:
+                await asyncio.sleep(UNSURE_S)
             self._some.clear()
             due, self._due = self._due, {}
             for uid in due:
@@ -79,26 +93,49 @@ class Granter:
 
     async def _answer(self, pod: Pod) -> None:
         self._undone.pop(pod.metadata.uid, None)
+        if self._is_binding(pod.metadata.uid):  # who binds it would take what we hold for it as its own
+            self._later(pod)
+            return
         answer = resize(pod, self._books, self._quotas, moment=time.time_ns(), settings=self._settings)
         if isinstance(answer, Reason):
-            self._undone[pod.metadata.uid] = None
+            self._later(pod)
             self._news.tell(pod, RESIZE_REFUSED, str(answer), warning=True)
         elif answer is not None:
             await self._grant(pod, answer)
 
     async def _grant(self, pod: Pod, resized: Resized) -> None:
-        """What was chosen is held until the server has said yes or no."""
-        about = pod.metadata
-        metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": resized.annotations}
+        """What was chosen is held until it is known whether the pod has it."""
         granted = False
         try:
-            await self._client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace)
-            granted = True
+            granted = await self._written(pod, resized)
         except ApiError as error:
-            self._undone[about.uid] = None
-            if error.status not in PASSING:
-                self._troubles.tell("resize", str(error))
+            self._tell(str(error))
         finally:
-            (self._books.assume if granted else self._books.release)(about.uid)
+            (self._books.assume if granted else self._books.release)(pod.metadata.uid)
         if granted:
             self._news.tell(pod, RESIZED, seat_words(resized.seat))
+        else:
+            self._later(pod)
+
+    async def _written(self, pod: Pod, resized: Resized) -> bool:
+        """Whether the pod has it now. After a failure only the pod can say: an answer may have been lost, and the same
+        write, tried again, is refused because of itself."""
+        about = pod.metadata
+        metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": resized.annotations}
+        try:
+            await self._client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace)
+            return True
+        except ApiError as error:
+            if error.status not in PASSING:
+                self._tell(str(error))
+        there = await pod_now(self._client, about.namespace, about.name, self._tell)
+        if there is None or there.metadata.uid != about.uid:
+            return False
+        return there.metadata.annotations.get(RECORD) == resized.annotations[RECORD]
+
+    def _later(self, pod: Pod) -> None:
+        if pod.metadata.uid in self._asking:  # it may be gone since
+            self._undone[pod.metadata.uid] = None
+
+    def _tell(self, text: str) -> None:
+        self._troubles.tell("resize", text)

@@ -26,7 +26,11 @@ OWN_TOTALS = own_key("totals")
 """the resources whose totals are the agent's, so that they go when their names change"""
 GPU_TOPOLOGY = "GPU_TOPOLOGY"
 """of the topology dialect: how each pair of cards is linked"""
-SAID = (INVENTORY, ORPHANS, OWN_TOTALS, GPU_TOPOLOGY)
+AWAY = own_key("away")
+"""why kubelet could not start a pod with GPUs on the node just now"""
+USED = own_key("used")
+"""what is really used of its cards, for people who look: nothing is decided by it"""
+SAID = (INVENTORY, AWAY, USED, ORPHANS, OWN_TOTALS, GPU_TOPOLOGY)
 """all that an agent writes on its node"""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """by an administrator: UUIDs of cards that take no new tenants"""
@@ -69,6 +73,14 @@ class Orphans(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """the resource version of pods up to which the agent knew what was deleted: whatever was by then and is not listed
     has ended"""
     held: tuple[Record, ...]
+
+
+class CardsInUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much memory of its cards is really used, whoever uses it."""
+
+    version: int
+    mib: dict[Uuid, Annotated[int, Meta(ge=0, le=1_000_000_000)]]
+    """by UUID; cards of which it is not known are not in it"""
 
 
 def inventory_for(machine: Machine, vendor: Vendor) -> str:
@@ -136,6 +148,17 @@ def orphans_of(node: Node) -> Orphans | None:
     for record in said.held:
         checked_record(record)
     return said
+
+
+def used_for(mib: Mapping[str, int]) -> str:
+    """The annotation's value."""
+    return msgspec.json.encode(CardsInUse(version=VERSION, mib=dict(mib)), order="deterministic").decode()
+
+
+def used_of(node: Node) -> Mapping[str, int]:
+    """MiB that are used of each card, by UUID, as far as it is known; InputError where it cannot be understood."""
+    text = node.metadata.annotations.get(USED)
+    return {} if text is None else decode_annotation(USED, text, CardsInUse, VERSION).mib
 
 
 def _check(said: Inventory) -> None:

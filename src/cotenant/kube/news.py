@@ -28,7 +28,7 @@ LONGEST_NOTE = 1000
 LONGEST_NAME = 200
 """of a pod's name, at the beginning of an event's: Kubernetes takes 253 letters in all"""
 EVERY_S = 30.0
-"""between two on one pod for one reason"""
+"""between two on one pod for one reason, unless it has something else to say"""
 PAUSE_S = 0.01
 """after each: they must not keep anybody from what matters"""
 MOST_WAITING = 1000
@@ -57,6 +57,7 @@ class _Known:
     name: str
     count: int
     due: float
+    text: Text = ""
     written: bool = False
 
 
@@ -86,7 +87,7 @@ class News:
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     def tell(self, pod: Pod, reason: str, text: Text, *, warning: bool = False) -> None:
-        """Put it on the pod, unless the same reason was put there a moment ago: then it is only counted."""
+        """Put it on the pod, unless the same was put there a moment ago: then it is only counted."""
         key = (pod.metadata.uid, reason)
         known = self._known.get(key)
         if known is None:
@@ -97,14 +98,15 @@ class News:
         self._known.move_to_end(key)
         known.count += 1
         now = self._clock()
-        if now < known.due:
+        says_the_same = text == known.text or not isinstance(text, str)
+        if now < known.due and says_the_same:
             return
         try:
             self._waiting.put_nowait(_Note(pod.metadata, reason, text, warning))
         except asyncio.QueueFull:
             self._troubles.tell("events", f"{MOST_WAITING} wait to be written; new ones are dropped")
             return
-        known.due = now + self._every_s
+        known.due, known.text = now + self._every_s, text
 
     async def run(self) -> NoReturn:
         """Write until cancelled."""

@@ -129,11 +129,20 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     unschedulable: bool = False
 
 
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node is reached."""
+
+    type: str = ""
+    """InternalIP, Hostname and others"""
+    address: str = ""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What kubelet says of its node."""
 
     capacity: Quantities = {}
     allocatable: Quantities = {}
+    addresses: tuple[Address, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
 

@@ -17,6 +17,7 @@ from cotenant.core.model import Demand, Reason
 from cotenant.core.ranking import Policy
 from cotenant.core.slots import refusal
 from cotenant.errors import InputError
+from cotenant.kube.inventory import AWAY
 
 MOST_DEMANDS = 16
 """for which it is remembered"""
@@ -41,6 +42,7 @@ CLASSES: Mapping[str, str] = {
     "type": "no GPU of that type",
     "uuid": "no GPU of those named",
     "count": "too few GPUs",
+    "away": "GPU agent away",
     "closed": "GPU books unclear",
     "vendor": "GPUs of another vendor",
     "unknown": "no GPUs known",
@@ -56,7 +58,7 @@ def nonsense(error: InputError) -> Reason:
 
 def unclear(troubles: Mapping[str, str]) -> Reason:
     """Why a node takes nobody new, from what is said of it."""
-    return Reason("closed", plain_text("; ".join(troubles.values())))
+    return Reason("away" if set(troubles) == {AWAY} else "closed", plain_text("; ".join(troubles.values())))
 
 
 def class_of(reason: Reason) -> str:
@@ -83,7 +85,7 @@ class _Known:
 
 
 class Refusals:
-    """Remembers, per demand, why each node will not do; only nodes that changed are asked again."""
+    """Remembers, per demand, why each node will not do; only nodes that changed are asked again, of equal ones one."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, Demand], _Known] = {}
@@ -98,8 +100,12 @@ class Refusals:
         if len(self._known) > MOST_DEMANDS:
             del self._known[next(iter(self._known))]
         stale = (known.seen != cluster.versions).nonzero()[0].tolist()
+        alike: dict[int, Reason | None] = {}
         for i in stale:
-            known.reasons[i] = refusal(demand, cluster.at(i), policy.checks)
+            version = int(cluster.versions[i])
+            if version not in alike or demand.by_name:
+                alike[version] = refusal(demand, cluster.at(i), policy.checks)
+            known.reasons[i] = alike[version]
         known.seen = cluster.versions
         return _at_home(demand, cluster, known.reasons)
 

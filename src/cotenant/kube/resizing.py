@@ -68,6 +68,8 @@ def resize(
         if record == seat.record:
             return None
         asked = asked_of(pod, settings)
+        if not {held.number for held in record.containers} <= {one.number for one in asked.containers}:
+            raise InputError(f"annotation {RESIZE}: the pod asked for GPUs in words that are not spoken here any more")
         told = binding_annotations(pod, asked, record, machine, moment=moment, region=REGION)
     except InputError as error:
         return nonsense(error)

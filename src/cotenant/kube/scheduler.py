@@ -128,7 +128,16 @@ class Scheduler:
         )
         self.news = News(client, settings.scheduler.name, troubles)
         self.waker = Waker(client, self.books, self.placer, troubles)
-        self.granter = Granter(client, self.books, self.quotas, self.news, troubles, codec)
+        self.granter = Granter(
+            client,
+            self.books,
+            self.quotas,
+            self.news,
+            troubles,
+            codec,
+            doubt=lambda: self.watching.doubt(),
+            is_binding=lambda uid: self.binder.is_binding(uid),
+        )
         self.watching = Watching(
             client,
             self.books,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod's seat: what it takes of which cards, and by whose word: a record, a hold, an agent that sees it still run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class Seat:
     @property
     def peak(self) -> Used:
         """What it takes at most at a time, init containers and sidecars counted as Kubernetes does."""
-        containers = tuple(
+        return peak_of(
             Container(
                 kind=held.kind,
                 memory=MiB(sum(share.memory for share in held.gpus)),
@@ -54,9 +54,6 @@ class Seat:
             )
             for held in self.record.containers
         )
-        slot = (0,) * len(containers)
-        claim = container_claims(Demand(containers=containers), slot, _ALL_CARDS).get(0, NO_CLAIM)
-        return Used(claim.memory, claim.compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +87,13 @@ class Remains:
 
     seen: str
     held: Mapping[str, Seat]
+
+
+def peak_of(containers: Iterable[Container]) -> Used:
+    """What containers take at most at a time of all cards together; each says its sum over its cards."""
+    demand = Demand(containers=tuple(containers))
+    claim = container_claims(demand, (0,) * len(demand.containers), _ALL_CARDS).get(0, NO_CLAIM)
+    return Used(claim.memory, claim.compute)
 
 
 def planned_seat(pod: Pod, asked: Asked, slot: Slot, machine: Machine) -> Seat:

@@ -7,8 +7,8 @@ No framework: a table of routes is all there is, and each call of kube-scheduler
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from hmac import compare_digest
 from http import HTTPStatus
@@ -29,6 +29,14 @@ HEAD_S = 20.0
 KEPT_S = 120
 """an unused connection: callers in Go drop theirs after 90 s, and never find one that we are just closing"""
 MOST_CONNECTIONS = 1000
+"""at which callers are sent away"""
+CROWD = MOST_CONNECTIONS * 3 // 4
+"""connections from which on the caller with most of them loses some: nobody can shut out the others"""
+CROWD_S = 1.0
+LARGE = 256 * 1024
+"""bytes of a body: what pods and lists of nodes rarely are"""
+MOST_LARGE = 16
+"""such bodies at a time: anybody may send them, and all of them together must fit into memory"""
 MOST_DROPPED = 128 * 1024 * 1024
 """of a body that is too large, before its sender is cut off"""
 GRACE_S = 10
@@ -98,6 +106,7 @@ class _RefusedError(Exception):
 
 def application(routes: Routes, troubles: Troubles, *, body_s: float = BODY_S) -> Application:
     """Answers at these routes; what is wrong with a request is said to its sender, never how it came about here."""
+    large = asyncio.Semaphore(MOST_LARGE)
 
     async def answer(scope: Scope, receive: ReceivedEvent, send: SentEvent) -> None:
         if scope["type"] != "http":
@@ -118,7 +127,8 @@ def application(routes: Routes, troubles: Troubles, *, body_s: float = BODY_S) -
         try:
             if route.key is not None and not _shows(scope, route.key()):
                 return route.refuse(403, "not without the key that only those may read who may ask")
-            return await route.answer(words, await _body(receive, route.most_bytes, body_s))
+            async with _body(receive, route.most_bytes, body_s, large) as body:
+                return await route.answer(words, body)
         except _RefusedError as error:
             troubles.tell(f"/{first} refused with {error.status}", str(error))
             return text_reply(error.status, str(error))
@@ -137,21 +147,32 @@ def _shows(scope: Scope, key: bytes) -> bool:
     return bool(key) and compare_digest(shown, key)
 
 
-async def _body(receive: ReceivedEvent, most: int, within_s: float) -> bytes:
-    """The whole body. One that is too large is read on and dropped, or its sender would never hear why."""
-    parts, size, more = [], 0, True
-    try:
-        async with asyncio.timeout(within_s):
-            while more and size <= MOST_DROPPED:
-                event = await receive()
-                if event["type"] != "http.request":
-                    raise _RefusedError(400, "the sender went away")
-                part, more = event.get("body", b""), event.get("more_body", False)
-                size += len(part)
-                if size <= most:
-                    parts.append(part)
-    except TimeoutError:
-        raise _RefusedError(408, f"the body was not whole within {within_s:g} s") from None
+@asynccontextmanager
+async def _body(receive: ReceivedEvent, most: int, within_s: float, large: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    """The whole body, while it is answered."""
+    async with AsyncExitStack() as kept:
+        try:
+            async with asyncio.timeout(within_s):
+                body = await _read(receive, most, large, kept)
+        except TimeoutError:
+            raise _RefusedError(408, f"the body was not whole within {within_s:g} s") from None
+        yield body
+
+
+async def _read(receive: ReceivedEvent, most: int, large: asyncio.Semaphore, kept: AsyncExitStack) -> bytes:
+    """One that is too large is read on and dropped, or its sender would never hear why."""
+    parts, size, more, is_large = [], 0, True, False
+    while more and size <= MOST_DROPPED:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise _RefusedError(400, "the sender went away")
+        part, more = event.get("body", b""), event.get("more_body", False)
+        size += len(part)
+        if size > LARGE and not is_large and size <= most:
+            await kept.enter_async_context(large)  # nothing is read meanwhile
+            is_large = True
+        if size <= most:
+            parts.append(part)
     if size > most:
         raise _RefusedError(413, f"a body of {'' if not more else 'more than '}{size} bytes, expected at most {most}")
     return b"".join(parts)
@@ -199,7 +220,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def serve_all(
-    listeners: Sequence[Listener], stop: asyncio.Event, *, head_s: float = HEAD_S, look_s: float = LOOK_S
+    listeners: Sequence[Listener],
+    stop: asyncio.Event,
+    *,
+    head_s: float = HEAD_S,
+    look_s: float = LOOK_S,
+    crowd: int = CROWD,
+    crowd_s: float = CROWD_S,
 ) -> None:
     """Answer on all of them until told to stop; requests under way are finished."""
     servers = [_server(listener) for listener in listeners]
@@ -207,6 +234,7 @@ async def serve_all(
         for server, listener in zip(servers, listeners, strict=True):
             group.create_task(server.serve(sockets=[listener.bound]))
         caring = [group.create_task(_drop_slow_heads(server, head_s)) for server in servers]
+        caring += [group.create_task(_thin_out(server, crowd, crowd_s)) for server in servers]
         caring += [
             group.create_task(_renew(listener.certificates, look_s)) for listener in listeners if listener.certificates
         ]
@@ -258,6 +286,20 @@ async def _drop_slow_heads(server: uvicorn.Server, every_s: float) -> None:
         before = now
 
 
+async def _thin_out(server: uvicorn.Server, most: int, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        connections: list[Any] = sorted(server.server_state.connections, key=_is_unused)
+        callers: dict[str, list[Any]] = {}
+        for connection in connections:
+            callers.setdefault(connection.client[0] if connection.client else "", []).append(connection)
+        for _ in range(len(connections) - most):
+            max(callers.values(), key=len).pop().transport.abort()
+
+
 def _is_half_asked(connection: Any) -> bool:
-    cycle = connection.cycle
-    return (cycle is None or cycle.response_complete) and connection.timeout_keep_alive_task is None
+    return _is_unused(connection) and connection.timeout_keep_alive_task is None
+
+
+def _is_unused(connection: Any) -> bool:
+    return connection.cycle is None or bool(connection.cycle.response_complete)

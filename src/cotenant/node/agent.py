@@ -34,6 +34,7 @@ from cotenant.wire.agent import (
 
 MOST_CONNECTIONS = 512
 MOST_PER_JOB = 16
+"""of those that have said who they are, and as many that have not: one job cannot keep out the others"""
 BURST, PER_SECOND = 20, 5.0
 """messages that a connection may send at once, and on average; beyond, it is not read from for a while"""
 PATIENCE = 10.0
@@ -77,6 +78,8 @@ class _Peer:
 
     connection: socket.socket
     pid: int
+    of: str | None
+    """the job that it was of when it connected"""
     hello: Hello | None = None
     allowance: float = float(BURST)
     seen: float = field(default_factory=time.monotonic)
@@ -100,6 +103,8 @@ class AgentServer:
         self._listener = Listener(path, mode, self._welcome)
         self._loop: asyncio.AbstractEventLoop
         self._peers: set[_Peer] = set()
+        self._silent: Counter[str | None] = Counter()
+        """connections of a job that have not said who they are"""
         self._jobs: dict[str, list[_Peer]] = {}
         """the processes of a job, oldest first; the first one speaks for it"""
 
@@ -127,12 +132,15 @@ class AgentServer:
     # Coming and going.
 
     def _welcome(self, connection: socket.socket) -> None:
-        if len(self._peers) >= self._most:
+        pid = peer_pid(connection)
+        job = self._job_of(pid)
+        if len(self._peers) >= self._most or self._silent[job] >= MOST_PER_JOB:
             self.dropped["too many connections"] += 1
             connection.close()
             return
-        peer = _Peer(connection, peer_pid(connection))
+        peer = _Peer(connection, pid, job)
         self._peers.add(peer)
+        self._silent[job] += 1
         peer.timer = self._loop.call_later(PATIENCE, self._refuse, peer, "silent")
         self._loop.add_reader(connection, self._read, peer)
 
@@ -150,6 +158,7 @@ class AgentServer:
             if peer.timer is not None:
                 peer.timer.cancel()
             peer.hello = hello
+            self._heard(peer)
             peers = self._jobs.setdefault(job, [])
             peers.append(peer)
             if len(peers) == 1:
@@ -170,6 +179,14 @@ class AgentServer:
         peer.connection.close()
         if peer.hello is not None:
             self._unseat(peer, peer.hello.job)
+        else:
+            self._heard(peer)
+
+    def _heard(self, peer: _Peer) -> None:
+        """It has said who it is, or never will."""
+        self._silent[peer.of] -= 1
+        if not self._silent[peer.of]:
+            del self._silent[peer.of]
 
     def _unseat(self, peer: _Peer, job: str) -> None:
         peers = self._jobs[job]

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from cotenant.core.links import link_matrix
 from cotenant.core.model import Gpu, Machine
-from cotenant.core.topology import link_matrix
 from cotenant.core.units import MiB, MilliCpu, Percent
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields

@@ -3,8 +3,8 @@
 """Every container gets what all tenants get and a region of its own, or kubelet gets an error."""
 
 import asyncio
-import os
 import stat
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.model import ContainerKind
-from cotenant.kube.agent.allocating import GRACE_S, HostPlaces, at, card_of, prepare, region_of, tidy_slices
+from cotenant.kube.agent.allocating import (
+    GRACE_S,
+    HostPlaces,
+    at,
+    card_of,
+    cut_regions,
+    prepare,
+    region_of,
+    tidy_slices,
+)
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.preferring import guess, prefer
-from cotenant.node.region import read_region
+from cotenant.node.region import SIZE, read_region
 from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, registered
 from tests.kube.agent.kubelet import kubelet_in, until
 
@@ -38,7 +47,7 @@ def test_a_container_gets_the_library_the_socket_and_a_region_and_no_gpu() -> No
                 "/run/cotenant": (Path("/host/passing/agent"), True),
                 "/usr/local/lib/cotenant": (staged, True),
                 "/etc/ld.so.preload": (here.host.library.seen / "ld.so.preload", True),
-                "/run/cotenant-slice": (Path("/host/passing/slices") / region.parent.name, False),
+                "/run/cotenant-slice/usage": (Path("/host/passing/slices") / region.parent.name / "usage", False),
             }
             preload = (here.host.library.seen / "ld.so.preload").read_text()
             assert preload == "/usr/local/lib/cotenant/$LIB/libcotenant.so\n"
@@ -57,8 +66,6 @@ def test_a_slot_that_is_given_again_has_a_new_region() -> None:
             await kubelet.allocate(GPU, "GPU-a::0")
             region = region_of(here.host, GPU, ["GPU-a::0"])
             region.write_bytes(b"theirs")
-            (region.parent / "usage.new").mkdir()  # in the way of a new one
-            (region.parent / "more").symlink_to(here.folder)
             await kubelet.allocate(GPU, "GPU-a::0")
             assert read_region(region).processes == ()
             assert [path.name for path in region.parent.iterdir()] == ["usage"]
@@ -99,38 +106,48 @@ def test_a_burst_of_pods_all_get_a_region_of_their_own() -> None:
         async with registered(machine=machine) as (here, kubelet):
             ids = [one.ID for one in kubelet.devices[GPU]][:110]
             answers = await asyncio.gather(*(kubelet.allocate(GPU, one) for one in ids))
-            folders = [mount.host_path for answer in answers for mount in answer.mounts if not mount.read_only]
-            assert len(set(folders)) == 110
-            for one, folder in zip(ids, folders, strict=True):
-                assert Path(folder).name == region_of(here.host, GPU, [one]).parent.name
+            regions = [mount.host_path for answer in answers for mount in answer.mounts if not mount.read_only]
+            assert len(set(regions)) == 110
+            for one, region in zip(ids, regions, strict=True):
+                assert Path(region).parent.name == region_of(here.host, GPU, [one]).parent.name
                 assert read_region(region_of(here.host, GPU, [one])).uuids == ()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can stop being root")
-def test_a_tenant_that_took_the_folder_for_its_own_is_not_in_the_way() -> None:
-    nobody = 65534
-    with TemporaryDirectory() as name:
-        host, one = HostPlaces(lasting=at(Path(name) / "l"), passing=at(Path(name) / "p")), listed("GPU-a::0")
-        os.chown(name, nobody, nobody)
-        os.seteuid(nobody)
-        try:
-            prepare(host, None)
-            tidy_slices(host, [one])
-            region = region_of(host, one.resource, one.devices)
-            os.seteuid(0)
-            region.unlink()
-            (region.parent / "kept").touch()
-            os.chown(region.parent, 0, 0)
-            region.parent.chmod(0o711)
-            os.seteuid(nobody)
-            tidy_slices(host, [one])
-            assert read_region(region).processes == ()
-            tidy_slices(host, [one], now=time.time() + GRACE_S + 1)
-        finally:
-            os.seteuid(0)
-        assert read_region(region).processes == ()
+def test_a_folder_that_a_runtime_made_in_place_of_a_lost_region_is_replaced(tmp_path: Path) -> None:
+    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
+    prepare(host, None)
+    path = region_of(host, GPU, ["GPU-a::0"])
+    path.mkdir(parents=True)
+    tidy_slices(host, [listed("GPU-a::0")])
+    assert read_region(path).processes == ()
+
+
+def test_what_a_tenant_adds_to_its_region_is_cut_off(tmp_path: Path) -> None:
+    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
+    prepare(host, None)
+    grown, usual = listed("GPU-a::0"), listed("GPU-a::1")
+    tidy_slices(host, [grown, usual])
+    path = region_of(host, GPU, grown.devices)
+    with open(path, "ab") as file:
+        file.write(bytes(2 * SIZE))
+    path.chmod(0)
+    assert cut_regions(host) == [path.parent.name]
+    assert read_region(path).processes == ()
+    assert cut_regions(host) == []
+
+
+def test_what_a_tenant_hides_behind_the_end_of_its_region_is_cut_off() -> None:
+    with TemporaryDirectory(dir="/dev/shm") as folder:  # as /run, where that is possible
+        host = HostPlaces(lasting=at(Path(folder) / "l"), passing=at(Path(folder) / "p"))
+        prepare(host, None)
+        tidy_slices(host, [listed("GPU-a::0")])
+        path = region_of(host, GPU, ["GPU-a::0"])
+        subprocess.run(["fallocate", "--keep-size", "--length", str(8 * SIZE), str(path)], check=True)
+        assert path.stat().st_size == SIZE
+        assert cut_regions(host) == [path.parent.name]
+        assert path.stat().st_blocks * 512 == SIZE
 
 
 def test_without_a_library_there_is_nothing_to_preload(tmp_path: Path) -> None:

@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
-from cotenant.core.model import Machine
+from cotenant.core.model import ContainerKind, Machine
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, at
 from cotenant.kube.agent.orphans import Timing
 from cotenant.kube.agent.running import Agent, AgentOptions, Rhythm, find_cards, serve, vendor_of
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.inventory import Orphans, machine_of, orphans_of
+from cotenant.kube.codec.record import Held, Record, Share, encode_record
+from cotenant.kube.inventory import AWAY, Orphans, machine_of, orphans_of
 from cotenant.kube.objects import Node, decode_node
 from cotenant.kube.settings import KubeSettings
 from cotenant.node.devices import Backend
@@ -42,6 +43,7 @@ RHYTHM = Rhythm(
     compare_s=0.1,
     retry_s=0.05,
     patches_s=0.05,
+    started_s=0.05,
     pace=PACE,
     orphans=Timing(settle_s=0.2, looks_s=0.05),
 )
@@ -123,6 +125,24 @@ async def test_cards_are_published_registered_and_totalled(folder: Path) -> None
 
 
 @in_loop
+async def test_a_node_says_when_kubelet_could_start_nothing_there(folder: Path) -> None:
+    around = Around(folder)
+    async with around.server.serving():
+        agent = around.agent(simulate=1, gpu_memory="1GiB")
+        async with running(agent.run()):
+            await until(lambda: around.machine is not None)
+            assert "have not found each other" in around.node.metadata.annotations[AWAY]
+            async with kubelet_in(folder / "k"):
+                await until(lambda: AWAY not in around.node.metadata.annotations)
+            await until(lambda: AWAY in around.node.metadata.annotations)
+            async with kubelet_in(folder / "k"):
+                await until(lambda: AWAY not in around.node.metadata.annotations)
+                await agent.leave()
+                assert around.node.metadata.annotations[AWAY] == "the agent was told to end"
+    assert AWAY in around.node.metadata.annotations
+
+
+@in_loop
 async def test_a_card_that_fails_is_told_of_and_comes_back(folder: Path) -> None:
     around, cards = Around(folder), [Card("GPU-a"), Card("GPU-b", bus=1)]
     backend = NvmlBackend(FakeNvml(*cards), recovery=Seconds(0.2))
@@ -187,6 +207,40 @@ async def test_a_driver_that_comes_up_late_is_waited_for_in_one_line(folder: Pat
     assert [line for line in around.said if "driver" in line] == [
         "cards: no NVIDIA driver answers; trying again every 0 s"
     ]
+
+
+@in_loop
+async def test_what_runs_without_a_pod_is_told_before_the_cards_are(folder: Path) -> None:
+    around = Around(folder)
+    share = Share(gpu="GPU-a", memory=1000, compute=0)
+    left = Record(pod=ONE, node="n1", containers=(Held(number=0, kind=ContainerKind.APP, gpus=(share,)),))
+    (folder / "l" / "pods").mkdir(parents=True)
+    (folder / "l" / "pods" / f"{ONE}.json").write_text(encode_record(left))
+    add_process(folder / "proc", 7, "")
+    slow = folder / "proc" / "7" / "cgroup"
+    slow.unlink()
+    os.mkfifo(slow)  # whoever reads it waits
+
+    def tell() -> None:
+        with open(slow, "r+b", buffering=0) as reader:  # does not wait for one
+            slow.unlink()
+            slow.write_text(f"0::/kubepods/pod{ONE}/x\n")
+            reader.write(slow.read_bytes())
+
+    async with (
+        around.server.serving(),
+        kubelet_in(folder / "k") as kubelet,
+        running(around.agent(simulate=1, gpu_memory="4GiB").run()),
+    ):
+        try:
+            await until(lambda: GPU in kubelet.devices)
+            await asyncio.sleep(4 * RHYTHM.patches_s)
+            assert (around.machine, around.orphans) == (None, None)
+        finally:
+            tell()
+        await until(lambda: around.machine)
+        assert around.orphans is not None
+        assert around.orphans.held == (left,)
 
 
 @in_loop

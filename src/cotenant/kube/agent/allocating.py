@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every container with GPUs gets from its node, whichever GPUs its pod's record names.
 
-That is the vGPU library and the file that preloads it, the agent's socket, and a folder of its own in which its
-processes write down what they use. GPUs are not among it: `void` here means that a container whose pod has no record
-sees none, while the variable of a pod that has one comes later and wins.
+That is the vGPU library and the file that preloads it, the agent's socket, and a file of its own in which its
+processes write down what they use: the only thing of its node that it can write to. GPUs are not among it: `void` here
+means that a container whose pod has no record sees none, while the variable of a pod that has one comes later and wins.
 """
 
+import contextlib
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -18,10 +20,18 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.places import AGENT_FOLDER, AGENT_SOCKET, LIBRARY_FOLDER, PRELOAD_FILE, REGION, SLICE_FOLDER
+from cotenant.kube.places import (
+    AGENT_FOLDER,
+    AGENT_SOCKET,
+    HOST_LASTING,
+    HOST_PASSING,
+    LIBRARY_FOLDER,
+    PRELOAD_FILE,
+    REGION,
+)
 from cotenant.node.limits import write_limits as write_read_only
 from cotenant.node.preload import preload, stage
-from cotenant.node.region import make_region
+from cotenant.node.region import SIZE, make_region
 from cotenant.wire.text import printable
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -48,7 +58,7 @@ def at(path: str | Path) -> Folder:
     return Folder(Path(path), Path(path))
 
 
-_LASTING, _PASSING = at("/var/lib/cotenant"), at("/run/cotenant-node")
+_LASTING, _PASSING = at(HOST_LASTING), at(HOST_PASSING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +137,9 @@ def answer_for(
             raise InputError(f"{resource}: there is no device {printable(device[:80])!r} here")
     name = slice_name(resource, ids)
     _make_slice(host.slices.seen / name)
-    own = pb.Mount(container_path=str(SLICE_FOLDER), host_path=str((host.slices / name).host), read_only=False)
+    # The file alone: in a folder, root in a container could make links, pipes and as many files as it likes.
+    region = (host.slices / name / REGION.name).host
+    own = pb.Mount(container_path=str(REGION), host_path=str(region), read_only=False)
     told = {VISIBLE: VOID, "COTENANT_AGENT": str(AGENT_SOCKET)}
     return pb.ContainerAllocateResponse(envs=told, mounts=[*common, own])
 
@@ -158,10 +170,23 @@ def tidy_slices(host: HostPlaces, listed: Iterable[Listed], *, sweep: bool = Tru
     for one in listed:
         held |= {slice_name(one.resource, [device]) for device in one.devices}
         folder = host.slices.seen / slice_name(one.resource, one.devices)
-        if not (folder / REGION.name).exists():
+        if not (folder / REGION.name).is_file():  # a runtime makes a folder of what is not there
             _make_slice(folder)
     if sweep:
         remove_aged((path for path in host.slices.seen.iterdir() if path.name not in held), now)
+
+
+def cut_regions(host: HostPlaces) -> list[str]:
+    """Cuts off what tenants have added to their regions, which would fill the memory of the node; says which did."""
+    grown = []
+    for path in host.slices.seen.glob(f"*/{REGION.name}"):
+        with contextlib.suppress(FileNotFoundError):  # it has just been removed
+            seen = path.stat()
+            if seen.st_size > SIZE or seen.st_blocks * 512 > 2 * SIZE:  # or there is more behind its end
+                path.chmod(0o666)  # root in a container can make it somebody's who shuts us out
+                os.truncate(path, SIZE)
+                grown.append(path.parent.name)
+    return grown
 
 
 def remove_aged(paths: Iterable[Path], now: float | None = None) -> None:
@@ -175,19 +200,13 @@ def remove_aged(paths: Iterable[Path], now: float | None = None) -> None:
 def _make_slice(folder: Path) -> None:
     """A folder with an empty region in it, whoever had the slot before."""
     try:
-        _clear_away(folder)
+        if folder.exists():
+            shutil.rmtree(folder)
         folder.mkdir()
         folder.chmod(0o755)  # whatever the umask says: the container's user may be any
         make_region(folder / REGION.name, mode=0o666)
     except OSError as error:
         raise CotenantError(f"{folder}: a slice cannot be made there: {error.strerror}") from None
-
-
-def _clear_away(folder: Path) -> None:
-    """Makes room for a new folder, whatever a tenant has put into the old one or made of it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():  # not ours to look into any more, where we are not all-powerful
-        folder.rename(folder.with_name(f"{folder.name}.{time.time_ns()}"))
 
 
 def _write_preload(path: Path) -> None:

@@ -197,17 +197,14 @@ class NodePods:
         timing: Timing = Timing(),  # noqa: B008 -- frozen
         proc: Path = PROC,
     ) -> None:
+        self.looked = asyncio.Event()
+        """set when all pods are known and it was told what runs on without one"""
         self._publish, self._notify, self._proc, self._timing = publish, changed, proc, timing
         self._records = Records(folder, tell)
         self._leftovers = Leftovers(self._records, timing)
         self._wake = asyncio.Event()
         which = Selection(fields=f"spec.nodeName={node}")
         self._reflector = Reflector(client, PODS, self._changed, which, pace=pace, tell=tell)
-
-    @property
-    def synced(self) -> asyncio.Event:
-        """Set when all pods of the node are known."""
-        return self._reflector.synced
 
     def pods(self) -> Collection[Pod]:
         """All that the API server has, in any state."""
@@ -230,7 +227,7 @@ class NodePods:
         self._notify()
 
     async def _look_again_and_again(self) -> NoReturn:
-        await self.synced.wait()
+        await self._reflector.synced.wait()
         self._leftovers.compare(self._records.load(), time.monotonic())
         held: tuple[Record, ...] = ()
         lists = 0
@@ -242,6 +239,7 @@ class NodePods:
             held = self._leftovers.looked(await self._running(), time.monotonic())
             if news or held != before:
                 self._publish(orphans_for(seen, held))
+            self.looked.set()
             await self._wait(self._leftovers.next_look_s(time.monotonic()))
 
     async def _running(self) -> frozenset[str]:

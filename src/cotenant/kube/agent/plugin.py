@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from cotenant.core.model import ContainerKind, Machine
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.agent.allocating import HostPlaces, prepare, tidy_slices
+from cotenant.kube.agent.allocating import HostPlaces, cut_regions, prepare, tidy_slices
 from cotenant.kube.agent.podresources import Listed, list_devices
 from cotenant.kube.agent.registration import LOOK_S, keep_registered
 from cotenant.kube.agent.service import Pods, Service, Surroundings
@@ -24,6 +24,8 @@ from cotenant.kube.troubles import Troubles
 from cotenant.node.preload import find_library
 
 TIDY_S = 30.0
+CUT_S = 2.0
+"""a tenant can write to a file of the node, and far more than it needs"""
 KNOWN_S = 10.0
 
 
@@ -48,6 +50,7 @@ class Plugins:
         troubles: Troubles,
         *,
         strict: bool = False,
+        heard: Callable[[], object] = lambda: None,
         look_s: float = LOOK_S,
         known_s: float = KNOWN_S,
     ) -> None:
@@ -61,13 +64,18 @@ class Plugins:
             strict=strict,
             known_s=known_s,
             troubles=troubles,
+            heard=heard,
         )
+        self._services = [Service(resource, self._around) for resource in resources]
+
+    def is_followed(self) -> bool:
+        """Whether kubelet can start containers with GPUs: it follows every resource; `heard` tells of changes."""
+        return all(service.is_watched() for service in self._services)
 
     async def run(self) -> None:
         """Serves kubelet until cancelled; its sockets are then gone."""
         async with asyncio.TaskGroup() as group:
-            for resource in self._resources:
-                service = Service(resource, self._around)
+            for resource, service in zip(self._resources, self._services, strict=True):
                 group.create_task(
                     keep_registered(
                         self._around.host.plugins,
@@ -81,6 +89,7 @@ class Plugins:
                     )
                 )
             group.create_task(self._keep_tidy())
+            group.create_task(self._keep_cut())
 
     def changed(self) -> None:
         """The machine is another now (a card's health, one more or less); to be called in the loop of `run`."""
@@ -105,6 +114,15 @@ class Plugins:
         while True:
             await asyncio.sleep(TIDY_S)
             await self.tidy()
+
+    async def _keep_cut(self) -> None:
+        while True:
+            await asyncio.sleep(CUT_S)
+            try:
+                for name in cut_regions(self._around.host):
+                    self._around.troubles.tell("regions", f"slice {name}: its tenant wrote too much; it was cut off")
+            except OSError as error:
+                self._around.troubles.tell("regions", str(error))
 
 
 def _is_initialising(pod: Pod) -> bool:

@@ -169,11 +169,11 @@ class OwnNode:
             if self._reflector.synced.is_set():
                 self._tell(f"the cluster has no node {self.name}")
             return
-        if raised := self._wrong_totals(self._node, raising=True):
+        if raised := self._wrong_totals(raising=True):
             await self._patch_totals(raised)
-        names = {OWN_TOTALS: _names_in(self._node)} if self._former() else {}
+        names = {OWN_TOTALS: self._names()} if self._former() else {}
         await self._patch_annotations(self._annotations | names)
-        if wrong_totals := self._wrong_totals(self._node):
+        if wrong_totals := self._wrong_totals():
             await self._patch_totals(wrong_totals)
         await self._patch_annotations(self._annotations)
         self._as_wanted.set()
@@ -188,12 +188,23 @@ class OwnNode:
         await self._patch({"status": {"capacity": written, "allocatable": written}}, part="status")
 
     async def _patch(self, patch: object, part: str = "") -> None:
-        self._node = await self._client.patch(NODES, self.name, patch, part=part)
+        found = await self._client.patch(NODES, self.name, patch, part=part)
         self.written += 1
+        # The watch may have been faster, and tell of what somebody else did after it.
+        if (
+            self._node is not None
+            and self._node.metadata.uid == found.metadata.uid
+            and not _is_before(found, self._node)
+        ):
+            self._node = found
 
-    def _wrong_totals(self, node: Node, *, raising: bool = False) -> dict[str, int | None]:
+    def _names(self) -> str | None:
+        return None if self._node is None else _names_in(self._node)
+
+    def _wrong_totals(self, *, raising: bool = False) -> dict[str, int | None]:
         """Totals that the node has otherwise; raising: only those that it has too little of."""
-        if self._totals is None:
+        node = self._node
+        if self._totals is None or node is None:
             return {}
         wrong: dict[str, int | None] = {}
         for name, amount in self._totals.items():

@@ -6,9 +6,10 @@ Nothing here decides where pods go, and a pod that runs needs no agent: one that
 """
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,11 +26,13 @@ from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.podresources import Drift, PodKey, drift
 from cotenant.kube.agent.publishing import PATCHES_S, OwnNode, annotations_for, shared_machine, take_back
 from cotenant.kube.agent.totals import node_totals
+from cotenant.kube.agent.using import LOOKS_S as USE_S
+from cotenant.kube.agent.using import Using
 from cotenant.kube.client import Client
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import Record, record_of
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.inventory import ORPHANS
+from cotenant.kube.inventory import AWAY, ORPHANS, USED
 from cotenant.kube.objects import Pod
 from cotenant.kube.reflector import Pace
 from cotenant.kube.settings import KubeSettings, read_settings
@@ -38,6 +41,8 @@ from cotenant.node.devices import Backend, Kind
 from cotenant.node.devices.nvml import NvmlBackend, load_library
 from cotenant.node.devices.simulated import SimulatedBackend
 
+NOT_FOLLOWED = "kubelet and the agent's device plugin have not found each other"
+LEAVING = "the agent was told to end"
 RECORDS = "pods"
 """the folder of what pods were given"""
 
@@ -68,12 +73,18 @@ class Rhythm:
 
     looks_s: float = 2.0
     """at the cards"""
+    use_s: float = USE_S
+    """at how much of them is used"""
     hung_s: float = 15.0
     """a driver that has not answered for so long has no healthy cards"""
     compare_s: float = 60.0
     """with what kubelet lists"""
     retry_s: float = 10.0
     """for cards that are not there yet"""
+    leave_s: float = 6.0
+    """for the node to say that its agent leaves, at most"""
+    started_s: float = 2.0
+    """for kubelet to start what was bound until then"""
     patches_s: float = PATCHES_S
     pace: Pace = Pace()  # noqa: RUF009 -- frozen
     orphans: Timing = Timing()  # noqa: RUF009 -- frozen
@@ -87,7 +98,7 @@ def serve(options: AgentOptions) -> None:
     if options.remove:
         asyncio.run(_remove(options, access))
     else:
-        asyncio.run(_until_told(Agent(options, settings, access).run))
+        asyncio.run(_until_told(Agent(options, settings, access)))
 
 
 async def _remove(options: AgentOptions, access: Access) -> None:
@@ -98,10 +109,16 @@ async def _remove(options: AgentOptions, access: Access) -> None:
         await client.close()
 
 
-async def _until_told(run: Callable[[], Coroutine[None, None, None]]) -> None:
-    task = asyncio.ensure_future(run())
+async def _until_told(agent: "Agent") -> None:
+    told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    task, told_so = asyncio.ensure_future(agent.run()), asyncio.ensure_future(told.wait())
+    await asyncio.wait({task, told_so}, return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        await agent.leave()
+        task.cancel()
+    told_so.cancel()
     try:
         await task
     except asyncio.CancelledError:
@@ -135,7 +152,9 @@ class Agent:
         self._vendor = vendor_of(options.gpu_type)
         self._machine = Machine(name=options.node, gpus=())
         self._look: asyncio.Future[Machine] | None = None
+        self._using = Using(lambda text: self._node.want({USED: text}), rhythm.use_s)
         self._news = asyncio.Event()
+        self._leaving = False
         self._client = Client(access, agent="cotenant-agent")
         self._node = OwnNode(
             self._client, options.node, pace=rhythm.pace, tell=self._teller("node"), patches_s=rhythm.patches_s
@@ -169,6 +188,15 @@ class Agent:
             await self.jobs.close()
             await self._client.close()
 
+    async def leave(self) -> None:
+        """Tells that kubelet will not be answered, before it is so: what is being bound just now still starts."""
+        self._leaving = True
+        self._node.want({AWAY: LEAVING})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._rhythm.leave_s):
+                await self._node.is_as_wanted()
+                await asyncio.sleep(self._rhythm.started_s)
+
     def _teller(self, kind: str) -> Callable[[str], object]:
         return lambda text: self.troubles.tell(kind, text)
 
@@ -185,10 +213,11 @@ class Agent:
                 self._pods.pods,
                 self.troubles,
                 strict=self._options.strict,
+                heard=self._news.set,
             )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_looking(backend, plugins))
-                tasks.create_task(self._keep_published())
+                tasks.create_task(self._keep_published(plugins))
                 tasks.create_task(plugins.run())
                 tasks.create_task(self._compare(plugins))
                 tasks.create_task(self._say_when_published(backend))
@@ -214,23 +243,26 @@ class Agent:
         while True:
             await asyncio.sleep(self._rhythm.looks_s)
             machine = await self._looked(backend)
+            self._using.tell(machine)
             if machine != self._machine:
                 self._machine = machine
                 self._news.set()
                 plugins.changed()
 
-    async def _keep_published(self) -> NoReturn:
+    async def _keep_published(self, plugins: Plugins) -> NoReturn:
         """At once when a pod changes, too: kubelet must know of larger totals before the next pod is there."""
-        await self._pods.synced.wait()  # what they ask for is part of the totals
+        # What pods ask for is part of the totals; and a scheduler that was not there must first hear what runs on.
+        await self._pods.looked.wait()
         while True:
             self._news.clear()
             totals = node_totals(self._machine, self._vendor, self._codec, self._pods.pods())
-            self._node.want(annotations_for(self._machine, self._vendor, self._codec), totals)
+            away = LEAVING if self._leaving else None if plugins.is_followed() else NOT_FOLLOWED
+            self._node.want({**annotations_for(self._machine, self._vendor, self._codec), AWAY: away}, totals)
             await self._news.wait()
 
     async def _looked(self, backend: Backend) -> Machine:
         """The machine with its present health; a driver that hangs leaves no card healthy."""
-        look = self._look or asyncio.ensure_future(asyncio.to_thread(backend.machine))
+        look = self._look or asyncio.ensure_future(asyncio.to_thread(self._using.look, backend))
         done, _ = await asyncio.wait({look}, timeout=self._rhythm.hung_s)
         self._look = None if done else look  # not one more thread for each look
         if not done:

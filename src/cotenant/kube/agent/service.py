@@ -60,6 +60,8 @@ class Surroundings:
     known_s: float
     """how long a container waits for its pod to be known here; kubelet waits 30 s in all"""
     troubles: Troubles
+    heard: Callable[[], object] = lambda: None
+    """is called when kubelet begins or ceases to follow a resource"""
     bell: Bell = field(default_factory=Bell)
     """rings when the machine has changed"""
 
@@ -110,6 +112,7 @@ class Service:
         """All slots now, and again whenever they are others."""
         last: pb.ListAndWatchResponse | None = None
         self._watching += 1
+        self._around.heard()
         try:
             while True:
                 changed = self._around.bell.next()
@@ -120,6 +123,7 @@ class Service:
                 await changed.wait()
         finally:
             self._watching -= 1
+            self._around.heard()
 
     async def get_preferred(
         self, request: pb.PreferredAllocationRequest, context: Context

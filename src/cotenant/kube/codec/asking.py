@@ -16,7 +16,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_card_alone
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.keys import own_key
-from cotenant.kube.codec.settings import DEFAULTS, Settings
+from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
 from cotenant.kube.codec.wishes import wishes_of
 from cotenant.kube.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.objects import Pod, PodContainer, containers_of, resources_of
@@ -66,6 +66,9 @@ def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
     ]
     if len(containers) > MOST_CONTAINERS:
         raise InputError(f"{len(containers)} containers with GPUs: expected at most {MOST_CONTAINERS}")
+    gpus = sum(one.amounts.asked.gpus for one in containers)
+    if gpus > MOST_GPUS:  # each adds to the pod, which could be stored no more
+        raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
     wishes = _wishes(pod, containers)
     demand = demand_for([one.amounts.asked for one in containers], wishes)
     return Asked(demand=demand, wishes=wishes, containers=tuple(containers), vendor=_vendor(containers))

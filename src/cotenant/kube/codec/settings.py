@@ -18,7 +18,7 @@ from cotenant.wire.text import printable
 
 DIALECTS = (VGPU, GPUSHARE, TOPOLOGY, IADEEP, CAMBRICON, CAMBRICON_SMLU)
 MOST_GPUS = 1024
-"""of one container"""
+"""of one pod"""
 MOST_MEMORY = MiB((1 << 20) - 1)
 """on one card: less than 1 TiB, so that somebody who means bytes is told"""
 

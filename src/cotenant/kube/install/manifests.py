@@ -45,7 +45,7 @@ def manifests(options: InstallOptions, certificate: Certificate) -> list[Json]:
         _secret(ASKERS, "Opaque", {KEY: secrets.token_hex(32)}),
         service(),
         deployment(options.images, content),
-        daemon_set(options.images, options.agents, content),
+        daemon_set(options.images, options.agents, content, settings.webhook.runtime_class),
         *admission_policies(settings),
         *webhook_configurations(settings, certificate.certificate),
     ]

@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER, SETTINGS
 from cotenant.kube.install.names import (
@@ -21,19 +22,30 @@ from cotenant.kube.install.names import (
     labels_of,
     object_of,
 )
+from cotenant.kube.places import HOST_LASTING, HOST_PASSING
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 WHY_FOLDER = "/etc/cotenant-why"
 CONTENT = "cotenant.io/configuration"
 """on a pod, what it was configured with: other contents make new pods"""
-HOST_FOLDERS = {
-    "/var/lib/kubelet/device-plugins": "Directory",
-    "/var/lib/kubelet/pod-resources": "DirectoryOrCreate",  # kubelet makes it a little later
-    "/var/lib/cotenant": "DirectoryOrCreate",
-    "/run/cotenant-node": "DirectoryOrCreate",
-    "/run/cdi": "DirectoryOrCreate",
-}
-"""of a node, that its agent sees where they are"""
+
+
+class HostFolder(NamedTuple):
+    """A folder of a node, which its agent sees where it is."""
+
+    path: str
+    kind: str = "DirectoryOrCreate"
+    read_only: bool = False
+
+
+HOST_FOLDERS = (
+    HostFolder("/var/lib/kubelet/device-plugins", "Directory"),
+    HostFolder("/var/lib/kubelet/pod-resources", read_only=True),  # kubelet makes it a little later
+    HostFolder(str(HOST_LASTING)),
+    HostFolder(str(HOST_PASSING)),
+)
+CDI_FOLDERS = (HostFolder("/run/cdi"), HostFolder("/etc/cdi", read_only=True))
+"""in strict mode only: who writes there decides about all containers of the node"""
 CONFINED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -60,7 +72,6 @@ class AgentWishes:
     gpu_memory: str | None = None
     gpu_type: str | None = None
     strict: bool = False
-    runtime_class: str | None = None
     nodes: Mapping[str, str] = field(default_factory=dict)
     """labels of the nodes that get one; none: all with Linux"""
 
@@ -88,22 +99,23 @@ def service() -> Json:
     return object_of("Service", "v1", SCHEDULER, spec={"selector": labels_of(SCHEDULER), "ports": ports})
 
 
-def daemon_set(images: Images, wishes: AgentWishes, content: str) -> Json:
-    """The agent, on every node with these labels."""
+def daemon_set(images: Images, wishes: AgentWishes, content: str, runtime_class: str | None = None) -> Json:
+    """The agent, on every node with these labels, and with the runtime that brings cards into containers."""
+    folders = (*HOST_FOLDERS, *(CDI_FOLDERS if wishes.strict else ()))
     pod = {
         "serviceAccountName": AGENT,
         "priorityClassName": "system-node-critical",
         "hostPID": True,  # whose process it is that asks, and which pods really ended
         "tolerations": [{"operator": "Exists"}],
         "nodeSelector": {"kubernetes.io/os": "linux", **wishes.nodes},
-        "containers": [_agent(images, wishes)],
+        "containers": [_agent(images, wishes, folders)],
         "volumes": [
             {"name": "configuration", "configMap": {"name": CONFIGURATION}},
-            *({"name": _named(path), "hostPath": {"path": path, "type": kind}} for path, kind in HOST_FOLDERS.items()),
+            *({"name": _named(one.path), "hostPath": {"path": one.path, "type": one.kind}} for one in folders),
         ],
     }
-    if wishes.runtime_class is not None:
-        pod["runtimeClassName"] = wishes.runtime_class
+    if runtime_class is not None:
+        pod["runtimeClassName"] = runtime_class
     return object_of("DaemonSet", "apps/v1", AGENT, spec=_template(AGENT, content, pod))
 
 
@@ -141,7 +153,7 @@ def _stock_scheduler(images: Images) -> Json:
     }
 
 
-def _agent(images: Images, wishes: AgentWishes) -> Json:
+def _agent(images: Images, wishes: AgentWishes, folders: Sequence[HostFolder]) -> Json:
     command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS}", "--node", "$(NODE_NAME)"]
     wished = {"--simulate": wishes.simulate, "--gpu-memory": wishes.gpu_memory, "--gpu-type": wishes.gpu_type}
     command += [word for name, value in wished.items() if value is not None for word in (name, str(value))]
@@ -150,14 +162,14 @@ def _agent(images: Images, wishes: AgentWishes) -> Json:
     return {
         **_container("agent", images.ours, images.pull, command),
         "env": [node, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
-        "securityContext": {**CONFINED, "runAsUser": 0},  # kubelet's sockets and our folders are root's
-        "volumeMounts": [_mount("configuration", FOLDER), *_host_mounts()],
+        # Kubelet's sockets and our folders are root's; what tenants made of their regions is to be mended.
+        "securityContext": {**CONFINED, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["FOWNER"]}},
+        "volumeMounts": [
+            _mount("configuration", FOLDER),
+            *(_mount(_named(one.path), one.path, read_only=one.read_only) for one in folders),
+        ],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
     }
-
-
-def _host_mounts() -> list[Json]:
-    return [{"name": _named(path), "mountPath": path} for path in HOST_FOLDERS]
 
 
 def _container(name: str, image: str, pull: str, command: Sequence[str]) -> Json:
@@ -176,8 +188,8 @@ def _probe(path: str, port: int, *, every: int = 10, after: int = 0) -> Json:
     return {"httpGet": get, "periodSeconds": every, "initialDelaySeconds": after, "timeoutSeconds": 5}
 
 
-def _mount(name: str, path: str) -> Json:
-    return {"name": name, "mountPath": path, "readOnly": True}
+def _mount(name: str, path: str, *, read_only: bool = True) -> Json:
+    return {"name": name, "mountPath": path, "readOnly": read_only}
 
 
 def _named(path: str) -> str:

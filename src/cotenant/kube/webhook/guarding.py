@@ -7,13 +7,12 @@ Only a mount at our paths or below hides them. One above, such as /run, does not
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.mix import Knowledge
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import Asked
-from cotenant.kube.places import GUARDED
+from cotenant.kube.places import AGENT_FOLDER, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
 from cotenant.kube.rankers import Rankers, policy_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.injecting import is_our_volume
@@ -21,10 +20,10 @@ from cotenant.kube.webhook.pods import WrittenContainer, WrittenPod, WrittenSpec
 from cotenant.wire.text import printable
 
 DEFAULT_SCHEDULER = "default-scheduler"
-DEVICE_LIST = PurePosixPath("/run/nvidia-container-devices")
+DEVICE_LIST = "/run/nvidia-container-devices"
 """what is mounted here is read by NVIDIA's runtime as names of GPUs, where so configured"""
-HOST_FOLDERS = tuple(map(PurePosixPath, ("/var/lib/cotenant", "/run/cotenant", "/run/cotenant-node")))
-"""of an agent, on its node"""
+HOST_FOLDERS = tuple(map(str, (HOST_LASTING, AGENT_FOLDER, HOST_PASSING)))
+"""of an agent on its node, or of `cotenant run` there"""
 
 
 def check_pod(pod: WrittenPod, asked: Asked, settings: KubeSettings) -> None:
@@ -48,9 +47,10 @@ def check_pod(pod: WrittenPod, asked: Asked, settings: KubeSettings) -> None:
 
 def check_mounts(container: WrittenContainer, *, has_gpus: bool) -> None:
     """InputError where a mount would hide our files, or name GPUs to the runtime."""
-    guarded = (DEVICE_LIST, *GUARDED) if has_gpus else (DEVICE_LIST,)
+    guarded = (DEVICE_LIST, *map(str, GUARDED)) if has_gpus else (DEVICE_LIST,)
     for path in _mount_paths(container):
-        if any(_clean(path).is_relative_to(ours) for ours in guarded):
+        place = _clean(path)
+        if any(_is_in(place, ours) for ours in guarded):
             raise InputError(
                 f"container {_shown(container.name)}: mounts something at {_shown(path)}, which decides about GPUs;"
                 " choose another path"
@@ -58,7 +58,12 @@ def check_mounts(container: WrittenContainer, *, has_gpus: bool) -> None:
 
 
 def _mount_paths(container: WrittenContainer) -> Iterator[str]:
-    yield from (mount.mount_path for mount in container.volume_mounts if not is_our_volume(mount.name))
+    own = str(LIMITS_FOLDER)  # where we put it ourselves when the pod came by before
+    yield from (
+        mount.mount_path
+        for mount in container.volume_mounts
+        if not (is_our_volume(mount.name) and _clean(mount.mount_path) == own)
+    )
     yield from (device.device_path for device in container.volume_devices)
 
 
@@ -68,8 +73,8 @@ def _check_folders(spec: WrittenSpec, *, has_gpus: bool) -> None:
             continue
         path = _clean(volume.host_path.path)
         # Whoever watches a node mounts all of it; a job with GPUs has no business there.
-        above = has_gpus and any(ours.is_relative_to(path) for ours in HOST_FOLDERS)
-        if above or any(path.is_relative_to(ours) for ours in HOST_FOLDERS):
+        above = has_gpus and any(_is_in(ours, path) for ours in HOST_FOLDERS)
+        if above or any(_is_in(path, ours) for ours in HOST_FOLDERS):
             raise InputError(
                 f"volume {_shown(volume.name)}: host path {_shown(volume.host_path.path)} reaches into cotenant's own"
                 " folders; choose another"
@@ -95,12 +100,16 @@ def _check_policy(annotations: Mapping[str, str], usual: str) -> None:
         Rankers(Knowledge()).of(spec, Cluster.of(()))  # says itself which ones there are
 
 
-def _clean(path: str) -> PurePosixPath:
-    """Where a path leads, as far as it can be told without the file system: /var/run is /run everywhere."""
-    absolute = PurePosixPath(posixpath.normpath("/" + path.lstrip("/")))
-    if absolute.is_relative_to("/var/run"):
-        return PurePosixPath("/run") / absolute.relative_to("/var/run")
-    return absolute
+def _clean(path: str) -> str:
+    """Where a path leads, as far as it can be told without the file system: /var/run is /run everywhere. As text, since
+    a pod may have tens of thousands."""
+    absolute = posixpath.normpath("/" + path.lstrip("/"))
+    return absolute.removeprefix("/var") if _is_in(absolute, "/var/run") else absolute
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """Whether it is that folder, or below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _shown(text: str) -> str:

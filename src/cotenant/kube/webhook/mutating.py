@@ -69,7 +69,9 @@ def _are_its_names(pod: WrittenPod, annotations: dict[str, str]) -> bool:
 
 def _with_containers(spec: Json, pod: WrittenPod, asked: Asked, codec: Settings) -> Json:
     asking = {one.name: one for one in asked.containers}
-    resources = {one.name: resources_of(one) for _, one in containers_of(as_placed(pod, {}))}
+    # Kubelet passes over resources that its node has not: where nobody chose the node, they give no card.
+    chosen = not pod.spec.node_name
+    resources = {one.name: resources_of(one) if chosen else {} for _, one in containers_of(as_placed(pod, {}))}
 
     def prepared(container: Json) -> Json:
         name = container.get("name", "")

@@ -15,8 +15,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from cotenant.core.links import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.model import Gpu, Gpus, Link, Machine
-from cotenant.core.topology import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, Seconds
 from cotenant.errors import DeviceError
 from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running

@@ -1,0 +1,236 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The layouts of `kubectl inspect gpushare` and `kubectl inspect gpu`, as the users of either know them.
+
+What they did not tell is at the end of rows or in rows of its own, so that scripts find the rest where it was.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from cotenant.cli.show import aligned, known
+from cotenant.core.model import Link
+from cotenant.kube.inspecting import ClusterUse, NodeUse, PodUse, requested
+from cotenant.wire.text import printable
+
+UNITS = {"GiB": 1024, "MiB": 1}
+NO_NODE = "<none>"
+"""as kubectl names the node of a pod that has none"""
+DASHES = "-" * 40
+LEGEND = """
+Legend:
+
+  X    = the GPU itself
+  SYS  = across the CPU interconnect
+  NODE = within one NUMA node, across host bridges
+  PHB  = through one host bridge
+  PXB  = through several PCIe switches
+  PIX  = through one PCIe switch
+  PSB  = on one board
+  NV#  = over so many NVLinks
+  N/A  = not known"""
+
+Row = Sequence[str]
+
+
+# Memory: gpushare
+
+
+def memory_summary(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
+    """A row for each node, what pods without a card ask for, and the sum of all."""
+    most = max((len(node.cards) for node in seen.nodes), default=0)
+    pends = bool(seen.pending) or any(node.pending for node in seen.nodes)
+    pending_heading = ["PENDING(Requested)"] * pends
+    heading = [
+        "NAME",
+        "IPADDRESS",
+        *(f"GPU{index}(Allocated/Total)" for index in range(most)),
+        *pending_heading,
+        f"GPU Memory({unit})",
+        f"Requested({unit})",
+        f"Used({unit})",
+        *["Compute", "Pods", "Type", "State"] * wide,
+    ]
+    rows = [heading]
+    for node in seen.nodes:
+        cards = [f"{_in(unit, card.assigned_mib)}/{_in(unit, card.memory_mib)}" for card in node.cards]
+        rows.append(
+            [
+                node.name,
+                node.address or "-",
+                *_filled(cards, most),
+                *[_wanted(unit, node.pending)] * pends,
+                f"{_in(unit, node.assigned_mib)}/{_in(unit, node.memory_mib)}",
+                _in(unit, node.requested_mib),
+                _in(unit, node.used_mib),
+                *_more(node) * wide,
+            ]
+        )
+    if seen.pending:
+        rows.append([NO_NODE, *["-"] * (most + 1), _wanted(unit, seen.pending), *["-"] * (len(heading) - most - 3)])
+    lines = _lines(rows)
+    yield from lines
+    yield "-" * max(map(len, lines))
+    yield "Allocated/Total GPU Memory In Cluster:"
+    yield _cluster(seen, unit)
+
+
+def memory_details(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
+    """Each node with its pods, what was given to each, asked for and is used."""
+    for node in seen.nodes:
+        yield ""
+        yield from _lines([["NAME:", node.name], ["IPADDRESS:", node.address or "-"], *_notes(node)])
+        yield ""
+        lines = _lines([*_pod_rows(node, unit, wide), *_sum_rows(node, unit, 1 + wide)])
+        yield from lines
+        yield "-" * max(map(len, lines))
+    if seen.pending:
+        rows = [["NAME", "NAMESPACE", "PENDING(Requested)"]]
+        rows += [[_name(pod), pod.namespace, _wanted(unit, [pod])] for pod in seen.pending]
+        lines = _lines(rows)
+        yield from ("", *_lines([["NAME:", NO_NODE]]), "", *lines, "-" * max(map(len, lines)))
+    yield ""
+    yield ""
+    yield f"Allocated/Total GPU Memory In Cluster:  {_cluster(seen, unit)}"
+
+
+def _pod_rows(node: NodeUse, unit: str, wide: bool) -> list[Row]:
+    pends = bool(node.pending)
+    heading = ["NAME", "NAMESPACE", *(f"GPU{card.index}(Allocated)" for card in node.cards)]
+    rows: list[Row] = [[*heading, *["PENDING(Requested)"] * pends, f"Requested({unit})", *["UID"] * wide]]
+    for pod in (*node.pods, *node.pending):
+        shares = {part.gpu: part.memory_mib for part in pod.assigned}
+        rows.append(
+            [
+                _name(pod),
+                pod.namespace or "-",
+                *(_in(unit, shares.get(card.index, 0)) for card in node.cards),
+                *["-" if pod.assigned else _wanted(unit, [pod])] * pends,
+                _in(unit, pod.requested_mib) if pod.assigned else _wanted(unit, [pod]),
+                *[pod.uid] * wide,
+            ]
+        )
+    return rows
+
+
+def _sum_rows(node: NodeUse, unit: str, more: int) -> list[Row]:
+    """Under the columns of the cards what is so of each."""
+    blank = [""] * (bool(node.pending) + more)
+    whole = node.memory_mib
+    sums: tuple[tuple[str, int | None, list[int | None]], ...] = (
+        ("Allocated :", node.assigned_mib, [card.assigned_mib for card in node.cards]),
+        ("Used :", node.used_mib, [card.used_mib for card in node.cards]),
+    )
+    rows: list[Row] = [
+        [name, f"{_in(unit, amount)}{_part(amount, whole)}", *(_in(unit, one) for one in cards), *blank]
+        for name, amount, cards in sums
+    ]
+    asked = ["Requested :", _in(unit, node.requested_mib), *[""] * len(node.cards), *blank]
+    total = ["Total :", _in(unit, whole), *(_in(unit, card.memory_mib) for card in node.cards), *blank]
+    return [*rows, asked, total]
+
+
+def _more(node: NodeUse) -> list[str]:
+    compute = sum(card.compute_percent for card in node.cards)
+    states = sorted({card.state for card in node.cards})
+    return [f"{compute:.0f}%", str(len(node.pods)), node.type, "closed" if node.closed else ",".join(states)]
+
+
+def _notes(node: NodeUse) -> list[Row]:
+    cards = [f"GPU{card.index} is {card.state}" for card in node.cards if card.state != "ok"]
+    return [["NOTE:", text] for text in (*cards, *(f"takes no new pods: {why}" for why in node.closed))]
+
+
+def _cluster(seen: ClusterUse, unit: str) -> str:
+    assigned, whole = sum(node.assigned_mib for node in seen.nodes), sum(node.memory_mib for node in seen.nodes)
+    return f"{_in(unit, assigned)}/{_in(unit, whole)} {unit}{_part(assigned, whole)}"
+
+
+def _wanted(unit: str, pods: Sequence[PodUse]) -> str:
+    """What pods without a card ask for: `12`, `50%` of a card, or both."""
+    if not pods or all(pod.requested_mib is None for pod in pods):
+        return "-"
+    memory, percent = requested(pods), sum(pod.requested_percent for pod in pods)
+    return " + ".join([_in(unit, memory)] * bool(memory or not percent) + [f"{percent}%"] * bool(percent))
+
+
+# Cards and how they are linked: gpu
+
+
+def card_summary(seen: ClusterUse, wide: bool) -> Iterator[str]:
+    """How many cards each node has, and how many of them somebody is on."""
+    pends = bool(seen.pending) or any(node.pending for node in seen.nodes)
+    heading = ["NAME", "ALLGPU", "USEDGPU", *["PENDING"] * pends, *["SHAREDGPU", "IPADDRESS", "TYPE", "STATE"] * wide]
+    rows = [heading]
+    for node in seen.nodes:
+        shared = sum(card.tenants > 1 for card in node.cards)
+        more = [str(shared), node.address or "-", *_more(node)[2:]]
+        rows.append([node.name, *_counts(node), *[_cards_of(node.pending)] * pends, *more * wide])
+    if seen.pending:
+        rows.append([NO_NODE, "-", "-", _cards_of(seen.pending), *["-"] * (len(heading) - 4)])
+    yield from _lines(rows)
+
+
+def card_details(seen: ClusterUse) -> Iterator[str]:
+    """Each node with the links of its cards, those of busy ones too."""
+    yield f"gpu policy: {seen.policy or '-'}"
+    for node in seen.nodes:
+        every, used = _counts(node)
+        yield DASHES
+        yield f"node name: {node.name}"
+        yield f"all gpu: {every}"
+        yield f"used gpu: {used}"
+        yield f"node type: {node.type}"
+        yield from (f"note: {text}" for _, text in _notes(node))
+        yield f"gpu topology:{'' if node.links else ' not known'}"
+        yield from _matrix(node.links or ())
+    yield DASHES
+    yield from LEGEND.strip().splitlines()
+
+
+def _matrix(links: Sequence[Sequence[int]]) -> Iterator[str]:
+    names = [f"GPU{index}" for index in range(len(links))]
+    width = max(map(len, names), default=0) + 1
+    if names:
+        yield "".join([" " * width, *(name.rjust(width) for name in names)])
+    for index, row in enumerate(links):
+        cells = ("X" if other == index else _link(score) for other, score in enumerate(row))
+        yield "".join([names[index].ljust(width), *(cell.rjust(width) for cell in cells)])
+
+
+def _link(score: int) -> str:
+    if score >= Link.NVLINK:
+        return f"NV{score // Link.NVLINK}"
+    return next((link.name for link in sorted(Link, reverse=True) if link <= score), "N/A")
+
+
+def _counts(node: NodeUse) -> tuple[str, str]:
+    return str(len(node.cards)), str(sum(card.tenants > 0 for card in node.cards))
+
+
+def _cards_of(pods: Iterable[PodUse]) -> str:
+    return str(sum(pod.gpus for pod in pods) or "-")
+
+
+# Cells
+
+
+def _in(unit: str, mib: int | None) -> str:
+    """An amount in the unit of its heading, to a hundredth."""
+    return known(None if mib is None else mib / UNITS[unit], "{:.2f}").rstrip("0").rstrip(".")
+
+
+def _part(amount: int | None, whole: int) -> str:
+    """Rounded down: what is not quite full is not called so."""
+    return "" if amount is None or not whole else f" ({100 * amount // whole}%)"
+
+
+def _filled(cells: Sequence[str], most: int) -> list[str]:
+    return [*cells, *["-"] * (most - len(cells))]
+
+
+def _name(pod: PodUse) -> str:
+    return pod.name or f"<gone {pod.uid}>"
+
+
+def _lines(rows: Sequence[Row]) -> list[str]:
+    return list(aligned([[printable(cell) for cell in row] for row in rows]))

@@ -1,0 +1,279 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody who may edit one namespace, or has taken over a pod or an agent, gets no GPU that was not given to them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from cotenant.kube.codec.record import RECORD
+from cotenant.kube.install.names import AGENT, ASKERS, EXTENDER_PORT, NAMESPACE, SCHEDULER, WEBHOOK_PORT
+from cotenant.kube.inventory import CORDONED, INVENTORY
+from cotenant.kube.webhook.protecting import is_assignment
+from tests.cluster.api import Json, RefusedError, wait_for
+from tests.cluster.attacker import EVERYTHING, PODS, SLICE, TEAM, VISIBLE, annotated, refusal
+from tests.cluster.components import STATIC_PODS
+from tests.cluster.engine import SLEEP, Engine, gpus_of
+from tests.cluster.images import PYTHON
+from tests.cluster.pods import container, create_pod, path_of
+from tests.cluster.tenant import SEES, STAYS
+
+JOBS = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
+VARIABLE = f"cotenant.io/0.{VISIBLE}"
+PRESET = {RECORD: "mine", VARIABLE: "all", "cotenant.io/0.limits": "gpu any memory=0", "mine": "all"}
+SKIPS = {"cotenant.io/webhook": "ignore"}
+
+
+def env(**source: Any) -> dict[str, Any]:
+    return {"env": [{"name": VISIBLE, **source}]}
+
+
+def taken(field: str) -> dict[str, Any]:
+    """The variable from an annotation of the pod."""
+    return env(valueFrom={"fieldRef": {"fieldPath": f"metadata.annotations['{field}']"}})
+
+
+FROM_MAP = {"envFrom": [{"configMapRef": {"name": EVERYTHING}}]}
+SEEING: dict[str, dict[str, Any]] = {
+    "value": env(value="all"),
+    "key": env(valueFrom={"configMapKeyRef": {"name": EVERYTHING, "key": VISIBLE}}),
+    "map": FROM_MAP,
+    "annotation": taken("mine"),
+    "assignment": taken(VARIABLE),
+}
+"""how a container can say that it wants to see all"""
+
+
+def test_a_pod_sees_what_it_was_given_whatever_it_says_itself(engine: Engine, mallory: str) -> None:
+    for name, how in SEEING.items():
+        for kind, limits in (("plain", {}), ("sharing", SLICE)):
+            made = annotated(
+                f"{kind}-{name}",
+                PRESET,
+                spec={"restartPolicy": "Never", "containers": [container("main", SEES, limits, **how)]},
+            )
+            assert not refusal(engine, mallory, "POST", PODS, made), name
+    spec = {"restartPolicy": "Never", "containers": [container("main", SEES, **SEEING["value"])]}
+    template = {"metadata": {"annotations": PRESET}, "spec": spec}
+    job = {"metadata": {"name": "job"}, "spec": {"template": template}}
+    assert not refusal(engine, mallory, "POST", JOBS, job)
+    for name in SEEING:
+        check_sees_none(engine, f"plain-{name}")
+        pod, seen = engine.ended(f"sharing-{name}", TEAM), engine.said(f"sharing-{name}", namespace=TEAM)
+        assert (seen["gpus"], seen["totals"], seen["preloaded"]) == (gpus_of(pod), [1000], True), name
+    check_sees_none(engine, wait_for("the job's pod", lambda: pod_of_job(engine, "job")))
+    engine.cluster.delete(f"{JOBS}/job?propagationPolicy=Background")
+
+
+def pod_of_job(engine: Engine, job: str) -> str | None:
+    found = engine.cluster.get(f"{PODS}?labelSelector=job-name%3D{job}")["items"]
+    return found[0]["metadata"]["name"] if found else None
+
+
+def check_sees_none(engine: Engine, name: str, namespace: str = TEAM) -> None:
+    pod = engine.ended(name, namespace)
+    seen = engine.said(name, namespace=namespace)
+    assert (seen["gpus"], seen["driver"]) == ([], False), name
+    assert not any(map(is_assignment, pod["metadata"].get("annotations", {}))), name
+
+
+def test_a_pod_that_went_past_the_webhook_sees_nothing(engine: Engine, mallory: str) -> None:
+    count, void = {"nvidia.com/gpu": 1}, env(value="void")
+    alone: dict[str, Any] = {"restartPolicy": "Never"}
+
+    def labelled(name: str, **how: Any) -> Json:
+        made = annotated(name, {}, spec={**alone, "containers": [container("main", SEES, count, **how)]})
+        made["metadata"]["labels"] = SKIPS
+        return made
+
+    for how in (SEEING["map"], SEEING["value"], taken(VARIABLE)):
+        ours = labelled("prepared", **how)
+        ours["spec"]["schedulerName"] = SCHEDULER
+        assert "cotenant:" in refusal(engine, mallory, "POST", PODS, ours)
+    assert not refusal(engine, mallory, "POST", PODS, labelled("labelled", **void, **FROM_MAP))
+    direct = labelled("direct", **void)
+    direct["spec"]["nodeName"] = "node1"
+    assert not refusal(engine, mallory, "POST", PODS, direct)
+    plain = annotated("plain", {}, spec={**alone, "containers": [container("main", SEES, **SEEING["value"])]})
+    plain["spec"]["nodeName"] = "node1"
+    assert not refusal(engine, mallory, "POST", PODS, plain)
+    engine.cluster.post("/api/v1/namespaces", {"metadata": {"name": "skipped", "labels": SKIPS}})
+    account = "/api/v1/namespaces/skipped/serviceaccounts/default"
+    wait_for("the account that pods need", lambda: engine.cluster.get(account))
+    create_pod(engine.cluster, "skipped", container("main", SEES, count), namespace="skipped")
+    with static_pod(engine, container("main", SEES, count)) as static:
+        for name in ("labelled", "direct", "plain"):
+            check_sees_none(engine, name)
+        check_sees_none(engine, "skipped", "skipped")
+        check_sees_none(engine, static, "default")
+    engine.tidy()
+    engine.cluster.delete("/api/v1/namespaces/skipped")
+    engine.fits({"nvidia.com/gpu": 3})
+
+
+@contextmanager
+def static_pod(engine: Engine, main: Json) -> Iterator[str]:
+    """A pod that a node runs from a file; the name under which the API server knows it."""
+    pod = annotated("static", {}, spec={"restartPolicy": "Never", "containers": [main]})
+    file = engine.machine("node1").folder / STATIC_PODS / "static.json"
+    whole = file.with_suffix(".part")
+    whole.write_text(json.dumps(pod))
+    whole.rename(file)
+    try:
+        yield "static-node1"
+    finally:
+        file.unlink()
+
+
+def test_a_debug_container_sees_nothing(engine: Engine, mallory: str) -> None:
+    engine.create("debugged", SLICE, STAYS, namespace=TEAM)
+    engine.started("debugged", TEAM)
+    path = f"{PODS}/debugged/ephemeralcontainers"
+
+    def debug(name: str, how: dict[str, Any]) -> str:
+        known = engine.cluster.get(path_of("debugged", TEAM))["spec"].get("ephemeralContainers", [])
+        # No resources: a debug container may not ask for any.
+        new = {"name": name, "image": PYTHON, "imagePullPolicy": "Never", "command": ["python3", "-c", SEES], **how}
+        return refusal(engine, mallory, "PATCH", path, {"spec": {"ephemeralContainers": [*known, new]}})
+
+    for name, how in SEEING.items():
+        assert not debug(name, how), name
+    for name in SEEING:
+        seen = engine.said("debugged", name, TEAM)
+        assert (seen["gpus"], seen["driver"]) == ([], False), name
+    assert not refusal(engine, mallory, "PATCH", f"{PODS}/debugged", {"metadata": {"labels": SKIPS}})
+    for name, how in SEEING.items():
+        assert "'cotenant-visibility' denied request" in debug(f"{name}-past", how), name
+
+
+# What is refused at once
+
+
+MOUNTS = (
+    "/etc/cotenant",
+    "/run/cotenant/x",
+    "/var/run/cotenant-slice",
+    "/usr/local/lib/cotenant",
+    "/etc/ld.so.preload",
+)
+
+
+def test_what_would_undo_the_limits_is_refused_with_a_sentence(engine: Engine, mallory: str) -> None:
+    def said(spec: Json | None = None, **of_container: Any) -> str:
+        main = container("main", "", SLICE, **of_container)
+        made = annotated("refused", {}, spec={"containers": [main], **(spec or {})})
+        return refusal(engine, mallory, "POST", PODS, made)
+
+    for path in MOUNTS:
+        mount = [{"name": "mine", "mountPath": path}]
+        assert f"mounts something at {path}" in said(
+            {"volumes": [{"name": "mine", "emptyDir": {}}]}, volumeMounts=mount
+        )
+    for path in ("/var/lib/cotenant", "/run/cotenant-node/slices", "/"):
+        volumes = [{"name": "host", "hostPath": {"path": path}}]
+        assert "reaches into cotenant's own folders" in said({"volumes": volumes})
+    assert "privileged" in said(securityContext={"privileged": True})
+    assert "nobody would choose GPUs" in said({"nodeName": "node1"})
+    assert "does not hand out these GPUs" in said({"schedulerName": "other"})
+
+
+# An agent that was taken over
+
+
+def test_an_agent_writes_about_the_cards_of_its_own_node_and_nothing_else(engine: Engine) -> None:
+    agent = next(pod for pod in engine.our_pods(AGENT) if pod["spec"]["nodeName"] == "node1")
+    who = {"apiVersion": "v1", "kind": "Pod", "name": agent["metadata"]["name"], "uid": agent["metadata"]["uid"]}
+    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{AGENT}/token"
+    token = engine.cluster.post(account, {"spec": {"boundObjectRef": who}})["status"]["token"]
+    engine.cluster.post("/api/v1/nodes", {"metadata": {"name": "elsewhere"}})
+
+    def said(change: Json, node: str = "node1", part: str = "") -> str:
+        return refusal(engine, token, "PATCH", f"/api/v1/nodes/{node}{part}?dryRun=All", change)
+
+    def annotation(key: str) -> Json:
+        return {"metadata": {"annotations": {key: "x"}}}
+
+    def amounts(name: str) -> Json:
+        return {"status": {part: {name: "1000"} for part in ("capacity", "allocatable")}}
+
+    try:
+        for part in ("", "/status"):
+            assert not said(annotation(INVENTORY), part=part)
+            assert "about its own node only" in said(annotation(INVENTORY), "elsewhere", part)
+            for key in (*CORDONED, "mine"):
+                assert "about the cards of its node only" in said(annotation(key), part=part)
+            assert "about the cards of its node only" in said({"metadata": {"labels": {"mine": "1"}}}, part=part)
+        taint = {"key": "mine", "effect": "NoSchedule"}
+        for spec in ({"unschedulable": True}, {"taints": [taint]}):
+            assert "about the cards of its node only" in said({"spec": spec})
+        assert not said(amounts("nvidia.com/gpumem"), part="/status")
+        others: list[Json] = [amounts("cpu"), {"status": {"addresses": []}}, {"status": {"conditions": []}}]
+        for change in others:
+            assert "about the cards of its node only" in said(change, part="/status")
+    finally:
+        engine.cluster.delete("/api/v1/nodes/elsewhere")
+
+
+# From the network
+
+REACHES = """
+import http.client, json, socket, ssl, sys
+host, extender, webhook = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+said = {}
+try:
+    socket.create_connection((host, extender), 10).close()
+    said["extender"] = "open"
+except OSError as error:
+    said["extender"] = type(error).__name__
+def ask(method, path, body=b"", **headers):
+    connection = http.client.HTTPSConnection(host, webhook, timeout=60, context=ssl._create_unverified_context())
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    return [answer.status, text]
+said["why"] = ask("GET", "/why/default/secret")
+said["guessed"] = ask("GET", "/why/default/secret", **{"x-cotenant-key": "0" * 64})
+for path in ("filter", "prioritize", "bind", "preempt"):
+    said[path] = ask("POST", "/" + path, b"{}")
+said["large"] = ask("POST", "/mutate", b" " * 50_000_000)
+said["nonsense"] = ask("POST", "/validate", b"[" * 100_000)
+review = {"uid": "1", "operation": "CREATE", "resource": {"version": "v1", "resource": "pods"}, "namespace": "default"}
+review["object"] = {"metadata": {"name": "forged"}, "spec": {"containers": [{"name": "a"}]}}
+whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review}
+said["review"] = ask("POST", "/mutate", json.dumps(whole).encode())
+print(json.dumps(said))
+"""
+
+
+def test_a_pod_that_reaches_the_scheduler_learns_and_changes_nothing(engine: Engine, mallory: str) -> None:
+    engine.create("secret", SLICE, SLEEP)
+    (scheduler,) = engine.our_pods(SCHEDULER)
+    ports = [str(EXTENDER_PORT), str(WEBHOOK_PORT)]
+    code = container("main", "")
+    code["command"] = ["python3", "-c", REACHES, scheduler["status"]["podIP"], *ports]
+    create_pod(engine.cluster, "curious", code, namespace=TEAM)
+    engine.ended("curious", TEAM)
+    said = engine.said("curious", namespace=TEAM)
+    assert said["extender"] == "ConnectionRefusedError"
+    assert [said[path][0] for path in ("filter", "prioritize", "bind", "preempt")] == [404] * 4
+    for asked in ("why", "guessed"):
+        assert (said[asked][0], json.loads(said[asked][1])["reason"]) == (403, "Forbidden")
+    assert (said["large"][0], said["nonsense"][0], said["review"][0]) == (413, 400, 200)
+    assert "50000000 bytes" in said["large"][1]
+    engine.started("secret")
+    assert engine.our_pods(SCHEDULER)[0]["status"]["containerStatuses"] == scheduler["status"]["containerStatuses"]
+
+
+def test_the_service_takes_no_large_body_and_the_namespace_of_cotenant_is_closed(engine: Engine, mallory: str) -> None:
+    system = f"/api/v1/namespaces/{NAMESPACE}"
+    service = f"{system}/services/https:{SCHEDULER}:443/proxy"
+    with pytest.raises(RefusedError, match="413") as error:
+        engine.cluster.post(f"{service}/mutate", {"large": "x" * 50_000_000})
+    assert "expected at most" in str(error.value)
+    for path in (f"{service}/why/default/any", f"{system}/secrets/{ASKERS}", f"{system}/pods"):
+        assert "forbidden" in refusal(engine, mallory, "GET", path, {})
+    with pytest.raises(RefusedError, match="403"):
+        engine.cluster.get(f"{service}/why/default/any")  # the administrator too shows the key, or learns nothing

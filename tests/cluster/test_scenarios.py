@@ -1,0 +1,293 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The scenario tables on a real cluster: nodes that only say which GPUs they have, and pods that ask for them.
+
+All tables are played at the same time, each on nodes of its own, and in each of them one pod after the other. What runs
+at first is put in its place by a wish for those cards. The order of the queue is kube-scheduler's, so pods are created
+in the order that a table's queue gives them.
+"""
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+
+from cotenant.core.cluster import Cluster as CoreCluster
+from cotenant.core.deciding import Queue
+from cotenant.core.mix import Knowledge
+from cotenant.core.model import Container, ContainerKind, Demand, Job, Machine
+from cotenant.core.units import MiB, MilliCpu, Seconds
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.settings import DEFAULTS
+from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
+from cotenant.kube.inventory import INVENTORY, inventory_for
+from cotenant.kube.rankers import BY_MIX, POLICY
+from tests.cluster import pods
+from tests.cluster.api import Json, ask, wait_for
+from tests.cluster.cluster import Cluster
+from tests.cluster.engine import Engine, record_of
+from tests.kube.test_scenarios import can_say, jobs, limits, machines, running, wishes
+from tests.scenarios import test_scenarios as tables
+from tests.scenarios.loader import Answer, Scenario, decided, written
+
+TABLE = "cotenant.example/table"
+"""the label and the taint of a table's nodes"""
+WHY = f"/api/v1/namespaces/{NAMESPACE}/services/https:{SCHEDULER}:{SERVICE_PORT}/proxy/why/default"
+ENOUGH = {"cpu": "64", "memory": "256Gi", "pods": "200"}
+SLOTS = {dialect.count: "1000" for dialect in DEFAULTS.dialects}
+HOST = {"cpu": "Insufficient cpu", "host-memory": "Insufficient memory"}
+"""checks that kube-scheduler makes itself, and its words"""
+
+ONE_POD = "replicas start together, and a pod is one"
+BY_LOT = "lots are drawn, and filter and bind must agree"
+LEARNS = "the policy weighs what is usually asked for, which the table dictates and the scheduler learns"
+UNTOLD = "the table dictates how fast workloads are together, which the scheduler cannot be told"
+LEFT_OUT = {
+    "an idle card first, whoever is on the other (cotenant)": LEARNS,
+    "beside whom it is felt least (cotenant)": LEARNS,
+    "what costs more than it brings had better wait (cotenant)": LEARNS,
+    "memory that was measured to run out (cotenant)": LEARNS,
+    "a tenant that was promised its speed keeps it (cotenant)": LEARNS,
+    "nor does a newcomer go where it would be too slow for its promise (cotenant)": LEARNS,
+    "the more wait, the less a newcomer must bring (cotenant)": LEARNS,
+    "a share completes a used gpu (fgd)": LEARNS,
+    "a share completes a used gpu (fragmentation)": LEARNS,
+    "whole gpus are kept together for those who need many (fgd)": LEARNS,
+    "whole gpus are kept together for those who need many (fragmentation)": LEARNS,
+    "cards that are asked for by type are left to those who ask (fgd)": LEARNS,
+    "cards that are asked for by type are left to those who ask (fragmentation)": LEARNS,
+    "an idle card first, whoever is on the other (lucid)": UNTOLD,
+    "beside whom it is felt least (coscheml)": UNTOLD,
+    "beside whom it is felt least (iadeep)": UNTOLD,
+    "a gang starts together or not at all (spread)": ONE_POD,
+    "the least free gpu that fits, as gpushare's design shows (random)": BY_LOT,
+}
+
+
+def without_host(scenario: Scenario) -> Scenario:
+    """The table as it is to our scheduler, which is told nothing of hosts, nor of what somebody knows of workloads."""
+    bare = CoreCluster.of([replace(one, cpu=None, host_memory=None) for one in machines(scenario)])
+    for job, slot in running(scenario):
+        bare = bare.seat(replace(job, demand=of_gpus(job.demand)), slot)
+    queue = tuple(replace(job, demand=of_gpus(job.demand)) for job in scenario.queue)
+    return replace(scenario, cluster=bare, queue=queue, known=Knowledge())
+
+
+def of_gpus(demand: Demand) -> Demand:
+    return replace(demand, cpu=MilliCpu(0), host_memory=MiB(0))
+
+
+def asks_of_hosts(scenario: Scenario) -> bool:
+    return any(job.demand.cpu or job.demand.host_memory for job in jobs(scenario))
+
+
+def why_not(scenario: Scenario, policy: str) -> str | None:
+    """Why a table cannot be said in pods; None where it can."""
+    bare = without_host(scenario)
+    if any(job.replicas > 1 for job in jobs(scenario)):
+        return ONE_POD
+    if policy == "random":
+        return BY_LOT
+    if policy in BY_MIX:
+        return LEARNS
+    if not asks_of_hosts(scenario) and decided(bare, policy) != scenario.expect[policy]:
+        return UNTOLD
+    without_memory = all(gpu.memory == 0 for one in machines(scenario) for gpu in one.gpus)
+    assert all(can_say(job, without_memory) for job in jobs(bare)), scenario.name
+    return None
+
+
+REASONS = [(scenario, policy, why_not(scenario, policy)) for scenario, policy in tables.CASES]
+
+
+@dataclass(frozen=True)
+class Play:
+    """A table under one policy, with its own names for nodes and pods."""
+
+    number: int
+    scenario: Scenario
+    policy: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.scenario.name} ({self.policy})"
+
+    @property
+    def label(self) -> str:
+        return f"table{self.number}"
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.label}-"
+
+    def nodes(self) -> Iterator[Json]:
+        for machine in machines(self.scenario):
+            yield node_of(machine, f"{self.prefix}{machine.name}", self.label)
+
+    def acts(self) -> Iterator[Json]:
+        """The pods in the order in which they come."""
+        for job, slot in running(self.scenario):
+            cards = machine_of(self.scenario, slot.node).gpus
+            there = frozenset(cards[gpu].uuid for gpu in slot.gpus)
+            yield self._pod(replace(job, demand=replace(job.demand, use_uuids=there)), "binpack")
+        for job in Queue(self.scenario.policy(self.policy), self.scenario.queue, Seconds(0.0)):
+            yield self._pod(job, self.policy)
+
+    def pod_name(self, job: str) -> str:
+        return self.prefix + re.sub("[^a-z0-9]", "-", job)
+
+    def _pod(self, job: Job, policy: str) -> Json:
+        demand = job.demand
+        parts: tuple[Demand | Container, ...] = demand.containers or (demand,)
+        made = [container_of(number, part, demand) for number, part in enumerate(parts)]
+        kinds = [part.kind if isinstance(part, Container) else ContainerKind.APP for part in parts]
+        spec: Json = {
+            "restartPolicy": "Never",
+            "nodeSelector": {TABLE: self.label},
+            "tolerations": [{"operator": "Exists"}],
+            "initContainers": [
+                {**one, **({"restartPolicy": "Always"} if kind is ContainerKind.SIDECAR else {})}
+                for one, kind in zip(made, kinds, strict=True)
+                if kind is not ContainerKind.APP
+            ],
+            "containers": [one for one, kind in zip(made, kinds, strict=True) if kind is ContainerKind.APP],
+        }
+        if demand.priority:
+            spec["priorityClassName"] = priority_class(demand.priority)
+        annotations = {POLICY: policy, **wishes(demand)}
+        return {"metadata": {"name": self.pod_name(job.id), "annotations": annotations}, "spec": spec}
+
+    def answer(self, job: Job, cluster: Cluster) -> Answer:
+        """What became of a job, in the words of the tables."""
+        name = self.pod_name(job.id)
+        pod = cluster.get(pods.path_of(name))
+        if "nodeName" in pod["spec"]:
+            return self._place(pod)
+        reasons: dict[str, str] = {
+            one["node"].removeprefix(self.prefix): f"{one['check']} {one['needed']} {one['available']}"
+            for one in why(cluster, name)["refusals"]
+            if one["node"].startswith(self.prefix)
+        }
+        expected = self.scenario.expect[self.policy].get(job.id)
+        for at, reason in expected.items() if isinstance(expected, dict) else ():
+            words = HOST.get(reason.split()[0])
+            if words is not None and words in str(unscheduled(pod)):
+                reasons[at] = reason
+        return reasons
+
+    def _place(self, pod: Json) -> str:
+        record = record_of(pod)
+        name = record.node.removeprefix(self.prefix)
+        places = {gpu.uuid: place for place, gpu in enumerate(machine_of(self.scenario, name).gpus)}
+        given = [str(places[share.gpu]) for held in record.containers for share in held.gpus]
+        return f"{name}/{'+'.join(given)}"
+
+
+PLAYS = [Play(number, *case[:2]) for number, case in enumerate(REASONS) if case[2] is None]
+
+
+def container_of(number: int, part: Demand | Container, demand: Demand) -> Json:
+    host = {"cpu": f"{demand.cpu}m"} if demand.cpu else {}
+    host |= {"memory": f"{demand.host_memory}Mi"} if demand.host_memory else {}
+    return pods.container(f"c{number}", "", {**limits(part), **host})
+
+
+def machine_of(scenario: Scenario, name: str) -> Machine:
+    return scenario.cluster.node(name).machine
+
+
+def node_of(machine: Machine, name: str, label: str) -> Json:
+    """A node that an agent has told of, and where nothing runs."""
+    cordoned = ",".join(gpu.uuid for gpu in machine.gpus if gpu.cordoned)
+    host = {} if machine.cpu is None else {"cpu": f"{machine.cpu}m"}
+    host |= {} if machine.host_memory is None else {"memory": f"{machine.host_memory}Mi"}
+    has = {**ENOUGH, **SLOTS, **host}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {TABLE: label, **machine.labels},
+            "annotations": {INVENTORY: inventory_for(machine, Vendor.NVIDIA), "cotenant.io/cordon": cordoned},
+        },
+        "spec": {"taints": [{"key": TABLE, "effect": "NoSchedule"}]},
+        "status": {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def priority_class(value: int) -> str:
+    return f"table-priority-{value}"
+
+
+def unscheduled(pod: Json) -> str | None:
+    """What kube-scheduler says of a pod that it found no node for."""
+    found = [one for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"]
+    return str(found[0].get("message")) if found and found[0]["status"] == "False" else None
+
+
+def why(cluster: Cluster, pod: str) -> Json:
+    """What the scheduler says of a pod."""
+    secret = cluster.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{ASKERS}")
+    key = {KEY_HEADER: b64decode(secret["data"][KEY]).decode()}
+    return dict(json.loads(ask(cluster.door, "GET", f"{WHY}/{pod}", headers=key)))
+
+
+def wait_until_decided(cluster: Cluster, names: set[str]) -> None:
+    def look() -> bool | None:
+        known = cluster.get("/api/v1/namespaces/default/pods")["items"]
+        done = {pod["metadata"]["name"] for pod in known if "nodeName" in pod["spec"] or unscheduled(pod)}
+        return names <= done or None
+
+    wait_for("pods to be placed or refused", look)
+
+
+def perform(cluster: Cluster) -> None:
+    """Plays all tables: the first pods of all of them, then the second ones, and so on."""
+    values = {job.demand.priority for play in PLAYS for job in jobs(play.scenario)} - {0}
+    for value in values:
+        said = {"metadata": {"name": priority_class(value), "labels": {TABLE: ""}}, "value": value}
+        cluster.post("/apis/scheduling.k8s.io/v1/priorityclasses", said)
+    last = Play(len(REASONS), PLAYS[0].scenario, "binpack")
+    for play in (*PLAYS, last):
+        for node in play.nodes():
+            cluster.post("/api/v1/nodes", node)
+    # Whoever can use the last node has heard of all.
+    act = next(last.acts())
+    cluster.post("/api/v1/namespaces/default/pods", act)
+    wait_for("the last node", lambda: cluster.get(pods.path_of(act["metadata"]["name"]))["spec"].get("nodeName"))
+    scenes = [list(play.acts()) for play in PLAYS]
+    for number in range(max(map(len, scenes))):
+        now = [scene[number] for scene in scenes if number < len(scene)]
+        for pod in now:
+            cluster.post("/api/v1/namespaces/default/pods", pod)
+        wait_until_decided(cluster, {pod["metadata"]["name"] for pod in now})
+
+
+def clear(cluster: Cluster) -> None:
+    """Nothing is left of the tables; what nobody runs ends by force only."""
+    cluster.delete("/api/v1/namespaces/default/pods?gracePeriodSeconds=0")
+    for path in ("/api/v1/nodes", "/apis/scheduling.k8s.io/v1/priorityclasses"):
+        cluster.delete(f"{path}?labelSelector={TABLE.replace('/', '%2F')}")
+
+
+@pytest.fixture(scope="module")
+def stage(installed: Engine) -> Iterator[Mapping[str, Mapping[str, Answer]]]:
+    """What became of every job of every table."""
+    cluster = installed.cluster
+    installed.wait_for_scheduler()
+    try:
+        perform(cluster)
+        yield {play.title: {job.id: play.answer(job, cluster) for job in jobs(play.scenario)} for play in PLAYS}
+    finally:
+        clear(cluster)
+
+
+@pytest.mark.parametrize("play", PLAYS, ids=[play.title for play in PLAYS])
+def test_pods_go_where_the_tables_say(stage: Mapping[str, Mapping[str, Answer]], play: Play) -> None:
+    already = {job.id: written(slot) for job, slot in running(play.scenario)}
+    assert stage[play.title] == already | dict(play.scenario.expect[play.policy])
+
+
+def test_the_tables_that_cannot_be_said_in_pods_are_these() -> None:
+    assert {f"{scenario.name} ({policy})": why for scenario, policy, why in REASONS if why is not None} == LEFT_OUT

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is used of cards is told seldom, and only where it has changed much."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from cotenant.core.model import Gpus, Machine
+from cotenant.core.units import MiB
+from cotenant.errors import InputError
+from cotenant.kube.agent.using import Using
+from cotenant.kube.inventory import SAID, USED, used_for, used_of
+from cotenant.kube.objects import Node, decode_node
+from cotenant.node.devices import Backend, GpuUsage, Kind, Running
+from tests.kube.worlds import machine
+
+CARDS = machine("a", cards=2, memory=10_000)
+
+
+class Cards:
+    """Cards of which so much is used as a test says."""
+
+    notes = ()
+
+    def __init__(self, kind: Kind = Kind.NVIDIA) -> None:
+        self.kind, self.used, self.looks = kind, dict[str, MiB | None](), 0
+
+    def machine(self) -> Machine:
+        return CARDS
+
+    def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
+        self.looks += 1
+        return [GpuUsage(uuid=uuid, used_mib=mib, utilisation=None, processes=None) for uuid, mib in self.used.items()]
+
+    def cores(self, gpus: Gpus) -> tuple[int, ...]:
+        return ()
+
+    def faults(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def looked(using: Using, cards: Backend, shown: Machine = CARDS) -> None:
+    using.look(cards)
+    using.tell(shown)
+
+
+def told(text: str) -> Mapping[str, int]:
+    return used_of(with_use(text))
+
+
+def with_use(text: str) -> Node:
+    return decode_node(json.dumps({"metadata": {"name": "a", "annotations": {USED: text}}}).encode())
+
+
+def test_use_is_told_when_it_changed_by_a_fiftieth_of_a_card_or_more() -> None:
+    said: list[str] = []
+    using, cards = Using(said.append, looks_s=0.0), Cards()
+    for used in (500, 699, 301, 700, 700, 0):
+        cards.used = {"GPU-a-0": MiB(used), "GPU-a-1": MiB(40)}
+        looked(using, cards)
+    assert [told(text)["GPU-a-0"] for text in said] == [500, 700, 0]
+
+
+def test_cards_are_asked_no_more_often_than_was_said() -> None:
+    using, cards = Using(lambda text: None, looks_s=3600.0), Cards()
+    for _ in range(3):
+        assert using.look(cards).gpus
+    assert cards.looks == 1
+
+
+def test_cards_that_are_hidden_or_do_not_answer_are_left_out() -> None:
+    said: list[str] = []
+    cards = Cards()
+    cards.used = {"GPU-a-0": None, "GPU-a-1": MiB(700), "GPU-hidden": MiB(9)}
+    looked(Using(said.append, looks_s=0.0), cards)
+    assert [told(text) for text in said] == [{"GPU-a-1": 700}]
+
+
+def test_nothing_is_told_of_simulated_cards() -> None:
+    said: list[str] = []
+    cards = Cards(Kind.SIMULATED)
+    looked(Using(said.append, looks_s=0.0), cards)
+    assert (said, cards.looks) == ([], 0)
+
+
+def test_agents_may_write_it_and_nonsense_is_refused() -> None:
+    assert USED in SAID
+    assert told(used_for({"b": 1, "a": 2})) == {"a": 2, "b": 1}
+    for text in ("{}", '{"version":1,"mib":{"a":-1}}', '{"version":2,"mib":{}}'):
+        with pytest.raises(InputError, match=r"annotation cotenant\.io/used"):
+            used_of(with_use(text))

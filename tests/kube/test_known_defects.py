@@ -1,0 +1,331 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What went wrong between the parts of older systems that share GPUs must not here: scheduler, webhook, device plugin.
+
+Found by reading them or told by their users; each docstring says whose defect it is and what happened there. Where
+another test of ours is about the same, that is named in `ELSEWHERE`.
+"""
+
+import asyncio
+import json
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import pytest
+from msgspec.structs import replace as changed
+
+from cotenant.errors import InputError
+from cotenant.kube.agent.service import devices_of
+from cotenant.kube.codec.keys import container_key
+from cotenant.kube.codec.record import RECORD, record_of
+from cotenant.kube.install.configuration import kube_scheduler
+from cotenant.kube.install.rights import rights
+from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment
+from cotenant.kube.scheduler import SchedulerOptions, check
+from cotenant.kube.settings import KubeSettings
+from cotenant.kube.webhook.mutating import mutate
+from cotenant.kube.webhook.validating import validate
+from tests.kube.agent.agents import GPU as DEVICE
+from tests.kube.agent.agents import bound as started_soon
+from tests.kube.agent.agents import held, registered
+from tests.kube.api_server import Refusal
+from tests.kube.http import ask
+from tests.kube.office import KNOWS, Office, play, until
+from tests.kube.reviews import SETTINGS, admitted, environment, refusal, review, written
+from tests.kube.worlds import (
+    CORES,
+    GPU,
+    MEMORY,
+    PERCENT,
+    books_of,
+    free_memory,
+    in_phase,
+    machine,
+    node,
+    place,
+    placer_of,
+    waiting,
+)
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+MOST_TO_KUBELET = 4 * 1024 * 1024
+"""bytes of one message that kubelet takes"""
+
+
+def by(policy: str) -> dict[str, str]:
+    return {"cotenant.io/policy": policy}
+
+
+def test_every_verb_is_where_kube_scheduler_calls_it() -> None:
+    """gpu-topology: one verb was served at a path with a slash missing, so that no call ever reached it."""
+    (extender,) = kube_scheduler(KubeSettings())["extenders"]
+    paths = {
+        name: f"{urlsplit(extender['urlPrefix']).path}/{verb}" for name, verb in extender.items() if "Verb" in name
+    }
+
+    async def story(office: Office) -> None:
+        office.add_node("n1")
+        office.add_pod("a")
+        await until(lambda: office.scheduler.books.vendors)
+        bodies = {
+            "filterVerb": office.args("a", "n1"),
+            "prioritizeVerb": office.args("a", "n1"),
+            "bindVerb": {"PodName": "a", "PodNamespace": "team", "PodUID": "uid-a", "Node": "n1"},
+            "preemptVerb": {"Pod": office.pod("a"), "NodeNameToMetaVictims": {}},
+        }
+        assert bodies.keys() == paths.keys()
+        for name, path in paths.items():
+            assert (await ask(office.kube_port, "POST", path, bodies[name])).status == 200, path
+
+    play(story)
+
+
+def test_a_pod_may_be_filtered_again_and_nothing_is_written_for_it() -> None:
+    """GPU Manager's admission (TKE): filter wrote its choice into the pod, and refused every later attempt."""
+
+    async def story(office: Office) -> None:
+        office.add_node("n1")
+        office.add_pod("a")
+        await until(lambda: office.scheduler.books.vendors)
+        for _ in range(3):
+            assert (await office.filter("a", "n1"))["NodeNames"] == ["n1"]
+        assert {asked.method for asked in office.server.asked} == {"GET"}
+        assert await office.bind("a", "n1") == ""
+
+    play(story)
+
+
+def test_a_name_that_nobody_knows_is_answered() -> None:
+    """gpushare: asked about a node that it did not know, the scheduler ended."""
+
+    async def story(office: Office) -> None:
+        office.add_pod("a")
+        await office.knows("a")
+        assert (await ask(office.api_port, "GET", "/why/team/never", headers=KNOWS)).status == 404
+        assert (await office.filter("a", "never"))["FailedAndUnresolvableNodes"].keys() == {"never"}
+        assert "never" in await office.bind("a", "never")
+
+    play(story)
+
+
+def test_no_role_of_ours_deletes_or_makes_pods() -> None:
+    """KAI: a running pod of a user was deleted when the pod that reserved its GPU was missing.
+
+    Who preempts is the stock kube-scheduler, by its own role.
+    """
+    rules = [rule for one in rights() for rule in one.get("rules", ())]
+    verbs = {verb for rule in rules if "pods" in rule["resources"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch", "patch"}
+    assert not [rule for rule in rules if "pods/eviction" in rule["resources"]]
+
+
+def test_pods_of_one_size_that_are_bound_in_the_other_order_keep_their_own_gpus() -> None:
+    """gpushare, Volcano, HAMi (F1): the plugin guessed by size and time which pod kubelet was asking for."""
+    books = books_of(node(machine("n1")))
+    pods = {name: waiting(name, {GPU: 1, MEMORY: 4000}, annotations=by("spread")) for name in "ab"}
+    for name in ("b", "a"):
+        pods[name] = place(books, placer_of(books), pods[name], "n1")
+    seen = {name: pod.metadata.annotations[container_key(0, VISIBLE)] for name, pod in pods.items()}
+    assert seen == {"b": "GPU-n1-0", "a": "GPU-n1-1"}
+    made = admitted(written({MEMORY: 4000}))["spec"]["containers"][0]
+    assert environment(made)[VISIBLE] == f"metadata.annotations['{container_key(0, VISIBLE)}']"
+
+
+def test_each_of_two_containers_has_a_share_of_its_own() -> None:
+    """gpushare (F2): kubelet asks for one container, the plugin looked for a pod of that size, and found none."""
+    books = books_of(node(machine("n1", cards=1)))
+    pod = place(books, placer_of(books), waiting("two", {GPU: 1, MEMORY: 3000}, {GPU: 1, MEMORY: 5000}), "n1")
+    limits = [pod.metadata.annotations[container_key(number, "CUDA_DEVICE_MEMORY_LIMIT_0")] for number in (0, 1)]
+    assert limits == ["3000m", "5000m"]
+    assert free_memory(books, "n1") == (8000,)
+
+
+def test_what_kubelet_is_answered_does_not_depend_on_other_pods() -> None:
+    """gpushare (F3): of the pods that might be meant, one that was being deleted or had failed was taken too."""
+
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            leaving = started_soon("leaving", held(0, "GPU-a"), deletion_timestamp="2026-01-01T00:00:00Z")
+            failed = in_phase(started_soon("failed", held(0, "GPU-b")), "Failed")
+            alone = await kubelet.allocate(DEVICE, "GPU-c::0")
+            here.pods += [leaving, failed, started_soon("new", held(0, "GPU-c"))]
+            among = await kubelet.allocate(DEVICE, "GPU-c::0")
+            assert dict(among.envs) == dict(alone.envs)
+            assert among.envs[VISIBLE] == "void"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("spec", [{"nodeName": "n1"}, {"schedulerName": "another"}])
+def test_a_pod_that_would_go_past_the_scheduler_is_refused(spec: dict[str, Any]) -> None:
+    """gpushare (F4): a pod with nodeName, or of another scheduler, got the node's only GPU and was not counted."""
+    assert f"spec.{next(iter(spec))}" in refusal(mutate(review(written({MEMORY: 1000}, **spec)), SETTINGS))
+
+
+def test_what_cannot_be_given_is_an_error_and_no_value() -> None:
+    """gpushare (F5): a failure was answered as a success with no-gpu-has-8MiB-to-run in the place of a GPU."""
+
+    async def scenario() -> None:
+        async with registered() as (_, kubelet):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await kubelet.allocate(DEVICE, "GPU-gone::0")
+
+    asyncio.run(scenario())
+
+    async def story(office: Office) -> None:
+        office.add_node("n1", memory=1000)
+        office.add_pod("a", 6000)
+        await until(lambda: office.scheduler.books.vendors)
+        await office.knows("a")
+        assert "does not fit" in await office.bind("a", "n1")
+        assert_untouched(office, "a")
+
+    play(story)
+
+
+def assert_untouched(office: Office, name: str) -> None:
+    pod = office.pod(name)
+    assert "nodeName" not in pod["spec"]
+    assert not [key for key in pod["metadata"]["annotations"] if key.startswith("cotenant.io/")]
+
+
+def test_a_bind_that_fails_leaves_nothing_in_the_pod() -> None:
+    """gpushare, Volcano (F6, F7): GPUs were written first and the node later, so a failure left words of no meaning."""
+
+    async def story(office: Office) -> None:
+        for name in ("n1", "n2"):
+            office.add_node(name)
+        office.add_pod("a")
+        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        await office.knows("a")
+        office.server.refusals = [Refusal(403, "Forbidden", only="POST")]
+        assert "403" in await office.bind("a", "n1")
+        assert_untouched(office, "a")
+        assert await office.bind("a", "n2") == ""
+        assert json.loads(office.annotation("a", "assignment") or "")["node"] == "n2"
+
+    play(story)
+
+
+def test_words_of_another_pod_or_node_mean_nothing() -> None:
+    """gpushare, Volcano (F7): annotations of an earlier attempt, or copied with a template, were taken for true."""
+    books = books_of(node(machine("n1")))
+    pod = place(books, placer_of(books), waiting("a"), "n1")
+    others = [
+        changed(pod, metadata=changed(pod.metadata, uid="uid-of-its-copy")),
+        changed(pod, spec=changed(pod.spec, node_name="n2")),
+    ]
+    for other in others:
+        with pytest.raises(InputError, match=r"copied from another pod|for another node"):
+            record_of(other)
+    copy = admitted(written({MEMORY: 4000}, annotations=dict(pod.metadata.annotations)))
+    assert not {RECORD, container_key(0, VISIBLE)} & copy["metadata"]["annotations"].keys()
+
+
+def test_devices_are_as_many_as_slots_however_large_the_cards() -> None:
+    """gpushare (F9): a device for each MiB; those of one card of 80 GB were more than kubelet takes in a message."""
+    node_of_eight = machine("n1", cards=8, memory=81_559)
+    told = devices_of(node_of_eight)
+    assert len(told.devices) == sum(gpu.slots for gpu in node_of_eight.gpus)
+    assert told == devices_of(machine("n1", cards=8, memory=1))
+    assert told.ByteSize() < MOST_TO_KUBELET // 100
+
+
+def test_there_is_one_scheduler_and_the_next_waits_for_its_end() -> None:
+    """gpu-topology (F10): three replicas behind one address, each with its own idea of what is free."""
+    spec = deployment(Images(ours="a", kube_scheduler="b"), "content")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_nobody_else_calls_the_extender_or_writes_an_assignment() -> None:
+    """gpushare (F11): anybody could call the extender, which listened on the node, and write a GPU into a pod."""
+    with pytest.raises(InputError, match="others could bind pods through it"):
+        check(SchedulerOptions(extender=("0.0.0.0", 8888)))
+    images = Images(ours="a", kube_scheduler="b")
+    for made in (deployment(images, ""), daemon_set(images, AgentWishes(), "")):
+        assert "hostNetwork" not in made["spec"]["template"]["spec"]
+    forged = written({MEMORY: 1}, annotations={RECORD: "{}"}, schedulerName="cotenant-scheduler")
+    assert RECORD in refusal(validate(review(forged), SETTINGS))
+
+
+def test_many_pods_are_bound_to_one_node_at_the_same_time_without_a_lock() -> None:
+    """HAMi: a lock on the node let one pod in at a time, and stayed for five minutes where its pod was gone."""
+
+    async def story(office: Office) -> None:
+        office.add_node("n1")
+        names = [f"p{number}" for number in range(12)]
+        for name in names:
+            office.add_pod(name, 1000)
+        await until(lambda: office.scheduler.books.vendors)
+        await office.knows(*names)
+        assert await asyncio.gather(*(office.bind(name, "n1") for name in names)) == [""] * len(names)
+        assert not [asked for asked in office.server.asked if "nodes" in asked.path and asked.method != "GET"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("amount", "sentence"),
+    [({PERCENT: 101}, "expected 1 to 100"), ({CORES: 101}, "expected 1 to 100"), ({GPU: 0, MEMORY: 5}, "on no GPU")],
+)
+def test_nonsense_is_refused_when_it_is_written(amount: dict[str, int], sentence: str) -> None:
+    """HAMi: some of it was an internal error of the webhook, some a pod that waits for ever."""
+    assert sentence in refusal(mutate(review(written(amount)), SETTINGS))
+
+
+def test_hooks_of_the_author_stay() -> None:
+    """HAMi, for Cambricon: the webhook put its own postStart hook in the place of the author's."""
+    made = written({"cambricon.com/mlu": 1, "cambricon.com/mlu.smlu.vmemory": 1})
+    hook = {"postStart": {"exec": {"command": ["echo"]}}}
+    made["spec"]["containers"][0]["lifecycle"] = hook
+    (container,) = admitted(made)["spec"]["containers"]
+    assert (container["lifecycle"], "COTENANT_JOB" in environment(container)) == (hook, True)
+
+
+ELSEWHERE = {
+    "gpushare and others: two pods of one size swap GPUs": "cluster.test_swap:"
+    "test_each_container_sees_its_own_gpu_50_times_of_50",
+    "gpushare: a pod with two GPU containers fails": "cluster.test_engine:"
+    "test_init_containers_sidecars_and_apps_see_what_is_theirs",
+    "gpushare: memory is given away while a process still runs": "cluster.test_life:"
+    "test_a_deleted_pod_keeps_its_memory_until_its_containers_have_ended",
+    "gpushare: memory of a pod that is gone is given away while its process still runs": "cluster.test_engine:"
+    "test_a_process_that_outlives_its_pod_keeps_its_memory_taken",
+    "gpushare: a pod that went past the scheduler has a GPU": "cluster.test_attacks:"
+    "test_a_pod_that_went_past_the_webhook_sees_nothing",
+    "gpushare: cards that differ, or have gaps between their numbers, are mixed up": "cluster.test_sight:"
+    "test_pods_hold_different_slices_of_cards_that_differ_and_are_not_neighbours",
+    "gpushare: kubelet refuses what the scheduler has placed": "cluster.test_mixed:"
+    "test_a_node_is_filled_to_the_last_slot_mib_and_percent_and_kubelet_refuses_nobody",
+    "gpushare: a GPU index can be forged": "cluster.test_admission:"
+    "test_an_assignment_cannot_be_changed_by_writing_the_pod",
+    "HAMi: waiting pods are tried again after five minutes": "cluster.test_waiting:"
+    "test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room",
+    "go-gpuallocator: GPUs behind an NVSwitch seem to be linked by PCIe": "node.test_nvml:"
+    "test_links_to_a_switch_are_links_to_every_card_on_it",
+    "NVIDIA's device plugin: an error makes one slot of a GPU unhealthy, for ever": "kube.agent.test_plugin:"
+    "test_a_card_that_fails_is_unhealthy_in_all_its_slots_and_recovers",
+    "HAMi: one bad GPU ends the whole plugin": "node.test_nvml:"
+    "test_a_card_that_is_lost_at_the_start_keeps_its_place_and_is_named_when_it_answers",
+    "GPU Manager: a pod of the same name that is being deleted is taken": "kube.agent.test_strict:"
+    "test_a_pod_that_is_going_is_not_the_new_one_of_its_name",
+    "HAMi: containers are told apart by their place, which other webhooks change": "kube.test_codec_asking:"
+    "test_a_number_stays_when_containers_are_put_in_front",
+    "HAMi: pods come in unprepared while the webhook is away": "kube.test_webhook_configuration:"
+    "test_pods_that_ask_for_gpus_wait_for_us_and_others_do_not",
+    "gpushare, HAMi: preemption knows nothing of GPUs": "kube.test_placing:"
+    "test_preempt_keeps_only_nodes_where_it_would_help",
+    "HAMi: an autoscaler's question changes what is reserved": "kube.test_placing:"
+    "test_asked_with_whole_nodes_nothing_is_held_or_forgotten",
+    "gpushare: totals in the node's status are below what is placed": "kube.agent_node.test_totals:"
+    "test_whatever_the_core_places_kubelet_takes",
+}
+"""defects whose test is with those of the part that would have them"""
+
+
+@pytest.mark.parametrize("defect", ELSEWHERE)
+def test_a_defect_that_is_tested_elsewhere_is(defect: str) -> None:
+    module, _, name = ELSEWHERE[defect].partition(":")
+    assert callable(getattr(import_module(f"tests.{module}"), name))
