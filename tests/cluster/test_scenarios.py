@@ -24,7 +24,7 @@ from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
 from cotenant.kube.inventory import INVENTORY, inventory_for
-from cotenant.kube.rankers import BY_MIX, POLICY
+from cotenant.kube.scheduler.rankers import BY_MIX, POLICY
 from tests.cluster import pods
 from tests.cluster.api import Json, ask, wait_for
 from tests.cluster.cluster import Cluster

@@ -17,8 +17,8 @@ from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.install.names import KEY_HEADER
 from cotenant.kube.inventory import INVENTORY, inventory_for
 from cotenant.kube.reflector import Pace
-from cotenant.kube.scheduler import Scheduler
-from cotenant.kube.serving import Listener, application, listen
+from cotenant.kube.scheduler.running import Scheduler
+from cotenant.kube.scheduler.serving import Listener, application, listen
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer, Pod

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from cotenant.core.model import Machine
 from cotenant.core.units import Percent
-from cotenant.kube.books import Books
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import RECORD, Record, decode_record
 from cotenant.kube.objects import ContainerState, ContainerStatus, Ended, Node, Pod
-from cotenant.kube.placing import Choice, Placer
-from cotenant.kube.quota import Quotas
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.placing import Choice, Placer
+from cotenant.kube.scheduler.quota import Quotas
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, bound, in_phase, machine, node, waiting
 from tests.properties.referee import overfull
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client, Limits
-from cotenant.kube.news import MOST_WAITING, NO_ROOM, PLACED, RESIZE_REFUSED, News
+from cotenant.kube.scheduler.news import MOST_WAITING, NO_ROOM, PLACED, RESIZE_REFUSED, News
 from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.pods import pod

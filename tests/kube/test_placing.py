@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from cotenant.core.model import Reason
 from cotenant.core.policies import build_policy
 from cotenant.errors import InputError
-from cotenant.kube.books import Books
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import RECORD, decode_record
 from cotenant.kube.inventory import AWAY
-from cotenant.kube.placing import Choice
-from cotenant.kube.protocol import ExtenderArgs, MetaPod, MetaVictims, NodeList, PreemptionArgs, Victims
-from cotenant.kube.rankers import MOST_POLICIES, Rankers, policy_of
-from cotenant.kube.refusing import Refusals
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.placing import Choice
+from cotenant.kube.scheduler.protocol import ExtenderArgs, MetaPod, MetaVictims, NodeList, PreemptionArgs, Victims
+from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers, policy_of
+from cotenant.kube.scheduler.refusing import Refusals
 from tests.kube.worlds import (
     GPU,
     MEMORY,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cotenant.errors import InputError
-from cotenant.kube.protocol import (
+from cotenant.kube.scheduler.protocol import (
     MOST_NODES,
     BindingResult,
     FilterResult,

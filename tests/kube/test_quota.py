@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cotenant.core.model import Reason
-from cotenant.kube.books import Books
 from cotenant.kube.objects import decode_object
-from cotenant.kube.placing import Choice
-from cotenant.kube.quota import Quotas, ResourceQuota
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.placing import Choice
+from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
 from tests.kube.worlds import (
     CORES,
     GPU,

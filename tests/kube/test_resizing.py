@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cotenant.core.model import Reason
-from cotenant.kube.books import Books
 from cotenant.kube.codec.record import RECORD, Share, decode_record
 from cotenant.kube.objects import Pod
-from cotenant.kube.quota import Quotas
-from cotenant.kube.resizing import RESIZE, Resized, resize
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.resizing import RESIZE, Resized, resize
 from cotenant.kube.settings import KubeSettings
 from tests.kube.test_quota import quota, quotas
 from tests.kube.worlds import (

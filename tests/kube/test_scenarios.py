@@ -20,13 +20,13 @@ from cotenant.core.deciding import Queue
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Link, Machine, Slot
 from cotenant.core.units import Percent, Seconds
 from cotenant.errors import InputError
-from cotenant.kube.books import Books
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.record import RECORD, encode_record, record_for
 from cotenant.kube.inventory import machine_of
 from cotenant.kube.objects import Node, Pod
-from cotenant.kube.placing import Placer
-from cotenant.kube.quota import Quotas
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.quota import Quotas
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, annotated, args, chosen, node, waiting
 from tests.scenarios import test_scenarios as tables
 from tests.scenarios.loader import Answer, Scenario, written

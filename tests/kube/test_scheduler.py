@@ -20,8 +20,8 @@ import trustme
 from cotenant.errors import InputError
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client
-from cotenant.kube.resizing import RESIZE
-from cotenant.kube.scheduler import Scheduler, SchedulerOptions, check
+from cotenant.kube.scheduler.resizing import RESIZE
+from cotenant.kube.scheduler.running import Scheduler, SchedulerOptions, check
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer, Refusal

@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.certificates import Certificates
-from cotenant.kube.serving import (
+from cotenant.kube.scheduler.certificates import Certificates
+from cotenant.kube.scheduler.serving import (
     LARGE,
     MOST_LARGE,
     Listener,

@@ -72,7 +72,7 @@ def cluster_options(command: F) -> F:
 @click.option("--client-authority", type=FILE, metavar="FILE", help="Who signs the certificates of callers (PEM).")
 def scheduler(extender: str, webhook: str | None, **options: Any) -> None:
     """Places pods on GPUs: the extender of a stock kube-scheduler, and the webhook that prepares pods."""
-    from cotenant.kube.scheduler import SchedulerOptions, serve
+    from cotenant.kube.scheduler.running import SchedulerOptions, serve
 
     serve(
         SchedulerOptions(extender=address(extender), webhook=None if webhook is None else address(webhook), **options)

@@ -15,11 +15,11 @@ from cotenant.core.footprint import NOTHING, claims
 from cotenant.core.model import MACHINE_TYPE_LABEL, Container, Gpu, Tenant
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.books import Books
 from cotenant.kube.codec.asking import Asked, asked_of
 from cotenant.kube.inventory import used_of
 from cotenant.kube.objects import Node, Pod, has_ended
-from cotenant.kube.seats import peak_of
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.seats import peak_of
 from cotenant.kube.settings import KubeSettings
 
 

@@ -21,8 +21,8 @@ from cotenant.kube.install.names import CONFIGURATION, NAMESPACE
 from cotenant.kube.objects import Metadata, Node
 from cotenant.kube.reading import Kind, T
 from cotenant.kube.reflector import GONE
+from cotenant.kube.scheduler.watching import NODES, PODS
 from cotenant.kube.settings import KubeSettings, parse_settings
-from cotenant.kube.watching import NODES, PODS
 
 TRIES = 3
 """to read a list that is longer than the server's memory"""

@@ -13,7 +13,7 @@ from cotenant.core.mix import Knowledge
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import Asked
 from cotenant.kube.places import AGENT_FOLDER, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
-from cotenant.kube.rankers import Rankers, policy_of
+from cotenant.kube.scheduler.rankers import Rankers, policy_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.injecting import is_our_volume
 from cotenant.kube.webhook.pods import WrittenContainer, WrittenPod, WrittenSpec

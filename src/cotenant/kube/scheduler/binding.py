@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 
 from cotenant.core.model import Reason
-from cotenant.kube.books import Books
 from cotenant.kube.client import INTERRUPTED, Client
 from cotenant.kube.codec.record import RECORD
 from cotenant.kube.connection import ApiError
-from cotenant.kube.explaining import seat_words
-from cotenant.kube.news import PLACED, News
 from cotenant.kube.objects import Pod
-from cotenant.kube.placing import Choice, Placer
-from cotenant.kube.protocol import BindingArgs
 from cotenant.kube.reflector import Reflector
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.explaining import seat_words
+from cotenant.kube.scheduler.news import PLACED, News
+from cotenant.kube.scheduler.placing import Choice, Placer
+from cotenant.kube.scheduler.protocol import BindingArgs
+from cotenant.kube.scheduler.watching import PODS
 from cotenant.kube.troubles import Troubles, to_stderr
-from cotenant.kube.watching import PODS
 
 ANSWERED_S = 6.0
 """within this, kube-scheduler hears what became of a bind; it asks for 10 s"""

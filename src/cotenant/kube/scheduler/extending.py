@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from cotenant.errors import InputError
-from cotenant.kube.binding import Binder
-from cotenant.kube.books import Books
-from cotenant.kube.explaining import sentence
-from cotenant.kube.news import NO_ROOM, News
 from cotenant.kube.objects import Pod
-from cotenant.kube.placing import Placer
-from cotenant.kube.protocol import (
+from cotenant.kube.scheduler.binding import Binder
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.explaining import sentence
+from cotenant.kube.scheduler.news import NO_ROOM, News
+from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.protocol import (
     BindingResult,
     ExtenderArgs,
     FilterResult,
@@ -25,9 +25,9 @@ from cotenant.kube.protocol import (
     decode_binding,
     decode_preemption,
 )
-from cotenant.kube.serving import Reply, Route, Routes, json_reply, text_reply
-from cotenant.kube.waking import Waker
-from cotenant.kube.watching import Watching
+from cotenant.kube.scheduler.serving import Reply, Route, Routes, json_reply, text_reply
+from cotenant.kube.scheduler.waking import Waker
+from cotenant.kube.scheduler.watching import Watching
 
 MOST_BYTES = 32 * 1024 * 1024
 """of a call: whole nodes, where kube-scheduler is told to send them"""

@@ -19,7 +19,6 @@ from cotenant.core.footprint import claims
 from cotenant.core.model import ContainerKind, Machine, Reason
 from cotenant.core.units import MilliGpu, parse_memory, parse_percent
 from cotenant.errors import InputError
-from cotenant.kube.books import Books
 from cotenant.kube.codec.asking import asked_of, container_names
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.record import Held, Record, Share, seated
@@ -27,9 +26,10 @@ from cotenant.kube.codec.settings import DEFAULTS, MOST_MEMORY, Settings
 from cotenant.kube.codec.telling import binding_annotations
 from cotenant.kube.objects import Pod
 from cotenant.kube.places import REGION
-from cotenant.kube.quota import Quotas
-from cotenant.kube.refusing import nonsense, unclear
-from cotenant.kube.seats import Seat
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.refusing import nonsense, unclear
+from cotenant.kube.scheduler.seats import Seat
 from cotenant.wire.text import printable
 
 RESIZE = own_key("resize")

@@ -18,8 +18,8 @@ import msgspec
 import uvicorn
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.certificates import Certificates
 from cotenant.kube.install.names import KEY_HEADER
+from cotenant.kube.scheduler.certificates import Certificates
 from cotenant.kube.troubles import Troubles, in_words
 
 BODY_S = 20.0

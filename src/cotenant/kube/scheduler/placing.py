@@ -17,7 +17,6 @@ from cotenant.core.mix import Knowledge
 from cotenant.core.model import Demand, Reason
 from cotenant.core.ranking import Fit, Ranker, rate
 from cotenant.errors import InputError
-from cotenant.kube.books import Books
 from cotenant.kube.codec.asking import Asked, asked_of
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.settings import DEFAULTS, Settings
@@ -25,7 +24,8 @@ from cotenant.kube.codec.telling import binding_annotations
 from cotenant.kube.inventory import machine_of
 from cotenant.kube.objects import Node, Pod
 from cotenant.kube.places import REGION
-from cotenant.kube.protocol import (
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.protocol import (
     HIGHEST,
     ExtenderArgs,
     FilterResult,
@@ -36,10 +36,10 @@ from cotenant.kube.protocol import (
     PreemptionResult,
     victims_of,
 )
-from cotenant.kube.quota import Quotas
-from cotenant.kube.rankers import Rankers, policy_of
-from cotenant.kube.refusing import Refusals, class_of, nearest_first, nonsense, unclear
-from cotenant.kube.seats import Seat, planned_seat
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.rankers import Rankers, policy_of
+from cotenant.kube.scheduler.refusing import Refusals, class_of, nearest_first, nonsense, unclear
+from cotenant.kube.scheduler.seats import Seat, planned_seat
 
 SHORTLIST, HOLD_S = 16, 30.0
 

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
-from cotenant.kube.books import Books
 from cotenant.kube.client import Client
 from cotenant.kube.objects import Node, Pod
-from cotenant.kube.quota import QUOTAS, Quotas, ResourceQuota
 from cotenant.kube.reading import Kind
 from cotenant.kube.reflector import Pace, Reflector
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.quota import QUOTAS, Quotas, ResourceQuota
 from cotenant.kube.troubles import Troubles
 
 NODES = Kind("nodes", Node)

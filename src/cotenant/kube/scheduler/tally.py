@@ -14,7 +14,7 @@ from cotenant.core.model import Job, Machine, Placement, Slot
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import seated
-from cotenant.kube.seats import Seat, Used
+from cotenant.kube.scheduler.seats import Seat, Used
 
 
 class Tally:

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from cotenant.core.model import Reason
-from cotenant.kube.binding import pod_now
-from cotenant.kube.books import Books
 from cotenant.kube.client import Client
 from cotenant.kube.codec.record import RECORD
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.connection import ApiError
-from cotenant.kube.explaining import seat_words
-from cotenant.kube.news import RESIZE_REFUSED, RESIZED, News
 from cotenant.kube.objects import Pod, has_ended
-from cotenant.kube.quota import Quotas
-from cotenant.kube.resizing import RESIZE, Resized, resize
+from cotenant.kube.scheduler.binding import pod_now
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.explaining import seat_words
+from cotenant.kube.scheduler.news import RESIZE_REFUSED, RESIZED, News
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.resizing import RESIZE, Resized, resize
+from cotenant.kube.scheduler.watching import PODS
 from cotenant.kube.troubles import Troubles
-from cotenant.kube.watching import PODS
 
 AGAIN_S = 10.0
 """after a refusal or a failure: room may have come since"""

@@ -16,14 +16,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from cotenant.kube.books import Books
 from cotenant.kube.client import Client
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.connection import ApiError
 from cotenant.kube.objects import Pod
-from cotenant.kube.placing import Placer
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.watching import PODS
 from cotenant.kube.troubles import Troubles
-from cotenant.kube.watching import PODS
 
 WOKEN = own_key("tried-again")
 """annotation on a waiting pod: when it was last put back into the queue"""

@@ -21,18 +21,18 @@ import uvloop
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.access import Access, find_access
-from cotenant.kube.binding import Binder
-from cotenant.kube.books import Books
-from cotenant.kube.certificates import Certificates
 from cotenant.kube.client import Client, Limits
-from cotenant.kube.explaining import explained
-from cotenant.kube.extending import Extender
-from cotenant.kube.granting import Granter
-from cotenant.kube.news import News
-from cotenant.kube.placing import Placer
-from cotenant.kube.quota import Quotas
 from cotenant.kube.reflector import Pace
-from cotenant.kube.serving import (
+from cotenant.kube.scheduler.binding import Binder
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.certificates import Certificates
+from cotenant.kube.scheduler.explaining import explained
+from cotenant.kube.scheduler.extending import Extender
+from cotenant.kube.scheduler.granting import Granter
+from cotenant.kube.scheduler.news import News
+from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.serving import (
     GRACE_S,
     Listener,
     Reply,
@@ -45,13 +45,13 @@ from cotenant.kube.serving import (
     status_reply,
     text_reply,
 )
+from cotenant.kube.scheduler.waking import Waker
+from cotenant.kube.scheduler.watching import Watching
+from cotenant.kube.scheduler.why import NO_SUCH_POD
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.troubles import Troubles, in_words
-from cotenant.kube.waking import Waker
-from cotenant.kube.watching import Watching
 from cotenant.kube.webhook.mutating import mutate
 from cotenant.kube.webhook.validating import validate
-from cotenant.kube.why import NO_SUCH_POD
 
 MOST_REVIEW_BYTES = 8 * 1024 * 1024
 TICK_S = 1.0

@@ -20,7 +20,7 @@ from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
 from cotenant.kube.objects import Node, Pod, has_ended
 from cotenant.kube.reflector import older
-from cotenant.kube.seats import (
+from cotenant.kube.scheduler.seats import (
     Ghost,
     Hold,
     Remains,
@@ -32,8 +32,8 @@ from cotenant.kube.seats import (
     planned_seat,
     seat_of,
 )
+from cotenant.kube.scheduler.tally import Tally
 from cotenant.kube.settings import SCHEDULER_NAME
-from cotenant.kube.tally import Tally
 
 Freed = Callable[[str], object]
 """is told the name of a node on which there may be more room than before"""

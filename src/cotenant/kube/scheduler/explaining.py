@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from cotenant.core.model import Reason
-from cotenant.kube.books import Books
 from cotenant.kube.codec.record import Record
 from cotenant.kube.objects import Pod, has_ended
-from cotenant.kube.placing import Placer, Why
-from cotenant.kube.seats import Seat
-from cotenant.kube.why import FitView, Given, Named, RefusalView, WhyPod
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.placing import Placer, Why
+from cotenant.kube.scheduler.seats import Seat
+from cotenant.kube.scheduler.why import FitView, Given, Named, RefusalView, WhyPod
 
 MOST_NODES = 1000
 """in one answer"""
