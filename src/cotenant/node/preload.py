@@ -87,8 +87,11 @@ def preload(folder: Path, before: str | None = None) -> str:
 
 def _fill(folder: Path, content: bytes) -> None:
     folder.chmod(0o755)
-    (folder / NAME).write_bytes(content)
-    (folder / NAME).chmod(0o755)
+    with open(folder / NAME, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(file.fileno(), 0o755)
+        os.fsync(file.fileno())  # a folder of this name is never filled again, also after a power loss
     machine = platform.machine()
     wide = {*_WIDE.get(machine, ()), *_own_lib(machine)}
     for name in sorted(wide):

@@ -7,6 +7,7 @@ scheduler answers nothing.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -57,6 +58,7 @@ class Watching:
         self._nodes = Reflector(client, NODES, books.node_changed, pace=pace, tell=tell)
         self._quotas = Reflector(client, QUOTAS, quota_changed, pace=pace, tell=tell)
         self.silence_s = silence_s
+        self._settle_s, self._complete = pace.watches_s, float("inf")
 
     def doubt(self) -> str | None:
         """Why what we know cannot be relied on, None where it can."""
@@ -65,6 +67,10 @@ class Watching:
                 return f"the {what} of the cluster are not known yet"
             if reflector.silence_s() > self.silence_s:
                 return f"nothing was heard of {what} for {reflector.silence_s():.0f} s"
+        # Of a pod that was deleted by force just before our first list only its agent knows, and needs a moment.
+        self._complete = min(self._complete, time.monotonic())
+        if time.monotonic() < self._complete + self._settle_s:
+            return "agents may not have told yet what runs without a pod"
         return None
 
     async def run(self) -> NoReturn:
