@@ -41,7 +41,7 @@ run: $(INSTALLED) ## the main job: a dozen training jobs share GPUs, then have o
 	$(BIN)/cotenant demo --out build/demo $(ARGS)
 
 test: $(INSTALLED) ## everything that must pass; ARGS="-k word" for a part of it
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -rsfE $(ARGS)
+	$(BIN)/python -m pytest -n 2 -q -rsfE $(ARGS)
 
 test-pairs: $(INSTALLED) ## on a quiet machine: what two tasks on one simulated device sum to
 	COTENANT_PAIRS=1 $(BIN)/python -m pytest -q -rsfE tests/workloads/test_pairs.py

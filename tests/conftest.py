@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -18,3 +20,17 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs COTENANT_DATA: {folder} is not a folder with the public traces")
     return folder
+
+
+class OneCluster(LoadScopeScheduling):  # type: ignore[misc]
+    """With several test processes, one runs all that share a Kubernetes cluster; all others go where there is time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = "tests/cluster/"
+        return folder if nodeid.startswith(folder) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneCluster:
+    """Groups by mark, which would do the same, know nothing of how pytest 9 names tests."""
+    return OneCluster(config, log)

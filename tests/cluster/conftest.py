@@ -4,7 +4,6 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +12,6 @@ from tests.cluster.binaries import Binaries, CannotBuildError, binaries
 from tests.cluster.cluster import Cluster, running
 from tests.cluster.engine import Engine, running_engine
 from tests.cluster.machine import why_impossible
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several test processes, one of them runs all of these: they share a cluster."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("cluster"))
 
 
 @pytest.fixture(scope="session")
