@@ -319,6 +319,14 @@ ELSEWHERE = {
     "test_preempt_keeps_only_nodes_where_it_would_help",
     "HAMi: an autoscaler's question changes what is reserved": "kube.test_placing:"
     "test_asked_with_whole_nodes_nothing_is_held_or_forgotten",
+    "topology inspect: busy GPUs are printed as if they had no links": "kube.test_inspecting:"
+    "test_links_of_busy_cards_are_shown_too",
+    "gpushare and topology inspect: an unknown node ends the program": "kube.test_inspecting:"
+    "test_an_unknown_node_and_one_without_cards_are_refused",
+    "gpushare inspect: nodes come in another order each time": "kube.test_inspecting:"
+    "test_nodes_are_sorted_and_those_without_cards_left_out",
+    "gpushare inspect: the unit of memory is guessed": "cli.test_inspect:"
+    "test_json_and_yaml_say_the_same_with_every_unit_in_its_name",
     "gpushare: totals in the node's status are below what is placed": "kube.agent_node.test_totals:"
     "test_whatever_the_core_places_kubelet_takes",
 }

@@ -282,6 +282,8 @@ async def test_what_kubelet_gave_and_the_record_does_not_say_is_counted(folder: 
             add_pod(around.server, "wrong", ONE.replace("1", "3"), around.machine)
             kubelet.has("wrong", "app-0", GPU, second, third)
             await until(lambda: agent.troubles.counts["drift"])
+            figures = folder / "p" / "agent.prom"
+            await until(lambda: "cotenant_agent_drift_pods 1\n" in figures.read_text())
     (line,) = [line for line in around.said if line.startswith("drift")]
     assert line == "drift: pod team/wrong: 2 devices from kubelet, 1 GPUs in its record"
 

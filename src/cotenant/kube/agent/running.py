@@ -20,6 +20,7 @@ from cotenant.core.units import MiB, format_memory, parse_memory
 from cotenant.errors import CotenantError, DeviceError, InputError
 from cotenant.kube.access import Access, find_access
 from cotenant.kube.agent.allocating import HostPlaces
+from cotenant.kube.agent.figures import figures_text, write_figures
 from cotenant.kube.agent.jobs import Jobs
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
@@ -289,6 +290,7 @@ class Agent:
         """A difference counts when it is seen twice: kubelet and the API server tell us of a pod at different times."""
         before: tuple[Drift, ...] = ()
         while True:
+            self._write_figures(len(before))
             await asyncio.sleep(self._rhythm.compare_s)
             try:
                 listed = await plugins.listed()
@@ -303,6 +305,13 @@ class Agent:
                     counted = f"{one.listed} devices from kubelet, {one.recorded} GPUs in its record"
                     self.troubles.tell("drift", f"pod {'/'.join(one.pod)}: {counted}")
             before = found
+
+    def _write_figures(self, drifting: int) -> None:
+        text = figures_text(self._machine, drifting, self.troubles.counts)
+        try:
+            write_figures(self._options.host.passing.seen, text)
+        except OSError as error:
+            self.troubles.tell("figures", f"{error.filename}: {error.strerror}")
 
 
 def find_cards(options: AgentOptions) -> Backend:
