@@ -91,8 +91,9 @@ def _replay(decision: Path, most: int, output: str) -> None:
     from cotenant.core.deciding import place_together, rank
     from cotenant.core.ranking import Ranker
     from cotenant.wire.decision import decode
+    from cotenant.wire.files import read_bounded
 
-    recorded = decode(_read(decision), str(decision))
+    recorded = decode(read_bounded(decision, MOST_BYTES, "a recorded decision"), str(decision))
     policy, cluster = recorded.build_policy(), recorded.cluster()
     ranking = rank(policy, recorded.job, cluster, crowding=recorded.crowding)
     placed = place_together(Ranker(policy), recorded.job, cluster, None, recorded.crowding, recorded.closed)
@@ -103,17 +104,6 @@ def _replay(decision: Path, most: int, output: str) -> None:
     if not same:
         chosen = ", ".join(f"{slot.node}/{list(slot.gpus)}" for slot in recorded.slots) or "nowhere"
         raise InputError(f"{decision}: the replay differs from what was recorded ({chosen}); was the file edited?")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a recorded decision") from None
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path}: larger than {MOST_BYTES // 1024**2} MiB; expected a recorded decision")
-    return content
 
 
 def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
