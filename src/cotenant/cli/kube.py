@@ -14,10 +14,10 @@ from cotenant.errors import InputError
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path, dir_okay=False)
 OUR_IMAGE = "localhost/cotenant:1"
-KUBE_SCHEDULER_IMAGE = "registry.k8s.io/kube-scheduler:v1.34.4"
+KUBE_SCHEDULER_IMAGE = "localhost/kube-scheduler:1"
 EPILOG = """\b
 Examples:
-  cotenant kube install --dev --image registry.example/cotenant:1 | kubectl apply -f -
+  cotenant kube install --dev --image example/cotenant:1 --scheduler-image example/kube-scheduler:v1.34
   cotenant kube install --dev --simulate 4 --gpu-memory 16GiB | kubectl apply -f -
   cotenant kube inspect gpushare
 """
@@ -101,7 +101,7 @@ def agent(**options: Any) -> None:
     "--scheduler-image",
     default=KUBE_SCHEDULER_IMAGE,
     show_default=True,
-    help="The stock kube-scheduler, as your cluster's.",
+    help="The stock kube-scheduler: the image that your cluster runs.",
 )
 @click.option(
     "--pull",
