@@ -217,6 +217,15 @@ def test_what_has_ended_cannot_be_cancelled(daemon: Daemon, env: dict[str, str])
     assert refusal("cancel", job, env=env) == f"{job} has already ended (finished)"
 
 
+def test_a_large_log_of_earlier_daemons_is_set_aside(env: dict[str, str]) -> None:
+    state = Path(env["COTENANT_STATE"])
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "daemon.log").write_bytes(b"x" * (9 << 20))
+    run(*MACHINE, "--policy", "nope", "--detach", env=env)
+    assert (state / "daemon.log.1").stat().st_size == 9 << 20
+    assert "unknown policy" in (state / "daemon.log").read_text()
+
+
 def test_a_detached_daemon_that_cannot_start_says_why_and_exits_as_it_did(daemon: Daemon, env: dict[str, str]) -> None:
     second = run(*MACHINE, "--detach", env=env)
     assert second.returncode not in (0, 3)

@@ -15,6 +15,8 @@ from cotenant.cli.options import output_option
 from cotenant.cli.show import emit
 from cotenant.errors import CotenantError, InputError
 
+LARGEST_LOG = 8 * 1024 * 1024
+"""bytes; a daemon that starts beside a larger one sets it aside"""
 STARTED_WITHIN_S = 30.0
 LAST_WORDS = 4096
 STATUS_COLUMNS = (
@@ -101,6 +103,8 @@ def _detach() -> None:
         raise InputError(f"{state}: cannot be written to; COTENANT_STATE names another folder for the daemon's state")
     words = [word for word in sys.argv[1:] if word != "--detach"]
     log = str(state / "daemon.log")
+    if os.path.exists(log) and os.path.getsize(log) > LARGEST_LOG:
+        os.replace(log, f"{log}.1")
     pid = os.posix_spawn(  # not a Popen, which would have us wait for it
         sys.executable,
         [sys.executable, "-m", "cotenant", *words],
