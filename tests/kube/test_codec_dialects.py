@@ -23,9 +23,10 @@ import pytest
 import yaml
 
 from cotenant.core.model import Container, ContainerKind, Demand, Link, Slot
+from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import asked_of
-from cotenant.kube.codec.gpushare import GPUSHARE_MIB
+from cotenant.kube.codec.gpushare import GPUSHARE
 from cotenant.kube.codec.keys import PREFIX
 from cotenant.kube.codec.record import record_for
 from cotenant.kube.codec.settings import Settings
@@ -53,7 +54,11 @@ def pod_of(case: Case) -> Pod:
 
 def settings_of(case: Case) -> Settings:
     settings = Settings(**case.get("settings", {}))
-    return replace(settings, dialects=(GPUSHARE_MIB,)) if case.get("dialects") == "mib" else settings
+    return (
+        replace(settings, dialects=(replace(GPUSHARE, memory_unit=MiB(1)),))
+        if case.get("dialects") == "mib"
+        else settings
+    )
 
 
 def expected_demand(said: Case) -> Demand:

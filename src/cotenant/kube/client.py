@@ -19,7 +19,6 @@ from cotenant.kube.reading import Change, Kind, Page, T, Version, read_change, r
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
 
 UNREACHABLE = "Unreachable"
 UNTRUSTED = "Untrusted"
@@ -95,12 +94,10 @@ class Client:
         path = kind.path(namespace=namespace)
         return read_object(kind.one, await self._ask("POST", path, msgspec.json.encode(body)), f"POST {path}")
 
-    async def patch(
-        self, kind: Kind[T], name: str, patch: object, *, namespace: str = "", part: str = "", form: str = MERGE
-    ) -> T:
+    async def patch(self, kind: Kind[T], name: str, patch: object, *, namespace: str = "", part: str = "") -> T:
         """An object after a change of it, or of a part such as `status`."""
         path = kind.path(namespace=namespace, name=name, part=part)
-        answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=form)
+        answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=MERGE)
         return read_object(kind.one, answer, f"PATCH {path}")
 
     async def delete(self, kind: Kind[T], name: str, *, namespace: str = "", uid: str = "") -> None:
@@ -266,6 +263,15 @@ class Client:
                     if len(rest) > self.limits.line_bytes:
                         raise ApiError(asked, 0, TOO_LARGE, f"an event of more than {self.limits.line_bytes} bytes")
         # What is left over has no end: the server stopped within a line.
+
+
+def unheard(error: ApiError, naming: str) -> str | None:
+    """A sentence for who could not even ask, and what else to name; None where the server has said why."""
+    if error.reason in (UNREACHABLE, UNTRUSTED):
+        return f"the API server cannot be asked: {error}"
+    if error.status == 401:
+        return f"the API server does not know who asks: log in again, or name another {naming}"
+    return None
 
 
 def _worth_repeating(method: str, error: ApiError) -> bool:

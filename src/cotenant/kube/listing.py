@@ -13,7 +13,7 @@ import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.kube.access import Access
-from cotenant.kube.client import ALL, UNREACHABLE, UNTRUSTED, Client, Selection
+from cotenant.kube.client import ALL, Client, Selection, unheard
 from cotenant.kube.connection import ApiError
 from cotenant.kube.inspecting import ClusterUse, cluster_use
 from cotenant.kube.install.configuration import SETTINGS
@@ -134,10 +134,6 @@ async def _settings(client: Client) -> KubeSettings | None:
 
 
 def _sentence(error: ApiError) -> str:
-    if error.reason in (UNREACHABLE, UNTRUSTED):
-        return f"the API server cannot be asked: {error}"
-    if error.status == 401:
-        return "the API server does not know who asks: log in again, or name another --kubeconfig or --context"
     if error.status == FORBIDDEN:
         return f"you may not read this: it takes the right to `list` nodes, and pods of a namespace (-n): {error}"
-    return str(error)
+    return unheard(error, "--kubeconfig or --context") or str(error)

@@ -7,7 +7,6 @@ Its keys have no prefix, and its programs divide ..._CONTAINER by ..._DEV to lea
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from cotenant.core.units import MiB
 from cotenant.kube.codec.dialect import GIB, Dialect, Given, in_units
@@ -55,5 +54,3 @@ GPUSHARE = Dialect(
     variables=variables,
     annotations=annotations,
 )
-GPUSHARE_MIB = replace(GPUSHARE, memory_unit=MiB(1))
-"""for clusters whose device plugin ran with `--memory-unit=MiB`"""

@@ -14,7 +14,7 @@ import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.kube.access import Access
-from cotenant.kube.client import UNREACHABLE, UNTRUSTED, Client, Limits
+from cotenant.kube.client import Client, Limits, unheard
 from cotenant.kube.connection import ApiError
 from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
 from cotenant.kube.reading import Kind
@@ -113,10 +113,6 @@ async def _asking(access: Access, headers: Mapping[str, str] | None = None) -> A
 def _sentence(error: ApiError, namespace: str, pod: str) -> str:
     if error.reason == NO_SUCH_POD:
         return f"no pod {pod} in namespace {namespace}; -n names another namespace"
-    if error.reason in (UNREACHABLE, UNTRUSTED):
-        return f"the API server cannot be asked: {error}"
-    if error.status == 401:
-        return "the API server does not know who asks: log in again, or name another --kubeconfig"
     if error.status == 403:
         return (
             f"you may not ask the scheduler: it takes the right to `get` services/proxy and the secret {ASKERS} in "
@@ -126,4 +122,4 @@ def _sentence(error: ApiError, namespace: str, pod: str) -> str:
         return f"no service {SCHEDULER} in namespace {NAMESPACE}: is cotenant installed in this cluster?"
     if error.status == 503:
         return f"the scheduler does not answer, or does not know the whole cluster yet: {error}"
-    return str(error)
+    return unheard(error, "--kubeconfig") or str(error)
