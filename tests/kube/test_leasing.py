@@ -6,15 +6,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from socket import gethostname
 
 import pytest
 
+from cotenant.cli.kube import kube
+from cotenant.errors import InputError
 from cotenant.kube.scheduler.leading import WRITER, Standing
 from cotenant.kube.scheduler.leasing import Elected
 from cotenant.kube.settings import KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import ask
 from tests.kube.office import KNOWS, LEASE, Office, a_scheduler, until
+from tests.kube.test_scheduler import a_process, free_port, kubeconfig
 
 LANDING_S = 0.4
 
@@ -43,8 +48,7 @@ def hold(server: ApiServer, host: str) -> None:
 
 
 def writer(server: ApiServer) -> str | None:
-    namespace, name = LEASE[0], LEASE[1]
-    found: str | None = server.leases.pods[namespace, name]["metadata"].get("annotations", {}).get(WRITER)
+    found: str | None = server.leases.pods[LEASE]["metadata"].get("annotations", {}).get(WRITER)
     return found
 
 
@@ -250,3 +254,28 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
         await office.call("bind", args)
 
     asyncio.run(told())
+
+
+def test_a_process_leads_beside_the_holder_and_lets_go_when_it_is_asked_to_end(tmp_path: Path) -> None:
+    async def told() -> None:
+        server = ApiServer()
+        hold(server, gethostname())
+        async with server.serving():
+            options = ("--kubeconfig", kubeconfig(tmp_path, server.port), "--extender", f"127.0.0.1:{free_port()}")
+            async with a_process(*options, "--lease", "/".join(LEASE)) as process:
+                assert process.stderr is not None
+                assert b"leads now" in await process.stderr.readline()
+                assert (writer(server) or "").startswith(gethostname())
+                hold(server, "")
+                process.terminate()
+                assert (await process.communicate())[1] == b""
+                assert process.returncode == 0
+        assert writer(server) == ""
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("text", ["name", "/name", "namespace/", "a/b/c", ""])
+def test_a_lease_is_named_with_its_namespace(text: str) -> None:
+    with pytest.raises(InputError, match="expected NAMESPACE/NAME"):
+        kube.main(["scheduler", "--lease", text], standalone_mode=False)
