@@ -190,8 +190,8 @@ class Reflector(Generic[T]):
                 async for change in changes:
                     self._apply(change)
                     self._heard = time.monotonic()
-        except TimeoutError:  # a list was asked for
-            self._version = None
+        except TimeoutError:  # a list was asked for, now
+            self._version, self._listed = None, float("-inf")
         finally:
             self._watching = None
         self._heard = time.monotonic()

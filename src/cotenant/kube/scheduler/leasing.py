@@ -23,7 +23,7 @@ from cotenant.kube.troubles import Troubles, to_stderr
 LOOKING = Limits(connect_s=2.0, answer_s=2.0, tries=1, together=1)
 """for a client of its own: a look that waits behind others is worth nothing"""
 LOOK_S = 0.4
-PATIENCE_S = 5.0
+PATIENCE_S = 6.0
 """how long kube-scheduler, which takes 10 s, is kept waiting by one that may soon lead: it would ask again later"""
 PAUSE_S = 0.02
 RELEASED_S = 2.0
