@@ -48,14 +48,15 @@ class Refusal:
 class ApiServer:
     """The pods, their history, who watches, and what is to go wrong next.
 
-    Nodes, quotas and events are each kept by another one of its kind, with versions of its own, which `merge` and
-    `remove` change.
+    Nodes, quotas, events and leases are each kept by another one of its kind, with versions of its own, which `merge`
+    and `remove` change.
     """
 
     def __init__(self, *, with_nodes: bool = True) -> None:
         self.nodes = ApiServer(with_nodes=False) if with_nodes else self
         self.quotas = ApiServer(with_nodes=False) if with_nodes else self
         self.events = ApiServer(with_nodes=False) if with_nodes else self
+        self.leases = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
         self.asked: list[Asked] = []
         self.refusals: list[Refusal] = []
@@ -197,7 +198,7 @@ class ApiServer:
             yield self
         finally:
             server.close()
-            for one in (self.nodes, self.quotas, self.events):
+            for one in (self.nodes, self.quotas, self.events, self.leases):
                 one.reset_watches()
             self.reset_watches()
             for task in list(self._tasks):
@@ -224,7 +225,8 @@ class ApiServer:
         """Whether the connection can carry another request."""
         self.asked.append(asked)
         kind = _kind_of(asked)
-        for plural, other in (("nodes", self.nodes), ("resourcequotas", self.quotas), ("events", self.events)):
+        kept = {"nodes": self.nodes, "resourcequotas": self.quotas, "events": self.events, "leases": self.leases}
+        for plural, other in kept.items():
             if other is not self and plural in asked.path.split("/"):
                 return await other._answer(asked, reader, writer)
         if self.hang_everything:
@@ -290,7 +292,8 @@ class ApiServer:
                 self._watchers.remove(watcher)
 
     def _one(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
-        parts = asked.path.strip("/").split("/")  # api v1 namespaces NAMESPACE pods [NAME [PART]]
+        path = asked.path.replace("/apis/coordination.k8s.io/", "/api/")
+        parts = path.strip("/").split("/")  # api v1 namespaces NAMESPACE pods [NAME [PART]]
         if parts[2] == "nodes":
             return self._one_node(asked, parts[3], writer)
         namespace, name = parts[3], parts[5] if len(parts) > 5 else ""

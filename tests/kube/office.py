@@ -17,6 +17,7 @@ from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.install.names import KEY_HEADER
 from cotenant.kube.inventory import INVENTORY, inventory_for
 from cotenant.kube.reflector import Pace
+from cotenant.kube.scheduler.leasing import LOOKING, Election
 from cotenant.kube.scheduler.running import Scheduler
 from cotenant.kube.scheduler.serving import Listener, application, listen
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
@@ -29,6 +30,7 @@ QUICK = Limits(connect_s=5, answer_s=2, tries=2, first_pause_s=0.01, longest_pau
 PACE = Pace(silence_s=5, watches_s=0.01, lists_s=0.01)
 MEMORY = "nvidia.com/gpumem"
 KEY = b"a key"
+LEASE = ("cotenant-system", "cotenant-scheduler")
 KNOWS = {KEY_HEADER: KEY.decode()}
 """what those show who ask about pods"""
 
@@ -112,27 +114,38 @@ async def until(so: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def an_office(settings: KubeSettings, *, synced: bool = True) -> AsyncIterator[Office]:
-    server, lines = ApiServer(), list[str]()
-    async with server.serving():
-        client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
-        scheduler = Scheduler(client, settings, Troubles(lines.append), pace=PACE)
-        doors = [
-            Listener(listen("127.0.0.1", 0), application(routes, scheduler.troubles))
-            for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(lambda: KEY))
-        ]
-        ports = [door.bound.getsockname()[1] for door in doors]
-        office = Office(server, scheduler, ports[0], ports[1], lines)
-        async with serving(doors):
-            task = asyncio.create_task(scheduler.run())
-            try:
-                if synced:
-                    await until(lambda: scheduler.watching.doubt() is None)
-                yield office
-                assert not task.done(), task
-            finally:
-                task.cancel()
-                await asyncio.wait([task], timeout=10)
-                await client.close()
+    server = ApiServer()
+    async with server.serving(), a_scheduler(server, settings, synced=synced) as office:
+        yield office
+
+
+@asynccontextmanager
+async def a_scheduler(
+    server: ApiServer, settings: KubeSettings, *, host: str | None = None, synced: bool = True
+) -> AsyncIterator[Office]:
+    """One that runs beside the server; with a host name, as one of several."""
+    lines, access = list[str](), Access(host="127.0.0.1", port=server.port)
+    client, looking = Client(access, QUICK), Client(access, LOOKING)
+    election = None if host is None else Election(looking, *LEASE, host)
+    scheduler = Scheduler(client, settings, Troubles(lines.append), election=election, pace=PACE)
+    doors = [
+        Listener(listen("127.0.0.1", 0), application(routes, scheduler.troubles))
+        for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(lambda: KEY))
+    ]
+    ports = [door.bound.getsockname()[1] for door in doors]
+    office = Office(server, scheduler, ports[0], ports[1], lines)
+    async with serving(doors):
+        task = asyncio.create_task(scheduler.run())
+        try:
+            if synced:
+                await until(lambda: scheduler.watching.doubt() is None)
+            yield office
+            assert not task.done(), task
+        finally:
+            task.cancel()
+            await asyncio.wait([task], timeout=10)
+            await client.close()
+            await looking.close()
 
 
 def play(story: Callable[[Office], Awaitable[None]], settings: KubeSettings | None = None) -> Office:

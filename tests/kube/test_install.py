@@ -16,7 +16,7 @@ from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.certificate import MISSING, SERVICE_NAMES, Certificate, make_certificate
 from cotenant.kube.install.configuration import KUBE_SCHEDULER, SETTINGS
 from cotenant.kube.install.manifests import InstallOptions, manifests
-from cotenant.kube.install.names import AGENT, CONFIGURATION, SCHEDULER
+from cotenant.kube.install.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER
 from cotenant.kube.install.workloads import CONTENT, AgentWishes, Images
 
 Json = dict[str, Any]
@@ -24,9 +24,9 @@ PAIR = Certificate("a certificate\n", "its key\n")
 IMAGES = Images(ours="ours:1", kube_scheduler="stock:1", pull="Never")
 
 
-def made(settings: Path | None = None, **agents: Any) -> dict[tuple[str, str], Json]:
+def made(settings: Path | None = None, replicas: int = 1, **agents: Any) -> dict[tuple[str, str], Json]:
     """All objects, by kind and name."""
-    options = InstallOptions(images=IMAGES, agents=AgentWishes(**agents), settings=settings)
+    options = InstallOptions(images=IMAGES, agents=AgentWishes(**agents), settings=settings, replicas=replicas)
     found = manifests(options, PAIR)
     named = {(one["kind"], one["metadata"]["name"]): one for one in found}
     assert len(named) == len(found)
@@ -61,6 +61,45 @@ def written(path: Path, text: str) -> Path:
 def test_an_account_has_these_rights_and_no_others(name: str, rights: dict[str, str]) -> None:
     rules = made()["ClusterRole", name]["rules"]
     assert {resource: " ".join(rule["verbs"]) for rule in rules for resource in rule["resources"]} == rights
+
+
+def test_the_scheduler_may_write_to_its_own_lease_alone() -> None:
+    objects = made()
+    (rule,) = objects["Role", LEASE]["rules"]
+    assert rule == {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "update", "patch"],
+        "resourceNames": [LEASE],
+    }
+    binding = objects["RoleBinding", LEASE]
+    assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == (LEASE, SCHEDULER)
+
+
+def test_of_several_schedulers_one_goes_at_a_time_and_they_are_on_different_nodes() -> None:
+    objects = made(replicas=3)
+    spec = objects["Deployment", SCHEDULER]["spec"]
+    assert spec["replicas"] == 3
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    (preferred,) = pod_of(objects["Deployment", SCHEDULER])["affinity"]["podAntiAffinity"].values()
+    labels = spec["template"]["metadata"]["labels"]
+    assert preferred[0]["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
+    budget = objects["PodDisruptionBudget", SCHEDULER]["spec"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+
+
+def test_the_times_of_the_lease_reach_kube_scheduler(tmp_path: Path) -> None:
+    settings = written(tmp_path / "settings", "lease: {duration-s: 15, renew-s: 10, retry-s: 2}\n")
+    election = yaml.safe_load(made(settings)["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])["leaderElection"]
+    assert election == {
+        "leaderElect": True,
+        "resourceLock": "leases",
+        "resourceNamespace": NAMESPACE,
+        "resourceName": LEASE,
+        "leaseDuration": "15s",
+        "renewDeadline": "10s",
+        "retryPeriod": "2s",
+    }
 
 
 def test_an_agent_has_no_privileges_of_its_container_but_to_see_processes() -> None:
@@ -165,8 +204,14 @@ def test_names_in_the_settings_reach_kube_scheduler(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("schedular: {}\n", "unknown field `schedular`"), ("version: 2\n", "2"), ("{", "expected")],
-    ids=["misspelt", "another version", "no YAML"],
+    [
+        ("schedular: {}\n", "unknown field `schedular`"),
+        ("version: 2\n", "2"),
+        ("{", "expected"),
+        ("lease: {renew-s: 6}\n", r"expected duration-s \(6\) to be more than renew-s \(6\)"),
+        ("lease: {retry-s: 4}\n", r"more than 1.2 times retry-s \(4\)"),
+    ],
+    ids=["misspelt", "another version", "no YAML", "renewed too late", "tried too late"],
 )
 def test_settings_that_are_not_in_order_install_nothing(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(InputError, match=why):

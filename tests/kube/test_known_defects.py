@@ -233,10 +233,14 @@ def test_devices_are_as_many_as_slots_however_large_the_cards() -> None:
     assert told.ByteSize() < MOST_TO_KUBELET // 100
 
 
-def test_there_is_one_scheduler_and_the_next_waits_for_its_end() -> None:
+def test_of_several_schedulers_one_leads_and_each_is_asked_by_its_own_kube_scheduler() -> None:
     """gpu-topology (F10): three replicas behind one address, each with its own idea of what is free."""
-    spec = deployment(Images(ours="a", kube_scheduler="b"), "content")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    pod = deployment(Images(ours="a", kube_scheduler="b"), "content", replicas=3)["spec"]["template"]["spec"]
+    command, config = pod["containers"][0]["command"], kube_scheduler(KubeSettings())
+    assert config["extenders"][0]["urlPrefix"] == "http://127.0.0.1:8888"
+    election = config["leaderElection"]
+    assert election["leaderElect"]
+    assert command[command.index("--lease") + 1] == f"{election['resourceNamespace']}/{election['resourceName']}"
 
 
 def test_nobody_else_calls_the_extender_or_writes_an_assignment() -> None:

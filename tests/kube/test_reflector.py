@@ -3,6 +3,7 @@
 """The copy of the pods agrees with the server after every failure that a watch can meet."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -207,6 +208,25 @@ def test_a_watch_that_hangs_is_opened_anew() -> None:
         assert any("nothing came in time" in trouble for trouble in follower.troubles)
 
     assert play(story, SOON_SILENT).requests("list") == 1
+
+
+def test_a_list_that_is_asked_for_finds_at_once_what_a_hung_watch_does_not_tell() -> None:
+    async def story(follower: Following) -> None:
+        server, reflector = follower.server, follower.reflector
+        server.hang_watches()
+        server.put("d")
+        server.remove("a")
+        asked = time.monotonic()
+        reflector.relist()
+        reflector.relist()  # the same one
+        await follower.settles()
+        assert reflector.listed >= asked
+        await follower.watches()
+        server.put("e")
+        await follower.settles()
+        assert follower.troubles == []
+
+    assert play(story, Pace(silence_s=60, watches_s=0.01, lists_s=60)).requests("list") == 2
 
 
 def test_deletions_that_no_watch_told_are_found_when_the_server_forgot_its_history() -> None:

@@ -70,12 +70,20 @@ def cluster_options(command: F) -> F:
 @click.option("--key", type=FILE, metavar="FILE", help="The certificate's key (PEM).")
 @click.option("--why-key", type=FILE, metavar="FILE", help="What `cotenant why` has to show; else nobody may ask.")
 @click.option("--client-authority", type=FILE, metavar="FILE", help="Who signs the certificates of callers (PEM).")
-def scheduler(extender: str, webhook: str | None, **options: Any) -> None:
+@click.option(
+    "--lease", metavar="NAMESPACE/NAME", help="Of the kube-scheduler beside it; else there must be no other scheduler."
+)
+def scheduler(extender: str, webhook: str | None, lease: str | None, **options: Any) -> None:
     """Places pods on GPUs: the extender of a stock kube-scheduler, and the webhook that prepares pods."""
     from cotenant.kube.scheduler.running import SchedulerOptions, serve
 
     serve(
-        SchedulerOptions(extender=address(extender), webhook=None if webhook is None else address(webhook), **options)
+        SchedulerOptions(
+            extender=address(extender),
+            webhook=None if webhook is None else address(webhook),
+            lease=None if lease is None else _lease(lease),
+            **options,
+        )
     )
 
 
@@ -95,7 +103,8 @@ def agent(**options: Any) -> None:
 
 
 @kube.command(epilog=INSTALL_EPILOG)
-@click.option("--dev", is_flag=True, help="One scheduler and a certificate of its own: the only way so far.")
+@click.option("--dev", is_flag=True, help="A certificate of its own: the only way so far.")
+@click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True, help="Schedulers; one leads.")
 @click.option("--image", default=OUR_IMAGE, show_default=True, help="The image with this package.")
 @click.option(
     "--scheduler-image",
@@ -133,7 +142,13 @@ def install(dev: bool, output: str, **options: Any) -> None:
 
 
 def _install_options(
-    image: str, scheduler_image: str, pull: str, settings: Path | None, node_selector: Sequence[str], **agents: Any
+    image: str,
+    scheduler_image: str,
+    pull: str,
+    settings: Path | None,
+    replicas: int,
+    node_selector: Sequence[str],
+    **agents: Any,
 ) -> Any:
     from cotenant.kube.install.manifests import InstallOptions
     from cotenant.kube.install.workloads import AgentWishes, Images
@@ -146,6 +161,7 @@ def _install_options(
         images=Images(ours=image, kube_scheduler=scheduler_image, pull=pull),
         agents=AgentWishes(nodes=dict(map(_label, node_selector)), **agents),
         settings=settings,
+        replicas=replicas,
     )
 
 
@@ -155,6 +171,13 @@ def address(text: str) -> tuple[str, int]:
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
         raise InputError(f"{text!r}: expected HOST:PORT, such as 127.0.0.1:8888")
     return host.strip("[]"), int(port)
+
+
+def _lease(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise InputError(f"--lease {text!r}: expected NAMESPACE/NAME")
+    return namespace, name
 
 
 def memory(text: str) -> int:

@@ -6,8 +6,8 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
@@ -24,6 +24,9 @@ UNREACHABLE = "Unreachable"
 UNTRUSTED = "Untrusted"
 INTERRUPTED = "Interrupted"
 TOO_LARGE = "TooLarge"
+
+Guard = Callable[[], AbstractAsyncContextManager[object]]
+"""entered right before each try to write, and left with its answer; may refuse by an ApiError, or limit the time"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +97,19 @@ class Client:
         path = kind.path(namespace=namespace)
         return read_object(kind.one, await self._ask("POST", path, msgspec.json.encode(body)), f"POST {path}")
 
-    async def patch(self, kind: Kind[T], name: str, patch: object, *, namespace: str = "", part: str = "") -> T:
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        patch: object,
+        *,
+        namespace: str = "",
+        part: str = "",
+        guard: Guard = nullcontext,
+    ) -> T:
         """An object after a change of it, or of a part such as `status`."""
         path = kind.path(namespace=namespace, name=name, part=part)
-        answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=MERGE)
+        answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=MERGE, guard=guard)
         return read_object(kind.one, answer, f"PATCH {path}")
 
     async def delete(self, kind: Kind[T], name: str, *, namespace: str = "", uid: str = "") -> None:
@@ -106,7 +118,14 @@ class Client:
         await self._ask("DELETE", kind.path(namespace=namespace, name=name), msgspec.json.encode(body))
 
     async def bind(
-        self, pod: str, node: str, *, namespace: str, uid: str = "", annotations: Mapping[str, str] | None = None
+        self,
+        pod: str,
+        node: str,
+        *,
+        namespace: str,
+        uid: str = "",
+        annotations: Mapping[str, str] | None = None,
+        guard: Guard = nullcontext,
     ) -> None:
         """Give a pod its node; the annotations reach the pod in the same write."""
         metadata = {"name": pod, "namespace": namespace, "annotations": annotations or {}}
@@ -117,7 +136,7 @@ class Client:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/binding"
-        await self._ask("POST", path, msgspec.json.encode(body))
+        await self._ask("POST", path, msgspec.json.encode(body), guard=guard)
 
     async def pages(
         self, kind: Kind[T], which: Selection = ALL, *, page: int | None = None
@@ -169,14 +188,22 @@ class Client:
         await asyncio.sleep(0)  # a connection is gone when the loop has come round
 
     async def _ask(
-        self, method: str, path: str, body: bytes = b"", *, query: Mapping[str, str] | None = None, form: str = JSON
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, str] | None = None,
+        form: str = JSON,
+        guard: Guard = nullcontext,
     ) -> bytes:
         """The body of a good answer; asks again where that may help and cannot harm."""
         failures = 0
         while True:
             try:
                 async with self._turns:
-                    return await self._ask_once(f"{method} {path}", method, self._target(path, query), body, form)
+                    target = self._target(path, query)
+                    return await self._ask_once(f"{method} {path}", method, target, body, form, guard)
             except ApiError as error:
                 failures += 1
                 if failures >= self.limits.tries or not _worth_repeating(method, error):
@@ -184,13 +211,13 @@ class Client:
                 pause = self.limits.pause(failures, error.retry_after)
             await asyncio.sleep(pause)
 
-    async def _ask_once(self, asked: str, method: str, target: str, body: bytes, form: str) -> bytes:
+    async def _ask_once(self, asked: str, method: str, target: str, body: bytes, form: str, guard: Guard) -> bytes:
         headers = self._headers() + ([("Content-Type", form)] if body else [])
         connection = self._kept() or await self._opened(asked)
         keep = False
         try:
             with _interrupted(asked):
-                async with asyncio.timeout(self.limits.answer_s):
+                async with asyncio.timeout(self.limits.answer_s), guard():
                     answer = await connection.ask(method, target, headers, body)
                     await self._raise_refusal(asked, connection, answer)
                     content = await self._content(asked, connection)

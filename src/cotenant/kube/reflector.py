@@ -76,6 +76,9 @@ class Reflector(Generic[T]):
         self._page = client.limits.page
         self._heard: float | None = None
         self._listed = float("-inf")
+        self._watching: asyncio.Timeout | None = None
+        self.listed = float("-inf")
+        """when the last list that is complete was asked for (`time.monotonic`)"""
 
     @property
     def objects(self) -> Mapping[Key, T]:
@@ -95,6 +98,12 @@ class Reflector(Generic[T]):
     def silence_s(self) -> float:
         """Seconds since the server last said anything useful; infinite before it ever did."""
         return float("inf") if self._heard is None else time.monotonic() - self._heard
+
+    def relist(self) -> None:
+        """Give up the watch for a list, which misses nothing that was so when it was asked for; a watch may lag."""
+        if self._watching is not None:
+            self._watching.reschedule(asyncio.get_running_loop().time())
+            self._watching = None
 
     async def run(self) -> NoReturn:
         """Follow until cancelled."""
@@ -158,6 +167,7 @@ class Reflector(Generic[T]):
             self._put(key, one)
         self._version = self._told = version
         self._heard = time.monotonic()
+        self.listed = self._listed
         self.synced.set()
 
     def _keep_unread(self, unread: Sequence[Identity], found: dict[Key, T]) -> None:
@@ -175,10 +185,15 @@ class Reflector(Generic[T]):
         watch = self._client.watch(
             self._kind, self._version, self._which, lasting_s=lasting_s, silence_s=self._pace.silence_s
         )
-        async with aclosing(watch) as changes:
-            async for change in changes:
-                self._apply(change)
-                self._heard = time.monotonic()
+        try:
+            async with asyncio.timeout(None) as self._watching, aclosing(watch) as changes:
+                async for change in changes:
+                    self._apply(change)
+                    self._heard = time.monotonic()
+        except TimeoutError:  # a list was asked for, now
+            self._version, self._listed = None, float("-inf")
+        finally:
+            self._watching = None
         self._heard = time.monotonic()
 
     def _apply(self, change: Change[T]) -> None:

@@ -24,10 +24,13 @@ from cotenant.wire.files import read_bounded
 
 MOST_BYTES = 1024 * 1024
 SCHEDULER_NAME = "cotenant-scheduler"
+JITTER = 1.2
+"""of kube-scheduler's tries"""
 
 Slots = Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Seconds = Annotated[int, Meta(ge=1, le=600)]
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
@@ -65,6 +68,25 @@ class SchedulerPart(_Section, frozen=True):
     """nodes that filter answers at most"""
     hold_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
     """how long a slot is held between scoring and binding"""
+
+
+class LeasePart(_Section, frozen=True):
+    """When another scheduler takes the place of one that does not answer; kube-scheduler's own words."""
+
+    duration_s: Seconds = 6
+    """others wait so long after a lease was last renewed"""
+    renew_s: Seconds = 4
+    """who holds it gives up and starts anew when it could not renew it for so long"""
+    retry_s: Seconds = 1
+    """between two tries, a little more by chance"""
+
+    def check(self) -> None:
+        """InputError where kube-scheduler would not start with these."""
+        if not self.duration_s > self.renew_s > JITTER * self.retry_s:
+            raise InputError(
+                f"lease: expected duration-s ({self.duration_s}) to be more than renew-s ({self.renew_s}), and that "
+                f"to be more than {JITTER} times retry-s ({self.retry_s})"
+            )
 
 
 class WebhookPart(_Section, frozen=True):
@@ -114,6 +136,7 @@ class KubeSettings(_Section, frozen=True):
     """by name (vgpu, gpushare, topology, iadeep, cambricon, cambricon-smlu); null: not spoken here"""
     defaults: Defaults = Defaults()
     scheduler: SchedulerPart = SchedulerPart()
+    lease: LeasePart = LeasePart()
     webhook: WebhookPart = WebhookPart()
     cards: CardSharing = CardSharing()
     nodes: Mapping[str, NodePart] = {}
@@ -153,6 +176,7 @@ def parse_settings(content: bytes, what: str = "settings") -> KubeSettings:
         found = yaml.safe_load(content)
         settings = msgspec.convert({} if found is None else found, KubeSettings)
         settings.codec()
+        settings.lease.check()
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, InputError, RecursionError) as error:
         raise InputError(f"{what}: {' '.join(str(error).split())}") from None
     return settings

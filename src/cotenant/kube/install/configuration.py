@@ -5,7 +5,7 @@
 import yaml
 
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.install.names import CONFIGURATION, EXTENDER_PORT, Json, object_of
+from cotenant.kube.install.names import CONFIGURATION, EXTENDER_PORT, LEASE, NAMESPACE, Json, object_of
 from cotenant.kube.settings import KubeSettings
 
 FOLDER = "/etc/cotenant-configuration"
@@ -26,7 +26,15 @@ def kube_scheduler(settings: KubeSettings) -> Json:
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},  # there is one, and it ends before the next begins
+        "leaderElection": {
+            "leaderElect": True,  # also where there is one: at an update, the next begins before it ends
+            "resourceLock": "leases",
+            "resourceNamespace": NAMESPACE,
+            "resourceName": LEASE,
+            "leaseDuration": f"{settings.lease.duration_s}s",
+            "renewDeadline": f"{settings.lease.renew_s}s",
+            "retryPeriod": f"{settings.lease.retry_s}s",
+        },
         "percentageOfNodesToScore": 100,  # a sample of the nodes would hide the best from us
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 5,

@@ -15,7 +15,7 @@ from cotenant.kube.install.certificate import Certificate
 from cotenant.kube.install.configuration import configuration
 from cotenant.kube.install.names import ASKERS, CERTIFICATE, KEY, NAMESPACE, Json, object_of
 from cotenant.kube.install.rights import rights
-from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment, service
+from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment, disruption_budget, service
 from cotenant.kube.settings import read_settings
 from cotenant.kube.webhook.configuration import webhook_configurations
 from cotenant.kube.webhook.policy import admission_policies
@@ -28,6 +28,8 @@ class InstallOptions:
     images: Images
     agents: AgentWishes
     settings: Path | None = None
+    replicas: int = 1
+    """of the scheduler"""
 
 
 def manifests(options: InstallOptions, certificate: Certificate) -> list[Json]:
@@ -44,7 +46,8 @@ def manifests(options: InstallOptions, certificate: Certificate) -> list[Json]:
         secret,
         _secret(ASKERS, "Opaque", {KEY: secrets.token_hex(32)}),
         service(),
-        deployment(options.images, content),
+        deployment(options.images, content, options.replicas),
+        disruption_budget(),
         daemon_set(options.images, options.agents, content, settings.webhook.runtime_class),
         *admission_policies(settings),
         *webhook_configurations(settings, certificate.certificate),

@@ -10,6 +10,8 @@ Json = dict[str, Any]
 NAMESPACE = "cotenant-system"
 SCHEDULER = "cotenant-scheduler"
 """account, roles, deployment and service"""
+LEASE = SCHEDULER
+"""who holds it places pods"""
 AGENT = "cotenant-agent"
 CONFIGURATION = "cotenant-configuration"
 CERTIFICATE = "cotenant-certificate"

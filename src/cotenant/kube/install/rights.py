@@ -4,7 +4,7 @@
 
 from collections.abc import Sequence
 
-from cotenant.kube.install.names import AGENT, ASKERS, NAMESPACE, SCHEDULER, SERVICE_PORT, Json, object_of
+from cotenant.kube.install.names import AGENT, ASKERS, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, Json, object_of
 
 RBAC = "rbac.authorization.k8s.io"
 READ = ("get", "list", "watch")
@@ -35,6 +35,14 @@ def rights() -> list[Json]:
         _given(f"{SCHEDULER}-as-kube-scheduler", "system:kube-scheduler", SCHEDULER),
         _given(f"{SCHEDULER}-as-volume-scheduler", "system:volume-scheduler", SCHEDULER),
         _authentication_reader(),
+        # To make one is among the rights of a kube-scheduler.
+        object_of(
+            "Role",
+            f"{RBAC}/v1",
+            LEASE,
+            rules=[_may(("get", "update", "patch"), "leases", group="coordination.k8s.io", names=[LEASE])],
+        ),
+        object_of("RoleBinding", f"{RBAC}/v1", LEASE, roleRef=_ref("Role", LEASE), **_to(SCHEDULER)),
         # Bound to nobody: whoever may ask about one pod may ask about all.
         object_of(
             "Role",
@@ -48,9 +56,9 @@ def rights() -> list[Json]:
     ]
 
 
-def _may(verbs: Sequence[str], *resources: str, names: Sequence[str] = ()) -> Json:
+def _may(verbs: Sequence[str], *resources: str, group: str = "", names: Sequence[str] = ()) -> Json:
     only = {"resourceNames": list(names)} if names else {}
-    return {"apiGroups": [""], "resources": list(resources), "verbs": list(verbs), **only}
+    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs), **only}
 
 
 def _role(name: str, *rules: Json) -> Json:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What runs: our scheduler beside a stock kube-scheduler, once, and the agent on every node."""
+"""What runs: our scheduler beside a stock kube-scheduler, once or more often, and the agent on every node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +15,8 @@ from cotenant.kube.install.names import (
     EXTENDER_PORT,
     HEALTH_PORT,
     KEY,
+    LEASE,
+    NAMESPACE,
     SCHEDULER,
     SERVICE_PORT,
     WEBHOOK_PORT,
@@ -76,10 +78,13 @@ class AgentWishes:
     """labels of the nodes that get one; none: all with Linux"""
 
 
-def deployment(images: Images, content: str) -> Json:
-    """Our scheduler and a stock kube-scheduler in one pod; the old one ends before the new one starts."""
+def deployment(images: Images, content: str, replicas: int = 1) -> Json:
+    """Our scheduler and a stock kube-scheduler in one pod, on different nodes where there are several such pods."""
+    others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": dict(labels_of(SCHEDULER))}}
+    apart = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": others}]}
     pod = {
         "serviceAccountName": SCHEDULER,
+        "affinity": {"podAntiAffinity": apart},
         "priorityClassName": "system-cluster-critical",
         "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534, "fsGroup": 65534},
         "containers": [_our_scheduler(images), _stock_scheduler(images)],
@@ -89,8 +94,16 @@ def deployment(images: Images, content: str) -> Json:
             {"name": "why", "secret": {"secretName": ASKERS, "defaultMode": 0o440}},
         ],
     }
-    spec = {"replicas": 1, "strategy": {"type": "Recreate"}, **_template(SCHEDULER, content, pod)}
+    # The next one is there before one goes: the webhook is never without an answer.
+    update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    spec = {"replicas": replicas, "strategy": update, **_template(SCHEDULER, content, pod)}
     return object_of("Deployment", "apps/v1", SCHEDULER, spec=spec)
+
+
+def disruption_budget() -> Json:
+    """Whoever empties nodes takes one scheduler away at a time."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels_of(SCHEDULER))}}
+    return object_of("PodDisruptionBudget", "policy/v1", SCHEDULER, spec=spec)
 
 
 def service() -> Json:
@@ -129,7 +142,7 @@ def _our_scheduler(images: Images) -> Json:
         *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS}"),
         *("--extender", f"127.0.0.1:{EXTENDER_PORT}", "--webhook", f"0.0.0.0:{WEBHOOK_PORT}"),
         *("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key"),
-        *("--why-key", f"{WHY_FOLDER}/{KEY}"),
+        *("--why-key", f"{WHY_FOLDER}/{KEY}", "--lease", f"{NAMESPACE}/{LEASE}"),
     ]
     return {
         **_container("scheduler", images.ours, images.pull, command),

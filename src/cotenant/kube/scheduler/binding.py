@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 
 from cotenant.core.model import Reason
-from cotenant.kube.client import INTERRUPTED, Client
+from cotenant.kube.client import INTERRUPTED, Client, Guard
 from cotenant.kube.codec.record import RECORD
 from cotenant.kube.connection import ApiError
 from cotenant.kube.objects import Pod
 from cotenant.kube.reflector import Reflector
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.explaining import seat_words
+from cotenant.kube.scheduler.leasing import Alone, Lead
 from cotenant.kube.scheduler.news import PLACED, News
 from cotenant.kube.scheduler.placing import Choice, Placer
 from cotenant.kube.scheduler.protocol import BindingArgs
@@ -43,13 +44,14 @@ class Binder:
         news: News,
         troubles: Troubles,
         *,
+        lead: Lead = Alone(),  # noqa: B008 -- it has no state
         say: Callable[[str], object] = to_stderr,
         clock: Callable[[], float] = time.monotonic,
         answered_s: float = ANSWERED_S,
         look_s: float = LOOK_S,
     ) -> None:
         self._client, self._books, self._placer, self._pods = client, books, placer, pods
-        self._news, self._troubles, self._say = news, troubles, say
+        self._news, self._troubles, self._say, self._lead = news, troubles, say, lead
         self._clock, self.answered_s, self.look_s = clock, answered_s, look_s
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
@@ -76,13 +78,15 @@ class Binder:
         pod = self._pods.objects.get((args.namespace, args.name)) or await self._now(args)
         if pod is None or pod.metadata.uid != args.uid:
             return f"{who} is gone"
-        began = self._clock()
+        if doubt := await self._lead.settled():
+            return f"{who}: {doubt}"
+        began, guard = self._clock(), self._lead.guard()
         choice = self._placer.choose(pod, args.node, began, time.time_ns())
         if isinstance(choice, Reason):
             return f"{who} does not fit on node {args.node} any more: {choice}"
         error = None
         try:
-            error = await self._written(args, choice)
+            error = await self._written(args, choice, guard)
         finally:
             if choice.seat is not None:
                 (self._books.assume if error == "" else self._books.release)(args.uid)
@@ -94,11 +98,16 @@ class Binder:
             self._say(f"{who} {where}, in {(self._clock() - began) * 1000:.1f} ms")
         return error
 
-    async def _written(self, args: BindingArgs, choice: Choice) -> str:
+    async def _written(self, args: BindingArgs, choice: Choice, guard: Guard) -> str:
         """Empty where the pod is bound now, else what the server said."""
         try:
             await self._client.bind(
-                args.name, args.node, namespace=args.namespace, uid=args.uid, annotations=choice.annotations
+                args.name,
+                args.node,
+                namespace=args.namespace,
+                uid=args.uid,
+                annotations=choice.annotations,
+                guard=guard,
             )
             return ""
         except ApiError as error:

@@ -15,6 +15,7 @@ from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.explaining import sentence
+from cotenant.kube.scheduler.leasing import Lead
 from cotenant.kube.scheduler.news import NO_ROOM, News
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.protocol import (
@@ -41,6 +42,7 @@ class Extender:
     placer: Placer
     binder: Binder
     watching: Watching
+    lead: Lead
     waker: Waker
     news: News
     clock: Callable[[], float] = field(default=time.monotonic)
@@ -56,7 +58,7 @@ class Extender:
 
     def _route(self, answer: Callable[[bytes], Awaitable[object]], refuse: Callable[[int, str], Reply]) -> Route:
         async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
-            doubt = self.watching.doubt()
+            doubt = self.watching.doubt() or await self.lead.settled()
             if doubt is not None:
                 return text_reply(503, doubt)
             self.books.expire(self.clock())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from cotenant.core.model import Reason
-from cotenant.kube.client import Client
+from cotenant.kube.client import Client, Guard
 from cotenant.kube.codec.record import RECORD
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.connection import ApiError
@@ -20,6 +20,7 @@ from cotenant.kube.objects import Pod, has_ended
 from cotenant.kube.scheduler.binding import pod_now
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.explaining import seat_words
+from cotenant.kube.scheduler.leasing import Alone, Lead
 from cotenant.kube.scheduler.news import RESIZE_REFUSED, RESIZED, News
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.resizing import RESIZE, Resized, resize
@@ -46,12 +47,13 @@ class Granter:
         troubles: Troubles,
         settings: Settings,
         *,
+        lead: Lead = Alone(),  # noqa: B008 -- it has no state
         doubt: Callable[[], str | None] = lambda: None,
         is_binding: Callable[[str], bool] = lambda uid: False,
         again_s: float = AGAIN_S,
     ) -> None:
         self._client, self._books, self._quotas = client, books, quotas
-        self._doubt, self._is_binding = doubt, is_binding
+        self._lead, self._doubt, self._is_binding = lead, doubt, is_binding
         self._news, self._troubles, self._settings, self.again_s = news, troubles, settings, again_s
         self._asking: dict[str, Pod] = {}  # all that carry a request, also one that was granted long ago
         self._due: dict[str, None] = {}
@@ -83,7 +85,7 @@ class Granter:
             except TimeoutError:
                 looked = now()
                 self._due |= self._undone
-            while self._doubt() is not None:
+            while self._doubt() is not None or self._lead.doubt() is not None:
                 await asyncio.sleep(UNSURE_S)
             self._some.clear()
             due, self._due = self._due, {}
@@ -96,18 +98,19 @@ class Granter:
         if self._is_binding(pod.metadata.uid):  # who binds it would take what we hold for it as its own
             self._later(pod)
             return
+        guard = self._lead.guard()
         answer = resize(pod, self._books, self._quotas, moment=time.time_ns(), settings=self._settings)
         if isinstance(answer, Reason):
             self._later(pod)
             self._news.tell(pod, RESIZE_REFUSED, str(answer), warning=True)
         elif answer is not None:
-            await self._grant(pod, answer)
+            await self._grant(pod, answer, guard)
 
-    async def _grant(self, pod: Pod, resized: Resized) -> None:
+    async def _grant(self, pod: Pod, resized: Resized, guard: Guard) -> None:
         """What was chosen is held until it is known whether the pod has it."""
         granted = False
         try:
-            granted = await self._written(pod, resized)
+            granted = await self._written(pod, resized, guard)
         except ApiError as error:
             self._tell(str(error))
         finally:
@@ -117,13 +120,13 @@ class Granter:
         else:
             self._later(pod)
 
-    async def _written(self, pod: Pod, resized: Resized) -> bool:
+    async def _written(self, pod: Pod, resized: Resized, guard: Guard) -> bool:
         """Whether the pod has it now. After a failure only the pod can say: an answer may have been lost, and the same
         write, tried again, is refused because of itself."""
         about = pod.metadata
         metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": resized.annotations}
         try:
-            await self._client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace)
+            await self._client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace, guard=guard)
             return True
         except ApiError as error:
             if error.status not in PASSING:

@@ -9,12 +9,14 @@ knows is in the API server, so it may be killed at any moment.
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
+from socket import gethostname
 from typing import NoReturn
 
 import uvloop
@@ -29,6 +31,7 @@ from cotenant.kube.scheduler.certificates import Certificates
 from cotenant.kube.scheduler.explaining import explained
 from cotenant.kube.scheduler.extending import Extender
 from cotenant.kube.scheduler.granting import Granter
+from cotenant.kube.scheduler.leasing import LOOKING, Alone, Elected, Election, Lead
 from cotenant.kube.scheduler.news import News
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.quota import Quotas
@@ -77,6 +80,8 @@ class SchedulerOptions:
     """what those have to show who ask about pods; none: nobody may ask"""
     client_authority: Path | None = None
     """who signs those who may call the extender, where that is not on loopback"""
+    lease: tuple[str, str] | None = None
+    """namespace and name of the lease of the kube-scheduler beside it; none: there is no other scheduler"""
 
 
 def serve(options: SchedulerOptions) -> None:
@@ -113,7 +118,15 @@ def is_loopback(host: str) -> bool:
 class Scheduler:
     """All parts, connected. Make it in the event loop that runs it."""
 
-    def __init__(self, client: Client, settings: KubeSettings, troubles: Troubles, *, pace: Pace = Pace()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        client: Client,
+        settings: KubeSettings,
+        troubles: Troubles,
+        *,
+        election: Election | None = None,
+        pace: Pace = Pace(),  # noqa: B008 -- frozen
+    ) -> None:
         codec = settings.codec()
         self.troubles = troubles
         self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self.waker.room())
@@ -127,7 +140,19 @@ class Scheduler:
             settings=codec,
         )
         self.news = News(client, settings.scheduler.name, troubles)
-        self.waker = Waker(client, self.books, self.placer, troubles)
+        self.watching = Watching(
+            client,
+            self.books,
+            self.quotas,
+            troubles,
+            then_pod=lambda old, new: self.granter.pod_changed(old, new),
+            then_quota=lambda old, new: self.waker.room(),
+            pace=pace,
+        )
+        self.lead: Lead = Alone()
+        if election is not None:
+            self.lead = Elected(election, self.watching.pods, troubles, begins=self._forget_holds)
+        self.waker = Waker(client, self.books, self.placer, troubles, lead=self.lead)
         self.granter = Granter(
             client,
             self.books,
@@ -135,19 +160,11 @@ class Scheduler:
             self.news,
             troubles,
             codec,
-            doubt=lambda: self.watching.doubt(),
+            lead=self.lead,
+            doubt=self.watching.doubt,
             is_binding=lambda uid: self.binder.is_binding(uid),
         )
-        self.watching = Watching(
-            client,
-            self.books,
-            self.quotas,
-            troubles,
-            then_pod=self.granter.pod_changed,
-            then_quota=lambda old, new: self.waker.room(),
-            pace=pace,
-        )
-        self.binder = Binder(client, self.books, self.placer, self.watching.pods, self.news, troubles)
+        self.binder = Binder(client, self.books, self.placer, self.watching.pods, self.news, troubles, lead=self.lead)
         self._settings = settings
 
     def for_kube_scheduler(self) -> Routes:
@@ -157,6 +174,7 @@ class Scheduler:
             placer=self.placer,
             binder=self.binder,
             watching=self.watching,
+            lead=self.lead,
             waker=self.waker,
             news=self.news,
         )
@@ -172,9 +190,14 @@ class Scheduler:
     async def run(self) -> NoReturn:
         """Watch, write events, wake pods and answer resizes until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for run in (self.watching.run, self.news.run, self.waker.run, self.granter.run, self._tick):
+            runs = (self.watching.run, self.lead.run, self.news.run, self.waker.run, self.granter.run, self._tick)
+            for run in runs:
                 group.create_task(run())
         raise AssertionError("none of them ends")
+
+    def _forget_holds(self) -> None:
+        """What was held for pods when this scheduler last led; not what is being written."""
+        self.books.expire(sys.float_info.max)
 
     async def _tick(self) -> NoReturn:
         while True:
@@ -215,7 +238,9 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     client = Client(access, ASKING, agent=settings.scheduler.name)
-    scheduler = Scheduler(client, settings, troubles)
+    looking = Client(access, LOOKING, agent=settings.scheduler.name)
+    election = None if options.lease is None else Election(looking, *options.lease, gethostname())
+    scheduler = Scheduler(client, settings, troubles, election=election)
     listeners = _listeners(options, scheduler)
     print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
     try:
@@ -223,12 +248,14 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
             working = [group.create_task(scheduler.run()), group.create_task(_say_ready(scheduler))]
             await serve_all(listeners, stop)
             await scheduler.binder.finish(GRACE_S)
+            await scheduler.lead.let_go()
             for task in working:
                 task.cancel()
     except ExceptionGroup as failed:
         raise CotenantError(f"the scheduler ended: {in_words(_first(failed))}") from failed
     finally:
         await client.close()
+        await looking.close()
 
 
 def _first(failed: BaseException) -> BaseException:

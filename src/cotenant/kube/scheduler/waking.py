@@ -21,6 +21,7 @@ from cotenant.kube.codec.keys import own_key
 from cotenant.kube.connection import ApiError
 from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.leasing import Alone, Lead
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.watching import PODS
 from cotenant.kube.troubles import Troubles
@@ -57,13 +58,14 @@ class Waker:
         placer: Placer,
         troubles: Troubles,
         *,
+        lead: Lead = Alone(),  # noqa: B008 -- it has no state
         clock: Callable[[], float] = time.monotonic,
         pause_s: float = PAUSE_S,
         again_s: float = AGAIN_S,
         sweep_s: float = SWEEP_S,
     ) -> None:
         self._client, self._books, self._placer, self._troubles = client, books, placer, troubles
-        self._clock, self._pause_s, self.again_s, self._sweep_s = clock, pause_s, again_s, sweep_s
+        self._lead, self._clock, self._pause_s, self.again_s, self._sweep_s = lead, clock, pause_s, again_s, sweep_s
         self._room = asyncio.Event()
         self._refused: OrderedDict[str, _Refused] = OrderedDict()
 
@@ -85,7 +87,8 @@ class Waker:
             except TimeoutError:
                 pass
             self._room.clear()
-            await self._look()
+            if self._lead.doubt() is None:
+                await self._look()
 
     async def _look(self) -> None:
         """Those who were refused, the one that was looked at longest ago first."""
