@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Those leave whose leaving harms least, no more of them than must, and nobody for nothing."""
 
+from collections.abc import Sequence
 from itertools import combinations
 
 from hypothesis import given
@@ -18,16 +19,16 @@ from tests.core.builders import card, machine, machine_of, share
 BINPACK = build_policy("binpack")
 WHOLE = share(16000)
 
-Sitting = tuple[str, Demand, Gpus]
+Sitting = Sequence[tuple[str, Demand, Gpus]]
 
 
-def way(demand: Demand, on: Machine, sitting: list[Sitting], **stakes: tuple[int, float]) -> Way | None:
+def way(demand: Demand, on: Machine, sitting: Sitting, **stakes: tuple[int, float]) -> Way | None:
     """Stakes as priority and beginning."""
     staked = {name: Stake(priority, Seconds(since)) for name, (priority, since) in stakes.items()}
     return least_harm(BINPACK, demand, Node.of(on, [Tenant(*one) for one in sitting]), staked)
 
 
-def victims(demand: Demand, on: Machine, sitting: list[Sitting], **stakes: tuple[int, float]) -> list[str] | None:
+def victims(demand: Demand, on: Machine, sitting: Sitting, **stakes: tuple[int, float]) -> list[str] | None:
     found = way(demand, on, sitting, **stakes)
     return None if found is None else list(found.victims)
 
@@ -62,7 +63,7 @@ def test_two_of_little_importance_leave_before_one_of_more() -> None:
 
 def test_of_equals_as_few_as_possible_leave() -> None:
     sitting = [(name, share(4000), (0,)) for name in "abcd"] + [("e", WHOLE, (1,))]
-    stakes = {name: (0, 9.0) for name in "abcd"} | {"e": (0, 0.0)}
+    stakes = dict.fromkeys("abcd", (0, 9.0)) | {"e": (0, 0.0)}
     assert victims(WHOLE, machine(gpus=2), sitting, **stakes) == ["e"]
 
 
@@ -131,7 +132,9 @@ def test_who_leaves_is_enough_and_none_of_them_could_stay(
     demand = Demand(gpus=gpus, memory=MiB(memory * 1000), compute=MilliGpu(compute * 100))
 
     def fits_without(names: tuple[str, ...]) -> bool:
-        return rate(BINPACK, demand, Node.of(node.machine, [one for one in sitting if one.job not in names])) is not None
+        return (
+            rate(BINPACK, demand, Node.of(node.machine, [one for one in sitting if one.job not in names])) is not None
+        )
 
     found = least_harm(BINPACK, demand, node, stakes)
     assert (found is not None) == fits_without(tuple(stakes))

@@ -36,7 +36,7 @@ class Harm(NamedTuple):
 
     priority: float
     """of the most important; minus infinity where nobody has to leave"""
-    count: int
+    victims: int
     priorities: int
     """in sum"""
     begun: float

@@ -119,8 +119,18 @@ class Client:
             "metadata": metadata | ({"uid": uid} if uid else {}),
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/binding"
-        await self._ask("POST", path, msgspec.json.encode(body))
+        await self._ask("POST", _part(namespace, pod, "binding"), msgspec.json.encode(body))
+
+    async def evict(self, pod: str, *, namespace: str, uid: str, dry_run: bool = False) -> None:
+        """Ask a pod to leave, as far as its disruption budgets allow; ApiError 429 where they do not, at once."""
+        options = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        await self._ask("POST", _part(namespace, pod, "eviction"), msgspec.json.encode(body), again=False)
 
     async def pages(
         self, kind: Kind[T], which: Selection = ALL, *, page: int | None = None
@@ -172,7 +182,14 @@ class Client:
         await asyncio.sleep(0)  # a connection is gone when the loop has come round
 
     async def _ask(
-        self, method: str, path: str, body: bytes = b"", *, query: Mapping[str, str] | None = None, form: str = JSON
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, str] | None = None,
+        form: str = JSON,
+        again: bool = True,
     ) -> bytes:
         """The body of a good answer; asks again where that may help and cannot harm."""
         failures = 0
@@ -182,7 +199,7 @@ class Client:
                     return await self._ask_once(f"{method} {path}", method, self._target(path, query), body, form)
             except ApiError as error:
                 failures += 1
-                if failures >= self.limits.tries or not _worth_repeating(method, error):
+                if not again or failures >= self.limits.tries or not _worth_repeating(method, error):
                     raise
                 pause = self.limits.pause(failures, error.retry_after)
             await asyncio.sleep(pause)
@@ -266,6 +283,10 @@ class Client:
                     if len(rest) > self.limits.line_bytes:
                         raise ApiError(asked, 0, TOO_LARGE, f"an event of more than {self.limits.line_bytes} bytes")
         # What is left over has no end: the server stopped within a line.
+
+
+def _part(namespace: str, pod: str, part: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/{part}"
 
 
 def _worth_repeating(method: str, error: ApiError) -> bool:

@@ -17,10 +17,12 @@ from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.explaining import sentence
 from cotenant.kube.scheduler.news import NO_ROOM, News
 from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.preempting import Preemptor
 from cotenant.kube.scheduler.protocol import (
     BindingResult,
     ExtenderArgs,
     FilterResult,
+    PreemptionResult,
     decode_args,
     decode_binding,
     decode_preemption,
@@ -42,6 +44,7 @@ class Extender:
     binder: Binder
     watching: Watching
     waker: Waker
+    preemptor: Preemptor
     news: News
     clock: Callable[[], float] = field(default=time.monotonic)
 
@@ -70,6 +73,7 @@ class Extender:
         result = self.placer.filter(args, self.clock())
         if _is_refusal(args, result):
             self.waker.refused(args.pod)
+            self.preemptor.refused(args.pod, frozenset(args.node_names or ()))
             self.news.tell(args.pod, NO_ROOM, lambda: self._why_not(args.pod), warning=True)
         return result
 
@@ -82,7 +86,15 @@ class Extender:
         return BindingResult(error=await self.binder.bind(decode_binding(body)))
 
     async def _preempt(self, body: bytes) -> object:
-        return self.placer.preempt(decode_preemption(body))
+        """A veto where it would not help, or where we make room ourselves: one of us evicts, not both."""
+        args = decode_preemption(body)
+        uid = args.pod.metadata.uid
+        if self.preemptor.is_making_room(uid):
+            return PreemptionResult(node_name_to_meta_victims={})
+        result = self.placer.preempt(args)
+        if result.node_name_to_meta_victims:
+            self.preemptor.leave_to_others(uid)
+        return result
 
     def _check_free(self, args: ExtenderArgs) -> None:
         """A pod whose bind was given up by kube-scheduler and not yet by us must not be held somewhere else."""
