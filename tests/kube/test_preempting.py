@@ -62,7 +62,7 @@ def test_the_place_of_the_evicted_is_the_pods_when_they_have_ended() -> None:
         await office.knows("thief")
         assert not (await office.filter("thief", "n-low"))["NodeNames"]
         assert await office.place("high", "n-low") == "n-low"
-        await until(lambda: not office.scheduler.preemptor.is_making_room("uid-high"))
+        await until(lambda: not office.scheduler.books.is_reserved("uid-high"))
         assert office.server.evicted == ["low"]
         await until(lambda: office.events("Preempted") and office.events("Preempting"))
         assert office.events("Preempted") == ["evicted from node n-low for a pod of priority 10; its own is 0"]
@@ -164,7 +164,7 @@ def test_a_more_important_pod_takes_over_what_was_reserved() -> None:
         await refuse(office, "middle", priority=5)
         await evicted(office, "a")
         await refuse(office, "high")
-        await until(lambda: office.scheduler.preemptor.is_making_room("uid-high"))
+        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
         assert office.scheduler.books.held("uid-middle") is None
         office.end("a")
         await office.knows("a")
@@ -183,7 +183,7 @@ def test_who_leaves_already_is_waited_for_and_nobody_else_evicted() -> None:
         office.server.merge("a", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "team")
         await office.knows("a")
         await refuse(office, "high")
-        await until(lambda: office.scheduler.preemptor.is_making_room("uid-high"))
+        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
         await a_while()
         assert office.server.evicted == []
         assert (await office.why("high"))["reason"] == "a place on node n-a is reserved for it until team/a ends"
@@ -202,7 +202,7 @@ def test_a_pod_that_is_gone_gives_its_place_back() -> None:
         await office.knows("a")
         office.add_pod("next", 12_000)
         assert await office.place("next", "n-a") == "n-a"
-        await until(lambda: not office.scheduler.preemptor.is_making_room("uid-high"))
+        await until(lambda: not office.scheduler.books.is_reserved("uid-high"))
 
     play(story)
 
@@ -264,18 +264,39 @@ def test_why_says_what_would_have_to_go() -> None:
     play(story)
 
 
-def test_where_kube_scheduler_evicts_we_do_not_and_the_other_way_round() -> None:
+def named(**victims: list[str]) -> dict[str, Any]:
+    """As kube-scheduler says whom it would evict."""
+    return {
+        f"n-{node}": {"Pods": [{"UID": f"uid-{pod}"} for pod in pods], "NumPDBViolations": 0}
+        for node, pods in victims.items()
+    }
+
+
+def test_where_kube_scheduler_has_to_evict_others_too_it_is_left_to_it() -> None:
     async def story(office: Office) -> None:
         await full(office, a=0, b=0)
         office.scheduler.preemptor.settle_s = 0.2
         await refuse(office, "high")
-        victims = {"n-a": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0}}
-        asked = {"Pod": office.pod("high"), "NodeNameToMetaVictims": victims}
-        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": victims}
+        asked = {"Pod": office.pod("high"), "NodeNameToMetaVictims": named(a=["a", "web"], b=["b"])}
+        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": asked["NodeNameToMetaVictims"]}
         await asyncio.sleep(0.4)
         assert office.server.evicted == []
-        assert not (await office.filter("high", "n-a", "n-b"))["NodeNames"]
-        await until(lambda: office.server.evicted)
+
+    play(story)
+
+
+def test_where_slots_are_missing_and_memory_too_all_are_evicted_by_us() -> None:
+    """kube-scheduler knows of the slot alone, and would be told that it does not help."""
+
+    async def story(office: Office) -> None:
+        await full(office, a=0)
+        office.add_pod("b", 4000, priority=0)
+        assert await office.place("b", "n-a") == "n-a"
+        office.add_pod("high", 12_000, priority=10)
+        await office.knows("b", "high")
+        asked = {"Pod": office.pod("high"), "NodeNameToMetaVictims": named(a=["b"])}
+        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
+        await evicted(office, "a", "b")
         assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
 
     play(story)

@@ -12,7 +12,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, Seconds
 from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.rooms import Room, best_of
+from cotenant.kube.scheduler.rooms import Movable, Room, best_of
 from tests.kube.test_quota import quota, quotas
 from tests.kube.worlds import CORES, GPU, MEMORY, books_of, machine, node, place, placer_of, waiting
 
@@ -35,7 +35,14 @@ def settled(machines: Sequence[Machine], pods: Mapping[str, tuple[str, Pod]]) ->
     return books
 
 
-def best(books: Books, pod: Pod, stakes: Mapping[str, int], leaving: Sequence[str] = (), **placing: Any) -> Room | None:
+def best(
+    books: Books,
+    pod: Pod,
+    stakes: Mapping[str, int],
+    leaving: Sequence[str] = (),
+    musts: Mapping[str, frozenset[str]] | None = None,
+    **placing: Any,
+) -> Room | None:
     """Stakes are priorities; all began together."""
 
     def stake(uid: str) -> Stake | None:
@@ -43,7 +50,8 @@ def best(books: Books, pod: Pod, stakes: Mapping[str, int], leaving: Sequence[st
         return None if priority is None else Stake(priority, Seconds(0))
 
     placer = placer_of(books, **placing)
-    return best_of(placer.rooms(pod, frozenset(books.vendors), lambda uid: uid.removeprefix("uid-") in leaving, stake))
+    who = Movable(lambda uid: uid.removeprefix("uid-") in leaving, stake, musts or {})
+    return best_of(placer.rooms(pod, frozenset(books.vendors), who))
 
 
 def victims(books: Books, pod: Pod, stakes: Mapping[str, int], leaving: Sequence[str] = ()) -> list[str] | None:
@@ -112,3 +120,21 @@ def test_a_pod_does_not_evict_its_companions() -> None:
     pods = {"twin": ("n1", waiting("twin", ask(6000), annotations=group)), "a": ("n1", waiting("a", ask(8000)))}
     books = settled([machine("n1", 1), machine("n2", 1)], pods | {"b": ("n2", waiting("b", ask(12_000)))})
     assert victims(books, waiting("high", ask(8000), annotations=group), {"twin": 0, "a": 1, "b": 0}) == ["a"]
+
+
+def test_those_leave_too_of_whom_only_kube_scheduler_knows_why() -> None:
+    pods = {
+        "a": ("n1", waiting("a", ask(8000))),
+        "b": ("n1", waiting("b", ask(4000))),
+        "c": ("n1", waiting("c", ask(4000))),
+    }
+    books = settled([machine("n1", 1)], pods)
+    must, high = {"n1": frozenset({"uid-b"})}, waiting("high", ask(8000))
+    room = best(books, high, {"a": 0, "b": 0, "c": 0}, musts=must)
+    assert room is not None
+    assert room.victims == ("uid-a", "uid-b")
+    assert room.harm.victims == 2
+    assert best(books, high, {"a": 0, "c": 0}, musts=must) is None  # b may not be evicted
+    there = best(books, waiting("high", ask(1000)), {"a": 0, "b": 0}, musts=must)
+    assert there is not None
+    assert there.victims == ("uid-b",)

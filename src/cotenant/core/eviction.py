@@ -7,7 +7,8 @@ together, and how long they have run. So nobody is evicted where less important 
 possible, those that have just begun first. `preemption` answers the same for queues, where all are ordered by turn.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
 from typing import NamedTuple
@@ -77,8 +78,7 @@ def least_harm(policy: Policy, demand: Demand, node: Node, stakes: Mapping[str, 
         key=lambda one: (stakes[one.job].priority, -stakes[one.job].since, one.job),
     )
     few = islice(chain.from_iterable(combinations(eligible, size) for size in (0, 1, 2)), _TRIES)
-    small_first = sorted(eligible, key=lambda one: _size(one, node))
-    kept = (_cannot_stay(policy, demand, node, eligible, order) for order in (eligible[::-1], small_first))
+    kept = (_cannot_stay(policy, demand, node, eligible, order) for order in _orders(node, eligible))
     ways = (_way(policy, demand, node, leaving, stakes) for leaving in chain(kept, few))
     return min((way for way in ways if way is not None), key=lambda way: (way.harm, way.victims), default=None)
 
@@ -90,10 +90,12 @@ def _way(
     rated = rate(policy, demand, _without(node, victims))
     if rated is None:
         return None
-    return Way(rated[1], rated[0], tuple(sorted(one.job for one in victims)), _harm(stakes[one.job] for one in victims))
+    harm = harm_of(stakes[one.job] for one in victims)
+    return Way(rated[1], rated[0], tuple(sorted(one.job for one in victims)), harm)
 
 
-def _harm(stakes: Iterable[Stake]) -> Harm:
+def harm_of(stakes: Iterable[Stake]) -> Harm:
+    """Of all these together."""
     all_of = tuple(stakes)
     if not all_of:
         return NO_HARM
@@ -115,6 +117,20 @@ def _cannot_stay(
     return leaving
 
 
+def _orders(node: Node, eligible: list[Tenant]) -> Iterator[list[Tenant]]:
+    """In which to put back who can stay: the most important first; those who take little, so that few are left; those
+    of the GPUs with the most of them, so that the others are cleared."""
+    important_first = eligible[::-1]
+    yield important_first
+    taken = {one.job: claims(one.demand, one.gpus, node.machine.gpus).values() for one in eligible}
+    by_memory = sorted(important_first, key=lambda one: sum(claim.memory for claim in taken[one.job]))
+    by_compute = sorted(by_memory, key=lambda one: sum(claim.compute for claim in taken[one.job]))
+    crowds = Counter(gpu for one in eligible for gpu in one.gpus)
+    for order in (by_memory, by_compute):
+        yield order
+        yield sorted(order, key=lambda one: -max((crowds[gpu] for gpu in one.gpus), default=0))
+
+
 def _staked(node: Node, stakes: Mapping[str, Stake]) -> list[tuple[Tenant, Stake]]:
     return [(one, stakes[one.job]) for one in node.tenants if one.job in stakes]
 
@@ -123,10 +139,3 @@ def _without(node: Node, tenants: Iterable[Tenant]) -> Node:
     for tenant in tenants:
         node = node.without_tenant(tenant.job, tenant.replica)
     return node
-
-
-def _size(tenant: Tenant, node: Node) -> tuple[int, int, int, str]:
-    """What a tenant takes of all its GPUs together."""
-    taken = claims(tenant.demand, tenant.gpus, node.machine.gpus).values()
-    memory, compute = sum(claim.memory for claim in taken), sum(claim.compute for claim in taken)
-    return memory, compute, sum(claim.slots for claim in taken), tenant.job

@@ -26,6 +26,7 @@ from cotenant.kube.scheduler.protocol import (
     decode_args,
     decode_binding,
     decode_preemption,
+    victims_of,
 )
 from cotenant.kube.scheduler.serving import Reply, Route, Routes, json_reply, text_reply
 from cotenant.kube.scheduler.waking import Waker
@@ -88,13 +89,11 @@ class Extender:
     async def _preempt(self, body: bytes) -> object:
         """A veto where it would not help, or where we make room ourselves: one of us evicts, not both."""
         args = decode_preemption(body)
-        uid = args.pod.metadata.uid
-        if self.preemptor.is_making_room(uid):
-            return PreemptionResult(node_name_to_meta_victims={})
-        result = self.placer.preempt(args)
-        if result.node_name_to_meta_victims:
-            self.preemptor.leave_to_others(uid)
-        return result
+        named = {name: frozenset(pod.uid for pod in who.pods or ()) for name, who in victims_of(args).items()}
+        ours = self.preemptor.would_evict(args.pod, named)
+        helped = self.placer.preempt(args).node_name_to_meta_victims
+        left = {name: who for name, who in helped.items() if name not in ours}
+        return PreemptionResult(node_name_to_meta_victims=left)
 
     def _check_free(self, args: ExtenderArgs) -> None:
         """A pod whose bind was given up by kube-scheduler and not yet by us must not be held somewhere else."""

@@ -40,7 +40,7 @@ from cotenant.kube.scheduler.protocol import (
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import Rankers, policy_of
 from cotenant.kube.scheduler.refusing import Refusals, class_of, nearest_first, nonsense, unclear
-from cotenant.kube.scheduler.rooms import Leaves, Room, StakeOf, left_by, ways
+from cotenant.kube.scheduler.rooms import Movable, Room, left_by, ways
 from cotenant.kube.scheduler.seats import Seat, planned_seat
 
 SHORTLIST, HOLD_S = 16, 30.0
@@ -196,9 +196,7 @@ class Placer:
             return False
         return view is None or bool(self._fits(view, view.takers if names is None else names, 1)[0])
 
-    def rooms(
-        self, pod: Pod, names: frozenset[str], leaves: Leaves, stake_of: StakeOf, most: int | None = None
-    ) -> Iterator[Room | None]:
+    def rooms(self, pod: Pod, names: frozenset[str], who: Movable, most: int | None = None) -> Iterator[Room | None]:
         """Places that a pod could have if others left, on those of the nodes where that harms least, in no order.
 
         Nothing where it fits or waits for something else. Each step takes about a millisecond, with nothing found in
@@ -209,10 +207,11 @@ class Placer:
             view = self._view(pod)
         except InputError:
             return
-        if view is None or any(self._fits(view, names, 1)):
+        if view is None or any(self._fits(view, names.difference(who.musts), 1)):
             return
-        nearest = islice(nearest_first(dict(self._reasons(view, sorted(names & view.takers), None))), most)
-        for found in ways(view.ranker.policy, view.asked.demand, view.cluster, nearest, leaves, stake_of):
+        here = (names | who.musts.keys()) & view.takers
+        nearest = dict.fromkeys([*nearest_first(dict(self._reasons(view, here, None))), *sorted(here)])
+        for found in ways(view.ranker.policy, view.asked.demand, view.cluster, islice(nearest, most), who):
             yield None if found is None else self._room(view, *found)
 
     def _room(self, view: _View, node: CoreNode, way: Way) -> Room | None:

@@ -10,8 +10,8 @@ scheduler that starts anew finds who is leaving, counts on it, and evicts nobody
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from cotenant.kube.client import Client
@@ -20,7 +20,7 @@ from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.news import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED, News
 from cotenant.kube.scheduler.placing import Placer
-from cotenant.kube.scheduler.rooms import Leaves, Room, StakeOf, best_of
+from cotenant.kube.scheduler.rooms import Movable, Room, best_of
 from cotenant.kube.scheduler.victims import Victims, priority_of
 from cotenant.kube.settings import PreemptionPart
 from cotenant.kube.troubles import Troubles, to_stderr
@@ -52,11 +52,13 @@ GONE = (404, 409)
 class _Wish:
     """A pod that fits nowhere."""
 
-    names: frozenset[str]
-    """of the nodes that would do for it otherwise"""
     told: float
     due: float
     pause_s: float
+    names: frozenset[str] = frozenset()
+    """of the nodes that would do for it otherwise"""
+    musts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """who would have to leave other nodes for what kube-scheduler counts: slots, CPU"""
 
     def later(self, now: float) -> None:
         self.due, self.pause_s = now + self.pause_s, min(LONGEST_AGAIN_S, 2 * self.pause_s)
@@ -115,22 +117,38 @@ class Preemptor:
 
     def refused(self, pod: Pod, names: frozenset[str]) -> None:
         """kube-scheduler was told that none of these nodes will do, which would otherwise."""
+        if self._may_preempt(pod):
+            wish = self._wish(pod)
+            wish.names, wish.musts = names, {}
+
+    def would_evict(self, pod: Pod, victims: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        """kube-scheduler would evict these from these nodes; on which of them it is to leave that to us.
+
+        Where all of them have GPUs, most likely slots are missing, and perhaps more than it knows of.
+        """
+        if pod.metadata.uid in self._reserved:
+            return frozenset(victims)
         if not self._may_preempt(pod):
-            return
+            return frozenset()
+        ours = {node: uids for node, uids in victims.items() if uids and uids <= self._victims.pods.keys()}
+        if len(ours) < len(victims):  # one of us evicts, not both
+            self._wishes.pop(pod.metadata.uid, None)
+            return frozenset()
+        wish = self._wish(pod)
+        wish.musts = ours
+        return frozenset(ours)
+
+    def _wish(self, pod: Pod) -> _Wish:
+        """What is remembered of a pod, of the same attempt to place it."""
         uid, now = pod.metadata.uid, self._clock()
-        wish = self._wishes.setdefault(uid, _Wish(names, now, now + self.settle_s, self.again_s))
-        wish.names, wish.told = names, now
+        wish = self._wishes.setdefault(uid, _Wish(now, now + self.settle_s, self.again_s))
+        if now > wish.told + SETTLE_S:
+            wish.names, wish.musts = frozenset(), {}
+        wish.told = now
         if len(self._wishes) > MOST_WISHES:
             del self._wishes[max(self._wishes, key=self._turn)]
         self._some.set()
-
-    def is_making_room(self, uid: str) -> bool:
-        """Whether a place is reserved for a pod."""
-        return uid in self._reserved
-
-    def leave_to_others(self, uid: str) -> None:
-        """kube-scheduler evicts somebody for this pod."""
-        self._wishes.pop(uid, None)
+        return wish
 
     def plan(self, pod: Pod) -> Plan | None:
         """Who leaves for a waiting pod, or would have to."""
@@ -141,7 +159,7 @@ class Preemptor:
         if pod.metadata.uid not in self._books.waiting or not self._may_preempt(pod):
             return None
         wish = self._wishes.get(pod.metadata.uid)
-        room = self._best_now(pod, frozenset(self._books.vendors) if wish is None else wish.names, MOST_EXPLAINED)
+        room = self._best_now(pod, wish or _Wish(0.0, 0.0, 0.0, frozenset(self._books.vendors)), most=MOST_EXPLAINED)
         return None if room is None else Plan(room.node, self._names(room.victims), False)
 
     async def run(self) -> NoReturn:
@@ -160,20 +178,18 @@ class Preemptor:
         now = self._clock()
         self._victims.forget(now)
         for uid, kept in list(self._reserved.items()):
-            if uid not in self._books.waiting:
-                self._drop(uid)
-            elif self._books.settled(uid) is None and not self._goes_on(kept, now):
+            if uid not in self._books.waiting or (self._books.settled(uid) is None and not self._goes_on(kept, now)):
                 self._drop(uid)
             elif not self._books.held(uid) or self._books.is_reserved(uid):
                 self._books.keep(kept.room.seat, now + RESERVED_S, reserved=True)
 
     def _goes_on(self, kept: _Reservation, now: float) -> bool:
         node = kept.room.node
-        if self._placer.would_fit(kept.pod, frozenset((node,))):
-            kept.fits_since = now if kept.fits_since is None else kept.fits_since
-            return now < kept.fits_since + RESERVED_S
         there = self._books.seats_on(node)
-        return any(uid in there and self._victims.leaves(uid, now) for uid in kept.awaited)
+        if any(uid in there and self._victims.leaves(uid, now) for uid in kept.awaited):
+            return True
+        kept.fits_since = now if kept.fits_since is None else kept.fits_since
+        return self._placer.would_fit(kept.pod, frozenset((node,))) and now < kept.fits_since + RESERVED_S
 
     async def look(self) -> None:
         """Make room for one pod, the one of the highest priority that has not been looked at for a while."""
@@ -188,9 +204,9 @@ class Preemptor:
             await self._make_room(self._books.waiting[uid], self._wishes[uid])
 
     async def _make_room(self, pod: Pod, wish: _Wish) -> None:
-        found = await self._best(pod, wish.names)
+        found = await self._best(pod, wish)
         # Others went first meanwhile: what counts is what can be done now, without a pause until it is reserved.
-        room = None if found is None else self._best_now(pod, frozenset((found.node,)))
+        room = None if found is None else self._best_now(pod, wish, found.node)
         if room is None or not (room.victims or self._is_left_by_lower(pod, room.node)):
             wish.later(self._clock())
             return
@@ -201,7 +217,7 @@ class Preemptor:
         victims = [self._victims.pods[uid] for uid in room.victims]
         if not await self._go(pod, victims, dry_run=True):
             return
-        if self._best_now(pod, frozenset((room.node,))) == room:
+        if self._best_now(pod, wish, room.node) == room:
             self._reserve(pod, room)
             if not await self._go(pod, victims):
                 self._drop(pod.metadata.uid)  # those who leave already are counted on by the next choice
@@ -262,20 +278,24 @@ class Preemptor:
         if self._books.is_reserved(uid):
             self._books.release(uid)
 
-    async def _best(self, pod: Pod, names: frozenset[str]) -> Room | None:
+    async def _best(self, pod: Pod, wish: _Wish) -> Room | None:
         """The room that harms least, looked for in the others' time."""
         found: list[Room | None] = []
         began = self._clock()
-        for room in self._placer.rooms(pod, names, *self._views(pod)):
+        for room in self._placer.rooms(pod, wish.names, self._movable(pod, wish.musts)):
             found.append(room)
             await asyncio.sleep((self._clock() - began) * SHARE)
             began = self._clock()
         return best_of(found)
 
-    def _best_now(self, pod: Pod, names: frozenset[str], most: int | None = None) -> Room | None:
-        return best_of(self._placer.rooms(pod, names, *self._views(pod), most))
+    def _best_now(self, pod: Pod, wish: _Wish, node: str | None = None, *, most: int | None = None) -> Room | None:
+        """The same at once, of one node or of few."""
+        names, musts = wish.names, wish.musts
+        if node is not None:
+            names, musts = names & {node}, {name: uids for name, uids in musts.items() if name == node}
+        return best_of(self._placer.rooms(pod, names, self._movable(pod, musts), most))
 
-    def _views(self, pod: Pod) -> tuple[Leaves, StakeOf]:
+    def _movable(self, pod: Pod, musts: Mapping[str, frozenset[str]]) -> Movable:
         """Who leaves, and who may be evicted, for this pod."""
         mine, now = priority_of(pod), self._clock()
 
@@ -283,11 +303,11 @@ class Preemptor:
             kept = self._reserved.get(uid)
             return self._victims.leaves(uid, now) or (kept is not None and priority_of(kept.pod) < mine)
 
-        return leaves, lambda uid: self._victims.stake_of(uid, mine, now)
+        return Movable(leaves, lambda uid: self._victims.stake_of(uid, mine, now), musts)
 
     def _is_left_by_lower(self, pod: Pod, node: str) -> bool:
         """Whether somebody leaves whom it could have displaced: then the place is its own, else just the next one's."""
-        leaves, _ = self._views(pod)
+        leaves = self._movable(pod, {}).leaves
         known = (self._victims.pods.get(uid) for uid in self._books.seats_on(node) if leaves(uid))
         return any(one is not None and priority_of(one) < priority_of(pod) for one in known)
 

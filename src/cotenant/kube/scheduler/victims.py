@@ -84,8 +84,9 @@ class Victims:
         return Stake(priority_of(pod), _seconds(pod.status.start_time or pod.metadata.creation_timestamp))
 
     def forget(self, now: float) -> None:
-        """Those who were to leave and are not there any more, or did not leave."""
-        self._leaving = {uid: since for uid, since in self._leaving.items() if uid in self.pods or self.leaves(uid, now)}
+        """Those who left long ago."""
+        for uid in [uid for uid in self._leaving if uid not in self.pods and not self.leaves(uid, now)]:
+            del self._leaving[uid]
 
 
 def _seconds(moment: str | None) -> Seconds:
