@@ -10,7 +10,6 @@ import contextlib
 import json
 import ssl
 import struct
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -58,7 +57,7 @@ class ApiServer:
         self.quotas = ApiServer(with_nodes=False) if with_nodes else self
         self.events = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
-        self.budgets: Counter[str] = Counter()
+        self.budgets: dict[str, int] = {}
         """how often pods may be evicted, by name; those that are not in it always"""
         self.evicted: list[str] = []
         self.asked: list[Asked] = []
