@@ -187,3 +187,15 @@ def test_a_pod_that_is_not_known_yet_is_not_forgotten() -> None:
         assert await world.look(1) == ["a"]
 
     live(story)
+
+
+def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> None:
+    async def story(world: World) -> None:
+        look = asyncio.create_task(world.refuse())
+        while not world.server.asked:  # the dry run
+            await asyncio.sleep(0)
+        world.books.pod_changed(world.high, None)
+        assert await look == []
+        assert world.reserved is None
+
+    live(story)

@@ -21,7 +21,7 @@ from cotenant.core.ranking import Policy, rate
 from cotenant.core.units import Seconds
 
 _TRIES = 300
-"""sets of one or two who might leave; where there are more, those that are left after all who can stay are put back"""
+"""pairs who might leave; else those are taken who are left when all who can stay are put back"""
 
 
 class Stake(NamedTuple):
@@ -77,9 +77,13 @@ def least_harm(policy: Policy, demand: Demand, node: Node, stakes: Mapping[str, 
         (one for one, stake in _staked(node, stakes) if stake.priority <= least),
         key=lambda one: (stakes[one.job].priority, -stakes[one.job].since, one.job),
     )
-    few = islice(chain.from_iterable(combinations(eligible, size) for size in (0, 1, 2)), _TRIES)
+    for leaving in chain([()], ((one,) for one in eligible)):  # least harm first: no other set is better
+        way = _way(policy, demand, node, leaving, stakes)
+        if way is not None:
+            return way
     kept = (_cannot_stay(policy, demand, node, eligible, order) for order in _orders(node, eligible))
-    ways = (_way(policy, demand, node, leaving, stakes) for leaving in chain(kept, few))
+    sets = chain(kept, islice(combinations(eligible, 2), _TRIES))
+    ways = (_way(policy, demand, node, leaving, stakes) for leaving in sets)
     return min((way for way in ways if way is not None), key=lambda way: (way.harm, way.victims), default=None)
 
 

@@ -38,9 +38,9 @@ SPARED_S = 30.0
 """until it is tried again to evict a pod whose budget forbade it"""
 RESERVED_S = 60.0
 """for which a place is reserved, unless it is said again; and in which the pod must be bound once it fits"""
-MOST_WISHES = 100
+MOST_WISHES = 32
 """pods for which it is remembered where they could be, those of the highest priority"""
-MOST_EXPLAINED = 64
+MOST_EXPLAINED = 256
 """nodes that are looked at to say what would have to go"""
 SHARE = 5
 """of its time, the looking leaves so many parts to others for each that it takes"""
@@ -150,16 +150,16 @@ class Preemptor:
         self._some.set()
         return wish
 
-    def plan(self, pod: Pod) -> Plan | None:
+    async def plan(self, pod: Pod) -> Plan | None:
         """Who leaves for a waiting pod, or would have to."""
         kept = self._reserved.get(pod.metadata.uid)
         if kept is not None:
             there = self._books.seats_on(kept.room.node)
             return Plan(kept.room.node, self._names([uid for uid in kept.awaited if uid in there]), True)
-        if pod.metadata.uid not in self._books.waiting or not self._may_preempt(pod):
+        if not self._is_waiting(pod) or not self._may_preempt(pod):
             return None
         wish = self._wishes.get(pod.metadata.uid)
-        room = self._best_now(pod, wish or _Wish(0.0, 0.0, 0.0, frozenset(self._books.vendors)), most=MOST_EXPLAINED)
+        room = await self._best(pod, wish or _Wish(0.0, 0.0, 0.0, frozenset(self._books.vendors)), MOST_EXPLAINED)
         return None if room is None else Plan(room.node, self._names(room.victims), False)
 
     async def run(self) -> NoReturn:
@@ -226,7 +226,7 @@ class Preemptor:
         """Whether all of them may be evicted, and are unless it was only to be asked."""
         for victim in victims:
             about, gone = victim.metadata, False
-            if self._doubt() is not None:
+            if self._doubt() is not None or not self._is_waiting(pod):
                 return False
             try:
                 await self._client.evict(about.name, namespace=about.namespace, uid=about.uid, dry_run=dry_run)
@@ -278,22 +278,25 @@ class Preemptor:
         if self._books.is_reserved(uid):
             self._books.release(uid)
 
-    async def _best(self, pod: Pod, wish: _Wish) -> Room | None:
-        """The room that harms least, looked for in the others' time."""
+    async def _best(self, pod: Pod, wish: _Wish, most: int | None = None) -> Room | None:
+        """The room that harms least, looked for in the time that others leave."""
         found: list[Room | None] = []
         began = self._clock()
-        for room in self._placer.rooms(pod, wish.names, self._movable(pod, wish.musts)):
+        for room in self._placer.rooms(pod, wish.names, self._movable(pod, wish.musts), most):
             found.append(room)
             await asyncio.sleep((self._clock() - began) * SHARE)
             began = self._clock()
         return best_of(found)
 
-    def _best_now(self, pod: Pod, wish: _Wish, node: str | None = None, *, most: int | None = None) -> Room | None:
-        """The same at once, of one node or of few."""
-        names, musts = wish.names, wish.musts
-        if node is not None:
-            names, musts = names & {node}, {name: uids for name, uids in musts.items() if name == node}
-        return best_of(self._placer.rooms(pod, names, self._movable(pod, musts), most))
+    def _best_now(self, pod: Pod, wish: _Wish, node: str) -> Room | None:
+        """The same at once, on one node, where the pod still waits."""
+        if not self._is_waiting(pod):
+            return None
+        musts = {name: uids for name, uids in wish.musts.items() if name == node}
+        return best_of(self._placer.rooms(pod, wish.names & {node}, self._movable(pod, musts)))
+
+    def _is_waiting(self, pod: Pod) -> bool:
+        return pod.metadata.uid in self._books.waiting and self._books.settled(pod.metadata.uid) is None
 
     def _movable(self, pod: Pod, musts: Mapping[str, frozenset[str]]) -> Movable:
         """Who leaves, and who may be evicted, for this pod."""

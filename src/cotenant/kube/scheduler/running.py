@@ -214,7 +214,7 @@ class Scheduler:
         pod = self.watching.pods.objects.get((words[0], words[1]))
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
-        return json_reply(explained(pod, self.books, self.placer, self.preemptor.plan(pod)))
+        return json_reply(explained(pod, self.books, self.placer, await self.preemptor.plan(pod)))
 
     def _health(self) -> Routes:
         async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:
