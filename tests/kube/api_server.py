@@ -60,6 +60,8 @@ class ApiServer:
         self.budgets: dict[str, int] = {}
         """how often pods may be evicted, by name; those that are not in it always"""
         self.evicted: list[str] = []
+        self.eviction_hook: Callable[[str], object] = lambda name: None
+        """called after each"""
         self.asked: list[Asked] = []
         self.refusals: list[Refusal] = []
         self.first_kept = 0
@@ -335,6 +337,7 @@ class ApiServer:
                 self.budgets[name] -= 1
             self.evicted.append(name)
             self.merge(name, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, namespace)
+            self.eviction_hook(name)
         _write(writer, 201, {"kind": "Status", "status": "Success"})
         return True
 

@@ -105,6 +105,18 @@ def test_nobody_is_evicted_for(spec: dict[str, Any], preemption: dict[str, Any])
     play(story, settings(**preemption))
 
 
+def test_an_equal_is_not_evicted_where_others_are_less_important_elsewhere() -> None:
+    async def story(office: Office) -> None:
+        await full(office, equal=10, low=0)
+        office.add_pod("high", 12_000, priority=10)
+        await office.knows("high")
+        assert not (await office.filter("high", "n-equal"))["NodeNames"]
+        await a_while()
+        assert office.server.evicted == []
+
+    play(story)
+
+
 def test_a_budget_is_kept_and_said_and_the_next_choice_is_taken() -> None:
     async def story(office: Office) -> None:
         await full(office, a=1, b=2)

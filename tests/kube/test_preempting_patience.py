@@ -44,13 +44,16 @@ class World:
         self.preemptor = Preemptor(
             self.client, self.books, self.placer, news, troubles, PreemptionPart(), say=str, clock=lambda: self.now
         )
-        for priority, (name, on) in enumerate({"a": "n1", "b": "n2"}.items()):
-            there = place(self.books, self.placer, waiting(name, WHOLE, priority=priority), on)
-            self.server.put(name, "team")["metadata"]["uid"] = f"uid-{name}"
-            self.pods[name] = there
-            self.preemptor.pod_changed(None, there)
+        self.add("a", "n1", 0)
+        self.add("b", "n2", 1)
         self.high = waiting("high", WHOLE, priority=10)
         self.books.pod_changed(None, self.high)
+
+    def add(self, name: str, on: str, priority: int, memory: int = 16_000) -> None:
+        there = place(self.books, self.placer, waiting(name, {GPU: 1, MEMORY: memory}, priority=priority), on)
+        self.server.put(name, "team")["metadata"]["uid"] = f"uid-{name}"
+        self.pods[name] = there
+        self.preemptor.pod_changed(None, there)
 
     async def look(self, after_s: float = 0.0) -> list[str]:
         """What is done after so many seconds; who has been evicted so far."""
@@ -197,5 +200,27 @@ def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> N
         world.books.pod_changed(world.high, None)
         assert await look == []
         assert world.reserved is None
+
+    live(story)
+
+
+def test_no_more_are_evicted_once_the_pod_is_gone() -> None:
+    async def story(world: World) -> None:
+        world.books.node_changed(None, node(machine("n3", 1)))
+        for name in ("c", "d"):
+            world.add(name, "n3", -1, 8000)
+        world.server.eviction_hook = lambda name: world.books.pod_changed(world.high, None)
+        assert await world.refuse() == ["c"]
+        assert world.books.held(HIGH) is None
+
+    live(story)
+
+
+def test_nodes_that_would_do_once_are_not_looked_at_when_only_others_are_named_later() -> None:
+    async def story(world: World) -> None:
+        world.preemptor.refused(world.high, frozenset({"n1"}))
+        world.now += 5
+        assert world.preemptor.would_evict(world.high, {"n2": frozenset({"uid-b"})}) == {"n2"}
+        assert await world.look() == ["b"]
 
     live(story)
