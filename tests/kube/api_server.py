@@ -58,6 +58,11 @@ class ApiServer:
         self.events = ApiServer(with_nodes=False) if with_nodes else self
         self.leases = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
+        self.budgets: dict[str, int] = {}
+        """how often pods may be evicted, by name; those that are not in it always"""
+        self.evicted: list[str] = []
+        self.eviction_hook: Callable[[str], object] = lambda name: None
+        """called after each"""
         self.asked: list[Asked] = []
         self.refusals: list[Refusal] = []
         self.first_kept = 0
@@ -306,6 +311,8 @@ class ApiServer:
             return _write_status(writer, 404, "NotFound", f'pods "{name}" not found')
         elif clash := _clash(self.pods[namespace, name], body):
             return _write_status(writer, 409, "Conflict", clash)
+        elif asked.method == "POST" and parts[-1] == "eviction":
+            return self._evict(namespace, name, body["deleteOptions"], writer)
         elif asked.method == "POST":
             annotations = body["metadata"]["annotations"]
             change = {"metadata": {"annotations": annotations}, "spec": {"nodeName": body["target"]["name"]}}
@@ -320,6 +327,21 @@ class ApiServer:
             _write(writer, 200, {"kind": "Status", "status": "Success"})
         else:
             _write(writer, 200, self.pods[namespace, name])
+        return True
+
+    def _evict(self, namespace: str, name: str, options: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        if options["preconditions"]["uid"] != self.pods[namespace, name]["metadata"]["uid"]:
+            return _write_status(writer, 409, "Conflict", "the UID in the precondition does not match")
+        dry_run = "dryRun" in options
+        if name in self.budgets and self.budgets[name] <= 0:
+            return _write_status(writer, 429, "TooManyRequests", "it would violate the pod's disruption budget")
+        if not dry_run:
+            if name in self.budgets:
+                self.budgets[name] -= 1
+            self.evicted.append(name)
+            self.merge(name, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, namespace)
+            self.eviction_hook(name)
+        _write(writer, 201, {"kind": "Status", "status": "Success"})
         return True
 
     def _one_node(self, asked: Asked, name: str, writer: asyncio.StreamWriter) -> bool:

@@ -50,9 +50,9 @@ class Office:
         inventory = inventory_for(Machine(name=name, gpus=gpus), Vendor.NVIDIA)
         self.server.nodes.merge(name, {"metadata": {"annotations": {INVENTORY: inventory}}})
 
-    def add_pod(self, name: str, memory: int = 6000, annotations: dict[str, str] | None = None) -> Pod:
+    def add_pod(self, name: str, memory: int = 6000, annotations: dict[str, str] | None = None, **spec: object) -> Pod:
         amounts = {"nvidia.com/gpu": 1, MEMORY: memory}
-        new = pod_object([amounts], [], annotations or {}, None, {"schedulerName": SCHEDULER_NAME})
+        new = pod_object([amounts], [], annotations or {}, None, {"schedulerName": SCHEDULER_NAME, **spec})
         new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
         return self.server.merge(name, new, "team")
 

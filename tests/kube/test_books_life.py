@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from cotenant.core.cluster import Cluster
+from cotenant.core.eviction import Stake
 from cotenant.core.model import Machine
-from cotenant.core.units import Percent
+from cotenant.core.units import Percent, Seconds
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import RECORD, Record, decode_record
 from cotenant.kube.objects import ContainerState, ContainerStatus, Ended, Node, Pod
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.placing import Choice, Placer
 from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.rooms import Movable, best_of, left_by
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, bound, in_phase, machine, node, waiting
 from tests.properties.referee import overfull
 
@@ -202,6 +205,19 @@ class Life(RuleBasedStateMachine):
         if soon:
             self._hear(pod.metadata.uid, True)
 
+    @precondition(lambda self: self.books.waiting)
+    @rule(data=st.data())
+    def the_place_of_others_is_reserved(self, data: st.DataObject) -> None:
+        """As preemption does before they leave, which they may or may not."""
+        uid = data.draw(st.sampled_from(sorted(self.books.waiting)))
+        if self.books.settled(uid) is None:
+            who = Movable(
+                lambda other: False, lambda other: Stake(0, Seconds(0)) if self.books.seat_of(other) else None
+            )
+            room = best_of(self.placer.rooms(self.books.waiting[uid], frozenset(NODES), who))
+            if room is not None:
+                self.books.keep(room.seat, self.now + 10, reserved=True)
+
     @precondition(lambda self: self.binding)
     @rule(data=st.data(), taken=st.booleans())
     def the_server_hears_of_a_bind(self, data: st.DataObject, taken: bool) -> None:
@@ -249,7 +265,8 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_promised_what_another_has(self) -> None:
-        assert overfull(self.books.cluster) == []
+        """What is reserved is promised to nobody yet: it counts beside those who are still there."""
+        assert overfull(Cluster.of(left_by(one, self.books.is_reserved) for one in self.books.cluster)) == []
 
     @invariant()
     def every_process_counts(self) -> None:

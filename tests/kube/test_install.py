@@ -50,6 +50,7 @@ def written(path: Path, text: str) -> Path:
             {
                 "pods": "get list watch patch",
                 "pods/binding": "create",
+                "pods/eviction": "create",
                 "nodes": "get list watch",
                 "resourcequotas": "get list watch",
                 "events": "create patch",

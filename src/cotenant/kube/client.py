@@ -135,8 +135,20 @@ class Client:
             "metadata": metadata | ({"uid": uid} if uid else {}),
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/binding"
-        await self._ask("POST", path, msgspec.json.encode(body), guard=guard)
+        await self._ask("POST", _part(namespace, pod, "binding"), msgspec.json.encode(body), guard=guard)
+
+    async def evict(
+        self, pod: str, *, namespace: str, uid: str, dry_run: bool = False, guard: Guard = nullcontext
+    ) -> None:
+        """Ask a pod to leave, as far as its disruption budgets allow; ApiError 429 where they do not, at once."""
+        options = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        await self._ask("POST", _part(namespace, pod, "eviction"), msgspec.json.encode(body), again=False, guard=guard)
 
     async def pages(
         self, kind: Kind[T], which: Selection = ALL, *, page: int | None = None
@@ -195,6 +207,7 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         form: str = JSON,
+        again: bool = True,
         guard: Guard = nullcontext,
     ) -> bytes:
         """The body of a good answer; asks again where that may help and cannot harm."""
@@ -206,7 +219,7 @@ class Client:
                     return await self._ask_once(f"{method} {path}", method, target, body, form, guard)
             except ApiError as error:
                 failures += 1
-                if failures >= self.limits.tries or not _worth_repeating(method, error):
+                if not again or failures >= self.limits.tries or not _worth_repeating(method, error):
                     raise
                 pause = self.limits.pause(failures, error.retry_after)
             await asyncio.sleep(pause)
@@ -299,6 +312,10 @@ def unheard(error: ApiError, naming: str) -> str | None:
     if error.status == 401:
         return f"the API server does not know who asks: log in again, or name another {naming}"
     return None
+
+
+def _part(namespace: str, pod: str, part: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/{part}"
 
 
 def _worth_repeating(method: str, error: ApiError) -> bool:

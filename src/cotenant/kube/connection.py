@@ -26,7 +26,8 @@ class ApiError(CotenantError):
     ) -> None:
         words = [str(status)] * bool(status) + [printable(reason)[:LONGEST_MESSAGE]]
         said = f": {printable(message)[:LONGEST_MESSAGE]}" if message else ""
-        super().__init__(f"{asked}: {' '.join(words)}{said}")
+        self.said = f"{' '.join(words)}{said}"
+        super().__init__(f"{asked}: {self.said}")
         self.status, self.reason, self.retry_after = status, reason, retry_after
 
 

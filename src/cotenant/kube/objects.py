@@ -35,6 +35,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource_version: str = ""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     labels: Words = {}
     annotations: Words = {}
 
@@ -75,6 +76,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int | None = None
+    preemption_policy: str | None = None
+    """`Never`: nobody is evicted for it"""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -110,6 +113,7 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     phase: str = ""
     reason: str = ""
+    start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

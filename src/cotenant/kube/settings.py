@@ -58,6 +58,18 @@ class Defaults(_Section, frozen=True):
     """percent of each card; 0 claims nothing"""
 
 
+class PreemptionPart(_Section, frozen=True):
+    """Whether pods of lower priority are evicted where one of higher priority fits nowhere."""
+
+    enabled: bool = True
+    most_per_minute: Count = 30
+    """pods that are evicted"""
+    protect_namespaces: tuple[Name, ...] = ("kube-system",)
+    """whose pods are not evicted"""
+    protect_label: str = ""
+    """nor are pods with it: `key` or `key=value`; anybody who may label pods can then protect them"""
+
+
 class SchedulerPart(_Section, frozen=True):
     """How pods are placed."""
 
@@ -68,6 +80,7 @@ class SchedulerPart(_Section, frozen=True):
     """nodes that filter answers at most"""
     hold_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
     """how long a slot is held between scoring and binding"""
+    preemption: PreemptionPart = PreemptionPart()
 
 
 class LeasePart(_Section, frozen=True):

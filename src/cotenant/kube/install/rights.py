@@ -18,7 +18,7 @@ def rights() -> list[Json]:
         _role(
             SCHEDULER,
             _may((*READ, "patch"), "pods"),
-            _may(("create",), "pods/binding"),
+            _may(("create",), "pods/binding", "pods/eviction"),
             _may(READ, "nodes", "resourcequotas"),
             _may(("create", "patch"), "events"),
         ),

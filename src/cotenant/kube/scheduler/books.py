@@ -113,6 +113,11 @@ class Books:
         seat = hold.seat if hold is not None and hold.binding else self.seat_of(uid)
         return None if seat is None else seat.record.node
 
+    def is_reserved(self, uid: str) -> bool:
+        """Whether what is held for a pod is a place that others are still leaving."""
+        hold = self._holds.get(uid)
+        return hold is not None and hold.reserved
+
     def seats_on(self, node: str) -> Mapping[str, Seat]:
         """Everybody who counts on a node, by UID."""
         return self._tally.on(node)
@@ -133,10 +138,13 @@ class Books:
         self.keep(seat, until)
         return seat
 
-    def keep(self, seat: Seat, until: float) -> None:
-        """Keep what a seat says for its pod, instead of what was held or recorded for it."""
+    def keep(self, seat: Seat, until: float, *, reserved: bool = False) -> None:
+        """Keep what a seat says for its pod, instead of what was held or recorded for it.
+
+        Where it is reserved, others may still be there: then more is counted than there is, and nobody else fits.
+        """
         before = self.held(seat.uid)
-        self._holds[seat.uid] = Hold(seat, until)
+        self._holds[seat.uid] = Hold(seat, until, reserved=reserved)
         self._settle(_nodes_of(before, seat), seat.uid)
 
     def release(self, uid: str) -> None:

@@ -11,17 +11,20 @@ from cotenant.kube.codec.record import Record
 from cotenant.kube.objects import Pod, has_ended
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.placing import Placer, Why
+from cotenant.kube.scheduler.preempting import Plan
 from cotenant.kube.scheduler.seats import Seat
-from cotenant.kube.scheduler.why import FitView, Given, Named, RefusalView, WhyPod
+from cotenant.kube.scheduler.why import EvictionView, FitView, Given, Named, RefusalView, WhyPod
 
 MOST_NODES = 1000
 """in one answer"""
 MOST_CLASSES = 4
 """of refusals in one sentence"""
+MOST_NAMES = 10
+"""of pods in one sentence"""
 
 
-def explained(pod: Pod, books: Books, placer: Placer) -> WhyPod:
-    """All there is to say about a pod now."""
+def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None) -> WhyPod:
+    """All there is to say about a pod now; the plan says who has to go for it."""
     who = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     why = placer.why(pod)
     if has_ended(pod):
@@ -36,12 +39,30 @@ def explained(pod: Pod, books: Books, placer: Placer) -> WhyPod:
         metadata=who,
         state="placed" if placed else "placing" if why.seat is not None else "waiting",
         policy=why.policy,
-        reason=sentence(why),
+        reason="; ".join(_reasons(why, plan)),
         node=None if why.seat is None else why.seat.record.node,
         gpus=() if why.seat is None else tuple(_given(why.seat.record)),
         fits=fits,
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), room)),
+        eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(room, len(why.reasons)),
+    )
+
+
+def _reasons(why: Why, plan: Plan | None) -> Iterable[str]:
+    if plan is None or not plan.under_way:
+        yield sentence(why)
+    if plan is not None:
+        yield plan_words(plan)
+
+
+def plan_words(plan: Plan) -> str:
+    """Who has to go, in numbers where they are many."""
+    who = ", ".join(plan.pods[:MOST_NAMES]) + f" and {len(plan.pods) - MOST_NAMES} more" * (len(plan.pods) > MOST_NAMES)
+    if not plan.under_way:
+        return f"it would fit on node {plan.node} without {who}" if who else f"pods are leaving node {plan.node}"
+    return f"a place on node {plan.node} is reserved for it" + (
+        f" until {who} end" + "s" * (len(plan.pods) == 1) if who else ""
     )
 
 

@@ -18,13 +18,16 @@ from cotenant.kube.scheduler.explaining import sentence
 from cotenant.kube.scheduler.leasing import Lead
 from cotenant.kube.scheduler.news import NO_ROOM, News
 from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.preempting import Preemptor
 from cotenant.kube.scheduler.protocol import (
     BindingResult,
     ExtenderArgs,
     FilterResult,
+    PreemptionResult,
     decode_args,
     decode_binding,
     decode_preemption,
+    victims_of,
 )
 from cotenant.kube.scheduler.serving import Reply, Route, Routes, json_reply, text_reply
 from cotenant.kube.scheduler.waking import Waker
@@ -44,6 +47,7 @@ class Extender:
     watching: Watching
     lead: Lead
     waker: Waker
+    preemptor: Preemptor
     news: News
     clock: Callable[[], float] = field(default=time.monotonic)
 
@@ -72,6 +76,7 @@ class Extender:
         result = self.placer.filter(args, self.clock())
         if _is_refusal(args, result):
             self.waker.refused(args.pod)
+            self.preemptor.refused(args.pod, frozenset(args.node_names or ()))
             self.news.tell(args.pod, NO_ROOM, lambda: self._why_not(args.pod), warning=True)
         return result
 
@@ -84,7 +89,13 @@ class Extender:
         return BindingResult(error=await self.binder.bind(decode_binding(body)))
 
     async def _preempt(self, body: bytes) -> object:
-        return self.placer.preempt(decode_preemption(body))
+        """A veto where it would not help, or where we make room ourselves: one of us evicts, not both."""
+        args = decode_preemption(body)
+        named = {name: frozenset(pod.uid for pod in who.pods or ()) for name, who in victims_of(args).items()}
+        ours = self.preemptor.would_evict(args.pod, named)
+        helped = self.placer.preempt(args).node_name_to_meta_victims
+        left = {name: who for name, who in helped.items() if name not in ours}
+        return PreemptionResult(node_name_to_meta_victims=left)
 
     def _check_free(self, args: ExtenderArgs) -> None:
         """A pod whose bind was given up by kube-scheduler and not yet by us must not be held somewhere else."""

@@ -39,6 +39,7 @@ Text = str | Callable[[], str]
 """or what makes it when it is written, where that takes long; empty: it is not worth telling any more"""
 
 NO_ROOM, PLACED, RESIZED, RESIZE_REFUSED = "NoRoom", "Placed", "Resized", "ResizeRefused"
+PREEMPTING, PREEMPTED, PREEMPTION_REFUSED = "Preempting", "Preempted", "PreemptionRefused"
 
 
 class WrittenEvent(msgspec.Struct, frozen=True):

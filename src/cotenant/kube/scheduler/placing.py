@@ -5,16 +5,17 @@
 Times are arguments: seconds of any steady clock. Asked with whole nodes, it answers what would be, and does nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.cluster import Node as CoreNode
+from cotenant.core.eviction import Way
 from cotenant.core.filters import plain_text
 from cotenant.core.mix import Knowledge
-from cotenant.core.model import Demand, Reason
+from cotenant.core.model import Demand, Reason, Slot
 from cotenant.core.ranking import Fit, Ranker, rate
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import Asked, asked_of
@@ -39,6 +40,7 @@ from cotenant.kube.scheduler.protocol import (
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import Rankers, policy_of
 from cotenant.kube.scheduler.refusing import Refusals, class_of, nearest_first, nonsense, unclear
+from cotenant.kube.scheduler.rooms import Movable, Room, left_by, ways
 from cotenant.kube.scheduler.seats import Seat, planned_seat
 
 SHORTLIST, HOLD_S = 16, 30.0
@@ -118,8 +120,9 @@ class Placer:
             return given.answer(given.names)
         fits, waits = self._fits(view, given.every, self._shortlist)
         if not fits:
-            if given.whole is None and self._books.settled(args.pod.metadata.uid) is None:
-                self._books.release(args.pod.metadata.uid)
+            uid = args.pod.metadata.uid
+            if given.whole is None and self._books.settled(uid) is None and not self._books.is_reserved(uid):
+                self._books.release(uid)
             return given.refuse(self._classes(view, given.names, waits))
         if len(fits) == 1 and given.whole is None:
             self._hold(view, fits[0], now)
@@ -185,13 +188,38 @@ class Placer:
         reasons = {name: why for name, why in self._reasons(view, names, waits) if name not in fitting}
         return Why(policy=policy, seat=seat, fits=tuple(fits), reasons=nearest_first(reasons), waits=waits)
 
-    def would_fit(self, pod: Pod) -> bool:
-        """Whether filter would find a node for it now, if kube-scheduler gave it all of them."""
+    def would_fit(self, pod: Pod, names: frozenset[str] | None = None) -> bool:
+        """Whether filter would find a node for it now, if kube-scheduler gave it these (default: all)."""
         try:
             view = self._view(pod)
         except InputError:
             return False
-        return view is None or bool(self._fits(view, view.takers, 1)[0])
+        return view is None or bool(self._fits(view, view.takers if names is None else names, 1)[0])
+
+    def rooms(self, pod: Pod, names: frozenset[str], who: Movable, most: int | None = None) -> Iterator[Room | None]:
+        """Places that a pod could have if others left, on those of the nodes where that harms least, in no order.
+
+        Nothing where it fits or waits for something else. Each step takes about a millisecond, with nothing found in
+        most, so that the caller can let others go first; all of them see the books as they were at the first. Only the
+        nodes on which least is missing are looked at where a number is given.
+        """
+        try:
+            view = self._view(pod)
+        except InputError:
+            return
+        if view is None or any(self._fits(view, names.difference(who.musts), 1)):
+            return
+        here = (names | who.musts.keys()) & view.takers
+        nearest = dict.fromkeys([*nearest_first(dict(self._reasons(view, here, None))), *sorted(here)])
+        for found in ways(view.ranker.policy, view.asked.demand, view.cluster, islice(nearest, most), who):
+            yield None if found is None else self._room(view, *found)
+
+    def _room(self, view: _View, node: CoreNode, way: Way) -> Room | None:
+        """Unless it would be refused there for something else."""
+        fit = Fit(way.score, Slot(node.name, way.gpus))
+        if self._gated(view, fit) is not None or self._over_quota(view, fit) is not None:
+            return None
+        return Room(planned_seat(view.pod, view.asked, fit.slot, node.machine), way.victims, way.harm)
 
     def _view(self, pod: Pod, given: Given | None = None) -> _View | None:
         """None where the pod asks for nothing of ours; InputError where it asks for nonsense."""
@@ -219,11 +247,15 @@ class Placer:
         fits = view.ranker.top(demand, view.cluster, wanted, None if limited and _by_percent(demand) else most)
         if not fits:
             return [], None
-        gate = view.ranker.policy.gate
-        verdict = None if gate is None else gate(fits[0].score, len(self._books.waiting) / max(1, self._books.gpus))
-        if verdict is not None and verdict.reason is not None:
-            return [], verdict.reason
+        gated = self._gated(view, fits[0])
+        if gated is not None:
+            return [], gated
         return self._within_quota(view, fits, most) if limited else (fits, None)
+
+    def _gated(self, view: _View, fit: Fit) -> Reason | None:
+        """Why it had better wait although that fits."""
+        gate = view.ranker.policy.gate
+        return None if gate is None else gate(fit.score, len(self._books.waiting) / max(1, self._books.gpus)).reason
 
     def _within_quota(self, view: _View, fits: list[Fit], most: int | None) -> tuple[list[Fit], Reason | None]:
         known: dict[tuple[int, ...], Reason | None] = {}
@@ -296,7 +328,6 @@ def _empty_nodes(nodes: Iterable[Node], vendor: Vendor) -> Iterable[CoreNode]:
 def _makes_room(view: _View, name: str, victims: MetaVictims) -> bool:
     if name not in view.takers:
         return False
-    node, leaving = view.cluster.node(name), {pod.uid for pod in victims.pods or ()}
-    for tenant in node.tenants:
-        node = node.without_tenant(tenant.job, tenant.replica) if tenant.job in leaving else node
+    leaving = {pod.uid for pod in victims.pods or ()}
+    node = left_by(view.cluster.node(name), leaving.__contains__)
     return rate(view.ranker.policy, view.asked.demand, node) is not None

@@ -24,6 +24,7 @@ import uvloop
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.access import Access, find_access
 from cotenant.kube.client import Client, Limits
+from cotenant.kube.objects import Pod
 from cotenant.kube.reflector import Pace
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.books import Books
@@ -34,6 +35,7 @@ from cotenant.kube.scheduler.granting import Granter
 from cotenant.kube.scheduler.leasing import LOOKING, Alone, Elected, Election, Lead
 from cotenant.kube.scheduler.news import News
 from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.preempting import Preemptor
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.serving import (
     GRACE_S,
@@ -145,7 +147,7 @@ class Scheduler:
             self.books,
             self.quotas,
             troubles,
-            then_pod=lambda old, new: self.granter.pod_changed(old, new),
+            then_pod=self._pod_changed,
             then_quota=lambda old, new: self.waker.room(),
             pace=pace,
         )
@@ -165,6 +167,16 @@ class Scheduler:
             is_binding=lambda uid: self.binder.is_binding(uid),
         )
         self.binder = Binder(client, self.books, self.placer, self.watching.pods, self.news, troubles, lead=self.lead)
+        self.preemptor = Preemptor(
+            client,
+            self.books,
+            self.placer,
+            self.news,
+            troubles,
+            settings.scheduler.preemption,
+            lead=self.lead,
+            doubt=self.watching.doubt,
+        )
         self._settings = settings
 
     def for_kube_scheduler(self) -> Routes:
@@ -176,6 +188,7 @@ class Scheduler:
             watching=self.watching,
             lead=self.lead,
             waker=self.waker,
+            preemptor=self.preemptor,
             news=self.news,
         )
         return {**extender.routes(), **self._health()}
@@ -188,11 +201,11 @@ class Scheduler:
         return routes
 
     async def run(self) -> NoReturn:
-        """Watch, write events, wake pods and answer resizes until cancelled."""
+        """Watch, write events, wake pods, answer resizes and make room until cancelled."""
         async with asyncio.TaskGroup() as group:
-            runs = (self.watching.run, self.lead.run, self.news.run, self.waker.run, self.granter.run, self._tick)
-            for run in runs:
-                group.create_task(run())
+            for part in (self.watching, self.lead, self.news, self.waker, self.granter, self.preemptor):
+                group.create_task(part.run())
+            group.create_task(self._tick())
         raise AssertionError("none of them ends")
 
     def _forget_holds(self) -> None:
@@ -205,6 +218,10 @@ class Scheduler:
             self.books.expire(time.monotonic())
             for node, troubles in islice(self.books.closed.items(), MOST_TOLD):
                 self.troubles.tell(f"node {node} takes no new pods", "; ".join(troubles.values()))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        self.granter.pod_changed(old, new)
+        self.preemptor.pod_changed(old, new)
 
     def _review(self, answer: Callable[[bytes, KubeSettings], bytes]) -> Route:
         async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
@@ -220,7 +237,7 @@ class Scheduler:
         pod = self.watching.pods.objects.get((words[0], words[1]))
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
-        return json_reply(explained(pod, self.books, self.placer))
+        return json_reply(explained(pod, self.books, self.placer, await self.preemptor.plan(pod)))
 
     def _health(self) -> Routes:
         async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:

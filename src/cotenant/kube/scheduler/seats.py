@@ -64,6 +64,8 @@ class Hold:
     until: float
     gone: str | None = None
     """the version at which the pod disappeared while it was being bound"""
+    reserved: bool = False
+    """whether it may not fit yet: others are still to leave for it"""
 
     @property
     def binding(self) -> bool:

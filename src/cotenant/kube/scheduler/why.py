@@ -60,6 +60,15 @@ class RefusalView(msgspec.Struct, frozen=True, kw_only=True):
     available: int = 0
 
 
+class EvictionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has to go for it."""
+
+    node: str
+    pods: tuple[str, ...]
+    under_way: bool
+    """they are leaving, and their place is reserved; else that is what would have to be done"""
+
+
 class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """All there is to say about a pod."""
 
@@ -75,6 +84,8 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """best first"""
     refusals: tuple[RefusalView, ...] = ()
     """nearest to fitting first"""
+    eviction: EvictionView | None = None
+    """where it fits nowhere, and pods of lower priority are in its way"""
     more: int = 0
     """nodes that are not in the lists, where there are very many"""
 

@@ -10,7 +10,7 @@ from cotenant.kube.settings import WebhookPart
 
 def is_skipped(labels: Mapping[str, str], namespace: str, webhook: WebhookPart) -> bool:
     """Whether a pod is left as it is; labels of its namespace are for the API server to see."""
-    return namespace in webhook.skip_namespaces or _is_labelled(labels, webhook)
+    return namespace in webhook.skip_namespaces or is_labelled(labels, webhook.skip_label)
 
 
 def other_namespaces(webhook: WebhookPart) -> list[Json]:
@@ -31,10 +31,15 @@ def no_label(webhook: WebhookPart) -> list[Json]:
 
 def skip_label(webhook: WebhookPart) -> tuple[str, str | None]:
     """Its key, empty where no label skips anything, and its value, None where any will do."""
-    key, says, value = webhook.skip_label.partition("=")
-    return key, value if says else None
+    return _label(webhook.skip_label)
 
 
-def _is_labelled(labels: Mapping[str, str], webhook: WebhookPart) -> bool:
-    key, value = skip_label(webhook)
+def is_labelled(labels: Mapping[str, str], said: str) -> bool:
+    """Whether a label is there that settings name as `key` or `key=value`; an empty name is nobody's."""
+    key, value = _label(said)
     return bool(key) and key in labels and value in (None, labels[key])
+
+
+def _label(said: str) -> tuple[str, str | None]:
+    key, says, value = said.partition("=")
+    return key, value if says else None

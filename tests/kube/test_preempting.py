@@ -1,0 +1,314 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod of higher priority gets the place of those whose leaving harms least, when they have really ended."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
+from tests.kube.office import Office, play, until
+
+
+def settings(**preemption: Any) -> KubeSettings:
+    return KubeSettings(scheduler=SchedulerPart(preemption=PreemptionPart(**preemption)))
+
+
+async def full(office: Office, **low: int) -> None:
+    """A node for each of these pods, which take 12,000 of 16,000 MiB and have these priorities."""
+    preemptor = office.scheduler.preemptor
+    preemptor.tick_s, preemptor.settle_s, preemptor.again_s = 0.01, 0.0, 0.05
+    for name, priority in low.items():
+        office.add_node(f"n-{name}")
+        office.add_pod(name, 12_000, priority=priority)
+        await until(lambda name=name: f"n-{name}" in office.scheduler.books.vendors)  # type: ignore[misc]
+        assert await office.place(name, f"n-{name}") == f"n-{name}"
+        await office.knows(name)
+
+
+def nodes(office: Office) -> list[str]:
+    return sorted(office.scheduler.books.vendors)
+
+
+async def refuse(office: Office, name: str, memory: int = 12_000, *, priority: int = 10, **spec: Any) -> None:
+    """A pod that fits nowhere, and that kube-scheduler knows of that."""
+    office.add_pod(name, memory, priority=priority, **spec)
+    await office.knows(name)
+    assert not (await office.filter(name, *nodes(office)))["NodeNames"]
+
+
+async def evicted(office: Office, *names: str) -> None:
+    await until(lambda: sorted(office.server.evicted) == sorted(names))
+    await office.knows(*names)
+
+
+async def a_while() -> None:
+    """Long enough for many looks."""
+    await asyncio.sleep(0.3)
+
+
+def test_the_place_of_the_evicted_is_the_pods_when_they_have_ended() -> None:
+    async def story(office: Office) -> None:
+        await full(office, low=0)
+        await refuse(office, "high")
+        await evicted(office, "low")
+        await until(lambda: office.scheduler.books.held("uid-high"))
+        assert not (await office.filter("high", "n-low"))["NodeNames"]  # asked again: nothing has ended yet
+        assert office.scheduler.books.held("uid-high") is not None
+        office.end("low")
+        await office.knows("low")
+        office.add_pod("thief", 8000)
+        await office.knows("thief")
+        assert not (await office.filter("thief", "n-low"))["NodeNames"]
+        assert await office.place("high", "n-low") == "n-low"
+        await until(lambda: not office.scheduler.books.is_reserved("uid-high"))
+        assert office.server.evicted == ["low"]
+        await until(lambda: office.events("Preempted") and office.events("Preempting"))
+        assert office.events("Preempted") == ["evicted from node n-low for a pod of priority 10; its own is 0"]
+        assert office.events("Preempting")[0].startswith("evicts low from node n-low; its place is reserved")
+
+    play(story)
+
+
+def test_the_least_important_leaves_and_nobody_else() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=5, b=1, c=3)
+        await refuse(office, "high")
+        await evicted(office, "b")
+        await a_while()
+        assert office.server.evicted == ["b"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("spec", "preemption"),
+    [
+        ({"priority": 0}, {}),
+        ({"priority": -1}, {}),
+        ({"priority": 10, "preemptionPolicy": "Never"}, {}),
+        ({"priority": 10}, {"enabled": False}),
+        ({"priority": 10}, {"protect_namespaces": ("team",)}),
+        ({"priority": 10}, {"protect_label": "keep=yes"}),
+    ],
+)
+def test_nobody_is_evicted_for(spec: dict[str, Any], preemption: dict[str, Any]) -> None:
+    async def story(office: Office) -> None:
+        await full(office, low=0)
+        office.server.merge("low", {"metadata": {"labels": {"keep": "yes"}}}, "team")
+        await office.knows("low")
+        await refuse(office, "high", **spec)
+        await a_while()
+        assert office.server.evicted == []
+
+    play(story, settings(**preemption))
+
+
+def test_an_equal_is_not_evicted_where_others_are_less_important_elsewhere() -> None:
+    async def story(office: Office) -> None:
+        await full(office, equal=10, low=0)
+        office.add_pod("high", 12_000, priority=10)
+        await office.knows("high")
+        assert not (await office.filter("high", "n-equal"))["NodeNames"]
+        await a_while()
+        assert office.server.evicted == []
+
+    play(story)
+
+
+def test_a_budget_is_kept_and_said_and_the_next_choice_is_taken() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=1, b=2)
+        office.server.budgets["a"] = 0
+        await refuse(office, "high")
+        await evicted(office, "b")
+        await until(lambda: office.events("PreemptionRefused"))
+        assert "cannot evict a: 429 TooManyRequests: it would violate" in office.events("PreemptionRefused")[0]
+
+    play(story)
+
+
+def test_where_one_of_several_may_not_go_none_is_evicted() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=1)
+        office.add_pod("b", 4000, priority=2)
+        assert await office.place("b", "n-a") == "n-a"
+        await office.knows("b")
+        office.server.budgets["b"] = 0
+        await refuse(office, "high", 16_000)
+        await until(lambda: office.events("PreemptionRefused"))
+        await a_while()
+        assert office.server.evicted == []
+        assert office.scheduler.books.held("uid-high") is None
+
+    play(story)
+
+
+def test_only_nodes_that_would_do_otherwise_are_looked_at() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0, b=1)
+        office.add_pod("high", 12_000, priority=10)
+        await office.knows("high")
+        assert not (await office.filter("high", "n-b"))["NodeNames"]
+        await evicted(office, "b")
+
+    play(story)
+
+
+def test_two_who_wait_evict_one_each_and_not_for_each_other() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0, b=0, c=0)
+        await refuse(office, "one")
+        await refuse(office, "two")
+        await until(lambda: len(office.server.evicted) == 2)
+        await a_while()
+        assert len(set(office.server.evicted)) == 2
+        held = [office.scheduler.books.held(f"uid-{name}") for name in ("one", "two")]
+        assert {seat.record.node for seat in held if seat} == {f"n-{name}" for name in office.server.evicted}
+
+    play(story)
+
+
+def test_a_more_important_pod_takes_over_what_was_reserved() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0)
+        await refuse(office, "middle", priority=5)
+        await evicted(office, "a")
+        await refuse(office, "high")
+        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
+        assert office.scheduler.books.held("uid-middle") is None
+        office.end("a")
+        await office.knows("a")
+        assert "not enough" in await office.place("middle", "n-a")
+        assert await office.place("high", "n-a") == "n-a"
+        assert office.server.evicted == ["a"]
+
+    play(story)
+
+
+def test_who_leaves_already_is_waited_for_and_nobody_else_evicted() -> None:
+    """As a scheduler finds it that starts anew."""
+
+    async def story(office: Office) -> None:
+        await full(office, a=0, b=0)
+        office.server.merge("a", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "team")
+        await office.knows("a")
+        await refuse(office, "high")
+        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
+        await a_while()
+        assert office.server.evicted == []
+        assert (await office.why("high"))["reason"] == "a place on node n-a is reserved for it until team/a ends"
+
+    play(story)
+
+
+def test_a_pod_that_is_gone_gives_its_place_back() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0)
+        await refuse(office, "high")
+        await evicted(office, "a")
+        office.server.remove("high", "team")
+        await until(lambda: "uid-high" not in office.scheduler.books.waiting)
+        office.end("a")
+        await office.knows("a")
+        office.add_pod("next", 12_000)
+        assert await office.place("next", "n-a") == "n-a"
+        await until(lambda: not office.scheduler.books.is_reserved("uid-high"))
+
+    play(story)
+
+
+def test_a_pod_that_finds_another_place_gives_the_first_back() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0)
+        await refuse(office, "high")
+        await evicted(office, "a")
+        office.add_node("new")
+        await until(lambda: "new" in office.scheduler.books.vendors)
+        assert await office.place("high", "n-a", "new") == "new"
+        office.end("a")
+        await office.knows("a", "high")
+        office.add_pod("next", 12_000)
+        assert await office.place("next", "n-a") == "n-a"
+
+    play(story)
+
+
+def test_a_failed_bind_does_not_lose_the_place() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0)
+        await refuse(office, "high")
+        await evicted(office, "a")
+        office.end("a")
+        await office.knows("a")
+        office.scheduler.books.release("uid-high")  # as a bind does that fails
+        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
+        assert await office.place("high", "n-a") == "n-a"
+
+    play(story)
+
+
+def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0, b=0, c=0)
+        for name in ("one", "two", "three"):
+            await refuse(office, name)
+        await until(lambda: len(office.server.evicted) == 2)
+        await a_while()
+        assert len(office.server.evicted) == 2
+
+    assert any("2 pods were evicted in a minute" in line for line in play(story, settings(most_per_minute=2)).lines)
+
+
+def test_why_says_what_would_have_to_go() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=3, b=1)
+        office.scheduler.preemptor.settle_s = 60
+        await refuse(office, "high")
+        said = await office.why("high")
+        assert said["reason"].endswith("; it would fit on node n-b without team/b")
+        assert said["eviction"] == {"node": "n-b", "pods": ["team/b"], "under_way": False}
+        office.add_pod("low", 12_000, priority=1)
+        await office.knows("low")
+        assert (await office.why("low"))["eviction"] is None
+
+    play(story)
+
+
+def named(**victims: list[str]) -> dict[str, Any]:
+    """As kube-scheduler says whom it would evict."""
+    return {
+        f"n-{node}": {"Pods": [{"UID": f"uid-{pod}"} for pod in pods], "NumPDBViolations": 0}
+        for node, pods in victims.items()
+    }
+
+
+def test_where_kube_scheduler_has_to_evict_others_too_it_is_left_to_it() -> None:
+    async def story(office: Office) -> None:
+        await full(office, a=0, b=0)
+        office.scheduler.preemptor.settle_s = 0.2
+        await refuse(office, "high")
+        asked = {"Pod": office.pod("high"), "NodeNameToMetaVictims": named(a=["a", "web"], b=["b"])}
+        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": asked["NodeNameToMetaVictims"]}
+        await asyncio.sleep(0.4)
+        assert office.server.evicted == []
+
+    play(story)
+
+
+def test_where_slots_are_missing_and_memory_too_all_are_evicted_by_us() -> None:
+    """kube-scheduler knows of the slot alone, and would be told that it does not help."""
+
+    async def story(office: Office) -> None:
+        await full(office, a=0)
+        office.add_pod("b", 4000, priority=0)
+        assert await office.place("b", "n-a") == "n-a"
+        office.add_pod("high", 12_000, priority=10)
+        await office.knows("b", "high")
+        asked = {"Pod": office.pod("high"), "NodeNameToMetaVictims": named(a=["b"])}
+        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
+        await evicted(office, "a", "b")
+        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
+
+    play(story)

@@ -1,0 +1,226 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How long preemption waits, counts on others and remembers: by a clock that the test moves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from cotenant.kube.access import Access
+from cotenant.kube.client import Client
+from cotenant.kube.objects import Pod
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.news import News
+from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.scheduler.preempting import LASTING_S, RESERVED_S, SPARED_S, Preemptor
+from cotenant.kube.scheduler.victims import MOST_GRACE_S, PATIENCE_S, USUAL_GRACE_S
+from cotenant.kube.settings import PreemptionPart
+from cotenant.kube.troubles import Troubles
+from tests.kube.api_server import ApiServer
+from tests.kube.office import QUICK
+from tests.kube.worlds import GPU, MEMORY, books_of, in_phase, machine, node, place, placer_of, waiting
+
+WHOLE = {GPU: 1, MEMORY: 16_000}
+HIGH = "uid-high"
+
+
+@dataclass
+class World:
+    """Nodes n1 and n2 with a pod on each, a and b, a the less important; and one that waits."""
+
+    server: ApiServer
+    client: Client
+    now: float = 0.0
+    books: Books = field(default_factory=lambda: books_of(*(node(machine(name, 1)) for name in ("n1", "n2"))))
+    pods: dict[str, Pod] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        troubles = Troubles(lambda line: None)
+        self.placer: Placer = placer_of(self.books)
+        news = News(self.client, "tests", troubles)
+        self.preemptor = Preemptor(
+            self.client, self.books, self.placer, news, troubles, PreemptionPart(), say=str, clock=lambda: self.now
+        )
+        self.add("a", "n1", 0)
+        self.add("b", "n2", 1)
+        self.high = waiting("high", WHOLE, priority=10)
+        self.books.pod_changed(None, self.high)
+
+    def add(self, name: str, on: str, priority: int, memory: int = 16_000) -> None:
+        there = place(self.books, self.placer, waiting(name, {GPU: 1, MEMORY: memory}, priority=priority), on)
+        self.server.put(name, "team")["metadata"]["uid"] = f"uid-{name}"
+        self.pods[name] = there
+        self.preemptor.pod_changed(None, there)
+
+    async def look(self, after_s: float = 0.0) -> list[str]:
+        """What is done after so many seconds; who has been evicted so far."""
+        self.now += after_s
+        self.preemptor.tend()
+        await self.preemptor.look()
+        return self.server.evicted
+
+    async def refuse(self) -> list[str]:
+        self.preemptor.refused(self.high, frozenset(self.books.vendors))
+        return await self.look(5)
+
+    def change(self, name: str, new: Pod | None) -> None:
+        old = self.pods[name]
+        self.books.pod_changed(old, new, "99")
+        self.preemptor.pod_changed(old, new)
+        if new is not None:
+            self.pods[name] = new
+
+    def leaving(self, name: str, grace: int) -> None:
+        about = {"deletion_timestamp": "2026-01-01T00:00:00Z", "deletion_grace_period_seconds": grace}
+        replace: Any = msgspec.structs.replace
+        self.change(name, replace(self.pods[name], metadata=replace(self.pods[name].metadata, **about)))
+
+    @property
+    def reserved(self) -> str | None:
+        held = self.books.held(HIGH)
+        return held.record.node if held is not None and self.books.is_reserved(HIGH) else None
+
+
+def live(story: Callable[[World], Awaitable[None]]) -> None:
+    async def lived() -> None:
+        server = ApiServer()
+        async with server.serving():
+            client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
+            try:
+                await story(World(server, client))
+            finally:
+                await client.close()
+
+    asyncio.run(lived())
+
+
+def test_who_does_not_leave_in_time_is_not_counted_on_and_another_leaves() -> None:
+    async def story(world: World) -> None:
+        assert await world.refuse() == ["a"]
+        world.leaving("a", 30)
+        assert await world.look(USUAL_GRACE_S + PATIENCE_S - 1) == ["a"]
+        assert world.reserved == "n1"
+        assert await world.look(2) == ["a", "b"]
+        assert world.reserved == "n2"
+
+    live(story)
+
+
+def test_a_longer_grace_is_waited_for_within_reason() -> None:
+    async def story(world: World) -> None:
+        assert await world.refuse() == ["a"]
+        world.leaving("a", 100_000)
+        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        assert await world.look(MOST_GRACE_S) == ["a"]
+        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        assert await world.look(PATIENCE_S) == ["a", "b"]
+
+    live(story)
+
+
+def test_what_a_force_deleted_pod_still_holds_is_waited_for() -> None:
+    async def story(world: World) -> None:
+        assert await world.refuse() == ["a"]
+        world.change("a", None)
+        assert await world.look(10) == ["a"]
+        assert world.reserved == "n1"
+        assert not world.placer.would_fit(world.high)
+
+    live(story)
+
+
+def test_a_place_that_is_free_and_not_taken_is_given_back() -> None:
+    async def story(world: World) -> None:
+        await world.refuse()
+        world.change("a", in_phase(world.pods["a"], "Succeeded"))
+        await world.look(1)
+        assert world.reserved == "n1"
+        await world.look(RESERVED_S - 1)
+        assert world.reserved == "n1"
+        assert await world.look(1) == ["a"]
+        assert world.reserved is None
+
+    live(story)
+
+
+def test_a_place_that_another_got_is_not_waited_for() -> None:
+    async def story(world: World) -> None:
+        await world.refuse()
+        world.change("a", in_phase(world.pods["a"], "Succeeded"))
+        world.books.release(HIGH)  # as a bind does that fails, and somebody else is faster than the next look
+        place(world.books, world.placer, waiting("thief", WHOLE, priority=10), "n1")
+        assert await world.look(1) == ["a", "b"]
+        assert world.reserved == "n2"
+
+    live(story)
+
+
+def test_nobody_is_evicted_for_a_refusal_of_long_ago() -> None:
+    async def story(world: World) -> None:
+        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        assert await world.look(LASTING_S + 1) == []
+        assert await world.refuse() == ["a"]
+
+    live(story)
+
+
+def test_a_budget_is_asked_again_after_a_while() -> None:
+    async def story(world: World) -> None:
+        world.server.budgets |= {"a": 0, "b": 0}
+        assert await world.refuse() == []
+        assert await world.look(1) == []
+        assert await world.look(1) == []  # nobody is left
+        world.server.budgets["b"] = 1
+        assert await world.look(SPARED_S) == []  # a is asked first, and refused
+        assert await world.look(5) == ["b"]
+
+    live(story)
+
+
+def test_a_pod_that_is_not_known_yet_is_not_forgotten() -> None:
+    """kube-scheduler's watch was faster than ours."""
+
+    async def story(world: World) -> None:
+        world.books.pod_changed(world.high, None)
+        assert await world.refuse() == []
+        world.books.pod_changed(None, world.high)
+        assert await world.look(1) == ["a"]
+
+    live(story)
+
+
+def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> None:
+    async def story(world: World) -> None:
+        look = asyncio.create_task(world.refuse())
+        while not world.server.asked:  # the dry run
+            await asyncio.sleep(0)
+        world.books.pod_changed(world.high, None)
+        assert await look == []
+        assert world.reserved is None
+
+    live(story)
+
+
+def test_no_more_are_evicted_once_the_pod_is_gone() -> None:
+    async def story(world: World) -> None:
+        world.books.node_changed(None, node(machine("n3", 1)))
+        for name in ("c", "d"):
+            world.add(name, "n3", -1, 8000)
+        world.server.eviction_hook = lambda name: world.books.pod_changed(world.high, None)
+        assert await world.refuse() == ["c"]
+        assert world.books.held(HIGH) is None
+
+    live(story)
+
+
+def test_nodes_that_would_do_once_are_not_looked_at_when_only_others_are_named_later() -> None:
+    async def story(world: World) -> None:
+        world.preemptor.refused(world.high, frozenset({"n1"}))
+        world.now += 5
+        assert world.preemptor.would_evict(world.high, {"n2": frozenset({"uid-b"})}) == {"n2"}
+        assert await world.look() == ["b"]
+
+    live(story)
