@@ -8,7 +8,7 @@ answer is lost, the pod itself says whether it was bound; until then its GPUs st
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cotenant.core.model import Reason
 from cotenant.kube.client import INTERRUPTED, Client
@@ -43,13 +43,14 @@ class Binder:
         news: News,
         troubles: Troubles,
         *,
+        meet: Callable[[Pod], Awaitable[str]] | None = None,
         say: Callable[[str], object] = to_stderr,
         clock: Callable[[], float] = time.monotonic,
         answered_s: float = ANSWERED_S,
         look_s: float = LOOK_S,
     ) -> None:
         self._client, self._books, self._placer, self._pods = client, books, placer, pods
-        self._news, self._troubles, self._say = news, troubles, say
+        self._news, self._troubles, self._meet, self._say = news, troubles, meet, say
         self._clock, self.answered_s, self.look_s = clock, answered_s, look_s
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
@@ -76,6 +77,8 @@ class Binder:
         pod = self._pods.objects.get((args.namespace, args.name)) or await self._now(args)
         if pod is None or pod.metadata.uid != args.uid:
             return f"{who} is gone"
+        if self._meet is not None and (alone := await self._meet(pod)):
+            return f"{who} waits for the rest of its gang: {alone}"
         began = self._clock()
         choice = self._placer.choose(pod, args.node, began, time.time_ns())
         if isinstance(choice, Reason):

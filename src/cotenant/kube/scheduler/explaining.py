@@ -20,8 +20,8 @@ MOST_CLASSES = 4
 """of refusals in one sentence"""
 
 
-def explained(pod: Pod, books: Books, placer: Placer) -> WhyPod:
-    """All there is to say about a pod now."""
+def explained(pod: Pod, books: Books, placer: Placer, queued: str | None = None) -> WhyPod:
+    """All there is to say about a pod now; `queued` is what it waits for where it has to wait for its turn."""
     who = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     why = placer.why(pod)
     if has_ended(pod):
@@ -36,7 +36,7 @@ def explained(pod: Pod, books: Books, placer: Placer) -> WhyPod:
         metadata=who,
         state="placed" if placed else "placing" if why.seat is not None else "waiting",
         policy=why.policy,
-        reason=sentence(why),
+        reason=sentence(why) if queued is None or why.seat is not None else queued,
         node=None if why.seat is None else why.seat.record.node,
         gpus=() if why.seat is None else tuple(_given(why.seat.record)),
         fits=fits,

@@ -39,6 +39,7 @@ Text = str | Callable[[], str]
 """or what makes it when it is written, where that takes long; empty: it is not worth telling any more"""
 
 NO_ROOM, PLACED, RESIZED, RESIZE_REFUSED = "NoRoom", "Placed", "Resized", "ResizeRefused"
+RELEASED, GANG_WAITS, GANG_GIVEN_UP = "Released", "GangWaits", "GangGivenUp"
 
 
 class WrittenEvent(msgspec.Struct, frozen=True):

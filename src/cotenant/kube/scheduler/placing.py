@@ -5,7 +5,7 @@
 Times are arguments: seconds of any steady clock. Asked with whole nodes, it answers what would be, and does nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -100,9 +100,10 @@ class Placer:
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
         known: Knowledge | None = None,
+        turn: Callable[[Pod], Reason | None] = lambda pod: None,
     ) -> None:
-        """InputError where there is no such policy."""
-        self._books, self._quotas, self._settings = books, quotas, settings
+        """InputError where there is no such policy. `turn` says why it is not a pod's turn, though it may fit."""
+        self._books, self._quotas, self._settings, self._turn = books, quotas, settings, turn
         self._policy, self._shortlist, self._hold_s = policy, shortlist, hold_s
         self._rankers, self._refusals = Rankers(known), Refusals()
         self._rankers.of(policy, books.cluster)
@@ -185,6 +186,15 @@ class Placer:
         reasons = {name: why for name, why in self._reasons(view, names, waits) if name not in fitting}
         return Why(policy=policy, seat=seat, fits=tuple(fits), reasons=nearest_first(reasons), waits=waits)
 
+    def ranker(self, pod: Pod) -> Ranker:
+        """By the policy of the cluster, or the pod's own; InputError where there is no such policy."""
+        return self._rankers.of(policy_of(pod.metadata.annotations, self._policy), self._books.cluster)
+
+    @property
+    def crowding(self) -> float:
+        """Pods that wait, per GPU."""
+        return len(self._books.waiting) / max(1, self._books.gpus)
+
     def would_fit(self, pod: Pod) -> bool:
         """Whether filter would find a node for it now, if kube-scheduler gave it all of them."""
         try:
@@ -199,7 +209,7 @@ class Placer:
         if asked.vendor is None:
             return None
         books, vendor = self._books, asked.vendor
-        ranker = self._rankers.of(policy_of(pod.metadata.annotations, self._policy), books.cluster)
+        ranker = self.ranker(pod)
         cluster = books.without(pod.metadata.uid)
         takers = books.takers(vendor)
         if given is None or given.whole is None:
@@ -214,13 +224,16 @@ class Placer:
         """The best nodes of these, best first; or none, and why it is to wait although there are some."""
         namespace, demand = view.pod.metadata.namespace, view.asked.demand
         limited = self._quotas.limits(namespace)
+        if (waits := self._turn(view.pod)) is not None:
+            return [], waits
         here = view.takers & names
         wanted = None if len(here) == len(view.cluster) else here
         fits = view.ranker.top(demand, view.cluster, wanted, None if limited and _by_percent(demand) else most)
         if not fits:
             return [], None
-        gate = view.ranker.policy.gate
-        verdict = None if gate is None else gate(fits[0].score, len(self._books.waiting) / max(1, self._books.gpus))
+        # What is held for a pod was found to be worth it, or the pod has waited for too long to be asked.
+        gate = None if self._books.held(view.pod.metadata.uid) else view.ranker.policy.gate
+        verdict = None if gate is None else gate(fits[0].score, self.crowding)
         if verdict is not None and verdict.reason is not None:
             return [], verdict.reason
         return self._within_quota(view, fits, most) if limited else (fits, None)
@@ -252,6 +265,8 @@ class Placer:
         already = self._books.settled(view.pod.metadata.uid)
         if already is not None:
             return Reason("bound", f"is bound to node {plain_text(already)}")
+        if (waits := self._turn(view.pod)) is not None:
+            return waits
         if node not in view.takers:
             return self._not_taken(node)
         fits = view.ranker.top(view.asked.demand, view.cluster, [node])

@@ -22,16 +22,20 @@ import uvloop
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.access import Access, find_access
 from cotenant.kube.client import Client, Limits
+from cotenant.kube.objects import Pod
 from cotenant.kube.reflector import Pace
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.certificates import Certificates
 from cotenant.kube.scheduler.explaining import explained
 from cotenant.kube.scheduler.extending import Extender
+from cotenant.kube.scheduler.gangs import Gangs
 from cotenant.kube.scheduler.granting import Granter
+from cotenant.kube.scheduler.line import Line
 from cotenant.kube.scheduler.news import News
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.releasing import Releaser
 from cotenant.kube.scheduler.serving import (
     GRACE_S,
     Listener,
@@ -45,6 +49,7 @@ from cotenant.kube.scheduler.serving import (
     status_reply,
     text_reply,
 )
+from cotenant.kube.scheduler.together import Together
 from cotenant.kube.scheduler.waking import Waker
 from cotenant.kube.scheduler.watching import Watching
 from cotenant.kube.scheduler.why import NO_SUCH_POD
@@ -116,8 +121,9 @@ class Scheduler:
     def __init__(self, client: Client, settings: KubeSettings, troubles: Troubles, *, pace: Pace = Pace()) -> None:  # noqa: B008
         codec = settings.codec()
         self.troubles = troubles
-        self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self.waker.room())
+        self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self._room())
         self.quotas = Quotas(codec)
+        self.gangs = Gangs(self.books)
         self.placer = Placer(
             self.books,
             self.quotas,
@@ -125,9 +131,19 @@ class Scheduler:
             shortlist=settings.scheduler.shortlist,
             hold_s=settings.scheduler.hold_s,
             settings=codec,
+            turn=self.gangs.turn,
         )
         self.news = News(client, settings.scheduler.name, troubles)
         self.waker = Waker(client, self.books, self.placer, troubles)
+        line = Line(
+            Together(self.books, self.quotas, self.placer),
+            self.gangs,
+            settings.queue,
+            scheduler=settings.scheduler.name,
+            hold_s=settings.scheduler.hold_s,
+            settings=codec,
+        )
+        self.releaser = Releaser(client, line, self.news, troubles, doubt=lambda: self.watching.doubt())
         self.granter = Granter(
             client,
             self.books,
@@ -143,11 +159,13 @@ class Scheduler:
             self.books,
             self.quotas,
             troubles,
-            then_pod=self.granter.pod_changed,
-            then_quota=lambda old, new: self.waker.room(),
+            then_pod=self._pod_changed,
+            then_quota=lambda old, new: self._room(),
             pace=pace,
         )
-        self.binder = Binder(client, self.books, self.placer, self.watching.pods, self.news, troubles)
+        self.binder = Binder(
+            client, self.books, self.placer, self.watching.pods, self.news, troubles, meet=self.releaser.meet
+        )
         self._settings = settings
 
     def for_kube_scheduler(self) -> Routes:
@@ -172,9 +190,18 @@ class Scheduler:
     async def run(self) -> NoReturn:
         """Watch, write events, wake pods and answer resizes until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for run in (self.watching.run, self.news.run, self.waker.run, self.granter.run, self._tick):
-                group.create_task(run())
+            for part in (self.watching, self.news, self.waker, self.granter, self.releaser):
+                group.create_task(part.run())
+            group.create_task(self._tick())
         raise AssertionError("none of them ends")
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        self.granter.pod_changed(old, new)
+        self.releaser.pod_changed(old, new)
+
+    def _room(self) -> None:
+        self.waker.room()
+        self.releaser.room()
 
     async def _tick(self) -> NoReturn:
         while True:
@@ -197,7 +224,7 @@ class Scheduler:
         pod = self.watching.pods.objects.get((words[0], words[1]))
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
-        return json_reply(explained(pod, self.books, self.placer))
+        return json_reply(explained(pod, self.books, self.placer, self.releaser.words(pod)))
 
     def _health(self) -> Routes:
         async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for its turn, and whose turn it is: pods one by one in the order of the queue, gangs as a whole.
+
+They are let go only when a slot is held for each of them, so nobody who comes later takes it.
+
+Times are arguments: `now` of any steady clock, for holds, and `today` in seconds since 1970, for the order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cotenant.core.deciding import turn_of
+from cotenant.core.model import Job
+from cotenant.core.patience import is_overdue
+from cotenant.core.policies import build_policy
+from cotenant.core.units import Seconds
+from cotenant.errors import InputError
+from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.codec.settings import DEFAULTS, Settings
+from cotenant.kube.codec.turns import Gang, estimate_of, gang_of, is_gated
+from cotenant.kube.objects import Pod
+from cotenant.kube.scheduler.gangs import Gangs, GivenUp
+from cotenant.kube.scheduler.placing import HOLD_S
+from cotenant.kube.scheduler.together import Together, Waiter, kinds_of
+from cotenant.kube.settings import SCHEDULER_NAME, QueuePart
+
+MOST_RELEASED = 64
+"""pods or gangs in one step; the next comes at once"""
+MOST_REFUSED = 100
+"""kinds of pods that fit nowhere, after which a step looks no further"""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is let go at once: a pod, or what a gang still needs to be whole."""
+
+    waiters: tuple[Waiter, ...]
+    gang: Gang | None
+    job: Job
+    """as the order of the queue sees it"""
+
+    @property
+    def kind(self) -> object:
+        """What units have in common that fit or do not fit together; quotas are by namespace."""
+        return self.waiters[0].pod.metadata.namespace, tuple(one.kind for one in self.waiters)
+
+
+@dataclass(slots=True)
+class Step:
+    """What is to be done now."""
+
+    open: list[Pod] = field(default_factory=list)
+    """pods that need not wait here: there is no queue for them any more, or they are not ours to place"""
+    released: list[Unit] = field(default_factory=list)
+    """a slot is held for each of their pods"""
+    given_up: list[GivenUp] = field(default_factory=list)
+    gathering: list[tuple[Pod, str]] = field(default_factory=list)
+    """pods of gangs that have changed and are not complete, and what is missing"""
+    more: bool = False
+    """whether another step would find more at once"""
+
+
+class Line:
+    """Follows pods as the reflector tells them, after the books."""
+
+    def __init__(
+        self,
+        together: Together,
+        gangs: Gangs,
+        queue: QueuePart,
+        *,
+        scheduler: str = SCHEDULER_NAME,
+        hold_s: float = HOLD_S,
+        settings: Settings = DEFAULTS,
+    ) -> None:
+        self._together, self._books, self.gangs = together, together.books, gangs
+        self._queue, self._scheduler, self._hold_s, self._settings = queue, scheduler, hold_s, settings
+        self._order = build_policy("binpack", queue=queue.order)
+        self._gated: dict[str, Pod] = {}
+        self._waiters: dict[str, Waiter | InputError] = {}
+        self._released: set[str] = set()
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
+        """Whether that may change whose turn it is."""
+        uid = (new or old or Pod()).metadata.uid
+        was_known = [self.gangs.forget(uid), *(known.pop(uid, None) for known in (self._gated, self._waiters))]
+        if new is not None and is_gated(new.spec.scheduling_gates):
+            self._gated[uid] = new
+        else:
+            self._released.discard(uid)
+        if new is not None and new.spec.scheduler_name == self._scheduler:
+            self._read(new, uid)
+        return any(was_known) or uid in self._gated or uid in self.gangs
+
+    def words(self, pod: Pod, today: Seconds) -> str | None:
+        """What a pod waits for at its gate, None where it does not wait there."""
+        uid = pod.metadata.uid
+        if uid not in self._gated or uid in self._released:
+            return None
+        waiter = self._waiters.get(uid)
+        if isinstance(waiter, InputError):
+            return str(waiter)
+        for place, unit in enumerate(self._in_order(float("inf"), today)):
+            if any(one.uid == uid for one in unit.waiters):
+                whose = "its turn" if unit.gang is None else f"the turn of its gang of {unit.gang.size}"
+                late = "; it is overdue, so room is kept for it" if is_overdue(unit.job, today) else ""
+                return f"it waits for {whose}, with {place} before it in the queue ({self._queue.order}){late}"
+        turn = self.gangs.turn(pod)
+        return "it is not its turn" if turn is None else str(turn)
+
+    def step(self, now: float, today: Seconds) -> Step:
+        """Let go whose turn it is, as far as there is room, and hold that for them."""
+        step = Step(open=[pod for pod in self._gated.values() if not self._is_to_wait(pod)])
+        step.given_up = self.gangs.end(now, self._hold_s)
+        for gathered in self.gangs.changed():
+            if len(gathered.ready) < gathered.missing:
+                step.gathering.extend((pod, str(gathered.turn)) for pod in gathered.ready)
+        refused: set[object] = set()
+        kept: list[str] = []
+        for unit in self._in_order(now, today):
+            if unit.kind in refused:  # nothing frees up during a step
+                continue
+            overdue = not kept and is_overdue(unit.job, today)
+            if self._hold(unit, now, kept, overdue=overdue):
+                step.released.append(unit)
+            else:
+                refused.add(unit.kind)
+                kept = self._together.nodes_to_keep(unit.waiters) if overdue else kept
+            step.more = len(step.released) >= MOST_RELEASED
+            if step.more or len(refused) >= MOST_REFUSED:
+                break
+        return step
+
+    def undo(self, unit: Unit) -> None:
+        """The gate of one of them could not be taken away: all of them wait on."""
+        for one in unit.waiters:
+            self._released.discard(one.uid)
+            if self._books.settled(one.uid) is None:
+                self._books.release(one.uid)
+        if unit.gang is not None:
+            self.gangs.revoke(unit.gang)
+
+    def _read(self, pod: Pod, uid: str) -> None:
+        try:
+            gang = gang_of(pod)
+            if gang is not None:
+                self.gangs.add(pod, gang)
+            if uid in self._books.waiting and (uid in self._gated or gang is not None):
+                self._waiters[uid] = self._understood(pod)
+        except InputError as error:  # it was understood when it came, so somebody has changed it: it waits
+            self._waiters[uid] = error
+
+    def _understood(self, pod: Pod) -> Waiter:
+        asked = asked_of(pod, self._settings)
+        if asked.vendor is None:
+            raise InputError("it asks for no GPU, so it has no turn")
+        self._together.placer.ranker(pod)  # says itself when there is no such policy
+        return Waiter(pod, asked, _moment(pod.metadata.creation_timestamp), estimate_of(pod))
+
+    def _is_to_wait(self, pod: Pod) -> bool:
+        uid = pod.metadata.uid
+        if uid in self._released:  # its gate is being taken away
+            return True
+        ours = pod.spec.scheduler_name == self._scheduler
+        return ours and (uid in self.gangs or self._queue.keeps(pod.metadata.namespace))
+
+    def _hold(self, unit: Unit, now: float, kept: list[str], *, overdue: bool) -> bool:
+        until = now + self._hold_s
+        if self._together.hold(unit.waiters, until, kept, overdue=overdue) is not None:
+            return False
+        members = {one.uid for one in unit.waiters}
+        self._released |= members & self._gated.keys()
+        if unit.gang is not None:
+            self.gangs.grant(unit.gang, members, until)
+        return True
+
+    def _in_order(self, now: float, today: Seconds) -> list[Unit]:
+        return sorted(self._units(now), key=lambda unit: (*turn_of(self._order, unit.job, today), unit.job.id))
+
+    def _units(self, now: float) -> Iterator[Unit]:
+        in_gangs: set[str] = set()
+        for gathered in self.gangs.all():
+            if not gathered.missing:
+                continue
+            uids = [pod.metadata.uid for pod in gathered.ready]
+            in_gangs.update(uids)  # also those beyond its size: they come when it is whole
+            found = map(self._waiters.get, uids[: gathered.missing])
+            waiters = tuple(one for one in found if isinstance(one, Waiter))
+            if len(waiters) == gathered.missing and self.gangs.is_waiting(gathered.gang, now):
+                yield _unit(waiters, gathered.gang)
+        for uid in self._gated.keys() - self._released - in_gangs:
+            waiter = self._waiters.get(uid)
+            if isinstance(waiter, Waiter) and self._is_to_wait(waiter.pod):
+                yield _unit((waiter,), None)
+
+
+def _unit(waiters: tuple[Waiter, ...], gang: Gang | None) -> Unit:
+    """A gang came when its first pod did, and takes as long as the longest of them."""
+    first = kinds_of(waiters)[0][0]
+    estimates = [one.estimate for one in waiters if one.estimate is not None]
+    job = Job(
+        id=first.uid,
+        demand=first.asked.demand,
+        replicas=len(waiters),
+        submitted=min(one.submitted for one in waiters),
+        estimate=max(estimates) if len(estimates) == len(waiters) else None,
+    )
+    return Unit(waiters, gang, job)
+
+
+def _moment(text: str | None) -> Seconds:
+    """Seconds since 1970; 0 of a time that is not understood."""
+    try:
+        return Seconds(datetime.fromisoformat(text or "").timestamp())
+    except ValueError:
+        return Seconds(0.0)
