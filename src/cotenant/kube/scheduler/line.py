@@ -177,7 +177,13 @@ class Line:
         return True
 
     def _in_order(self, now: float, today: Seconds) -> list[Unit]:
-        return sorted(self._units(now), key=lambda unit: (*turn_of(self._order, unit.job, today), unit.job.id))
+        return sorted(self._units(now), key=lambda unit: self._turn(unit.job, today))
+
+    def _turn(self, job: Job, today: Seconds) -> tuple[int, bool, float, str]:
+        """As the core has it. Where its order lets a job wait for ever for better ones, overdue ones are first."""
+        priority, place = turn_of(self._order, job, today)
+        late = self._order.overdue is None and is_overdue(job, today)
+        return priority, not late, job.submitted if late else place, job.id
 
     def _units(self, now: float) -> Iterator[Unit]:
         in_gangs: set[str] = set()
