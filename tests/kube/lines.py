@@ -115,5 +115,3 @@ class World:
 
     def held(self, name: str) -> bool:
         return self.books.held(self.pods[name].metadata.uid) is not None
-
-

@@ -370,7 +370,7 @@ def test_no_gang_is_half_let_go_and_no_card_is_overbooked_whatever_happens(deeds
             life.check()
     # In the end all that can run runs, whatever was held for whom.
     for _ in range(12):
-        for name, pod in list(life.world.pods.items()):
+        for pod in list(life.world.pods.values()):
             if pod.spec.node_name:
                 life.world.tell(in_phase(pod, "Succeeded"))
         life.world.go(2 * HOLD_S)
@@ -384,5 +384,3 @@ def test_no_gang_is_half_let_go_and_no_card_is_overbooked_whatever_happens(deeds
             assert turn is not None, name
             gathered = next(one for one in life.world.gangs.all() if pod in one.ready)
             assert len(gathered.ready) < gathered.missing or gathered.gang.name == "g2", name
-
-

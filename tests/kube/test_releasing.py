@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The line at work, beside an API server: gates are taken away, gangs are bound at one moment, failures cost nothing."""
+"""The line at work, beside an API server: gates taken away, gangs bound at one moment, and failures cost nothing."""
 
 import asyncio
 from typing import Any
@@ -97,7 +97,7 @@ def test_a_gang_is_bound_at_one_moment() -> None:
         office.scheduler.releaser.meeting_s = 0.2
         assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
         office.scheduler.releaser.meeting_s = 4.0
-        assert await asyncio.gather(office.place("a", "n1"), office.place("b", "n1")) == ["n1", "n1"]
+        assert [*await asyncio.gather(office.place("a", "n1"), office.place("b", "n1"))] == ["n1", "n1"]
         binds = [asked.path for asked in office.server.asked if asked.path.endswith("/binding")]
         assert len(binds) == 2
 
@@ -115,7 +115,7 @@ def test_a_gang_that_is_not_bound_in_time_says_so_and_is_woken_when_its_turn_com
         assert office.annotation("a", "tried-again") is None
         await until(lambda: office.annotation("a", "tried-again") and office.annotation("b", "tried-again"))
         await office.knows("a", "b")
-        assert await asyncio.gather(office.place("a", "n1"), office.place("b", "n1")) == ["n1", "n1"]
+        assert [*await asyncio.gather(office.place("a", "n1"), office.place("b", "n1"))] == ["n1", "n1"]
 
     play(story, KubeSettings(scheduler=SchedulerPart(hold_s=1.0)))
 
