@@ -16,10 +16,11 @@ from cotenant.core.policies import build_policy
 from cotenant.core.units import Seconds
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.turns import GANG, estimate_of, is_gated
+from cotenant.kube.objects import Resources
 from cotenant.kube.scheduler.quota import ResourceQuota
 from cotenant.kube.settings import QueuePart
 from tests.kube.lines import HOLD_S, TODAY, World, queued
-from tests.kube.worlds import annotated, in_phase, machine, node
+from tests.kube.worlds import annotated, args, in_phase, machine, node
 
 HOUR = 3600.0
 
@@ -245,6 +246,29 @@ def test_a_gang_of_another_namespace_is_another_gang() -> None:
 def test_a_pod_of_a_gang_that_we_have_not_heard_of_is_refused() -> None:
     world = one_card()
     assert world.gangs.turn(queued("a", gang=("g", 2))) is not None
+
+
+def test_a_pod_without_gpus_is_nobodys_member_and_does_not_wait() -> None:
+    world = one_card()
+    leads = queued("leads", gang=("g", 2))
+    containers = tuple(msgspec.structs.replace(one, resources=Resources()) for one in leads.spec.containers)
+    world.tell(msgspec.structs.replace(leads, spec=msgspec.structs.replace(leads.spec, containers=containers)))
+    assert [pod.metadata.name for pod in world.step().open] == ["leads"]
+    world.tell(*gang("g", 2))
+    assert world.go() == [["g0", "g1"]]
+
+
+def test_who_was_let_go_because_it_is_overdue_is_not_asked_again_whether_it_is_worth_its_place() -> None:
+    world = one_card(policy="cotenant", queue=QueuePart(namespaces=("*",)))
+    world.tell(queued("runs", 6000))
+    world.go()
+    assert world.bind("runs")
+    world.tell(queued("late", 6000, age=4 * HOUR, estimate="1m"))
+    assert world.go() == [["late"]]
+    asked = args(world.pods["late"], "n1")
+    assert world.placer.filter(asked, world.now).node_names == ("n1",)
+    world.books.release("uid-late")
+    assert not world.placer.filter(asked, world.now).node_names, "without a slot of its own it would have to be"
 
 
 def test_who_leaves_its_gang_waits_alone() -> None:

@@ -18,6 +18,7 @@ from cotenant.core.policies import build_policy
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.codec.record import RECORD
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.codec.turns import Gang, estimate_of, gang_of, is_gated
 from cotenant.kube.objects import Pod
@@ -143,28 +144,28 @@ class Line:
             self.gangs.revoke(unit.gang)
 
     def _read(self, pod: Pod, uid: str) -> None:
+        """Pods without GPUs are nobody's member, and have no turn."""
         try:
             gang = gang_of(pod)
-            if gang is not None:
-                self.gangs.add(pod, gang)
+            has_gpus = RECORD in pod.metadata.annotations
             if uid in self._books.waiting and (uid in self._gated or gang is not None):
-                self._waiters[uid] = self._understood(pod)
+                asked = asked_of(pod, self._settings)
+                has_gpus = asked.vendor is not None
+                if has_gpus:
+                    self._together.placer.ranker(pod)  # says itself when there is no such policy
+                    created = _moment(pod.metadata.creation_timestamp)
+                    self._waiters[uid] = Waiter(pod, asked, created, estimate_of(pod))
+            if gang is not None and has_gpus:
+                self.gangs.add(pod, gang)
         except InputError as error:  # it was understood when it came, so somebody has changed it: it waits
             self._waiters[uid] = error
 
-    def _understood(self, pod: Pod) -> Waiter:
-        asked = asked_of(pod, self._settings)
-        if asked.vendor is None:
-            raise InputError("it asks for no GPU, so it has no turn")
-        self._together.placer.ranker(pod)  # says itself when there is no such policy
-        return Waiter(pod, asked, _moment(pod.metadata.creation_timestamp), estimate_of(pod))
-
     def _is_to_wait(self, pod: Pod) -> bool:
+        """Or is leaving anyway, or its gate is being taken away already."""
         uid = pod.metadata.uid
-        if uid in self._released:  # its gate is being taken away
+        if uid in self._released or pod.metadata.deletion_timestamp:
             return True
-        ours = pod.spec.scheduler_name == self._scheduler
-        return ours and (uid in self.gangs or self._queue.keeps(pod.metadata.namespace))
+        return uid in self._waiters and (uid in self.gangs or self._queue.keeps(pod.metadata.namespace))
 
     def _hold(self, unit: Unit, now: float, kept: list[str], *, overdue: bool) -> bool:
         until = now + self._hold_s
