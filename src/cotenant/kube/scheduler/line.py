@@ -10,6 +10,7 @@ Times are arguments: `now` of any steady clock, for holds, and `today` in second
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from weakref import WeakValueDictionary
 
 from cotenant.core.deciding import turn_of
 from cotenant.core.model import Job
@@ -27,10 +28,17 @@ from cotenant.kube.scheduler.placing import HOLD_S
 from cotenant.kube.scheduler.together import Together, Waiter, kinds_of
 from cotenant.kube.settings import SCHEDULER_NAME, QueuePart
 
-MOST_RELEASED = 64
+MOST_RELEASED = 32
 """pods or gangs in one step; the next comes at once"""
 MOST_REFUSED = 100
 """kinds of pods that fit nowhere, after which a step looks no further"""
+
+
+class Kind:
+    """Stands for what units have in common that fit or do not fit together; as itself, since to compare what thousands
+    ask for takes long."""
+
+    __slots__ = ("__weakref__",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +49,9 @@ class Unit:
     gang: Gang | None
     job: Job
     """as the order of the queue sees it"""
-
-    @property
-    def kind(self) -> object:
-        """What units have in common that fit or do not fit together; quotas are by namespace."""
-        return self.waiters[0].pod.metadata.namespace, tuple(one.kind for one in self.waiters)
+    kind: Kind
+    turn: tuple[int, float]
+    """smallest first; no order changes while a job waits"""
 
 
 @dataclass(slots=True)
@@ -80,13 +86,14 @@ class Line:
         self._queue, self._scheduler, self._hold_s, self._settings = queue, scheduler, hold_s, settings
         self._order = build_policy("binpack", queue=queue.order)
         self._gated: dict[str, Pod] = {}
-        self._waiters: dict[str, Waiter | InputError] = {}
+        self._alone: dict[str, Unit | InputError] = {}
+        self._kinds: WeakValueDictionary[object, Kind] = WeakValueDictionary()
         self._released: set[str] = set()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Whether that may change whose turn it is."""
         uid = (new or old or Pod()).metadata.uid
-        was_known = [self.gangs.forget(uid), *(known.pop(uid, None) for known in (self._gated, self._waiters))]
+        was_known = [self.gangs.forget(uid), *(known.pop(uid, None) for known in (self._gated, self._alone))]
         if new is not None and is_gated(new.spec.scheduling_gates):
             self._gated[uid] = new
         else:
@@ -100,9 +107,9 @@ class Line:
         uid = pod.metadata.uid
         if uid not in self._gated or uid in self._released:
             return None
-        waiter = self._waiters.get(uid)
-        if isinstance(waiter, InputError):
-            return str(waiter)
+        known = self._alone.get(uid)
+        if isinstance(known, InputError):
+            return str(known)
         for place, unit in enumerate(self._in_order(float("inf"), today)):
             if any(one.uid == uid for one in unit.waiters):
                 whose = "its turn" if unit.gang is None else f"the turn of its gang of {unit.gang.size}"
@@ -118,7 +125,7 @@ class Line:
         for gathered in self.gangs.changed():
             if len(gathered.ready) < gathered.missing:
                 step.gathering.extend((pod, str(gathered.turn)) for pod in gathered.ready)
-        refused: set[object] = set()
+        refused: set[Kind] = set()
         kept: list[str] = []
         for unit in self._in_order(now, today):
             if unit.kind in refused:  # nothing frees up during a step
@@ -153,19 +160,19 @@ class Line:
                 has_gpus = asked.vendor is not None
                 if has_gpus:
                     self._together.placer.ranker(pod)  # says itself when there is no such policy
-                    created = _moment(pod.metadata.creation_timestamp)
-                    self._waiters[uid] = Waiter(pod, asked, created, estimate_of(pod))
+                    waiter = Waiter(pod, asked, _moment(pod.metadata.creation_timestamp), estimate_of(pod))
+                    self._alone[uid] = self._unit((waiter,), None)
             if gang is not None and has_gpus:
                 self.gangs.add(pod, gang)
         except InputError as error:  # it was understood when it came, so somebody has changed it: it waits
-            self._waiters[uid] = error
+            self._alone[uid] = error
 
     def _is_to_wait(self, pod: Pod) -> bool:
         """Or is leaving anyway, or its gate is being taken away already."""
         uid = pod.metadata.uid
         if uid in self._released or pod.metadata.deletion_timestamp:
             return True
-        return uid in self._waiters and (uid in self.gangs or self._queue.keeps(pod.metadata.namespace))
+        return uid in self._alone and (uid in self.gangs or self._queue.keeps(pod.metadata.namespace))
 
     def _hold(self, unit: Unit, now: float, kept: list[str], *, overdue: bool) -> bool:
         until = now + self._hold_s
@@ -178,11 +185,11 @@ class Line:
         return True
 
     def _in_order(self, now: float, today: Seconds) -> list[Unit]:
-        return sorted(self._units(now), key=lambda unit: self._turn(unit.job, today))
+        return sorted(self._units(now), key=lambda unit: self._turn(unit, today))
 
-    def _turn(self, job: Job, today: Seconds) -> tuple[int, bool, float, str]:
+    def _turn(self, unit: Unit, today: Seconds) -> tuple[int, bool, float, str]:
         """As the core has it. Where its order lets a job wait for ever for better ones, overdue ones are first."""
-        priority, place = turn_of(self._order, job, today)
+        job, (priority, place) = unit.job, unit.turn
         late = self._order.overdue is None and is_overdue(job, today)
         return priority, not late, job.submitted if late else place, job.id
 
@@ -193,28 +200,29 @@ class Line:
                 continue
             uids = [pod.metadata.uid for pod in gathered.ready]
             in_gangs.update(uids)  # also those beyond its size: they come when it is whole
-            found = map(self._waiters.get, uids[: gathered.missing])
-            waiters = tuple(one for one in found if isinstance(one, Waiter))
+            found = map(self._alone.get, uids[: gathered.missing])
+            waiters = tuple(one.waiters[0] for one in found if isinstance(one, Unit))
             if len(waiters) == gathered.missing and self.gangs.is_waiting(gathered.gang, now):
-                yield _unit(waiters, gathered.gang)
+                yield self._unit(waiters, gathered.gang)
         for uid in self._gated.keys() - self._released - in_gangs:
-            waiter = self._waiters.get(uid)
-            if isinstance(waiter, Waiter) and self._is_to_wait(waiter.pod):
-                yield _unit((waiter,), None)
+            unit = self._alone.get(uid)
+            if isinstance(unit, Unit) and self._is_to_wait(unit.waiters[0].pod):
+                yield unit
 
-
-def _unit(waiters: tuple[Waiter, ...], gang: Gang | None) -> Unit:
-    """A gang came when its first pod did, and takes as long as the longest of them."""
-    first = kinds_of(waiters)[0][0]
-    estimates = [one.estimate for one in waiters if one.estimate is not None]
-    job = Job(
-        id=first.uid,
-        demand=first.asked.demand,
-        replicas=len(waiters),
-        submitted=min(one.submitted for one in waiters),
-        estimate=max(estimates) if len(estimates) == len(waiters) else None,
-    )
-    return Unit(waiters, gang, job)
+    def _unit(self, waiters: tuple[Waiter, ...], gang: Gang | None) -> Unit:
+        """A gang came when its first pod did, and takes as long as the longest of them."""
+        first = kinds_of(waiters)[0][0]
+        estimates = [one.estimate for one in waiters if one.estimate is not None]
+        job = Job(
+            id=first.uid,
+            demand=first.asked.demand,
+            replicas=len(waiters),
+            submitted=min(one.submitted for one in waiters),
+            estimate=max(estimates) if len(estimates) == len(waiters) else None,
+        )
+        asks = first.pod.metadata.namespace, tuple(one.kind for one in waiters)  # quotas are by namespace
+        kind = self._kinds.setdefault(asks, Kind())
+        return Unit(waiters, gang, job, kind, turn_of(self._order, job, job.submitted))
 
 
 def _moment(text: str | None) -> Seconds:
