@@ -15,7 +15,7 @@ from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.gangs import Gangs
 from cotenant.kube.scheduler.line import Line, Step
 from cotenant.kube.scheduler.placing import Choice, Placer
-from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
 from cotenant.kube.scheduler.together import Together
 from cotenant.kube.settings import QueuePart
 from tests.kube.worlds import CORES, GPU, MEMORY, bound, waiting
@@ -63,6 +63,7 @@ class World:
     placer: Placer
     gangs: Gangs
     line: Line
+    quotas: Quotas
     pods: dict[str, Pod]
     now: float = 0.0
 
@@ -74,7 +75,13 @@ class World:
         gangs = Gangs(books)
         placer = Placer(books, quotas, policy=policy, turn=gangs.turn)
         line = Line(Together(books, quotas, placer), gangs, queue, hold_s=HOLD_S)
-        return cls(books, placer, gangs, line, {})
+        return cls(books, placer, gangs, line, quotas, {})
+
+    def limit(self, namespace: str, memory: int) -> None:
+        """By a quota."""
+        hard = {"requests.nvidia.com/gpumem": str(memory)}
+        quota = {"metadata": {"name": "q", "namespace": namespace}, "spec": {"hard": hard}}
+        self.quotas.quota_changed(None, msgspec.convert(quota, ResourceQuota))
 
     def tell(self, *pods: Pod) -> None:
         for pod in pods:

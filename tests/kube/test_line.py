@@ -17,7 +17,6 @@ from cotenant.core.units import Seconds
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.turns import GANG, estimate_of, is_gated
 from cotenant.kube.objects import Resources
-from cotenant.kube.scheduler.quota import ResourceQuota
 from cotenant.kube.settings import QueuePart
 from tests.kube.lines import HOLD_S, TODAY, World, queued
 from tests.kube.worlds import annotated, args, in_phase, machine, node
@@ -104,6 +103,17 @@ def test_small_ones_pass_by_a_large_one_until_it_is_overdue() -> None:
     assert world.go() == [["late"], ["next"]]
 
 
+def test_nothing_is_kept_for_one_that_is_overdue_and_could_never_fit_or_waits_for_its_quota() -> None:
+    world = one_card()
+    world.limit("poor", 500)
+    world.tell(queued("huge", 17_000, age=99 * HOUR, estimate="1m"))
+    world.tell(*(queued(f"g{i}", 9000, age=99 * HOUR, estimate="1m", gang=("g", 2)) for i in range(2)))
+    world.tell(queued("poor", 1000, age=99 * HOUR, estimate="1m", namespace="poor"), queued("small", 2000, age=1))
+    assert world.go() == [["small"]]
+    world.tell(queued("next", 2000, age=1))
+    assert world.go() == [["next"]]
+
+
 def test_a_gate_stays_where_a_pod_became_nonsense_and_says_so() -> None:
     world = one_card()
     pod = annotated(queued("a"), {"cotenant.io/estimate": "soon"})
@@ -134,8 +144,7 @@ def test_who_takes_its_label_off_waits_on() -> None:
 
 def test_a_quota_keeps_the_next_one_waiting_but_not_those_of_others() -> None:
     world = one_card()
-    quota = {"metadata": {"name": "q", "namespace": "team"}, "spec": {"hard": {"requests.nvidia.com/gpumem": "5000"}}}
-    world.line._together.quotas.quota_changed(None, msgspec.convert(quota, ResourceQuota))
+    world.limit("team", 5000)
     world.tell(queued("a", age=30), queued("b", age=20), queued("c", age=10, namespace="other"))
     assert world.go() == [["a"], ["c"]]
 

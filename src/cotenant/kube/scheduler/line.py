@@ -13,7 +13,7 @@ from datetime import datetime
 from weakref import WeakValueDictionary
 
 from cotenant.core.deciding import turn_of
-from cotenant.core.model import Job
+from cotenant.core.model import Job, Reason
 from cotenant.core.patience import is_overdue
 from cotenant.core.policies import build_policy
 from cotenant.core.units import Seconds
@@ -25,13 +25,15 @@ from cotenant.kube.codec.turns import Gang, estimate_of, gang_of, is_gated
 from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.gangs import Gangs, GivenUp
 from cotenant.kube.scheduler.placing import HOLD_S
-from cotenant.kube.scheduler.together import Together, Waiter, kinds_of
+from cotenant.kube.scheduler.together import NO_ROOM, Together, Waiter, kinds_of
 from cotenant.kube.settings import SCHEDULER_NAME, QueuePart
 
 MOST_RELEASED = 32
 """pods or gangs in one step; the next comes at once"""
 MOST_REFUSED = 100
 """kinds of pods that fit nowhere, after which a step looks no further"""
+HOPELESS_S = 60.0
+"""for so long it is believed that even an empty cluster has no room for some kind of pods"""
 
 
 class Kind:
@@ -89,6 +91,7 @@ class Line:
         self._alone: dict[str, Unit | InputError] = {}
         self._kinds: WeakValueDictionary[object, Kind] = WeakValueDictionary()
         self._released: set[str] = set()
+        self._hopeless: dict[Kind, float] = {}
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Whether that may change whose turn it is."""
@@ -131,11 +134,12 @@ class Line:
             if unit.kind in refused:  # nothing frees up during a step
                 continue
             overdue = not kept and is_overdue(unit.job, today)
-            if self._hold(unit, now, kept, overdue=overdue):
+            why_not = self._hold(unit, now, kept, overdue=overdue)
+            if why_not is None:
                 step.released.append(unit)
             else:
                 refused.add(unit.kind)
-                kept = self._together.nodes_to_keep(unit.waiters) if overdue else kept
+                kept = self._nodes_to_keep(unit, now) if overdue and why_not.check == NO_ROOM else kept
             step.more = len(step.released) >= MOST_RELEASED
             if step.more or len(refused) >= MOST_REFUSED:
                 break
@@ -174,15 +178,26 @@ class Line:
             return True
         return uid in self._alone and (uid in self.gangs or self._queue.keeps(pod.metadata.namespace))
 
-    def _hold(self, unit: Unit, now: float, kept: list[str], *, overdue: bool) -> bool:
+    def _hold(self, unit: Unit, now: float, kept: list[str], *, overdue: bool) -> Reason | None:
         until = now + self._hold_s
-        if self._together.hold(unit.waiters, until, kept, overdue=overdue) is not None:
-            return False
+        why_not = self._together.hold(unit.waiters, until, kept, overdue=overdue)
+        if why_not is not None:
+            return why_not
         members = {one.uid for one in unit.waiters}
         self._released |= members & self._gated.keys()
         if unit.gang is not None:
             self.gangs.grant(unit.gang, members, until)
-        return True
+        return None
+
+    def _nodes_to_keep(self, unit: Unit, now: float) -> list[str]:
+        """For one that is overdue, unless it asks for more than there is: that is looked at only now and then."""
+        if self._hopeless.get(unit.kind, now) > now:
+            return []
+        self._hopeless = {kind: until for kind, until in self._hopeless.items() if until > now}
+        kept = self._together.nodes_to_keep(unit.waiters)
+        if not kept:
+            self._hopeless[unit.kind] = now + HOPELESS_S
+        return kept
 
     def _in_order(self, now: float, today: Seconds) -> list[Unit]:
         return sorted(self._units(now), key=lambda unit: self._turn(unit, today))

@@ -17,7 +17,7 @@ from cotenant.kube.connection import ApiError
 from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.line import Line, Unit
 from cotenant.kube.scheduler.news import GANG_GIVEN_UP, GANG_WAITS, RELEASED, News
-from cotenant.kube.scheduler.waking import PAUSE_S, SHARE, WOKEN
+from cotenant.kube.scheduler.waking import PAUSE_S, SHARE, WOKEN, stirred
 from cotenant.kube.scheduler.watching import PODS
 from cotenant.kube.troubles import Troubles
 
@@ -66,12 +66,7 @@ class Releaser:
     async def run(self) -> NoReturn:
         """Look whenever something has changed, until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(self._sweep_s):
-                    await self._some.wait()
-                await asyncio.sleep(self._pause_s)
-            except TimeoutError:
-                pass
+            await stirred(self._some, self._pause_s, self._sweep_s)
             if self._doubt() is None:
                 await self._step()
 

@@ -5,8 +5,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from cotenant.core.cluster import Cluster
 from cotenant.core.deciding import place_together, roomy_nodes
 from cotenant.core.model import Demand, Job, Reason
+from cotenant.core.ranking import Ranker
 from cotenant.core.units import Seconds
 from cotenant.kube.codec.asking import Asked
 from cotenant.kube.objects import Pod
@@ -15,6 +17,9 @@ from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import policy_of
 from cotenant.kube.scheduler.seats import planned_seat
+
+NO_ROOM = "together"
+"""the check that refuses pods for which there is no room together"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,17 @@ class Together:
         return None
 
     def nodes_to_keep(self, waiters: Sequence[Waiter]) -> list[str]:
-        """Those on which they would soonest find room, if nobody else went there."""
-        first, cluster = kinds_of(waiters)[0][0], self.books.cluster
+        """Those on which they would soonest find room, if nobody else went there; none where there never will be."""
+        kinds, cluster = kinds_of(waiters), self.books.cluster
+        first = kinds[0][0]
         closed = self._closed(first)
+        empty = Cluster.of(node.machine for node in cluster if node.name not in closed)
+        for alike in kinds:
+            ranker = Ranker(self.placer.ranker(alike[0].pod).policy, 1)  # what is remembered of the real one is kept
+            decision = place_together(ranker, _job(alike[0], len(alike)), empty, None, None)
+            if decision is None:
+                return []
+            empty = decision.cluster
         policy = self.placer.ranker(first.pod).policy
         return roomy_nodes(policy, _job(first, len(waiters)), cluster.leave(*closed) if closed else cluster)
 
@@ -90,7 +103,7 @@ class Together:
             self.placer.ranker(first.pod), _job(first, len(alike)), cluster, None, crowding, closed
         )
         if decision is None:
-            return Reason("together", "no room for {needed} such pods at once", len(alike))
+            return Reason(NO_ROOM, "no room for {needed} such pods at once", len(alike))
         for waiter, placement in zip(alike, decision.placements, strict=True):
             slot = placement.slot
             seat = planned_seat(waiter.pod, waiter.asked, slot, cluster.node(slot.node).machine)
