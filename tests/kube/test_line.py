@@ -41,6 +41,16 @@ def test_only_as_many_are_let_go_as_fit_and_a_slot_is_held_for_each() -> None:
     assert world.go() == []
 
 
+def test_nobody_is_let_go_twice_while_its_gate_is_being_taken_away() -> None:
+    world = one_card()
+    world.tell(queued("a"))
+    (unit,) = world.step().released
+    assert not world.step().released
+    world.line.undo(unit)
+    assert not world.held("a")
+    assert world.step().released == [unit]
+
+
 def test_the_next_one_comes_when_there_is_room() -> None:
     world = one_card()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
@@ -193,6 +203,14 @@ def test_a_gang_of_unequal_pods_is_placed_as_a_whole() -> None:
     world.tell(queued("chief", 2000, gang=("g", 3)), *(queued(f"w{i}", 14_000, gang=("g", 3)) for i in range(2)))
     assert [sorted(unit) for unit in world.go()] == [["chief", "w0", "w1"]]
     assert all(map(world.bind, ("chief", "w1", "w0")))
+
+
+def test_a_gang_that_fits_in_part_holds_nothing() -> None:
+    world = one_card()
+    world.tell(queued("worker", 14_000, gang=("g", 2)), queued("chief", 4000, gang=("g", 2)))
+    world.tell(queued("other", 16_000, age=1))
+    assert world.go() == [["other"]]
+    assert not world.held("worker")
 
 
 def test_a_gang_that_is_not_bound_in_time_gives_all_up_and_comes_again() -> None:
