@@ -13,6 +13,8 @@ from tests.cluster.cluster import Cluster, running
 from tests.cluster.engine import Engine, running_engine
 from tests.cluster.machine import why_impossible
 
+QUEUED = "queued"
+
 
 @pytest.fixture(scope="session")
 def programs(request: pytest.FixtureRequest) -> Binaries:
@@ -40,8 +42,11 @@ def cluster(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="session")
 def installed(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A cluster of its own with cotenant installed: one node with two large GPUs and a small one at first."""
-    with running_engine(tmp_path_factory.mktemp("engine"), programs) as engine:
+    """A cluster of its own with cotenant installed: one node with two large GPUs and a small one at first. Pods of the
+    namespace `queued`, which is not there at first, wait for their turn."""
+    with running_engine(
+        tmp_path_factory.mktemp("engine"), programs, settings=f"queue: {{namespaces: [{QUEUED}]}}\n"
+    ) as engine:
         yield engine
 
 

@@ -57,6 +57,8 @@ def test_the_nearest_word_on_a_card_wins() -> None:
         ("scheduler: {polcy: spread}", "polcy"),
         ("version: 2", "version"),
         ("cards: {split: 0}", "split"),
+        ("queue: {order: lifo}", "lifo"),
+        ("queue: {namespaces: batch}", "namespaces"),
         ("cards: {memory-scaling: 0}", "memory-scaling"),
         ("dialects: {hami: {}}", "unknown dialect 'hami'"),
         ("dialects: {vgpu: {count: aliyun.com/gpu}}", "means two things"),

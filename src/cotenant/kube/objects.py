@@ -68,6 +68,12 @@ class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 Containers = Annotated[tuple[PodContainer, ...], Meta(max_length=MOST_CONTAINERS)]
 
 
+class Gate(msgspec.Struct, frozen=True):
+    """What keeps a pod from being scheduled until somebody removes it."""
+
+    name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a pod is to be."""
 
@@ -75,6 +81,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     init_containers: Containers = ()
     node_name: str = ""
     scheduler_name: str = ""
+    scheduling_gates: tuple[Gate, ...] = ()
     priority: int | None = None
     preemption_policy: str | None = None
     """`Never`: nobody is evicted for it"""

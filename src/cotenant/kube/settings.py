@@ -102,6 +102,26 @@ class LeasePart(_Section, frozen=True):
             )
 
 
+class QueuePart(_Section, frozen=True):
+    """Whose pods wait for their turn in our own order, instead of kube-scheduler's; nobody's by default."""
+
+    namespaces: tuple[Name, ...] = ()
+    """all pods with GPUs in these; `*`: in all"""
+    label: str = ""
+    """pods with this label, `key` or `key=value`, wherever they are"""
+    order: Literal["fifo", "sjf", "srpt", "las", "aged"] = "aged"
+    """the policy's queue: whose turn is first"""
+
+    def takes(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether a new pod has to wait for its turn."""
+        return namespace in self.namespaces or "*" in self.namespaces or has_label(labels, self.label)
+
+    def keeps(self, namespace: str) -> bool:
+        """Whether a pod that waits goes on waiting. Anybody can take a label off a pod, so where labels count at all,
+        one that is not there any more changes nothing."""
+        return bool(self.label) or self.takes(namespace, {})
+
+
 class WebhookPart(_Section, frozen=True):
     """What is done to pods when they are created."""
 
@@ -150,6 +170,7 @@ class KubeSettings(_Section, frozen=True):
     defaults: Defaults = Defaults()
     scheduler: SchedulerPart = SchedulerPart()
     lease: LeasePart = LeasePart()
+    queue: QueuePart = QueuePart()
     webhook: WebhookPart = WebhookPart()
     cards: CardSharing = CardSharing()
     nodes: Mapping[str, NodePart] = {}
@@ -174,6 +195,18 @@ class KubeSettings(_Section, frozen=True):
             memory_scaling=own.memory_scaling or its.memory_scaling or self.cards.memory_scaling,
             compute_scaling=own.compute_scaling or its.compute_scaling or self.cards.compute_scaling,
         )
+
+
+def split_label(text: str) -> tuple[str, str | None]:
+    """The key of a label, empty where none is meant, and its value, None where any will do."""
+    key, says, value = text.partition("=")
+    return key, value if says else None
+
+
+def has_label(labels: Mapping[str, str], text: str) -> bool:
+    """Whether the label that is meant is among these."""
+    key, value = split_label(text)
+    return bool(key) and key in labels and value in (None, labels[key])
 
 
 def read_settings(path: Path | None) -> KubeSettings:

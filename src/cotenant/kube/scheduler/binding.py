@@ -8,7 +8,7 @@ answer is lost, the pod itself says whether it was bound; until then its GPUs st
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cotenant.core.model import Reason
 from cotenant.kube.client import INTERRUPTED, Client, Guard
@@ -45,13 +45,14 @@ class Binder:
         troubles: Troubles,
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
+        meet: Callable[[Pod], Awaitable[str]] | None = None,
         say: Callable[[str], object] = to_stderr,
         clock: Callable[[], float] = time.monotonic,
         answered_s: float = ANSWERED_S,
         look_s: float = LOOK_S,
     ) -> None:
         self._client, self._books, self._placer, self._pods = client, books, placer, pods
-        self._news, self._troubles, self._say, self._lead = news, troubles, say, lead
+        self._news, self._troubles, self._say, self._lead, self._meet = news, troubles, say, lead, meet
         self._clock, self.answered_s, self.look_s = clock, answered_s, look_s
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
@@ -80,6 +81,8 @@ class Binder:
             return f"{who} is gone"
         if doubt := await self._lead.settled():
             return f"{who}: {doubt}"
+        if self._meet is not None and (alone := await self._meet(pod)):
+            return f"{who} waits for the rest of its gang: {alone}"
         began, guard = self._clock(), self._lead.guard()
         choice = self._placer.choose(pod, args.node, began, time.time_ns())
         if isinstance(choice, Reason):

@@ -23,8 +23,11 @@ MOST_NAMES = 10
 """of pods in one sentence"""
 
 
-def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None) -> WhyPod:
-    """All there is to say about a pod now; the plan says who has to go for it."""
+def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None, queued: str | None = None) -> WhyPod:
+    """All there is to say about a pod now.
+
+    The plan says who has to go for it; `queued` is what it waits for where it has to wait for its turn.
+    """
     who = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     why = placer.why(pod)
     if has_ended(pod):
@@ -39,7 +42,7 @@ def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None) 
         metadata=who,
         state="placed" if placed else "placing" if why.seat is not None else "waiting",
         policy=why.policy,
-        reason="; ".join(_reasons(why, plan)),
+        reason="; ".join(_reasons(why, plan)) if queued is None or why.seat is not None else queued,
         node=None if why.seat is None else why.seat.record.node,
         gpus=() if why.seat is None else tuple(_given(why.seat.record)),
         fits=fits,

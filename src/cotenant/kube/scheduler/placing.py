@@ -5,7 +5,7 @@
 Times are arguments: seconds of any steady clock. Asked with whole nodes, it answers what would be, and does nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -102,9 +102,10 @@ class Placer:
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
         known: Knowledge | None = None,
+        turn: Callable[[Pod], Reason | None] = lambda pod: None,
     ) -> None:
-        """InputError where there is no such policy."""
-        self._books, self._quotas, self._settings = books, quotas, settings
+        """InputError where there is no such policy. `turn` says why it is not a pod's turn, though it may fit."""
+        self._books, self._quotas, self._settings, self._turn = books, quotas, settings, turn
         self._policy, self._shortlist, self._hold_s = policy, shortlist, hold_s
         self._rankers, self._refusals = Rankers(known), Refusals()
         self._rankers.of(policy, books.cluster)
@@ -188,6 +189,15 @@ class Placer:
         reasons = {name: why for name, why in self._reasons(view, names, waits) if name not in fitting}
         return Why(policy=policy, seat=seat, fits=tuple(fits), reasons=nearest_first(reasons), waits=waits)
 
+    def ranker(self, pod: Pod) -> Ranker:
+        """By the policy of the cluster, or the pod's own; InputError where there is no such policy."""
+        return self._rankers.of(policy_of(pod.metadata.annotations, self._policy), self._books.cluster)
+
+    @property
+    def crowding(self) -> float:
+        """Pods that wait, per GPU."""
+        return len(self._books.waiting) / max(1, self._books.gpus)
+
     def would_fit(self, pod: Pod, names: frozenset[str] | None = None) -> bool:
         """Whether filter would find a node for it now, if kube-scheduler gave it these (default: all)."""
         try:
@@ -227,7 +237,7 @@ class Placer:
         if asked.vendor is None:
             return None
         books, vendor = self._books, asked.vendor
-        ranker = self._rankers.of(policy_of(pod.metadata.annotations, self._policy), books.cluster)
+        ranker = self.ranker(pod)
         cluster = books.without(pod.metadata.uid)
         takers = books.takers(vendor)
         if given is None or given.whole is None:
@@ -242,6 +252,8 @@ class Placer:
         """The best nodes of these, best first; or none, and why it is to wait although there are some."""
         namespace, demand = view.pod.metadata.namespace, view.asked.demand
         limited = self._quotas.limits(namespace)
+        if (waits := self._turn(view.pod)) is not None:
+            return [], waits
         here = view.takers & names
         wanted = None if len(here) == len(view.cluster) else here
         fits = view.ranker.top(demand, view.cluster, wanted, None if limited and _by_percent(demand) else most)
@@ -254,8 +266,9 @@ class Placer:
 
     def _gated(self, view: _View, fit: Fit) -> Reason | None:
         """Why it had better wait although that fits."""
-        gate = view.ranker.policy.gate
-        return None if gate is None else gate(fit.score, len(self._books.waiting) / max(1, self._books.gpus)).reason
+        # What is held for a pod was found to be worth it, or the pod has waited for too long to be asked.
+        gate = None if self._books.held(view.pod.metadata.uid) else view.ranker.policy.gate
+        return None if gate is None else gate(fit.score, self.crowding).reason
 
     def _within_quota(self, view: _View, fits: list[Fit], most: int | None) -> tuple[list[Fit], Reason | None]:
         known: dict[tuple[int, ...], Reason | None] = {}
@@ -284,6 +297,8 @@ class Placer:
         already = self._books.settled(view.pod.metadata.uid)
         if already is not None:
             return Reason("bound", f"is bound to node {plain_text(already)}")
+        if (waits := self._turn(view.pod)) is not None:
+            return waits
         if node not in view.takers:
             return self._not_taken(node)
         fits = view.ranker.top(view.asked.demand, view.cluster, [node])

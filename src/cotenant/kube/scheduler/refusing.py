@@ -23,6 +23,7 @@ MOST_DEMANDS = 16
 """for which it is remembered"""
 
 CLASSES: Mapping[str, str] = {
+    "gang": "GPU gang must start as a whole",
     "quota": "GPU quota exceeded",
     "gain": "GPU sharing not worth it",
     "memory": "not enough GPU memory",

@@ -31,12 +31,15 @@ from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.certificates import Certificates
 from cotenant.kube.scheduler.explaining import explained
 from cotenant.kube.scheduler.extending import Extender
+from cotenant.kube.scheduler.gangs import Gangs
 from cotenant.kube.scheduler.granting import Granter
 from cotenant.kube.scheduler.leasing import LOOKING, Alone, Elected, Election, Lead
+from cotenant.kube.scheduler.line import Line
 from cotenant.kube.scheduler.news import News
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.preempting import Preemptor
 from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.releasing import Releaser
 from cotenant.kube.scheduler.serving import (
     GRACE_S,
     Listener,
@@ -50,6 +53,7 @@ from cotenant.kube.scheduler.serving import (
     status_reply,
     text_reply,
 )
+from cotenant.kube.scheduler.together import Together
 from cotenant.kube.scheduler.waking import Waker
 from cotenant.kube.scheduler.watching import Watching
 from cotenant.kube.scheduler.why import NO_SUCH_POD
@@ -131,8 +135,9 @@ class Scheduler:
     ) -> None:
         codec = settings.codec()
         self.troubles = troubles
-        self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self.waker.room())
+        self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self._room())
         self.quotas = Quotas(codec)
+        self.gangs = Gangs(self.books)
         self.placer = Placer(
             self.books,
             self.quotas,
@@ -140,6 +145,7 @@ class Scheduler:
             shortlist=settings.scheduler.shortlist,
             hold_s=settings.scheduler.hold_s,
             settings=codec,
+            turn=self.gangs.turn,
         )
         self.news = News(client, settings.scheduler.name, troubles)
         self.watching = Watching(
@@ -148,13 +154,22 @@ class Scheduler:
             self.quotas,
             troubles,
             then_pod=self._pod_changed,
-            then_quota=lambda old, new: self.waker.room(),
+            then_quota=lambda old, new: self._room(),
             pace=pace,
         )
         self.lead: Lead = Alone()
         if election is not None:
-            self.lead = Elected(election, self.watching.pods, troubles, begins=self._forget_holds)
+            self.lead = Elected(election, self.watching.pods, troubles, begins=self._begin_to_lead)
         self.waker = Waker(client, self.books, self.placer, troubles, lead=self.lead)
+        line = Line(
+            Together(self.books, self.quotas, self.placer),
+            self.gangs,
+            settings.queue,
+            scheduler=settings.scheduler.name,
+            hold_s=settings.scheduler.hold_s,
+            settings=codec,
+        )
+        self.releaser = Releaser(client, line, self.news, troubles, lead=self.lead, doubt=self.watching.doubt)
         self.granter = Granter(
             client,
             self.books,
@@ -166,7 +181,16 @@ class Scheduler:
             doubt=self.watching.doubt,
             is_binding=lambda uid: self.binder.is_binding(uid),
         )
-        self.binder = Binder(client, self.books, self.placer, self.watching.pods, self.news, troubles, lead=self.lead)
+        self.binder = Binder(
+            client,
+            self.books,
+            self.placer,
+            self.watching.pods,
+            self.news,
+            troubles,
+            lead=self.lead,
+            meet=self.releaser.meet,
+        )
         self.preemptor = Preemptor(
             client,
             self.books,
@@ -203,14 +227,27 @@ class Scheduler:
     async def run(self) -> NoReturn:
         """Watch, write events, wake pods, answer resizes and make room until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for part in (self.watching, self.lead, self.news, self.waker, self.granter, self.preemptor):
+            for part in (
+                self.watching,
+                self.lead,
+                self.news,
+                self.waker,
+                self.granter,
+                self.preemptor,
+                self.releaser,
+            ):
                 group.create_task(part.run())
             group.create_task(self._tick())
         raise AssertionError("none of them ends")
 
-    def _forget_holds(self) -> None:
-        """What was held for pods when this scheduler last led; not what is being written."""
+    def _begin_to_lead(self) -> None:
+        """Forgets what was held for pods when this scheduler last led; not what is being written."""
         self.books.expire(sys.float_info.max)
+        self.gangs.revoke_all()
+
+    def _room(self) -> None:
+        self.waker.room()
+        self.releaser.room()
 
     async def _tick(self) -> NoReturn:
         while True:
@@ -222,6 +259,7 @@ class Scheduler:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self.granter.pod_changed(old, new)
         self.preemptor.pod_changed(old, new)
+        self.releaser.pod_changed(old, new)
 
     def _review(self, answer: Callable[[bytes, KubeSettings], bytes]) -> Route:
         async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
@@ -237,7 +275,8 @@ class Scheduler:
         pod = self.watching.pods.objects.get((words[0], words[1]))
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
-        return json_reply(explained(pod, self.books, self.placer, await self.preemptor.plan(pod)))
+        plan, queued = await self.preemptor.plan(pod), self.releaser.words(pod)
+        return json_reply(explained(pod, self.books, self.placer, plan, queued))
 
     def _health(self) -> Routes:
         async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:

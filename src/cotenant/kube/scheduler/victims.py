@@ -12,8 +12,7 @@ from cotenant.core.eviction import Stake
 from cotenant.core.units import Seconds
 from cotenant.kube.codec.record import RECORD
 from cotenant.kube.objects import Pod, has_ended
-from cotenant.kube.settings import PreemptionPart
-from cotenant.kube.webhook.selecting import is_labelled
+from cotenant.kube.settings import PreemptionPart, has_label
 
 USUAL_GRACE_S = 30.0
 MOST_GRACE_S = 600.0
@@ -79,7 +78,7 @@ class Victims:
             return None
         if pod.metadata.namespace in self._settings.protect_namespaces:
             return None
-        if is_labelled(pod.metadata.labels, self._settings.protect_label):
+        if has_label(pod.metadata.labels, self._settings.protect_label):
             return None
         return Stake(priority_of(pod), _seconds(pod.status.start_time or pod.metadata.creation_timestamp))
 

@@ -80,12 +80,7 @@ class Waker:
     async def run(self) -> NoReturn:
         """Look whenever there may be room, until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(self._sweep_s):
-                    await self._room.wait()
-                await asyncio.sleep(self._pause_s)
-            except TimeoutError:
-                pass
+            await stirred(self._room, self._pause_s, self._sweep_s)
             self._room.clear()
             if self._lead.doubt() is None:
                 await self._look()
@@ -119,3 +114,13 @@ class Waker:
         except ApiError as error:
             if error.status not in (404, 409):  # gone, or another of its name
                 self._troubles.tell("waking", str(error))
+
+
+async def stirred(some: asyncio.Event, pause_s: float, sweep_s: float) -> None:
+    """Returns a moment after something was told, or after a long time without."""
+    try:
+        async with asyncio.timeout(sweep_s):
+            await some.wait()
+        await asyncio.sleep(pause_s)
+    except TimeoutError:
+        pass

@@ -13,6 +13,7 @@ from cotenant.kube.webhook.guarding import check_mounts, check_pod
 from cotenant.kube.webhook.injecting import void, with_gpus, with_limits, without_gpus
 from cotenant.kube.webhook.pods import DEBUG, WrittenPod, as_placed, is_mirror
 from cotenant.kube.webhook.protecting import records_of_others, without_assignment
+from cotenant.kube.webhook.queueing import with_gate
 from cotenant.kube.webhook.reviewing import Json, Request, allowed, decode_review, decode_there, refused
 from cotenant.kube.webhook.selecting import is_skipped
 
@@ -29,14 +30,15 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         if skipped or is_mirror(pod.metadata.annotations):
             return allowed(request)
         old = decode_object(bytes(request.object), Json, "a pod")
-        return allowed(request, old, _prepared(old, pod, settings) if creates else _debugged(old, pod, request))
+        new = _prepared(old, pod, settings, request.namespace) if creates else _debugged(old, pod, request)
+        return allowed(request, old, new)
     except InputError as error:
         return refused(request, 422, str(error))
     except RecursionError:
         return refused(request, 422, "not a pod: nested too deeply")
 
 
-def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings) -> Json:
+def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings, namespace: str) -> Json:
     codec = settings.codec()
     annotations = without_assignment(pod.metadata.annotations)
     if not _are_its_names(pod, annotations):
@@ -44,6 +46,7 @@ def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings) -> Json:
     asked = asked_of(as_placed(pod, annotations), codec)
     check_pod(pod, asked, settings)
     spec = _with_containers(old.get("spec", {}), pod, asked, codec)
+    spec = with_gate(spec, as_placed(pod, annotations), asked, namespace, settings.queue)
     if asked.containers:
         names = container_names(as_placed(pod, annotations))
         annotations = without_assignment(annotations, records_of_others(codec))

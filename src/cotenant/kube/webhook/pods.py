@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.kube.objects import MOST_CONTAINERS, Metadata, Pod, PodContainer, PodSpec, Resources
+from cotenant.kube.objects import MOST_CONTAINERS, Gate, Metadata, Pod, PodContainer, PodSpec, Resources
 
 DEBUG = "ephemeralcontainers"
 """the part of a pod by which debug containers are added to it"""
@@ -80,6 +80,7 @@ class WrittenSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     volumes: tuple[Volume, ...] = ()
     node_name: str = ""
     scheduler_name: str = ""
+    scheduling_gates: tuple[Gate, ...] = ()
     runtime_class_name: str | None = None
     priority: int | None = None
 

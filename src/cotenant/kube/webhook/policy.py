@@ -21,6 +21,7 @@ from cotenant.kube.webhook.protecting import (
     WAYS,
     records_of_others,
 )
+from cotenant.kube.webhook.queueing import queue_policy
 from cotenant.kube.webhook.rules import cel, if_there, named, policy, rule_for
 from cotenant.kube.webhook.visibility import visibility_policy
 
@@ -43,7 +44,7 @@ _CHANGED = (
 
 def admission_policies(settings: KubeSettings) -> list[Json]:
     """The policies, each with what puts it into force."""
-    return [*_assignments(settings), *visibility_policy(settings), *_agents()]
+    return [*_assignments(settings), *queue_policy(), *visibility_policy(settings), *_agents()]
 
 
 def _assignments(settings: KubeSettings) -> list[Json]:

@@ -5,12 +5,12 @@
 from collections.abc import Mapping
 
 from cotenant.kube.install.names import NAMESPACE, Json
-from cotenant.kube.settings import WebhookPart
+from cotenant.kube.settings import WebhookPart, has_label, split_label
 
 
 def is_skipped(labels: Mapping[str, str], namespace: str, webhook: WebhookPart) -> bool:
     """Whether a pod is left as it is; labels of its namespace are for the API server to see."""
-    return namespace in webhook.skip_namespaces or is_labelled(labels, webhook.skip_label)
+    return namespace in webhook.skip_namespaces or has_label(labels, webhook.skip_label)
 
 
 def other_namespaces(webhook: WebhookPart) -> list[Json]:
@@ -31,15 +31,4 @@ def no_label(webhook: WebhookPart) -> list[Json]:
 
 def skip_label(webhook: WebhookPart) -> tuple[str, str | None]:
     """Its key, empty where no label skips anything, and its value, None where any will do."""
-    return _label(webhook.skip_label)
-
-
-def is_labelled(labels: Mapping[str, str], said: str) -> bool:
-    """Whether a label is there that settings name as `key` or `key=value`; an empty name is nobody's."""
-    key, value = _label(said)
-    return bool(key) and key in labels and value in (None, labels[key])
-
-
-def _label(said: str) -> tuple[str, str | None]:
-    key, says, value = said.partition("=")
-    return key, value if says else None
+    return split_label(webhook.skip_label)

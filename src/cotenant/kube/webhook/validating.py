@@ -1,15 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Only the scheduler may write, change or remove an assignment, by whatever way an annotation reaches a pod.
+"""Only the scheduler may write, change or remove an assignment, by whatever way an annotation reaches a pod, or take
+away the gate of a pod that waits for its turn.
 
-The same rule as the admission policy in policy.py, for clusters that know no such policies.
+The same rules as the admission policies in policy.py and queueing.py, for clusters that know no such policies.
 """
 
 import msgspec
 
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import NUMBERS
-from cotenant.kube.objects import Metadata
+from cotenant.kube.objects import Gate, Metadata
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.pods import is_mirror
 from cotenant.kube.webhook.protecting import (
@@ -20,11 +21,13 @@ from cotenant.kube.webhook.protecting import (
     is_assignment,
     records_of_others,
 )
+from cotenant.kube.webhook.queueing import REFUSED, is_gate_taken
 from cotenant.kube.webhook.reviewing import Request, allowed, decode_review, decode_there, refused
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     scheduler_name: str = ""
+    scheduling_gates: tuple[Gate, ...] = ()
 
 
 class _Annotated(msgspec.Struct, frozen=True):
@@ -38,15 +41,17 @@ def validate(body: bytes, settings: KubeSettings, scheduler_user: str = SCHEDULE
     """The answer to a review of anything that can carry annotations to a pod."""
     request = decode_review(body)
     try:
-        key = None if request.user_info.username == scheduler_user else _forged(request, settings)
+        why_not = None if request.user_info.username == scheduler_user else _forged(request, settings)
     except InputError as error:
         return refused(request, 422, str(error))
-    return allowed(request) if key is None else refused(request, 403, f"annotation {key} {ONLY_THE_SCHEDULER}")
+    return allowed(request) if why_not is None else refused(request, 403, why_not)
 
 
 def _forged(request: Request, settings: KubeSettings) -> str | None:
-    """An annotation that is the scheduler's and that this request would change."""
+    """What this request would change of that which is the scheduler's."""
     new, old = _decoded(request.object), _decoded(request.old_object)
+    if request.is_for("UPDATE") and is_gate_taken(old.spec.scheduling_gates, new.spec.scheduling_gates):
+        return REFUSED
     creates = request.is_for("CREATE")
     now, then = new.metadata.annotations, old.metadata.annotations
     if creates and is_mirror(now) and NODES in request.user_info.groups:
@@ -58,7 +63,7 @@ def _forged(request: Request, settings: KubeSettings) -> str | None:
     for key in sorted({*now, *then}):
         is_guarded = is_assignment(key) or key in others or (key == NUMBERS and not creates)
         if is_guarded and now.get(key) != then.get(key):
-            return key
+            return f"annotation {key} {ONLY_THE_SCHEDULER}"
     return None
 
 

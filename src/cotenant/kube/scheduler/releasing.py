@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lets pods go whose turn has come, and has the pods of a gang bound at one moment or not at all.
+
+A slot is held before a gate is taken away. When that fails the slot is given up, and the pod's turn comes again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from cotenant.core.units import Seconds
+from cotenant.kube.client import Client, Guard
+from cotenant.kube.codec.turns import GATE, is_gated
+from cotenant.kube.connection import ApiError
+from cotenant.kube.objects import Pod
+from cotenant.kube.scheduler.leasing import Alone, Lead
+from cotenant.kube.scheduler.line import Line, Unit
+from cotenant.kube.scheduler.news import GANG_GIVEN_UP, GANG_WAITS, RELEASED, News
+from cotenant.kube.scheduler.waking import PAUSE_S, SHARE, WOKEN, stirred
+from cotenant.kube.scheduler.watching import PODS
+from cotenant.kube.troubles import Troubles
+
+SWEEP_S = 5.0
+"""a look at the line, whatever was or was not told: time alone makes pods overdue and ends holds"""
+MEETING_S = 4.0
+"""how long a bind waits for those of the other members; kube-scheduler hears within 6 s what became of it"""
+
+
+class Releaser:
+    """Takes pods as they change, and hints that there is room; `run` lets go who may."""
+
+    def __init__(
+        self,
+        client: Client,
+        line: Line,
+        news: News,
+        troubles: Troubles,
+        *,
+        lead: Lead = Alone(),  # noqa: B008 -- it has no state
+        doubt: Callable[[], str | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        pause_s: float = PAUSE_S,
+        sweep_s: float = SWEEP_S,
+        meeting_s: float = MEETING_S,
+    ) -> None:
+        self._client, self._line, self._news, self._troubles = client, line, news, troubles
+        self._lead, self._doubt, self._clock = lead, doubt, clock
+        self._pause_s, self._sweep_s, self.meeting_s = pause_s, sweep_s, meeting_s
+        self._some = asyncio.Event()
+        self._met = asyncio.Condition()
+        self._arrived: set[str] = set()
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """After the books were told."""
+        if self._line.pod_changed(old, new):
+            self._some.set()
+
+    def room(self) -> None:
+        """Something became free somewhere."""
+        self._some.set()
+
+    def words(self, pod: Pod) -> str | None:
+        """What a pod waits for at its gate, None where it does not wait there."""
+        return self._line.words(pod, _today())
+
+    async def run(self) -> NoReturn:
+        """Look whenever something has changed, until cancelled."""
+        while True:
+            await stirred(self._some, self._pause_s, self._sweep_s)
+            if self._doubt() is None and self._lead.doubt() is None:
+                await self._step()
+
+    async def meet(self, pod: Pod) -> str:
+        """Called before a pod is bound: empty where it may be, at once or when all of its gang are about to be."""
+        grant = self._line.gangs.grant_of(pod.metadata.uid)
+        if grant is None:
+            return ""  # of no gang, or of one that is whole; else it is refused later, with the reason
+        async with self._met:
+            self._arrived.add(pod.metadata.uid)
+            grant.whole = grant.whole or grant.members <= self._arrived
+            self._met.notify_all()
+            try:
+                async with asyncio.timeout(self.meeting_s):
+                    await self._met.wait_for(lambda: grant.whole)
+                return ""
+            except TimeoutError:
+                there = len(grant.members & self._arrived)
+                return f"{there} of {len(grant.members)} pods of gang {grant.gang.name} could be bound by now"
+            finally:
+                self._arrived.discard(pod.metadata.uid)
+
+    async def _step(self) -> None:
+        began, guard = self._clock(), self._lead.guard()
+        step = self._line.step(began, _today())
+        took = self._clock() - began
+        self._some.clear()  # what the step itself did is no news
+        if step.more:
+            self._some.set()
+        for given_up in step.given_up:
+            for pod in given_up.pods:
+                self._news.tell(pod, GANG_GIVEN_UP, given_up.why, warning=True)
+        for pod, text in step.gathering:
+            self._news.tell(pod, GANG_WAITS, text)
+        async with asyncio.TaskGroup() as group:
+            for unit in step.released:
+                group.create_task(self._let_go(unit, guard))
+            for pod in step.open:
+                group.create_task(self._written(pod, guard))
+        await asyncio.sleep(took * SHARE)
+
+    async def _let_go(self, unit: Unit, guard: Guard) -> None:
+        if not all(await asyncio.gather(*(self._written(one.pod, guard) for one in unit.waiters))):
+            self._line.undo(unit)
+            return
+        waited = f"after {max(0.0, _today() - unit.job.submitted):.0f} s"
+        text = f"its turn came {waited}"
+        if unit.gang is not None:
+            text = f"the turn of gang {unit.gang.name} came {waited}: {len(unit.waiters)} pods start together"
+        for one in unit.waiters:
+            self._news.tell(one.pod, RELEASED, text)
+
+    async def _written(self, pod: Pod, guard: Guard) -> bool:
+        """Whether kube-scheduler will look at it now: its gate is gone, or it has been put back into the queue."""
+        about = pod.metadata
+        patch: dict[str, object] = {"metadata": {"uid": about.uid, "annotations": {WOKEN: str(round(1000 * _today()))}}}
+        if is_gated(pod.spec.scheduling_gates):
+            # Gates can only ever become fewer: where another has gone meanwhile, this is refused and tried again.
+            others = [{"name": gate.name} for gate in pod.spec.scheduling_gates if gate.name != GATE]
+            patch = {"metadata": {"uid": about.uid}, "spec": {"schedulingGates": others}}
+        try:
+            await self._client.patch(PODS, about.name, patch, namespace=about.namespace, guard=guard)
+        except ApiError as error:
+            if error.status not in (404, 409):  # gone, or another of its name
+                self._troubles.tell("releasing", str(error))
+            return False
+        return True
+
+
+def _today() -> Seconds:
+    return Seconds(time.time())

@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A line of pods before some nodes, and kube-scheduler's part played by hand."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from cotenant.core.units import Seconds
+from cotenant.kube.codec.turns import ESTIMATE, GANG, GANG_SIZE, GATE, is_gated
+from cotenant.kube.objects import Gate, Node, Pod
+from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.gangs import Gangs
+from cotenant.kube.scheduler.line import Line, Step
+from cotenant.kube.scheduler.placing import Choice, Placer
+from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
+from cotenant.kube.scheduler.together import Together
+from cotenant.kube.settings import QueuePart
+from tests.kube.worlds import CORES, GPU, MEMORY, bound, waiting
+
+HOLD_S = 30.0
+TODAY = Seconds(1_800_000_000.0)
+ALL = QueuePart(namespaces=("*",))
+replace = msgspec.structs.replace
+
+
+def queued(
+    name: str,
+    memory: int = 4000,
+    *,
+    age: float = 60.0,
+    estimate: str | None = None,
+    gang: tuple[str, int] | None = None,
+    gpus: int = 1,
+    cores: int = 0,
+    annotations: Mapping[str, str] | None = None,
+    namespace: str = "team",
+) -> Pod:
+    """A pod that waits at its gate since some seconds before today."""
+    said = dict(annotations or {})
+    said |= {} if estimate is None else {ESTIMATE: estimate}
+    said |= {} if gang is None else {GANG: gang[0], GANG_SIZE: str(gang[1])}
+    made = waiting(name, {GPU: gpus, MEMORY: memory, CORES: cores}, namespace=namespace, annotations=said)
+    created = datetime.fromtimestamp(TODAY - age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return replace(
+        made,
+        metadata=replace(made.metadata, creation_timestamp=created),
+        spec=replace(made.spec, scheduling_gates=(Gate(GATE),)),
+    )
+
+
+def open_gate(pod: Pod) -> Pod:
+    return replace(pod, spec=replace(pod.spec, scheduling_gates=()))
+
+
+@dataclass
+class World:
+    """Everything behind the extender, told by hand."""
+
+    books: Books
+    placer: Placer
+    gangs: Gangs
+    line: Line
+    quotas: Quotas
+    pods: dict[str, Pod]
+    now: float = 0.0
+
+    @classmethod
+    def of(cls, *nodes: Node, queue: QueuePart = ALL, policy: str = "binpack") -> "World":
+        books, quotas = Books(), Quotas()
+        for node in nodes:
+            books.node_changed(None, node)
+        gangs = Gangs(books)
+        placer = Placer(books, quotas, policy=policy, turn=gangs.turn)
+        line = Line(Together(books, quotas, placer), gangs, queue, hold_s=HOLD_S)
+        return cls(books, placer, gangs, line, quotas, {})
+
+    def limit(self, namespace: str, memory: int) -> None:
+        """By a quota."""
+        hard = {"requests.nvidia.com/gpumem": str(memory)}
+        quota = {"metadata": {"name": "q", "namespace": namespace}, "spec": {"hard": hard}}
+        self.quotas.quota_changed(None, msgspec.convert(quota, ResourceQuota))
+
+    def tell(self, *pods: Pod) -> None:
+        for pod in pods:
+            old = self.pods.get(pod.metadata.name)
+            self.pods[pod.metadata.name] = pod
+            self.books.pod_changed(old, pod)
+            self.line.pod_changed(old, pod)
+
+    def remove(self, name: str) -> None:
+        old = self.pods.pop(name)
+        self.books.pod_changed(old, None, "1")
+        self.line.pod_changed(old, None)
+
+    def step(self, later: float = 0.0) -> Step:
+        self.now += later
+        self.books.expire(self.now)
+        return self.line.step(self.now, Seconds(TODAY + self.now))
+
+    def go(self, later: float = 0.0) -> list[list[str]]:
+        """A step, and the gates taken away that it says; the names of those who were let go together."""
+        step = self.step(later)
+        units = [[one.pod.metadata.name for one in unit.waiters] for unit in step.released]
+        for name in [name for unit in units for name in unit] + [pod.metadata.name for pod in step.open]:
+            if is_gated(self.pods[name].spec.scheduling_gates):
+                self.tell(open_gate(self.pods[name]))
+        return units
+
+    def bind(self, name: str) -> bool:
+        """To the first node that takes it, as kube-scheduler would; whether there is one."""
+        pod = self.pods[name]
+        for node in sorted(self.books.vendors):
+            choice = self.placer.choose(pod, node, self.now, 1)
+            if isinstance(choice, Choice):
+                self.books.assume(pod.metadata.uid)
+                self.tell(bound(pod, choice))
+                return True
+        return False
+
+    def held(self, name: str) -> bool:
+        return self.books.held(self.pods[name].metadata.uid) is not None
