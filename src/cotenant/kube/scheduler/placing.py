@@ -38,7 +38,7 @@ from cotenant.kube.scheduler.protocol import (
 )
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import Rankers, policy_of
-from cotenant.kube.scheduler.refusing import Refusals, class_of, nearest_first, nonsense, unclear
+from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, nearest_first, nonsense, unclear
 from cotenant.kube.scheduler.seats import Seat, planned_seat
 
 SHORTLIST, HOLD_S = 16, 30.0
@@ -271,7 +271,18 @@ class Placer:
                 yield name, why
 
     def _classes(self, view: _View, names: Iterable[str], waits: Reason | None) -> dict[str, str]:
-        return {name: class_of(why) for name, why in self._reasons(view, names, waits)}
+        """What `_reasons` would say, without the numbers where these are not needed to know it."""
+        refusers = view.ranker.refusers(view.asked.demand, view.cluster)
+        if refusers is None:
+            return {name: class_of(why) for name, why in self._reasons(view, names, waits)}
+        classes = {check: class_named(check) for check in set(refusers)}
+        classes[""] = "" if waits is None else class_of(waits)
+        index, takers = view.cluster.index, view.takers
+        said = {
+            name: classes[refusers[index[name]]] if name in takers else class_of(self._not_taken(name))
+            for name in names
+        }
+        return {name: text for name, text in said.items() if text} if waits is None and "" in refusers else said
 
     def _not_taken(self, node: str) -> Reason:
         if node in self._books.closed:

@@ -62,8 +62,13 @@ def unclear(troubles: Mapping[str, str]) -> Reason:
 
 
 def class_of(reason: Reason) -> str:
-    """The class that stands for a reason; a check of which nothing is known here is its own."""
-    return CLASSES.get(reason.check, f"GPU {reason.check}")
+    """The class that stands for a reason."""
+    return class_named(reason.check)
+
+
+def class_named(check: str) -> str:
+    """The class that stands for a check; one of which nothing is known here is its own."""
+    return CLASSES.get(check, f"GPU {check}")
 
 
 def nearest_first(reasons: Mapping[str, Reason]) -> dict[str, Reason]:
