@@ -107,6 +107,10 @@ class Placer:
         self._rankers, self._refusals = Rankers(known), Refusals()
         self._rankers.of(policy, books.cluster)
 
+    def warm_up(self) -> None:
+        """Look at the whole cluster once, so that the first pod need not wait for it."""
+        self._rankers.of(self._policy, self._books.cluster).top(Demand(), self._books.cluster, None, 1)
+
     def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
         """The best nodes for a pod, or a reason class for every node; holds the slot where only one is left."""
         given = Given.of(args)
@@ -214,7 +218,7 @@ class Placer:
         """The best nodes of these, best first; or none, and why it is to wait although there are some."""
         namespace, demand = view.pod.metadata.namespace, view.asked.demand
         limited = self._quotas.limits(namespace)
-        here = view.takers & names
+        here = view.takers if view.takers <= names else view.takers & names
         wanted = None if len(here) == len(view.cluster) else here
         fits = view.ranker.top(demand, view.cluster, wanted, None if limited and _by_percent(demand) else most)
         if not fits:

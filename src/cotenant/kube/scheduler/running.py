@@ -240,6 +240,7 @@ async def ready(scheduler: Scheduler) -> None:
     """Wait until it knows the cluster, and make it quick from the first question on."""
     while (scheduler.watching.doubt()) is not None:
         await asyncio.sleep(READY_S)
+    scheduler.placer.warm_up()
     # What is known now stays: looking through all of it for garbage would keep kube-scheduler waiting, again and again.
     gc.collect()
     gc.freeze()
