@@ -73,10 +73,9 @@ def placed_pods(machines: list[Machine], count: int) -> Iterator[dict[str, Any]]
     for number in range(count):
         made = pod_object(f"placed-{number}", random.choice(KINDS))
         pod = decode_pod(json.dumps(made).encode())
-        asked, fit = asked_of(pod), None
-        while fit is None:
-            at = random.randrange(len(nodes))
-            fit = rate(policy, asked.demand, nodes[at])
+        asked = asked_of(pod)
+        tries = iter(lambda: random.randrange(len(nodes)), None)
+        at, fit = next((at, fit) for at in tries if (fit := rate(policy, asked.demand, nodes[at])) is not None)
         record = record_for(pod, asked, Slot(nodes[at].name, fit[1]), machines[at])
         nodes[at] = nodes[at].with_tenant(seated(record, asked.wishes, machines[at]))
         made["metadata"]["annotations"] |= binding_annotations(
