@@ -14,8 +14,8 @@ from typing import Any
 
 from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Machine, Slot
-from cotenant.core.ranking import rate
 from cotenant.core.policies import build_policy
+from cotenant.core.ranking import rate
 from cotenant.core.units import MiB
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.dialect import Vendor
@@ -43,7 +43,13 @@ def pod_object(name: str, limits: Mapping[str, int]) -> dict[str, Any]:
     """A pod of about the size that they have, which waits for us."""
     env = [{"name": f"VARIABLE_{number}", "value": "value" * 3} for number in range(6)]
     container = {"name": "main", "image": "image", "env": env, "resources": {"limits": {"cpu": "1", **limits}}}
-    about = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": "1", "labels": {"app": "train"}}
+    about = {
+        "name": name,
+        "namespace": "team",
+        "uid": f"uid-{name}",
+        "resourceVersion": "1",
+        "labels": {"app": "train"},
+    }
     return {
         "metadata": about | {"annotations": {"cotenant.io/containers": '["main"]'}},
         "spec": {"schedulerName": SCHEDULER_NAME, "containers": [container]},
@@ -128,7 +134,9 @@ def _serve(parent: Connection, nodes: int, pods: int, waiting: int) -> None:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 method, target = head.split()[:2]
-                length = next((line.split(":")[1] for line in head.splitlines() if line.lower().startswith("content-l")), "0")
+                length = next(
+                    (line.split(":")[1] for line in head.splitlines() if line.lower().startswith("content-l")), "0"
+                )
                 content = await reader.readexactly(int(length))
                 path, _, query = target.partition("?")
                 words = path.strip("/").split("/")

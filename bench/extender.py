@@ -10,7 +10,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path

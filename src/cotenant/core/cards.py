@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is free on every card of a cluster, in arrays: the best nodes for a demand that nobody asked for before.
 
-Where amounts and types are all that a demand asks of each card, and a policy compares nodes by room alone, all nodes are
-compared at once, and only those that are answered are rated. What is said here is what rating each would say.
+Where amounts and types are all that a demand asks of each card, and a policy compares nodes by room alone, all nodes
+are compared at once, and only those that are answered are rated. What is said here is what rating each would say.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -182,8 +182,10 @@ class Cards:
             self._cards = np.pad(self._cards, ((0, 0), (0, more), (0, 0)))
             self._cards[TYPE, -more:] = NO_TYPE
         width = self._cards.shape[1]
-        columns = [[_wide(row, width, NO_TYPE if field == TYPE else 0) for field, row in enumerate(self._of(node))]
-                   for node in nodes]
+        columns = [
+            [_wide(row, width, NO_TYPE if field == TYPE else 0) for field, row in enumerate(self._of(node))]
+            for node in nodes
+        ]
         self._cards[:, :, stale] = np.array(columns, dtype=np.int64).transpose(1, 2, 0)
         hosts = [(_or_plenty(node.cpu), _or_plenty(node.host_memory), sum(node.room)) for node in nodes]
         self._hosts[:, stale] = np.array(hosts, dtype=np.int64).T

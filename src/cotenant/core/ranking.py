@@ -229,9 +229,7 @@ class Ranker:
                 found[cluster.names[i]] = why
         return found
 
-    def nearest(
-        self, demand: Demand, cluster: Cluster, nodes: Set[str]
-    ) -> list[tuple[int, str, Reason]] | None:
+    def nearest(self, demand: Demand, cluster: Cluster, nodes: Set[str]) -> list[tuple[int, str, Reason]] | None:
         """By check, how many of these nodes it refuses and the one on which least is missing, with its numbers.
 
         None where one of them fits, or each must be asked for itself.
