@@ -103,44 +103,46 @@ class Cards:
         """For every node the name of the check that refuses the demand, empty where it fits: what `refusal` names."""
         self._look(cluster)
         found, names, _ = self._refused(demand)
-        return [names[number] for number in found.tolist()]
+        said: list[str] = np.array(names, dtype=object)[found].tolist()
+        return said
 
     def nearest(self, demand: Demand, cluster: Cluster, among: Mask | None) -> list[tuple[int, int]]:
-        """For each check that refuses, how many nodes and on which of them least is missing; also for those that fit,
-        if there are any, whose check is none."""
+        """For each check that refuses, how many nodes and on which of them least is missing.
+
+        Where some fit, these are among them, as if another check had refused them.
+        """
         self._look(cluster)
-        found, names, there = self._refused(demand)
+        found, names, masks = self._refused(demand)
         if among is not None:
             found = np.where(among, found, -1)
         answer = []
-        for number in range(len(names)):
+        for number, name in enumerate(names):
             here = found == number
             if count := int(here.sum()):
-                answer.append((count, int(np.where(here, there[number], -np.inf).argmax())))
+                near = self._nearness(demand, name, masks[number - 1], masks[number])
+                answer.append((count, int(np.where(here, near, -np.inf).argmax())))
         return answer
 
-    def _refused(self, demand: Demand) -> tuple[NDArray[np.int8], list[str], list[Labels]]:
-        """The number of the check that refuses on each node, their names, and how near to fitting each finds a node."""
-        cpu, host_memory, total = self._hosts.astype(np.float64)
-        names, near = ["", "cpu", "host-memory"], [total, cpu, host_memory]
+    def _refused(self, demand: Demand) -> tuple[NDArray[np.int8], list[str], list[Mask]]:
+        """The number of the check that refuses on each node, the checks' names, and the cards that each leaves."""
+        cpu, host_memory, _ = self._hosts
         found = np.zeros(len(self._seen), dtype=np.int8)
         found[host_memory < demand.host_memory] = 2
         found[cpu < demand.cpu] = 1
-        before = np.ones(self._cards.shape[1:], dtype=np.bool_)
+        everything = self._cards[TYPE] != NO_TYPE
+        names, masks = ["", "cpu", "host-memory"], [everything] * 3
         for name, left in self._narrowed(demand):
-            enough = left.sum(axis=0)
-            found[(found == 0) & (enough < demand.gpus)] = len(names)
+            found[(found == 0) & (left.sum(axis=0) < demand.gpus)] = len(names)
             names.append(name)
-            near.append(self._free_on_one(demand, name, before) if demand.gpus == 1 else enough.astype(np.float64))
-            before = left
-        return found, names, near
+            masks.append(left)
+        return found, names, masks
 
-    def _free_on_one(self, demand: Demand, check: str, cards: Mask) -> Labels:
-        """The most that one of these cards has of what a check asks for."""
+    def _nearness(self, demand: Demand, check: str, before: Mask, left: Mask) -> Labels:
+        """How near to fitting a check finds each node: by the freest card where one is asked for, else by how many."""
         what = {"memory": MEMORY, "compute": COMPUTE}.get(check)
-        if what is None:
-            return np.zeros(len(self._seen))
-        free: Labels = np.where(cards, self._cards[what], -np.inf).max(axis=0, initial=-np.inf)
+        if demand.gpus > 1 or what is None:
+            return left.sum(axis=0).astype(np.float64)
+        free: Labels = np.where(before, self._cards[what], -np.inf).max(axis=0, initial=-np.inf)
         return free
 
     def _host_has_room(self, demand: Demand) -> Mask:

@@ -76,6 +76,7 @@ def best_first(labels: Labels, chunk: int = 64) -> Iterator[int]:
     while len(rest):
         values, at = labels[rest], max(0, len(rest) - chunk)
         floor = np.partition(values, at)[at]
-        group = rest[values >= floor]  # with all ties of the last one
-        yield from group[np.argsort(-labels[group], kind="stable")].tolist()
+        above = rest[values > floor]
+        yield from above[np.argsort(-labels[above], kind="stable")].tolist()
+        yield from map(int, rest[values == floor])  # all ties of the last one: often most nodes, and few are asked for
         rest, chunk = rest[values < floor], chunk * 4
