@@ -39,7 +39,7 @@ from cotenant.kube.scheduler.protocol import (
 )
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import Rankers, policy_of
-from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, nearest_first, nonsense, unclear
+from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, distance, nearest_first, nonsense, unclear
 from cotenant.kube.scheduler.seats import Seat, planned_seat
 
 SHORTLIST, HOLD_S = 16, 30.0
@@ -201,7 +201,7 @@ class Placer:
         return Why(policy=policy, seat=seat, fits=tuple(fits), reasons=nearest_first(reasons), waits=waits)
 
     def nearest(self, pod: Pod) -> list[Refused] | None:
-        """What refuses a pod that fits nowhere, by class; None where more is to be said of it, which `why` does."""
+        """What refuses a pod that fits nowhere, nearest first; None where more is to be said of it, as `why` does."""
         books = self._books
         try:
             view = self._view(pod)
@@ -215,7 +215,8 @@ class Placer:
         others: dict[Reason, list[str]] = {}
         for name in {*books.vendors, *books.closed} - view.takers:
             others.setdefault(self._not_taken(name), []).append(name)
-        return [*(Refused(*one) for one in found), *(Refused(len(on), min(on), why) for why, on in others.items())]
+        refused = [*(Refused(*one) for one in found), *(Refused(len(on), min(on), why) for why, on in others.items())]
+        return sorted(refused, key=lambda one: distance(one.nearest, one.reason))
 
     def would_fit(self, pod: Pod) -> bool:
         """Whether filter would find a node for it now, if kube-scheduler gave it all of them."""
