@@ -141,7 +141,8 @@ class Cards:
         """How near to fitting a check finds each node: by the freest card where one is asked for, else by how many."""
         what = {"memory": MEMORY, "compute": COMPUTE}.get(check)
         if demand.gpus > 1 or what is None:
-            return left.sum(axis=0).astype(np.float64)
+            many: Labels = left.sum(axis=0).astype(np.float64)
+            return many
         free: Labels = np.where(before, self._cards[what], -np.inf).max(axis=0, initial=-np.inf)
         return free
 
