@@ -4,14 +4,14 @@
 
 import asyncio
 import json
-import multiprocessing
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import product
 from multiprocessing.connection import Connection
 from random import Random
 from typing import Any
 
+from bench.harness import server_process
 from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.policies import build_policy
@@ -91,20 +91,9 @@ def placed_pods(machines: list[Machine], count: int) -> Iterator[dict[str, Any]]
         yield made
 
 
-@contextmanager
-def cluster_server(nodes: int, pods: int, waiting: int) -> Iterator[int]:
+def cluster_server(nodes: int, pods: int, waiting: int) -> AbstractContextManager[int]:
     """Its port; so many pods are placed and so many wait, `extender.waiting_pod` each."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, nodes, pods, waiting), daemon=True)
-    process.start()
-    theirs.close()  # or a server that died would be waited for
-    try:
-        port: int = ours.recv()
-        yield port
-    finally:
-        process.terminate()
-        process.join()
+    return server_process(_serve, nodes, pods, waiting)
 
 
 def _serve(parent: Connection, nodes: int, pods: int, waiting: int) -> None:
