@@ -11,11 +11,13 @@ import gc
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Generic, ParamSpec, TypeVar
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,24 @@ def in_fresh_process(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) 
     """Run a module-level function in a new interpreter, so that nothing done before is in its memory or caches."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measured, run, *args, **kwargs).result()
+
+
+@contextmanager
+def server_process(
+    serve: Callable[Concatenate[Connection, P], None], /, *args: P.args, **kwargs: P.kwargs
+) -> Iterator[int]:
+    """The port of a server in a process of its own, which sends it through the connection once it listens."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, *args), kwargs=kwargs, daemon=True)
+    process.start()
+    theirs.close()  # or a server that died would be waited for
+    try:
+        port: int = ours.recv()
+        yield port
+    finally:
+        process.terminate()
+        process.join()
 
 
 def _measured(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Usage[R]:

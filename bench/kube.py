@@ -4,16 +4,14 @@
 
 import asyncio
 import json
-import multiprocessing
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from bench.harness import Figure, at_most, benchmark, in_fresh_process
+from bench.harness import Figure, at_most, benchmark, in_fresh_process, server_process
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client
 from cotenant.kube.objects import Pod
@@ -29,7 +27,7 @@ ELSEWHERE = "elsewhere: measured on a machine of this class with pods of about t
 @benchmark("watch-cost")
 def watch_cost() -> Iterator[Figure]:
     """CPU of this process for an event and for a list; the server is another process."""
-    with api_server() as port:
+    with server_process(serve) as port:
         events, lists = zip(*(asyncio.run(one_round(port)) for _ in range(ROUNDS)), strict=True)
         usage = in_fresh_process(list_once, port)
     size = len(json.dumps(pod(0)))
@@ -109,21 +107,6 @@ def pod(number: int) -> dict[str, object]:
         },
         "status": {"phase": "Running", "conditions": conditions},
     }
-
-
-@contextmanager
-def api_server() -> Iterator[int]:
-    """Its port."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs,), daemon=True)
-    process.start()
-    try:
-        port: int = ours.recv()
-        yield port
-    finally:
-        process.terminate()
-        process.join()
 
 
 def serve(parent: Connection) -> None:

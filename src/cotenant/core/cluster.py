@@ -59,11 +59,18 @@ class Node(NamedTuple):
         """The node after all its tenants took their claims."""
         slots = [0 if i in machine.unusable else gpu.slots for i, gpu in enumerate(machine.gpus)]
         compute, memory = list(machine.compute_capacities), list(machine.memory_capacities)
+        cpu, host_memory, everybody = machine.cpu, machine.host_memory, tuple(tenants)
+        for tenant in everybody:
+            demand = tenant.demand
+            for i, claim in claims(demand, tenant.gpus, machine.gpus).items():
+                compute[i] -= claim.compute
+                memory[i] -= claim.memory
+                slots[i] -= claim.slots
+            cpu = None if cpu is None else MilliCpu(cpu - demand.cpu)
+            host_memory = None if host_memory is None else MiB(host_memory - demand.host_memory)
         room = [room_of(machine, i, compute[i], memory[i], slots[i]) for i in range(len(slots))]
-        node = _node(machine, (), compute, memory, slots, room, machine.cpu, machine.host_memory, False)
-        for tenant in tenants:
-            node = node.with_tenant(tenant)
-        return node
+        grouped = any(tenant.demand.grouped for tenant in everybody)
+        return _node(machine, everybody, compute, memory, slots, room, cpu, host_memory, grouped)
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ Where a policy looks at each card's tenants first, the best node is found withou
 first the most that its score can be, and only those at the top are looked at more closely, until the top one is sure.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.core.cards import Cards, asks_each_card, compares_rooms
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.crowds import Crowds
 from cotenant.core.filters import CHECKS, Check, card_type, eligible_gpus, gpu_compute, plain_text
@@ -36,6 +37,8 @@ Draw = Callable[[int], int]
 
 FEW = 8
 """nodes that are quicker rated than compared in arrays"""
+SOME = 64
+"""nodes that are quicker picked out of all than found among all"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,8 @@ class Ranker:
         self._few = few
         self._by_card = len(list(takewhile(lambda order: order in policy.by_card, policy.nodes)))
         self._crowds = Crowds()
+        self._cards = Cards()
+        self._by_room = compares_rooms(policy)
 
     def roomiest(self) -> "Ranker":
         """A ranker with the same checks that takes the slots with the most room."""
@@ -155,26 +160,49 @@ class Ranker:
         self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
     ) -> list[Fit]:
         """The best slot of each of the named nodes (default: all) that has one, best first, at most so many."""
-        only = self._home(demand, cluster)
-        wanted = only if nodes is None else set(nodes) if only is None else only & set(nodes)
+        wanted = self._wanted(demand, cluster, nodes)
         if wanted is not None and len(wanted) <= FEW:
-            rated = ((rate(self.policy, demand, cluster.node(n)), n) for n in sorted(wanted) if n in cluster.index)
-            found = [Fit(fit[0], Slot(name, fit[1])) for fit, name in rated if fit is not None]
+            rated = (self._fit(demand, cluster.node(name)) for name in sorted(wanted) if name in cluster.index)
+            found = [fit for fit in rated if fit is not None]
             return sorted(found, key=lambda fit: [-part for part in fit.score])[:most]
         chosen = islice(self._ordered(demand, cluster, wanted), most)
+        if self.at_once(demand):
+            fits = (self._fit(demand, cluster.at(i)) for i in chosen)
+            return [fit for fit in fits if fit is not None]
         return [Fit(*self._shapes[demand].fit(i)) for i in chosen]
 
-    def shortlist(self, demand: Demand, cluster: Cluster, nodes: Collection[str], most: int) -> list[str]:
+    def shortlist(
+        self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
+    ) -> list[str]:
         """The names of the best of these nodes that fit, best first: `top` without the slots, and faster."""
-        only, wanted = self._home(demand, cluster), set(nodes)
         names = cluster.names
-        chosen = self._ordered(demand, cluster, wanted if only is None else only & wanted)
-        return [names[i] for i in islice(chosen, most)]
+        return [names[i] for i in islice(self._ordered(demand, cluster, self._wanted(demand, cluster, nodes)), most)]
 
-    def _ordered(self, demand: Demand, cluster: Cluster, wanted: set[str] | None) -> Iterator[int]:
+    def _ordered(self, demand: Demand, cluster: Cluster, wanted: Set[str] | None) -> Iterator[int]:
         names = cluster.names
-        ordered = best_first(self._labels(demand, cluster))
+        at_once = self.at_once(demand)
+        labels = self._cards.labels(self.policy, demand, cluster) if at_once else self._labels(demand, cluster)
+        if wanted is not None and len(wanted) <= SOME:
+            some = np.array(sorted(cluster.index[name] for name in wanted if name in cluster.index), dtype=np.intp)
+            return (int(some[i]) for i in best_first(labels[some]))
+        ordered = best_first(labels)
         return ordered if wanted is None else (i for i in ordered if names[i] in wanted)
+
+    def _wanted(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None) -> Set[str] | None:
+        """The only nodes to look at; None: all."""
+        only = self._home(demand, cluster)
+        asked = nodes if nodes is None or isinstance(nodes, Set) else set(nodes)
+        return only if asked is None else asked if only is None else only & asked
+
+    def at_once(self, demand: Demand) -> bool:
+        """Whether all nodes can be compared without rating any."""
+        return self._by_room and asks_each_card(demand)
+
+    def refusers(self, demand: Demand, cluster: Cluster) -> list[str] | None:
+        """For every node the check that refuses, empty where it fits; None where each must be asked for itself."""
+        if self.policy.checks is CHECKS and asks_each_card(demand):
+            return self._cards.refusers(demand, cluster)
+        return None
 
     def reasons(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None) -> dict[str, Reason]:
         """For each of the named nodes (default: all) on which the demand does not fit, what refused."""
@@ -199,6 +227,22 @@ class Ranker:
             why = known[version]
             if why is not None:
                 found[cluster.names[i]] = why
+        return found
+
+    def nearest(self, demand: Demand, cluster: Cluster, nodes: Set[str]) -> list[tuple[int, str, Reason]] | None:
+        """By check, how many of these nodes it refuses and the one on which least is missing, with its numbers.
+
+        None where one of them fits, or each must be asked for itself.
+        """
+        if self.policy.checks is not CHECKS or not asks_each_card(demand):
+            return None
+        among = None if len(nodes) == len(cluster) else np.array([name in nodes for name in cluster.names])
+        found = []
+        for count, i in self._cards.nearest(demand, cluster, among):
+            why = refusal(demand, cluster.at(i), self.policy.checks)
+            if why is None:
+                return None
+            found.append((count, cluster.names[i], why))
         return found
 
     def _home(self, demand: Demand, cluster: Cluster) -> set[str] | None:

@@ -55,8 +55,8 @@ class Shape:
         """Nodes joined or left: keep what is known of those that stayed."""
         old = {name: i for i, name in enumerate(self.names)}
         came_from = np.array([old.get(name, -1) for name in cluster.names], dtype=np.int64)
-        self.labels = _moved(self.labels, came_from, REFUSED)
-        self.seen, self.doubt = _moved(self.seen, came_from, 0), _moved(self.doubt, came_from, SURE)
+        self.labels = moved(self.labels, came_from, REFUSED)
+        self.seen, self.doubt = moved(self.seen, came_from, 0), moved(self.doubt, came_from, SURE)
         self.slots = [self.slots[i] if i >= 0 else () for i in came_from.tolist()]
         self.names = cluster.names
 
@@ -65,7 +65,7 @@ class Shape:
         return self.ladder.score(float(self.labels[i])), Slot(self.names[i], self.slots[i])
 
 
-def _moved(values: NDArray[Number], came_from: NDArray[np.int64], otherwise: float) -> NDArray[Number]:
+def moved(values: NDArray[Number], came_from: NDArray[np.int64], otherwise: float) -> NDArray[Number]:
     """Each from its old place, something else for those that had none."""
     return np.append(values, np.array(otherwise, dtype=values.dtype))[came_from]
 
@@ -76,6 +76,7 @@ def best_first(labels: Labels, chunk: int = 64) -> Iterator[int]:
     while len(rest):
         values, at = labels[rest], max(0, len(rest) - chunk)
         floor = np.partition(values, at)[at]
-        group = rest[values >= floor]  # with all ties of the last one
-        yield from group[np.argsort(-labels[group], kind="stable")].tolist()
+        above = rest[values > floor]
+        yield from above[np.argsort(-labels[above], kind="stable")].tolist()
+        yield from map(int, rest[values == floor])  # all ties of the last one: often most nodes, and few are asked for
         rest, chunk = rest[values < floor], chunk * 4

@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cotenant.core.model import Container, ContainerKind
 from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu, Percent
@@ -15,6 +16,8 @@ from cotenant.wire.text import printable
 
 _ALL = Percent(100)
 _LARGEST = (1 << 63) - 1
+_LONGEST = 24
+"""characters of an amount that is worth remembering"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,12 @@ def _percent(name: str | None, said: Mapping[str, int]) -> Percent | None:
 
 
 def _whole(name: str, written: str | int) -> int:
+    """The same few amounts come again and again; what is too long to be one is not kept."""
+    return (_counted if len(str(written)) <= _LONGEST else _counted.__wrapped__)(name, written)
+
+
+@lru_cache(maxsize=4096)
+def _counted(name: str, written: str | int) -> int:
     try:
         amount = parse_quantity(written)
     except ValueError as error:

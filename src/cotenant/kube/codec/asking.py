@@ -7,6 +7,7 @@ Cores and memory of the host are not in it: kube-scheduler has counted them befo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import msgspec
 
@@ -104,10 +105,14 @@ def _names_then(pod: Pod) -> list[str]:
 
 def demand_for(containers: Sequence[Container], wishes: Demand) -> Demand:
     """The wishes with amounts; one container alone is said the short way, which is also the faster one."""
-    if not containers:
-        return NOTHING
+    return _demand_for(tuple(containers), wishes) if containers else NOTHING
+
+
+@lru_cache(maxsize=1024)
+def _demand_for(containers: tuple[Container, ...], wishes: Demand) -> Demand:
+    """Thousands of pods ask for the same few things: one value for all that are alike."""
     if len(containers) > 1 or containers[0].kind is not ContainerKind.APP:
-        return replace(wishes, gpus=1, compute=WHOLE_GPU, containers=tuple(containers))
+        return replace(wishes, gpus=1, compute=WHOLE_GPU, containers=containers)
     only = containers[0]
     return replace(wishes, gpus=only.gpus, memory=only.memory, memory_percent=only.memory_percent, compute=only.compute)
 
@@ -117,7 +122,10 @@ def _wishes(pod: Pod, containers: Sequence[AskingContainer]) -> Demand:
     wishes = wishes_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
     alone = all(has_card_alone(one.amounts) for one in containers)
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
-    return replace(wishes, exclusive=wishes.exclusive or alone, priority=priority)
+    exclusive = wishes.exclusive or alone
+    if (exclusive, priority) == (wishes.exclusive, wishes.priority):
+        return wishes
+    return replace(wishes, exclusive=exclusive, priority=priority)
 
 
 def _vendor(containers: Sequence[AskingContainer]) -> Vendor:

@@ -116,7 +116,9 @@ def tenant_of(pod: Pod, record: Record, machine: Machine, settings: Settings = D
 def seated(record: Record, wishes: Demand, machine: Machine) -> Tenant:
     """Who takes what a record says, and has these wishes beside it."""
     containers = [part for held in record.containers for part in as_containers(held.kind, held.gpus)]
-    demand = demand_for(containers, replace(wishes, exclusive=record.exclusive))
+    if wishes.exclusive != record.exclusive:
+        wishes = replace(wishes, exclusive=record.exclusive)
+    demand = demand_for(containers, wishes)
     return Tenant(record.pod, demand, gpus_of([share for held in record.containers for share in held.gpus], machine))
 
 

@@ -3,6 +3,7 @@
 """Wishes that are no amounts: card types, named cards, links, groups. Annotations of a dialect, or ours for all."""
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 from cotenant.core.model import Demand, Link
@@ -15,14 +16,41 @@ from cotenant.wire.text import printable
 MOST_NAMES = 64
 LONGEST_NAME = 200
 
+_LISTS = {
+    "use-types": "use_types",
+    "avoid-types": "avoid_types",
+    "use-uuids": "use_uuids",
+    "avoid-uuids": "avoid_uuids",
+}
+"""lists of names: what we call them, and which field of a dialect says what it calls them"""
+_OTHERS = ("exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed")
+
 T = TypeVar("T")
 
 
 def wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
     """A Demand for no amounts; InputError where an annotation is not understood."""
+    spoken = tuple(dialects)
+    if _keys(spoken).isdisjoint(annotations):  # nearly always
+        return _no_wishes(spoken)
+    return _wishes_of(annotations, namespace, spoken)
 
-    def listed(ours: str, field: str) -> list[str]:
-        keys = [own_key(ours), *(key for one in dialects if (key := getattr(one, field)) is not None)]
+
+@lru_cache(maxsize=64)
+def _no_wishes(dialects: tuple[Dialect, ...]) -> Demand:
+    return _wishes_of({}, "", dialects)
+
+
+@lru_cache(maxsize=64)
+def _keys(dialects: tuple[Dialect, ...]) -> frozenset[str]:
+    """All annotations that say a wish."""
+    theirs = (getattr(one, field) for one in dialects for field in (*_LISTS.values(), "one_numa"))
+    return frozenset((*map(own_key, (*_LISTS, *_OTHERS)), *(key for key in theirs if key is not None)))
+
+
+def _wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
+    def listed(ours: str) -> list[str]:
+        keys = [own_key(ours), *(key for one in dialects if (key := getattr(one, _LISTS[ours])) is not None)]
         return list(dict.fromkeys(name for key in keys for name in _read(annotations, key, _names) or ()))
 
     def group(ours: str) -> str | None:
@@ -36,10 +64,10 @@ def wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collecti
         gpus=0,
         compute=MilliGpu(0),
         exclusive=_read(annotations, own_key("exclusive"), _truth) or False,
-        use_types=tuple(map(_pattern, listed("use-types", "use_types"))) or tuple(dict.fromkeys(types)),
-        avoid_types=tuple(map(_pattern, listed("avoid-types", "avoid_types"))),
-        use_uuids=frozenset(listed("use-uuids", "use_uuids")),
-        avoid_uuids=frozenset(listed("avoid-uuids", "avoid_uuids")),
+        use_types=tuple(map(_pattern, listed("use-types"))) or tuple(dict.fromkeys(types)),
+        avoid_types=tuple(map(_pattern, listed("avoid-types"))),
+        use_uuids=frozenset(listed("use-uuids")),
+        avoid_uuids=frozenset(listed("avoid-uuids")),
         one_numa=any(_read(annotations, key, _truth) for key in numa),
         link=_read(annotations, own_key("link"), _link),
         affinity=group("affinity"),

@@ -10,11 +10,12 @@ from cotenant.core.model import Reason
 from cotenant.kube.codec.record import Record
 from cotenant.kube.objects import Pod, has_ended
 from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.placing import Placer, Why
+from cotenant.kube.scheduler.placing import Placer, Refused, Why
 from cotenant.kube.scheduler.preempting import Plan
 from cotenant.kube.scheduler.seats import Seat
 from cotenant.kube.scheduler.why import EvictionView, FitView, Given, Named, RefusalView, WhyPod
 
+NO_GPUS = "no node has GPUs"
 MOST_NODES = 1000
 """in one answer"""
 MOST_CLASSES = 4
@@ -77,7 +78,7 @@ def sentence(why: Why) -> str:
         return str(why.waits)
     if why.fits:
         return f"it fits on {len(why.fits)} nodes, best on {why.fits[0].slot.node}, and is tried again soon"
-    return refusals_words(why.reasons) or "no node has GPUs"
+    return refusals_words(why.reasons) or NO_GPUS
 
 
 def refusals_words(reasons: Mapping[str, Reason]) -> str:
@@ -86,12 +87,21 @@ def refusals_words(reasons: Mapping[str, Reason]) -> str:
     nearest: dict[str, tuple[str, Reason]] = {}
     for node, reason in reasons.items():
         nearest.setdefault(reason.text, (node, reason))
-    words = [
-        f"{count} node{'s' if count > 1 else ''}: {nearest[text][1]} ({nearest[text][0]})"
-        for text, count in counts.most_common(MOST_CLASSES)
-    ]
-    rest = len(counts) - len(words)
-    return "; ".join(words) + (f"; and {rest} other reasons" if rest > 0 else "")
+    return classes_words([Refused(count, *nearest[text]) for text, count in counts.most_common()])
+
+
+def classes_words(refused: Iterable[Refused]) -> str:
+    """The same, where the classes are known: those with most nodes first."""
+    ordered = sorted(refused, key=lambda one: -one.nodes)
+    words = [f"{one.nodes} node{'s' if one.nodes > 1 else ''}: {one.reason} ({one.nearest})" for one in ordered]
+    rest = len(words) - MOST_CLASSES
+    return "; ".join(words[:MOST_CLASSES]) + (f"; and {rest} other reasons" if rest > 0 else "")
+
+
+def why_not(pod: Pod, placer: Placer) -> str:
+    """What keeps a pod waiting, without asking each node where that can be known: many pods may wait."""
+    refused = placer.nearest(pod)
+    return sentence(placer.why(pod)) if refused is None else classes_words(refused) or NO_GPUS
 
 
 def seat_words(seat: Seat) -> str:

@@ -14,7 +14,7 @@ from cotenant.errors import InputError
 from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.explaining import sentence
+from cotenant.kube.scheduler.explaining import why_not
 from cotenant.kube.scheduler.leasing import Lead
 from cotenant.kube.scheduler.news import NO_ROOM, News
 from cotenant.kube.scheduler.placing import Placer
@@ -104,7 +104,7 @@ class Extender:
 
     def _why_not(self, pod: Pod) -> str:
         """The numbers at the time of writing; empty where they are not needed any more."""
-        return sentence(self.placer.why(pod)) if pod.metadata.uid in self.books.waiting else ""
+        return why_not(pod, self.placer) if pod.metadata.uid in self.books.waiting else ""
 
 
 def _is_refusal(args: ExtenderArgs, result: FilterResult) -> bool:

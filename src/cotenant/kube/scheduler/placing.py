@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from typing import NamedTuple
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.cluster import Node as CoreNode
@@ -39,7 +40,7 @@ from cotenant.kube.scheduler.protocol import (
 )
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import Rankers, policy_of
-from cotenant.kube.scheduler.refusing import Refusals, class_of, nearest_first, nonsense, unclear
+from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, distance, nearest_first, nonsense, unclear
 from cotenant.kube.scheduler.rooms import Movable, Room, left_by, ways
 from cotenant.kube.scheduler.seats import Seat, planned_seat
 
@@ -73,6 +74,16 @@ class Why:
     """for every other node, with numbers; str(reason) is a sentence. Nearest to fitting first"""
     waits: Reason | None
     """why it waits although a slot would do (quota, gate), or why nobody knows what it asks for"""
+
+
+class Refused(NamedTuple):
+    """Nodes that refuse a pod for the same reason."""
+
+    nodes: int
+    nearest: str
+    """that on which least is missing"""
+    reason: Reason
+    """with its numbers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,10 @@ class Placer:
         self._rankers, self._refusals = Rankers(known), Refusals()
         self._rankers.of(policy, books.cluster)
 
+    def warm_up(self) -> None:
+        """Look at the whole cluster once, so that the first pod need not wait for it."""
+        self._rankers.of(self._policy, self._books.cluster).top(Demand(), self._books.cluster, None, 1)
+
     def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
         """The best nodes for a pod, or a reason class for every node; holds the slot where only one is left."""
         given = Given.of(args)
@@ -119,29 +134,29 @@ class Placer:
             return given.refuse(dict.fromkeys(given.names, str(error)))
         if view is None:
             return given.answer(given.names)
-        fits, waits = self._fits(view, given.every, self._shortlist)
-        if not fits:
+        names, waits = self._best(view, given.every, self._shortlist)
+        if not names:
             uid = args.pod.metadata.uid
             if given.whole is None and self._books.settled(uid) is None and not self._books.is_reserved(uid):
                 self._books.release(uid)
-            return given.refuse(self._classes(view, given.names, waits))
-        if len(fits) == 1 and given.whole is None:
-            self._hold(view, fits[0], now)
-        return given.answer([fit.slot.node for fit in fits])
+            return given.refuse(self._classes(view, given, waits))
+        if len(names) == 1 and given.whole is None:
+            self._hold(view, names[0], now)
+        return given.answer(names)
 
     def prioritize(self, args: ExtenderArgs, now: float) -> list[HostPriority]:
         """10 for the best node, whose slot is held; 0 for all where nobody can say."""
         given = Given.of(args)
-        fits: list[Fit] = []
+        names: list[str] = []
         try:
             view = self._view(args.pod, given)
             if view is not None:
-                fits, _ = self._fits(view, given.every, len(given.names))
-                if fits and given.whole is None:
-                    self._hold(view, fits[0], now)
+                names, _ = self._best(view, given.every, len(given.names))
+                if names and given.whole is None:
+                    self._hold(view, names[0], now)
         except InputError:  # filter has said so
             pass
-        places = {fit.slot.node: place for place, fit in enumerate(fits)}
+        places = {name: place for place, name in enumerate(names)}
         return [HostPriority(host=name, score=max(0, HIGHEST - places.get(name, HIGHEST))) for name in given.names]
 
     def choose(self, pod: Pod, node: str, now: float, moment: int) -> Choice | Reason:
@@ -198,13 +213,31 @@ class Placer:
         """Pods that wait, per GPU."""
         return len(self._books.waiting) / max(1, self._books.gpus)
 
+    def nearest(self, pod: Pod) -> list[Refused] | None:
+        """What refuses a pod that fits nowhere, nearest first; None where more is to be said of it, as `why` does."""
+        books = self._books
+        try:
+            view = self._view(pod)
+        except InputError:
+            return None
+        if view is None or books.seat_of(pod.metadata.uid) or books.held(pod.metadata.uid) or self._turn(pod):
+            return None
+        found = view.ranker.nearest(view.asked.demand, view.cluster, view.takers)
+        if found is None:
+            return None
+        others: dict[Reason, list[str]] = {}
+        for name in {*books.vendors, *books.closed} - view.takers:
+            others.setdefault(self._not_taken(name), []).append(name)
+        refused = [*(Refused(*one) for one in found), *(Refused(len(on), min(on), why) for why, on in others.items())]
+        return sorted(refused, key=lambda one: distance(one.nearest, one.reason))
+
     def would_fit(self, pod: Pod, names: frozenset[str] | None = None) -> bool:
         """Whether filter would find a node for it now, if kube-scheduler gave it these (default: all)."""
         try:
             view = self._view(pod)
         except InputError:
             return False
-        return view is None or bool(self._fits(view, view.takers if names is None else names, 1)[0])
+        return view is None or bool(self._best(view, view.takers if names is None else names, 1)[0])
 
     def rooms(self, pod: Pod, names: frozenset[str], who: Movable, most: int | None = None) -> Iterator[Room | None]:
         """Places that a pod could have if others left, on those of the nodes where that harms least, in no order.
@@ -248,14 +281,22 @@ class Placer:
         # What would be is asked rarely, and nothing that is remembered of the real cluster is to be lost for it.
         return _View(pod, asked, Cluster.of(nodes.values()), frozenset(nodes), Ranker(ranker.policy, 1), Refusals())
 
+    def _best(self, view: _View, names: frozenset[str], most: int) -> tuple[list[str], Reason | None]:
+        """The names of what `_fits` finds, without the slots where these are not needed to know them."""
+        demand, ranker, pod = view.asked.demand, view.ranker, view.pod
+        checked = self._quotas.limits(pod.metadata.namespace) or ranker.policy.gate or self._turn(pod)
+        if checked or not ranker.at_once(demand):
+            fits, waits = self._fits(view, names, most)
+            return [fit.slot.node for fit in fits], waits
+        return ranker.shortlist(demand, view.cluster, _wanted(view, names), most), None
+
     def _fits(self, view: _View, names: frozenset[str], most: int | None) -> tuple[list[Fit], Reason | None]:
         """The best nodes of these, best first; or none, and why it is to wait although there are some."""
         namespace, demand = view.pod.metadata.namespace, view.asked.demand
         limited = self._quotas.limits(namespace)
         if (waits := self._turn(view.pod)) is not None:
             return [], waits
-        here = view.takers & names
-        wanted = None if len(here) == len(view.cluster) else here
+        wanted = _wanted(view, names)
         fits = view.ranker.top(demand, view.cluster, wanted, None if limited and _by_percent(demand) else most)
         if not fits:
             return [], None
@@ -283,9 +324,10 @@ class Placer:
         found = list(islice((fit for fit in fits if refusal(fit) is None), most))
         return found, None if found else refusal(fits[0])
 
-    def _hold(self, view: _View, fit: Fit, now: float) -> None:
+    def _hold(self, view: _View, node: str, now: float) -> None:
         """Unless a bind is under way that kube-scheduler has given up: what is held for that must stay."""
         if self._books.settled(view.pod.metadata.uid) is None:
+            (fit,) = view.ranker.top(view.asked.demand, view.cluster, [node])
             self._books.hold(view.pod, view.asked, fit.slot, now + self._hold_s)
 
     def _over_quota(self, view: _View, fit: Fit) -> Reason | None:
@@ -317,13 +359,30 @@ class Placer:
             if why is not None:
                 yield name, why
 
-    def _classes(self, view: _View, names: Iterable[str], waits: Reason | None) -> dict[str, str]:
-        return {name: class_of(why) for name, why in self._reasons(view, names, waits)}
+    def _classes(self, view: _View, given: Given, waits: Reason | None) -> dict[str, str]:
+        """What `_reasons` would say, without the numbers where these are not needed to know it."""
+        names, refusers = given.names, view.ranker.refusers(view.asked.demand, view.cluster)
+        if refusers is None:
+            return {name: class_of(why) for name, why in self._reasons(view, names, waits)}
+        classes = {check: class_named(check) for check in set(refusers)}
+        if "" in classes:  # it would fit there
+            classes[""] = "" if waits is None else class_of(waits)
+        by_node = dict(zip(view.cluster.names, map(classes.__getitem__, refusers), strict=True))
+        if not (len(view.takers) == len(by_node) == len(names) and view.takers <= given.every):
+            own, takers = by_node, view.takers  # not all of them, or others too
+            by_node = {name: own[name] if name in takers else class_of(self._not_taken(name)) for name in names}
+        return {name: said for name, said in by_node.items() if said} if "" in classes.values() else by_node
 
     def _not_taken(self, node: str) -> Reason:
         if node in self._books.closed:
             return unclear(self._books.closed[node])
         return _VENDOR if node in self._books.vendors else _UNKNOWN
+
+
+def _wanted(view: _View, names: frozenset[str]) -> frozenset[str] | None:
+    """Those of these nodes that would take it; None: all that there are."""
+    here = view.takers if view.takers <= names else view.takers & names
+    return None if len(here) == len(view.cluster) else here
 
 
 def _by_percent(demand: Demand) -> bool:

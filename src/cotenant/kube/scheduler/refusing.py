@@ -63,19 +63,24 @@ def unclear(troubles: Mapping[str, str]) -> Reason:
 
 
 def class_of(reason: Reason) -> str:
-    """The class that stands for a reason; a check of which nothing is known here is its own."""
-    return CLASSES.get(reason.check, f"GPU {reason.check}")
+    """The class that stands for a reason."""
+    return class_named(reason.check)
+
+
+def class_named(check: str) -> str:
+    """The class that stands for a check; one of which nothing is known here is its own."""
+    return CLASSES.get(check, f"GPU {check}")
+
+
+def distance(name: str, reason: Reason) -> tuple[int, float, str]:
+    """How far a node is from taking a pod, for comparing."""
+    missing = 1 - reason.available / reason.needed if reason.needed else 0.0
+    return NEAREST.get(reason.check, len(NEAREST)), missing, name
 
 
 def nearest_first(reasons: Mapping[str, Reason]) -> dict[str, Reason]:
     """The nodes on which least is missing first."""
-
-    def distance(item: tuple[str, Reason]) -> tuple[int, float, str]:
-        name, reason = item
-        missing = 1 - reason.available / reason.needed if reason.needed else 0.0
-        return NEAREST.get(reason.check, len(NEAREST)), missing, name
-
-    return dict(sorted(reasons.items(), key=distance))
+    return dict(sorted(reasons.items(), key=lambda item: distance(*item)))
 
 
 @dataclass(slots=True)

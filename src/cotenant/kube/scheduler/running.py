@@ -7,6 +7,7 @@ knows is in the API server, so it may be killed at any moment.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -318,9 +319,18 @@ def _first(failed: BaseException) -> BaseException:
     return _first(failed.exceptions[0]) if isinstance(failed, BaseExceptionGroup) else failed
 
 
-async def _say_ready(scheduler: Scheduler) -> None:
+async def ready(scheduler: Scheduler) -> None:
+    """Wait until it knows the cluster, and make it quick from the first question on."""
     while (scheduler.watching.doubt()) is not None:
         await asyncio.sleep(READY_S)
+    scheduler.placer.warm_up()
+    # What is known now stays: looking through all of it for garbage would keep kube-scheduler waiting, again and again.
+    gc.collect()
+    gc.freeze()
+
+
+async def _say_ready(scheduler: Scheduler) -> None:
+    await ready(scheduler)
     print("cotenant: the scheduler is ready", flush=True)
 
 

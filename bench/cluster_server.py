@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""An API server of a large cluster, from memory and in a process of its own: lists, watches, binds and nothing else."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from itertools import product
+from multiprocessing.connection import Connection
+from random import Random
+from typing import Any
+
+from bench.harness import server_process
+from cotenant.core.cluster import Node
+from cotenant.core.model import Gpu, Machine, Slot
+from cotenant.core.policies import build_policy
+from cotenant.core.ranking import rate
+from cotenant.core.units import MiB
+from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.record import record_for, seated
+from cotenant.kube.codec.telling import binding_annotations
+from cotenant.kube.inventory import INVENTORY, inventory_for
+from cotenant.kube.objects import decode_pod
+from cotenant.kube.places import REGION
+from cotenant.kube.settings import SCHEDULER_NAME
+
+NODE = {"cards": 8, "memory": 40_960}
+KINDS: tuple[Mapping[str, int], ...] = tuple(
+    {"nvidia.com/gpu": gpus, "nvidia.com/gpumem": memory, "nvidia.com/gpucores": cores}
+    for gpus, memory, cores in product((1, 1, 1, 2), (1000, 2000, 4000, 6000, 8000), (0, 10, 25))
+)
+PAGE = 500
+
+
+def new_kind(number: int) -> Mapping[str, int]:
+    """Asks for what no other number does."""
+    return {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3001 + number}
+
+
+def pod_object(name: str, limits: Mapping[str, int]) -> dict[str, Any]:
+    """A pod of about the size that they have, which waits for us."""
+    env = [{"name": f"VARIABLE_{number}", "value": "value" * 3} for number in range(6)]
+    container = {"name": "main", "image": "image", "env": env, "resources": {"limits": {"cpu": "1", **limits}}}
+    about = {
+        "name": name,
+        "namespace": "team",
+        "uid": f"uid-{name}",
+        "resourceVersion": "1",
+        "labels": {"app": "train"},
+    }
+    return {
+        "metadata": about | {"annotations": {"cotenant.io/containers": '["main"]'}},
+        "spec": {"schedulerName": SCHEDULER_NAME, "containers": [container]},
+        "status": {"phase": "Pending"},
+    }
+
+
+def machine(number: int) -> Machine:
+    """A node with all cards alike."""
+    cards = (
+        Gpu(uuid=f"GPU-{number:05d}-{card}", type="NVIDIA A100-PCIE-40GB", memory=MiB(NODE["memory"]), slots=10)
+        for card in range(NODE["cards"])
+    )
+    return Machine(name=f"node-{number:05d}", gpus=tuple(cards))
+
+
+def node_object(of: Machine) -> dict[str, Any]:
+    """With what its agent says of it."""
+    told = {INVENTORY: inventory_for(of, Vendor.NVIDIA)}
+    return {"metadata": {"name": of.name, "resourceVersion": "1", "labels": {"zone": "a"}, "annotations": told}}
+
+
+def placed_pods(machines: list[Machine], count: int) -> Iterator[dict[str, Any]]:
+    """On nodes by lot, so that hardly two are alike."""
+    random, policy = Random(11), build_policy("spread")
+    nodes = [Node.of(one) for one in machines]
+    for number in range(count):
+        made = pod_object(f"placed-{number}", random.choice(KINDS))
+        pod = decode_pod(json.dumps(made).encode())
+        asked = asked_of(pod)
+        tries = iter(lambda: random.randrange(len(nodes)), None)
+        at, fit = next((at, fit) for at in tries if (fit := rate(policy, asked.demand, nodes[at])) is not None)
+        record = record_for(pod, asked, Slot(nodes[at].name, fit[1]), machines[at])
+        nodes[at] = nodes[at].with_tenant(seated(record, asked.wishes, machines[at]))
+        made["metadata"]["annotations"] |= binding_annotations(
+            pod, asked, record, machines[at], moment=1, region=REGION
+        )
+        made["spec"]["nodeName"], made["status"]["phase"] = nodes[at].name, "Running"
+        yield made
+
+
+def cluster_server(nodes: int, pods: int, waiting: int) -> AbstractContextManager[int]:
+    """Its port; so many pods are placed and so many wait, `extender.waiting_pod` each."""
+    return server_process(_serve, nodes, pods, waiting)
+
+
+def _serve(parent: Connection, nodes: int, pods: int, waiting: int) -> None:
+    from bench.extender import waiting_pod
+
+    machines = [machine(number) for number in range(nodes)]
+    new = {one["metadata"]["name"]: one for one in map(waiting_pod, range(waiting))}
+    objects = {
+        "nodes": _pages([node_object(one) for one in machines]),
+        "pods": _pages([*placed_pods(machines, pods), *new.values()]),
+        "resourcequotas": _pages([]),
+    }
+    watchers: list[asyncio.StreamWriter] = []
+    versions = iter(range(2, 10_000_000))
+
+    async def bound(name: str, body: bytes) -> None:
+        said, pod = json.loads(body), new[name]
+        pod["spec"]["nodeName"] = said["target"]["name"]
+        pod["metadata"]["annotations"] |= said["metadata"].get("annotations", {})
+        pod["metadata"]["resourceVersion"] = str(next(versions))
+        line = json.dumps({"type": "MODIFIED", "object": pod}).encode() + b"\n"
+        for watcher in watchers:
+            watcher.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                method, target = head.split()[:2]
+                length = next(
+                    (line.split(":")[1] for line in head.splitlines() if line.lower().startswith("content-l")), "0"
+                )
+                content = await reader.readexactly(int(length))
+                path, _, query = target.partition("?")
+                words = path.strip("/").split("/")
+                if "watch=1" in query:
+                    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    if words[-1] == "pods":
+                        watchers.append(writer)
+                    await reader.read()
+                    return
+                status, body = b"200 OK", b"{}"
+                if method == "POST":
+                    status, body = b"201 Created", b'{"kind":"Status","status":"Success","metadata":{}}'
+                    if words[-1] == "binding":
+                        await bound(words[-2], content)
+                elif words[-1] in objects:
+                    _, found, rest = query.partition("continue=")
+                    body = objects[words[-1]][int(rest.split("&")[0]) if found else 0]
+                writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        parent.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+def _pages(items: list[dict[str, Any]]) -> list[bytes]:
+    """The parts of a list, each with the number of the next."""
+    parts = [items[at : at + PAGE] for at in range(0, len(items), PAGE)] or [[]]
+    more = [{"continue": str(number)} for number in range(1, len(parts))] + [{}]
+    return [
+        json.dumps({"kind": "List", "metadata": {"resourceVersion": "1"} | next_, "items": part}).encode()
+        for part, next_ in zip(parts, more, strict=True)
+    ]

@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What kube-scheduler waits for: the extender's own time for each of its calls in a large cluster, and a restart.
+
+The scheduler is whole and reads its cluster from an API server in another process; time is CPU time of its process.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.cluster_server import KINDS, NODE, cluster_server, new_kind, pod_object
+from bench.harness import Figure, Usage, at_most, benchmark, in_fresh_process
+from cotenant.kube.access import Access
+from cotenant.kube.client import Client
+from cotenant.kube.scheduler.running import ASKING, Scheduler, ready
+from cotenant.kube.scheduler.serving import Application, application
+from cotenant.kube.settings import KubeSettings
+from cotenant.kube.troubles import Troubles
+
+SIZES = 500, 1_000, 2_000, 5_000
+LARGEST = SIZES[-1]
+PODS_PER_NODE = 4
+CALLS = 600
+NEW = 25
+"""of so many pods, one asks for what nobody asked for before, and one for what no node has"""
+LIMIT_MS = 3.0
+OTHERS = "at 1,000 nodes: HAMi 105, gpushare 100"
+
+
+@dataclass(slots=True)
+class Measured:
+    """Milliseconds of CPU by call, and what it took to start."""
+
+    ms: dict[str, list[float]] = field(default_factory=dict)
+    ready_s: float = 0.0
+    ready_cpu_s: float = 0.0
+
+
+@benchmark("extender-latency")
+def extender_latency() -> Iterator[Figure]:
+    """Filter, prioritize and bind against the number of nodes; memory and a restart at the largest."""
+    for nodes in SIZES:
+        usage = _asked(nodes)
+        yield from _figures(usage.result, nodes, largest=nodes == LARGEST)
+        if nodes == LARGEST:
+            yield from _process(usage)
+
+
+def _asked(nodes: int) -> Usage[Measured]:
+    with cluster_server(nodes, nodes * PODS_PER_NODE, CALLS) as port:
+        return in_fresh_process(measure, port, nodes)
+
+
+def _process(usage: Usage[Measured]) -> Iterator[Figure]:
+    yield at_most("memory", usage.peak_mib * 1.048576, "MB", limit=300, note="at most, of the whole process")
+    ready = usage.result
+    note = f"with {NODE['cards']} GPUs a node; CPU {ready.ready_cpu_s:.2f} s; a second of it is given to agents"
+    yield at_most("restart to ready", ready.ready_s, "s", limit=5, note=note)
+
+
+def _figures(measured: Measured, nodes: int, *, largest: bool) -> Iterator[Figure]:
+    where = f"{nodes:,} nodes"
+    for call, took in measured.ms.items():
+        p99 = statistics.quantiles(took, n=100)[98]
+        note = f"of {len(took)}; median {statistics.median(took):.2f}, worst {max(took):.2f}"
+        if largest and call in ("filter", "prioritize", "bind"):
+            yield at_most(f"{call}, p99, {where}", p99, "ms", limit=LIMIT_MS, baseline=OTHERS, note=note)
+        else:
+            yield Figure(name=f"{call}, p99, {where}", figure=p99, unit="ms", note=note)
+
+
+def measure(port: int, nodes: int) -> Measured:
+    """One after the other, as kube-scheduler asks."""
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # a line for each pod, as in its log
+        return asyncio.run(_measure(port, nodes))
+
+
+async def _measure(port: int, nodes: int) -> Measured:
+    measured, client = Measured(), Client(Access(host="127.0.0.1", port=port), ASKING)
+    start, began = time.monotonic(), time.process_time()
+    scheduler = Scheduler(client, KubeSettings(), Troubles())
+    running = asyncio.create_task(scheduler.run())
+    await ready(scheduler)
+    asked = application(scheduler.for_kube_scheduler(), scheduler.troubles)
+    measured.ready_s, measured.ready_cpu_s = time.monotonic() - start, time.process_time() - began
+    await _ask_all(asked, measured, nodes)
+    running.cancel()
+    await asyncio.wait([running])
+    await client.close()
+    return measured
+
+
+async def _ask_all(asked: Application, measured: Measured, nodes: int) -> None:
+    random = Random(7)
+    names = [f"node-{i:05d}" for i in range(nodes)]
+    for number in range(CALLS):
+        pod = waiting_pod(number)
+        at = random.randrange(nodes)  # kube-scheduler begins with another node each time
+        args = {"Pod": pod, "NodeNames": names[at:] + names[:at]}
+        kind = {NEW - 1: "new demand", NEW // 2: "refused"}.get(number % NEW)
+        found = await _call(asked, measured, "filter", args, kind)
+        if not found["NodeNames"]:
+            continue
+        scores = await _call(asked, measured, "prioritize", args | {"NodeNames": found["NodeNames"]})
+        best = max(scores, key=lambda one: one["Score"])["Host"]
+        about = pod["metadata"]
+        bind = {"PodName": about["name"], "PodNamespace": about["namespace"], "PodUID": about["uid"], "Node": best}
+        bound = await _call(asked, measured, "bind", bind)
+        if bound["Error"]:
+            raise AssertionError(bound["Error"])
+
+
+def waiting_pod(number: int) -> dict[str, Any]:
+    """Those that the server also has; one that asks for too much, or for something new, now and then."""
+    kind: Mapping[str, int] = KINDS[number % len(KINDS)]
+    if number % NEW == NEW - 1:
+        kind = new_kind(number)
+    elif number % NEW == NEW // 2:
+        kind = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": NODE["memory"] + 1 + number % 3}
+    return pod_object(f"waiting-{number}", kind)
+
+
+async def _call(asked: Application, measured: Measured, verb: str, args: object, kind: str | None = None) -> Any:
+    body = json.dumps(args, separators=(",", ":")).encode()
+    events: list[Any] = [
+        {"type": "http.request", "body": body[at : at + 65536], "more_body": at + 65536 < len(body)}
+        for at in range(0, len(body), 65536)
+    ]
+    events.reverse()
+    answers: list[Any] = []
+
+    async def receive() -> Any:
+        return events.pop()
+
+    async def send(event: Any) -> None:
+        answers.append(event)
+
+    scope = {"type": "http", "path": f"/{verb}", "method": "POST", "headers": ()}
+    start = time.process_time()
+    await asked(scope, receive, send)
+    took = 1000 * (time.process_time() - start)
+    measured.ms.setdefault(verb, []).append(took)
+    if kind is not None:
+        measured.ms.setdefault(f"{verb}, {kind}", []).append(took)
+    answer = json.loads(answers[1]["body"])
+    if answers[0]["status"] != 200:
+        raise AssertionError(answers)
+    return answer
