@@ -17,6 +17,7 @@ from cotenant.kube.webhook.configuration import webhook_configurations
 from cotenant.kube.webhook.mutating import mutate
 from cotenant.kube.webhook.policy import AGENTS, ASSIGNMENTS, admission_policies
 from cotenant.kube.webhook.protecting import AGENT_USER, ONLY_THE_SCHEDULER, SCHEDULER_USER
+from cotenant.kube.webhook.queueing import QUEUE
 from cotenant.kube.webhook.rules import API
 from cotenant.kube.webhook.visibility import VISIBILITY
 from tests.cluster.api import Json, RefusedError, ask, wait_for
@@ -88,10 +89,11 @@ def namespace(cluster: Cluster) -> Iterator[Cluster]:
 def policed(namespace: Cluster) -> Iterator[Cluster]:
     """A cluster with our policies, under other names than those of an installation that may be there too."""
     text = json.dumps(admission_policies(KubeSettings()))
-    for name in (ASSIGNMENTS, VISIBILITY, AGENTS):
+    names = (ASSIGNMENTS, VISIBILITY, AGENTS, QUEUE)
+    for name in names:
         text = text.replace(name, f"test-{name}")
     made = json.loads(text)
-    paths = [f"{REGISTRY}/validatingadmission{kind}" for kind in ("policies", "policybindings")] * 3
+    paths = [f"{REGISTRY}/validatingadmission{kind}" for kind in ("policies", "policybindings")] * len(names)
     for path, one in zip(paths, made, strict=True):
         namespace.post(path, one)
     forged, seeing = pod("probe", **{RECORD: "1"}), pod("probe", seen("all"))
