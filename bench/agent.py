@@ -1,108 +1,180 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent costs its node: nothing to speak of while nothing happens, and little of a pod's start."""
+"""What an agent costs its node: nothing to speak of while nothing happens, and little of a pod's start.
+
+Kubelet admits pods one after the other, however many come at once: for each container it asks which devices the plugin
+prefers, then for these, and the next pod's turn comes when it has its answer. So does the kubelet here, which makes no
+pause between two pods, while all of them reach the agent from the API server. Agent, kubelet and API server are
+processes of their own; a plugin that answers at once, with as long an answer, tells what gRPC and the machine take.
+"""
 
 import asyncio
-import json
 import multiprocessing
+import os
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import grpc
 
+from bench.agent_node import CARDS, PODS, agent, allocate_directly, serve_api, serve_plain
 from bench.daemon import cpu_seconds, memory_mib
-from bench.harness import Figure, at_most, benchmark
-from cotenant.core.model import Machine
-from cotenant.kube.access import Access
-from cotenant.kube.agent.allocating import HostPlaces, at
+from bench.harness import Figure, at_most, benchmark, in_fresh_process, server_process
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.running import Agent, AgentOptions
-from cotenant.kube.inventory import machine_of
-from cotenant.kube.objects import decode_node
-from cotenant.kube.settings import KubeSettings
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
-from tests.kube.agent_node.waiting import add_pod
-from tests.kube.api_server import ApiServer
 from tests.kube.worlds import GPU
 
-PODS = 110
-"""as many as kubelet takes"""
-CARDS = 8
-IDLE_S = 20.0
+ROUNDS = 5
+CALM_S = 3.0
+SETTLED_S = 10.0
+IDLE_S = 60.0
+MEMORY_FOLDER = Path("/dev/shm")
+
+
+@dataclass(slots=True)
+class Measured:
+    """Milliseconds that kubelet waited by call, and what the agent took."""
+
+    ms: dict[str, list[float]] = field(default_factory=dict)
+    own_ms: list[float] = field(default_factory=list)
+    burst_cpu_ms: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    own_memory: float = 0.0
+    idle: float = 0.0
+    alone: bool = False
+    """whether others on this machine did not count"""
 
 
 @benchmark("agent-load")
 def agent_load() -> Iterator[Figure]:
-    """A node is filled at once, then nothing happens on it."""
-    took, alone, full, idle = asyncio.run(_measured())
-    note = f"{PODS} pods bound at once, asked one after the other as kubelet does; median {statistics.median(took):.2f}"
-    yield at_most("Allocate, p99", statistics.quantiles(took, n=100)[98], "ms", limit=10, note=note)
-    yield at_most(f"idle, memory with {PODS} pods", full, "MB", limit=80, note=f"{alone:.0f} without pods")
+    """A node is filled at once, several times by a new agent each, then nothing happens on it."""
+    found = in_fresh_process(_measured).result
+    how = "real-time class: others on this machine do not count" if found.alone else "others on this machine count"
+    took, plain = found.ms["Allocate"], found.ms["Allocate, plain"]
+    note = f"{_spread(took)}; {ROUNDS} times {PODS} pods at once, asked as kubelet does; {how}"
+    baseline = f"no-op plugin {_p99(plain):.2f}"
+    yield at_most("Allocate, p99 as kubelet waits", _p99(took), "ms", limit=10, baseline=baseline, note=note)
+    note = f"{_spread(found.own_ms)}; our own time: called without gRPC, files and all"
+    yield Figure(name="Allocate itself, p99", figure=_p99(found.own_ms), unit="ms", note=note)
+    asked, plain = found.ms["GetPreferredAllocation"], found.ms["GetPreferredAllocation, plain"]
+    baseline = f"no-op plugin {_p99(plain):.2f}"
+    name = "GetPreferredAllocation, p99 as kubelet waits"
+    yield Figure(name=name, figure=_p99(asked), unit="ms", baseline=baseline, note=_spread(asked))
+    note = f"median of {ROUNDS}; {statistics.median(found.burst_cpu_ms):.0f} ms of the agent's CPU until all is said"
+    baseline = f"no-op plugin {statistics.median(found.ms['all, plain']):.0f}"
+    burst = statistics.median(found.ms["all"])
+    yield Figure(name=f"all {PODS} pods admitted", figure=burst, unit="ms", baseline=baseline, note=note)
+    note = f"resident; {found.own_memory:.0f} of it shared with nobody"
+    yield at_most(f"idle, memory with {PODS} pods", found.memory, "MB", limit=80, note=note)
     note = f"over {IDLE_S:g} s; {CARDS} simulated cards"
-    yield at_most(f"idle, of a core, with {PODS} pods", 100 * idle, "%", limit=2, note=note)
+    yield at_most(f"idle, of a core, with {PODS} pods", 100 * found.idle, "%", limit=2, note=note)
 
 
-async def _measured() -> tuple[list[float], float, float, float]:
-    """Milliseconds of each Allocate, megabytes before and after, and the part of a core when all is done."""
-    with TemporaryDirectory(prefix="agent") as name:
-        folder, server = Path(name), ApiServer()
-        server.nodes.merge("n1", {"status": {}})
-        async with server.serving(), kubelet_in(folder / "k") as kubelet, _agent(folder, server.port) as pid:
-            await until(lambda: len(kubelet.devices.get(GPU, [])) >= PODS)
-            await until(lambda: _machine(server) is not None)
-            machine = _machine(server)
-            assert machine is not None
-            alone = memory_mib(pid) * 1.048576
-            for number in range(PODS):
-                add_pod(server, f"pod-{number}", f"uid-{number}", machine, phase="Pending", gpu=number % CARDS)
-            took = await _allocated(kubelet)
-            await asyncio.sleep(5)  # what is said of them is written
-            before = cpu_seconds(pid)
-            await asyncio.sleep(IDLE_S)
-            return took, alone, memory_mib(pid) * 1.048576, (cpu_seconds(pid) - before) / IDLE_S
+def _p99(took: Sequence[float]) -> float:
+    return statistics.quantiles(took, n=100)[98]
 
 
-async def _allocated(kubelet: Kubelet) -> list[float]:
-    devices = [device.ID for device in kubelet.devices[GPU]][:PODS]
-    took = []
-    address = f"unix:{kubelet.plugins / kubelet.registered[GPU].endpoint}"
-    async with grpc.aio.insecure_channel(address) as channel:
-        allocate = channel.unary_unary(
-            "/v1beta1.DevicePlugin/Allocate",
-            request_serializer=pb.AllocateRequest.SerializeToString,
-            response_deserializer=pb.AllocateResponse.FromString,
-        )
-        for device in devices:
-            asked = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=[device])])
-            start = time.perf_counter()
-            await allocate(asked, timeout=10)
-            took.append(1000 * (time.perf_counter() - start))
-    return took
+def _spread(took: Sequence[float]) -> str:
+    return f"median {statistics.median(took):.2f}, most {max(took):.1f}"
 
 
-def _machine(server: ApiServer) -> Machine | None:
-    found = machine_of(decode_node(json.dumps(server.nodes.pods["", "n1"]).encode()))
-    return None if found is None else found[0]
+def _measured() -> Measured:
+    found = Measured(alone=_alone())
+    for number in range(ROUNDS):
+        asyncio.run(_one_round(found, last=number == ROUNDS - 1))
+    return found
 
 
-@asynccontextmanager
-async def _agent(folder: Path, port: int) -> AsyncIterator[int]:
-    """The process id of an agent."""
-    process = multiprocessing.get_context("spawn").Process(target=_run_agent, args=(folder, port), daemon=True)
-    process.start()
-    assert process.pid is not None
+def _alone() -> bool:
+    """Goes before whatever else wants to run here, with all that it starts; needs to be root."""
     try:
-        yield process.pid
-    finally:
-        process.terminate()
-        process.join()
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        return False
+    return True
 
 
-def _run_agent(folder: Path, port: int) -> None:
-    host = HostPlaces(lasting=at(folder / "l"), passing=at(folder / "p"), kubelet=folder / "k", cdi=folder / "c")
-    options = AgentOptions(node="n1", host=host, simulate=CARDS, gpu_memory="40GiB")
-    asyncio.run(Agent(options, KubeSettings(), Access(host="127.0.0.1", port=port)).run())
+async def _one_round(found: Measured, *, last: bool) -> None:
+    context = multiprocessing.get_context("spawn")
+    bind, run = context.Event(), context.Event()
+    # As on a node: what does not outlive a restart is in memory, the rest on disk.
+    memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    with TemporaryDirectory(prefix="agent") as name, TemporaryDirectory(prefix="agent", dir=memory) as passing:
+        folder = Path(name)
+        found.own_ms += await allocate_directly(folder, Path(passing) / "own")
+        with server_process(serve_api, folder / "config", bind, run), server_process(serve_plain, folder / "plain"):
+            async with kubelet_in(folder / "k") as kubelet:
+                with agent(folder, passing) as pid:
+                    await until(lambda: len(kubelet.devices.get(GPU, [])) >= PODS and len(kubelet.registered) > 1)
+                    await asyncio.sleep(CALM_S)  # it has said all that there is to say
+                    await _filled(found, kubelet, folder / "plain", pid, bind.set)
+                    if last:
+                        run.set()
+                        await _idle(found, pid)
+
+
+async def _filled(found: Measured, kubelet: Kubelet, plain: Path, pid: int, begin: Callable[[], object]) -> None:
+    """All pods come at once, and kubelet admits one after the other."""
+    devices = [device.ID for device in kubelet.devices[GPU]]
+    await _admit(found, plain, devices, ", plain")
+    before = cpu_seconds(pid)
+    begin()
+    given = await _admit(found, kubelet.plugins / kubelet.registered[GPU].endpoint, devices)
+    for number, device in enumerate(given):
+        kubelet.has(f"pod-{number}", "main", GPU, device)
+    await asyncio.sleep(CALM_S)
+    found.burst_cpu_ms.append(1000 * (cpu_seconds(pid) - before))
+
+
+async def _admit(found: Measured, socket: Path, devices: Sequence[str], whose: str = "") -> list[str]:
+    """The devices that the containers were given, in their order."""
+    free, given = set(devices), []
+
+    def took(what: str, since: float) -> None:
+        found.ms.setdefault(what + whose, []).append(1000 * (time.perf_counter() - since))
+
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        prefer = _question(channel, "GetPreferredAllocation", pb.PreferredAllocationResponse)
+        allocate = _question(channel, "Allocate", pb.AllocateResponse)
+        await channel.channel_ready()  # kubelet is connected long before
+        start = time.perf_counter()
+        for _ in range(PODS):
+            one = pb.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=1)
+            asked = time.perf_counter()
+            answer = await prefer(pb.PreferredAllocationRequest(container_requests=[one]), timeout=10)
+            took("GetPreferredAllocation", asked)
+            (device,) = answer.container_responses[0].deviceIDs
+            wanted = pb.ContainerAllocateRequest(devices_ids=[device])
+            asked = time.perf_counter()
+            await allocate(pb.AllocateRequest(container_requests=[wanted]), timeout=10)
+            took("Allocate", asked)
+            free.remove(device)
+            given.append(device)
+        took("all", start)
+    return given
+
+
+def _question(channel: grpc.aio.Channel, method: str, answer: Any) -> Any:
+    return channel.unary_unary(
+        f"/v1beta1.DevicePlugin/{method}",
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=answer.FromString,
+    )
+
+
+async def _idle(found: Measured, pid: int) -> None:
+    await asyncio.sleep(SETTLED_S)
+    before = cpu_seconds(pid)
+    await asyncio.sleep(IDLE_S)
+    found.idle = (cpu_seconds(pid) - before) / IDLE_S
+    found.memory = memory_mib(pid) * 1.048576
+    found.own_memory = _own_megabytes(pid)
+
+
+def _own_megabytes(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6

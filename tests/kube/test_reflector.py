@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client, Limits
 from cotenant.kube.reading import Kind, Version
-from cotenant.kube.reflector import Key, Pace, Reflector
+from cotenant.kube.reflector import TURN_S, Key, Pace, Reflector
 from tests.kube.api_server import ApiServer, Refusal
 
 QUICK = Limits(connect_s=5, answer_s=5, tries=2, first_pause_s=0.01, longest_pause_s=0.05, page=3)
@@ -536,6 +536,38 @@ def test_a_cancelled_reflector_leaves_no_connection() -> None:
             await until(lambda: server.watching == 0)
 
     asyncio.run(story())
+
+
+def test_while_many_events_are_handled_others_in_the_loop_have_their_turn() -> None:
+    server, order = ApiServer(), list[str]()
+
+    def slow(old: Pod | None, new: Pod | None) -> None:
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2 * TURN_S:
+            pass
+        order.append("event")
+
+    async def others() -> None:
+        while order.count("event") < 20:
+            await asyncio.sleep(0)
+            if order and order[-1] == "event":
+                order.append("other")
+
+    async def scenario() -> None:
+        async with server.serving():
+            client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
+            reflector = Reflector(client, PODS, slow, pace=PACE)
+            task = asyncio.create_task(reflector.run())
+            await until(lambda: server.watching == 1)
+            for number in range(20):  # all of them in one piece
+                server.put(f"p{number}")
+            await asyncio.wait_for(others(), 10)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await client.close()
+
+    asyncio.run(scenario())
+    assert order.count("other") >= 19
 
 
 def test_an_error_of_the_handler_is_not_swallowed() -> None:

@@ -28,6 +28,8 @@ Handler = Callable[[T | None, T | None], None]
 RELIST_AFTER = 3
 """failures in a row; the version that we ask for may be what the server cannot answer"""
 PAGE_STEP = 4
+TURN_S = 0.0005
+"""when events come faster than they are handled, others in the loop have their turn after so long"""
 GONE = 410
 BACKWARDS = "Backwards"
 """an event from before what we know, which is never told; if it goes on so, a list decides"""
@@ -185,11 +187,15 @@ class Reflector(Generic[T]):
         watch = self._client.watch(
             self._kind, self._version, self._which, lasting_s=lasting_s, silence_s=self._pace.silence_s
         )
+        turn = time.monotonic()
         try:
             async with asyncio.timeout(None) as self._watching, aclosing(watch) as changes:
                 async for change in changes:
                     self._apply(change)
                     self._heard = time.monotonic()
+                    if self._heard >= turn + TURN_S:
+                        await asyncio.sleep(0)
+                        turn = time.monotonic()
         except TimeoutError:  # a list was asked for, now
             self._version, self._listed = None, float("-inf")
         finally:

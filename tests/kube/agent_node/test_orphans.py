@@ -161,11 +161,25 @@ def test_files_that_cannot_be_read_are_told_of_and_removed(tmp_path: Path) -> No
 
 def test_a_full_or_missing_disk_costs_a_line_and_nothing_else(tmp_path: Path) -> None:
     told = list[str]()
-    leftovers = Leftovers(Records(tmp_path / "missing", told.append), Timing())
+    records = Records(tmp_path / "missing", told.append)
+    leftovers = Leftovers(records, Timing())
     leftovers.pod_changed(None, pod_of(phase="Running"), 0)
     leftovers.pod_changed(pod_of(phase="Running"), None, 0)
     assert held(leftovers.looked(frozenset({ONE}), 1)) == [ONE]
+    records.write()
     assert told
+
+
+@in_loop
+async def test_records_are_written_while_an_agent_runs_and_before_it_ends(tmp_path: Path) -> None:
+    records, there = Records(tmp_path, print), tmp_path / f"{ONE}.json"
+    leftovers = Leftovers(records, Timing())
+    async with running(records.keep()):
+        leftovers.pod_changed(None, pod_of(ONE, phase="Running"), 0)
+        await until(there.exists)
+        leftovers.pod_changed(None, pod_of(OTHER, phase="Running"), 0)
+        records.remove(ONE)  # the last one counts, however many are waiting
+    assert [path.name for path in tmp_path.iterdir()] == [f"{OTHER}.json"]
 
 
 def test_a_record_of_another_pod_or_node_is_not_believed(leftovers: Leftovers) -> None:

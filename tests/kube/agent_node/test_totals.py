@@ -15,7 +15,7 @@ from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.slots import candidate_slots
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
-from cotenant.kube.agent.totals import dialect_totals, kubelet_sum, most_percent, node_totals
+from cotenant.kube.agent.totals import NodeTotals, dialect_totals, kubelet_sum, most_percent
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.cambricon import CAMBRICON_SMLU
 from cotenant.kube.codec.dialect import Vendor
@@ -40,10 +40,10 @@ def test_totals_are_in_the_units_of_each_dialect() -> None:
 
 
 def test_a_node_has_totals_of_its_own_vendor_only_and_none_for_a_count_of_cards() -> None:
-    assert not [name for name in node_totals(NODE, Vendor.NVIDIA, DEFAULTS) if "cambricon" in name]
+    assert not [name for name in NodeTotals(Vendor.NVIDIA, DEFAULTS).of(NODE) if "cambricon" in name]
     counts = {dialect.count for dialect in DEFAULTS.dialects}
     for vendor in Vendor:
-        assert not counts & node_totals(NODE, vendor, DEFAULTS).keys()
+        assert not counts & NodeTotals(vendor, DEFAULTS).of(NODE).keys()
 
 
 def test_oversubscription_raises_the_totals_and_unhealthy_cards_keep_theirs() -> None:
@@ -118,9 +118,9 @@ def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:
         record = record_for(fresh, asked, Slot("n1", data.draw(st.sampled_from(list(slots)))), machine)
         node = node.with_tenant(tenant_of(fresh, record, machine))
         here.append(pod(*apps, init=init, node="n1", annotations={RECORD: encode_record(record)}))
-    totals = node_totals(machine, Vendor.NVIDIA, DEFAULTS)
+    totals = NodeTotals(Vendor.NVIDIA, DEFAULTS).of(machine)
     assert not _too_much(here, totals)
-    assert node_totals(machine, Vendor.NVIDIA, DEFAULTS, here) == totals  # those that were placed as asked add nothing
+    assert NodeTotals(Vendor.NVIDIA, DEFAULTS).of(machine, here) == totals  # placed as asked, they add nothing
 
 
 def test_fifteen_tenants_of_seven_percent_of_a_small_card_are_more_than_all_of_it_and_fit() -> None:
@@ -134,7 +134,7 @@ def test_fifteen_tenants_of_seven_percent_of_a_small_card_are_more_than_all_of_i
         record = record_for(wanting, asked_of(wanting), Slot("n1", slots[0]), machine)
         node, placed = node.with_tenant(tenant_of(wanting, record, machine)), placed + 1
     assert placed == 15
-    assert node_totals(machine, Vendor.NVIDIA, DEFAULTS)["nvidia.com/gpumem-percentage"] >= 15 * 7
+    assert NodeTotals(Vendor.NVIDIA, DEFAULTS).of(machine)["nvidia.com/gpumem-percentage"] >= 15 * 7
 
 
 def _are_counted(here: list[Pod], machine: Machine) -> bool:
@@ -177,12 +177,20 @@ def placed(given: int, *, asked: int = 1000, phase: str = "Running") -> Pod:
     ids=["as asked", "made larger", "made smaller", "ended", "never placed by us"],
 )
 def test_what_kubelet_counts_and_the_core_does_not_takes_no_room_from_others(there: Pod, more: int) -> None:
-    usual = node_totals(NODE, Vendor.NVIDIA, DEFAULTS)["nvidia.com/gpumem"]
-    assert node_totals(NODE, Vendor.NVIDIA, DEFAULTS, [there])["nvidia.com/gpumem"] == usual + more
+    usual = NodeTotals(Vendor.NVIDIA, DEFAULTS).of(NODE)["nvidia.com/gpumem"]
+    assert NodeTotals(Vendor.NVIDIA, DEFAULTS).of(NODE, [there])["nvidia.com/gpumem"] == usual + more
 
 
 def test_pods_that_are_there_fit_even_where_cards_are_not_any_more() -> None:
     """Kubelet admits all its pods anew when it starts."""
     fewer = replace(NODE, gpus=NODE.gpus[3:])
     here = [placed(30000, asked=30000)]
-    assert node_totals(fewer, Vendor.NVIDIA, DEFAULTS, here)["nvidia.com/gpumem"] >= 30000
+    assert NodeTotals(Vendor.NVIDIA, DEFAULTS).of(fewer, here)["nvidia.com/gpumem"] >= 30000
+
+
+def test_pods_and_cards_that_change_are_counted_anew() -> None:
+    counting = NodeTotals(Vendor.NVIDIA, DEFAULTS)
+    usual = counting.of(NODE)["nvidia.com/gpumem"]
+    for there, more in ((placed(1000), 0), (placed(400), 1000), (placed(400, phase="Failed"), 0), (placed(400), 1000)):
+        assert counting.of(NODE, [there])["nvidia.com/gpumem"] == usual + more
+    assert counting.of(replace(NODE, gpus=NODE.gpus[1:]), [placed(1000)])["nvidia.com/gpumem"] < usual

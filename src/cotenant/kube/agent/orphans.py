@@ -9,7 +9,9 @@ and does not list it. Records are kept on disk, so that an agent that comes back
 import asyncio
 import os
 import re
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +49,21 @@ class Timing:
 
 
 class Records:
-    """What pods were given, on disk: one file for each."""
+    """What pods were given, on disk: one file for each.
+
+    A disk may take long, and kubelet should not wait for it: `keep` writes changes in a thread. An agent that dies in
+    between comes back as if it had died a moment earlier, before it heard of them.
+    """
 
     def __init__(self, folder: Path, tell: Callable[[str], object]) -> None:
         self._folder, self._tell = folder, tell
+        self._waiting: deque[tuple[str, Record | None]] = deque()
+        self._changed = asyncio.Event()
+        self._writing = threading.Lock()
 
     def load(self) -> list[Record]:
         """All that can be read; what cannot is removed, since nobody will ever need it."""
+        self.write()
         found = []
         for path in sorted(self._folder.glob("*.json")):
             try:
@@ -62,24 +72,57 @@ class Records:
             except (OSError, InputError) as error:
                 self._tell(f"{path}: {error}")
                 self.remove(path.stem)
+        self.write()
         return found
 
     def save(self, record: Record) -> None:
-        if not _UID.fullmatch(record.pod):
-            return
-        path = self._folder / f"{record.pod}.json"
-        fresh = path.with_suffix(".new")
-        try:
-            fresh.write_text(encode_record(record))
-            os.replace(fresh, path)
-        except (OSError, InputError) as error:  # it is still known until this process ends
-            self._tell(f"{path}: {error}")
+        if _UID.fullmatch(record.pod):
+            self._change(record.pod, record)
 
     def remove(self, pod: str) -> None:
+        self._change(pod, None)
+
+    def write(self) -> None:
+        """All that has changed until now."""
+        for trouble in self._written():
+            self._tell(trouble)
+
+    async def keep(self) -> NoReturn:
+        """Writes what changes until cancelled, and then the rest."""
         try:
-            (self._folder / f"{pod}.json").unlink(missing_ok=True)
-        except OSError as error:
-            self._tell(f"{self._folder}: {error}")
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                for trouble in await asyncio.to_thread(self._written):
+                    self._tell(trouble)
+        finally:
+            self.write()
+
+    def _change(self, pod: str, record: Record | None) -> None:
+        self._waiting.append((pod, record))
+        self._changed.set()
+
+    def _written(self) -> list[str]:
+        """Writes, in whatever thread, and says what went wrong."""
+        with self._writing:  # one change after the other, as they came
+            troubles = []
+            while self._waiting:
+                pod, record = self._waiting.popleft()
+                path = self._folder / f"{pod}.json"
+                try:
+                    _put(path, record)
+                except (OSError, InputError) as error:  # it is still known until this process ends
+                    troubles.append(f"{path}: {error}")
+            return troubles
+
+
+def _put(path: Path, record: Record | None) -> None:
+    if record is None:
+        path.unlink(missing_ok=True)
+        return
+    fresh = path.with_suffix(".new")
+    fresh.write_text(encode_record(record))
+    os.replace(fresh, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +262,7 @@ class NodePods:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reflector.run())
             tasks.create_task(self._look_again_and_again())
+            tasks.create_task(self._records.keep())
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         self._leftovers.pod_changed(old, new, time.monotonic())

@@ -6,6 +6,7 @@ A wrong guess does no harm, since a slot carries no meaning; a right one lets ku
 GPUs, and makes its list of devices readable.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from cotenant.errors import InputError
@@ -31,15 +32,20 @@ def guess(pods: Iterable[Pod], size: int) -> tuple[str, ...]:
 def prefer(available: Sequence[str], must: Sequence[str], size: int, wanted: Sequence[str]) -> list[str]:
     """So many slots: those that must be, then of the wanted GPUs, then of others; each GPU once as long as it goes."""
     chosen = list(dict.fromkeys(must))
-    rest = sorted(set(available) - set(chosen), key=_by_card_and_number)
+    used = Counter(map(card_of, chosen))
+    rest = {device: _card_and_number(device) for device in set(available) - set(chosen)}
+
+    def badness(device: str) -> tuple[int, bool, str, int, str]:
+        card, number = rest[device]
+        return used[card], card not in wanted, card, number, device
+
     while len(chosen) < size and rest:
-        used = [card_of(device) for device in chosen]
-        best = min(rest, key=lambda device: (used.count(card_of(device)), card_of(device) not in wanted))
+        best = min(rest, key=badness)
         chosen.append(best)
-        rest.remove(best)
+        used[rest.pop(best)[0]] += 1
     return chosen
 
 
-def _by_card_and_number(device: str) -> tuple[str, int, str]:
-    number = device.rpartition("::")[2]
-    return card_of(device), int(number) if number.isdecimal() else 0, device
+def _card_and_number(device: str) -> tuple[str, int]:
+    card, _, number = device.rpartition("::")
+    return card, int(number) if number.isdecimal() else 0

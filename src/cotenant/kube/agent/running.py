@@ -26,7 +26,7 @@ from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.podresources import Drift, PodKey, drift
 from cotenant.kube.agent.publishing import PATCHES_S, OwnNode, annotations_for, shared_machine, take_back
-from cotenant.kube.agent.totals import node_totals
+from cotenant.kube.agent.totals import NodeTotals
 from cotenant.kube.agent.using import LOOKS_S as USE_S
 from cotenant.kube.agent.using import Using
 from cotenant.kube.client import Client
@@ -254,9 +254,10 @@ class Agent:
         """At once when a pod changes, too: kubelet must know of larger totals before the next pod is there."""
         # What pods ask for is part of the totals; and a scheduler that was not there must first hear what runs on.
         await self._pods.looked.wait()
+        counting = NodeTotals(self._vendor, self._codec)
         while True:
             self._news.clear()
-            totals = node_totals(self._machine, self._vendor, self._codec, self._pods.pods())
+            totals = counting.of(self._machine, self._pods.pods())
             away = LEAVING if self._leaving else None if plugins.is_followed() else NOT_FOLLOWED
             self._node.want({**annotations_for(self._machine, self._vendor, self._codec), AWAY: away}, totals)
             await self._news.wait()

@@ -8,6 +8,7 @@ core may place there: not by a rounding, and not for a pod that was made smaller
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import gcd
 
 from cotenant.core.footprint import memory_on
@@ -24,20 +25,49 @@ Totals = Mapping[str, int]
 """by resource name"""
 
 
-def node_totals(machine: Machine, vendor: Vendor, settings: Settings, pods: Iterable[Pod] = ()) -> Totals:
-    """The totals of a node with these pods: what it has, and never less than what they ask for."""
-    totals: Counter[str] = Counter()
-    for dialect in settings.dialects:
-        if dialect.vendor is vendor:
-            totals.update(dialect_totals(dialect, machine))
-    asked, not_placed = Counter[str](), Counter[str]()
-    for pod in pods:
-        if not has_ended(pod):
-            own = kubelet_sum(pod, totals)
-            asked.update(own)
-            if own and not _is_counted(pod, machine, settings):
-                not_placed.update(own)
-    return {name: max(total + not_placed[name], asked[name]) for name, total in totals.items()}
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a pod is of the sums."""
+
+    pod: Pod
+    asked: Totals
+    placed: bool
+
+
+class NodeTotals:
+    """The totals of a node whose pods come and go: each is understood once, as long as it and the cards stay."""
+
+    def __init__(self, vendor: Vendor, settings: Settings) -> None:
+        self._vendor, self._settings = vendor, settings
+        self._machine: Machine | None = None
+        self._own: Totals = {}
+        self._parts: dict[str, _Part] = {}
+
+    def of(self, machine: Machine, pods: Iterable[Pod] = ()) -> Totals:
+        """What a node has with these pods, and never less than what they ask for."""
+        if machine != self._machine:
+            self._machine, self._own, self._parts = machine, self._without_pods(machine), {}
+        self._parts = {pod.metadata.uid: self._part(pod, machine) for pod in pods if not has_ended(pod)}
+        asked, not_placed = dict.fromkeys(self._own, 0), dict.fromkeys(self._own, 0)
+        for part in self._parts.values():
+            for name, amount in part.asked.items():
+                asked[name] += amount
+                not_placed[name] += 0 if part.placed else amount
+        return {name: max(total + not_placed[name], asked[name]) for name, total in self._own.items()}
+
+    def _part(self, pod: Pod, machine: Machine) -> _Part:
+        known = self._parts.get(pod.metadata.uid)
+        if known is not None and known.pod is pod:
+            return known
+        asked = kubelet_sum(pod, self._own)
+        return _Part(pod, asked, placed=not asked or _is_counted(pod, machine, self._settings))
+
+    def _without_pods(self, machine: Machine) -> Totals:
+        totals: Counter[str] = Counter()
+        for dialect in self._settings.dialects:
+            if dialect.vendor is self._vendor:
+                totals.update(dialect_totals(dialect, machine))
+        return totals
 
 
 def dialect_totals(dialect: Dialect, machine: Machine) -> dict[str, int]:
