@@ -46,15 +46,10 @@ class Office:
     lines: list[str] = field(default_factory=list)
 
     def add_node(self, name: str, cards: int = 1, memory: int = 16_000) -> None:
-        gpus = tuple(Gpu(uuid=f"GPU-{name}-{card}", type="T4", memory=MiB(memory)) for card in range(cards))
-        inventory = inventory_for(Machine(name=name, gpus=gpus), Vendor.NVIDIA)
-        self.server.nodes.merge(name, {"metadata": {"annotations": {INVENTORY: inventory}}})
+        add_node(self.server, name, cards, memory)
 
     def add_pod(self, name: str, memory: int = 6000, annotations: dict[str, str] | None = None) -> Pod:
-        amounts = {"nvidia.com/gpu": 1, MEMORY: memory}
-        new = pod_object([amounts], [], annotations or {}, None, {"schedulerName": SCHEDULER_NAME})
-        new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
-        return self.server.merge(name, new, "team")
+        return add_pod(self.server, name, memory, annotations)
 
     def pod(self, name: str) -> Pod:
         return self.server.pods["team", name]
@@ -104,6 +99,21 @@ class Office:
 
     def events(self, reason: str) -> list[str]:
         return [one["message"] for one in self.server.events.pods.values() if one["reason"] == reason]
+
+
+def add_node(server: ApiServer, name: str, cards: int = 1, memory: int = 16_000) -> None:
+    """A node whose agent has told of these cards."""
+    gpus = tuple(Gpu(uuid=f"GPU-{name}-{card}", type="T4", memory=MiB(memory)) for card in range(cards))
+    inventory = inventory_for(Machine(name=name, gpus=gpus), Vendor.NVIDIA)
+    server.nodes.merge(name, {"metadata": {"annotations": {INVENTORY: inventory}}})
+
+
+def add_pod(server: ApiServer, name: str, memory: int = 6000, annotations: dict[str, str] | None = None) -> Pod:
+    """A pod that waits for part of a card."""
+    amounts = {"nvidia.com/gpu": 1, MEMORY: memory}
+    new = pod_object([amounts], [], annotations or {}, None, {"schedulerName": SCHEDULER_NAME})
+    new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    return server.merge(name, new, "team")
 
 
 async def until(so: Callable[[], object]) -> None:

@@ -43,7 +43,7 @@ def webhook() -> Json:
     (pod, resource, user), parts = msgspec.json.schema_components(
         [WrittenPod, Resource, User], ref_template="#/components/schemas/{name}"
     )
-    perhaps = {"anyOf": [pod, {"type": "null"}, {}]}
+    perhaps = {"anyOf": [pod, {"type": "null"}]}
     request = {
         "uid": {"type": "string"},
         "operation": {"enum": ["CREATE", "UPDATE", "DELETE", "CONNECT"]},
