@@ -122,7 +122,7 @@ async def pod_now(client: Client, namespace: str, name: str, tell: Callable[[str
         except ApiError as error:
             if error.status == 404:
                 return None
-            if 400 <= error.status < 500 and error.status != 429:
+            if 300 <= error.status < 500 and error.status != 429:
                 raise
             failures += 1
             tell(f"{error}; asked again")
