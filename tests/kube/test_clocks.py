@@ -7,7 +7,6 @@ A preloaded library moves the time of day that a process sees; what it waits for
 
 import asyncio
 import os
-import ssl
 import struct
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import trustme
 
 from cotenant.kube.inventory import AWAY
 from tests.kube.agent.kubelet import kubelet_in
@@ -29,7 +27,7 @@ from tests.kube.agent_node.waiting import in_loop
 from tests.kube.api_server import ApiServer
 from tests.kube.http import ask
 from tests.kube.office import LEASE, add_node, add_pod, given_by
-from tests.kube.process import a_process, free_port, kubeconfig
+from tests.kube.process import Doors, a_ready_process
 from tests.kube.reviews import response, review, written
 from tests.kube.test_leasing import hold, writer
 from tests.native.kit import made, tool
@@ -73,11 +71,11 @@ async def until(so: Callable[[], object]) -> None:
 class Story:
     """A scheduler's process that leads, beside an API server whose clock does not move."""
 
-    def __init__(self, server: ApiServer, clock: Clock, ports: tuple[int, int], tls: ssl.SSLContext) -> None:
-        self.server, self.clock, self._ports, self._tls = server, clock, ports, tls
+    def __init__(self, server: ApiServer, clock: Clock, at: Doors) -> None:
+        self.server, self.clock, self._at = server, clock, at
 
     async def ask(self, verb: str, body: object) -> Any:
-        answer = await ask(self._ports[0], "POST", f"/{verb}", body)
+        answer = await ask(self._at.extender, "POST", f"/{verb}", body)
         assert answer.status == 200, answer
         return answer.json
 
@@ -98,7 +96,8 @@ class Story:
 
     async def review(self) -> dict[str, Any]:
         """What the webhook says of a pod, over a connection that is made anew."""
-        answer = await ask(self._ports[1], "POST", "/mutate", review(written({"nvidia.com/gpumem": 1})), tls=self._tls)
+        asked = review(written({"nvidia.com/gpumem": 1}))
+        answer = await ask(self._at.webhook, "POST", "/mutate", asked, tls=self._at.tls)
         return response(answer.body)
 
     def annotation(self, name: str, key: str) -> str | None:
@@ -114,36 +113,18 @@ class Story:
 
 @asynccontextmanager
 async def a_story(folder: Path) -> AsyncIterator[Story]:
-    authority, clock = trustme.CA(), Clock(folder)
-    leaf = authority.issue_cert("localhost")
-    leaf.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
-    leaf.private_key_pem.write_to_path(str(folder / "tls.key"))
-    (folder / "settings.yaml").write_text(f"version: 1\nscheduler: {{hold-s: {HOLD_S}}}\n")
-    tls = ssl.create_default_context()
-    authority.configure_trust(tls)
-    server, ports = ApiServer(), (free_port(), free_port())
+    clock, server = Clock(folder), ApiServer()
     hold(server, gethostname())
     add_node(server, "n1")
-    async with server.serving():
-        options: dict[str, object] = {
-            "kubeconfig": kubeconfig(folder, server.port),
-            "settings": folder / "settings.yaml",
-            "extender": f"127.0.0.1:{ports[0]}",
-            "webhook": f"127.0.0.1:{ports[1]}",
-            "certificate": folder / "tls.crt",
-            "key": folder / "tls.key",
-            "lease": "/".join(LEASE),
-        }
-        words = (word for name, value in options.items() for word in (f"--{name}", value))
-        with (folder / "log").open("wb") as log:
-            async with a_process(*words, env=clock.env, log=log, longest_s=LONGEST_S) as process:
-                assert process.stdout is not None
-                while b"is ready" not in (line := await process.stdout.readline()):
-                    assert line, (folder / "log").read_text()
-                await until(lambda: "leads now" in (folder / "log").read_text())
-                yield Story(server, clock, ports, tls)
-                assert (folder / "log").read_text().count("leads now") == 1, "it lost the lease meanwhile"
-                assert process.returncode is None
+    lease = ("--lease", "/".join(LEASE))
+    async with (
+        asyncio.timeout(LONGEST_S),
+        server.serving(),
+        a_ready_process(folder, server, *lease, hold_s=HOLD_S, env=clock.env) as at,
+    ):
+        await until(lambda: "leads now" in at.log.read_text())
+        yield Story(server, clock, at)
+        assert at.log.read_text().count("leads now") == 1, "it lost the lease meanwhile"
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
