@@ -13,13 +13,14 @@ from cotenant.kube.inventory import ORPHANS, orphans_for
 from cotenant.kube.settings import KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import ask
-from tests.kube.office import KNOWS, PACE, Office, an_office, given_by, play, until
+from tests.kube.office import KNOWS, PACE, Office, a_scheduler, given_by, play, until
 
 
 def test_nothing_is_answered_until_nodes_pods_and_quotas_are_known() -> None:
     async def told() -> None:
-        async with an_office(KubeSettings(), synced=False) as office:
-            office.server.quotas.refusals = [Refusal(503, "Unavailable", only="list")] * 10_000
+        server = ApiServer()
+        server.quotas.refusals = [Refusal(503, "Unavailable", only="list")] * 10_000
+        async with server.serving(), a_scheduler(server, KubeSettings(), synced=False) as office:
             office.add_pod("a")
             assert (await ask(office.kube_port, "GET", "/healthz")).status == 200
             assert (await ask(office.api_port, "GET", "/readyz")).status == 503
