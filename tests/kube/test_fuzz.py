@@ -46,6 +46,7 @@ MOST_RESIDENT = 300 * 1024 * 1024
 MOST_SENTENCE = 2000
 BOUND = [f"b{number}" for number in range(20)]
 CARD, CARDS = 16_000, {"n1": 2, "n2": 1, "n3": 1, "n9": 1}
+pytestmark = pytest.mark.final
 PODS = valid_pods()
 Case = schemathesis.Case[Any]
 AS_SAID = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
