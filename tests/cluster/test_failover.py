@@ -12,7 +12,7 @@ import pytest
 from cotenant.kube.install.names import LEASE, NAMESPACE, SCHEDULER
 from cotenant.kube.scheduler.leading import WRITER
 from tests.cluster import pods
-from tests.cluster.api import Json, RefusedError, wait_for
+from tests.cluster.api import Json, wait_for
 from tests.cluster.engine import V100, Engine, record_of
 from tests.cluster.pods import path_of
 
@@ -158,16 +158,3 @@ def test_while_the_extender_is_down_pods_wait_and_then_start(two: Engine) -> Non
     two.started("waits")
     (status,) = two.cluster.get(path_of("runs"))["status"]["containerStatuses"]
     assert (status["restartCount"], "running" in status["state"]) == (0, True)
-
-
-def test_while_no_webhook_answers_only_pods_that_ask_for_gpus_are_refused(two: Engine) -> None:
-    scale(two, 0)
-    try:
-        with pytest.raises(RefusedError, match=r"failed calling webhook .*gpus\.pods\.cotenant\.io"):
-            two.create("refused", MORE_THAN_HALF)
-        pods.create_pod(two.cluster, "plain", pods.container("main", ""))
-        pods.ended(two.cluster, "plain")
-    finally:
-        scale(two, 2)
-    two.create("taken", MORE_THAN_HALF)
-    two.started("taken")

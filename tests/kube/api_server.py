@@ -88,9 +88,15 @@ class ApiServer:
     # What happens in the cluster
 
     def put(
-        self, name: str, namespace: str = "default", annotations: dict[str, str] | None = None, **parts: object
+        self,
+        name: str,
+        namespace: str = "default",
+        annotations: dict[str, str] | None = None,
+        *,
+        unseen: bool = False,
+        **parts: object,
     ) -> Pod:
-        """Create or change a pod."""
+        """Create or change a pod; unseen: no watch will ever tell of it, only a list."""
         old = self.pods.get((namespace, name))
         self._version += 1
         uid = old["metadata"]["uid"] if old else f"uid-{self._version}"
@@ -99,7 +105,8 @@ class ApiServer:
         metadata["annotations"] = annotations or {}
         pod = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {}, "status": {}} | parts
         self.pods[namespace, name] = pod
-        self._happened("MODIFIED" if old else "ADDED", pod)
+        if not unseen:
+            self._happened("MODIFIED" if old else "ADDED", pod)
         return pod
 
     def merge(self, name: str, patch: dict[str, Any], namespace: str = "") -> Pod:

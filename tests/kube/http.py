@@ -17,6 +17,9 @@ from cotenant.kube.scheduler.serving import Listener, serve_all
 
 V = TypeVar("V")
 
+BEGINS_S = 120.0
+"""for a process of its own on a busy machine"""
+
 
 @dataclass
 class Answer:
@@ -57,7 +60,7 @@ def beside(opening: AbstractAsyncContextManager[V]) -> Iterator[V]:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(asyncio.run, held())
         try:
-            yield given.get(timeout=20)
+            yield given.get(timeout=BEGINS_S)
         finally:
             over.set()
             running.result(20)

@@ -14,6 +14,7 @@ from cotenant.core.units import MiB
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client, Limits
 from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.record import RECORD
 from cotenant.kube.install.names import KEY_HEADER
 from cotenant.kube.inventory import INVENTORY, inventory_for
 from cotenant.kube.reflector import Pace
@@ -46,15 +47,10 @@ class Office:
     lines: list[str] = field(default_factory=list)
 
     def add_node(self, name: str, cards: int = 1, memory: int = 16_000) -> None:
-        gpus = tuple(Gpu(uuid=f"GPU-{name}-{card}", type="T4", memory=MiB(memory)) for card in range(cards))
-        inventory = inventory_for(Machine(name=name, gpus=gpus), Vendor.NVIDIA)
-        self.server.nodes.merge(name, {"metadata": {"annotations": {INVENTORY: inventory}}})
+        add_node(self.server, name, cards, memory)
 
     def add_pod(self, name: str, memory: int = 6000, annotations: dict[str, str] | None = None, **spec: object) -> Pod:
-        amounts = {"nvidia.com/gpu": 1, MEMORY: memory}
-        new = pod_object([amounts], [], annotations or {}, None, {"schedulerName": SCHEDULER_NAME, **spec})
-        new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
-        return self.server.merge(name, new, "team")
+        return add_pod(self.server, name, memory, annotations, **spec)
 
     def pod(self, name: str) -> Pod:
         return self.server.pods["team", name]
@@ -106,6 +102,35 @@ class Office:
         return [one["message"] for one in self.server.events.pods.values() if one["reason"] == reason]
 
 
+def add_node(server: ApiServer, name: str, cards: int = 1, memory: int = 16_000) -> None:
+    """A node whose agent has told of these cards."""
+    gpus = tuple(Gpu(uuid=f"GPU-{name}-{card}", type="T4", memory=MiB(memory)) for card in range(cards))
+    inventory = inventory_for(Machine(name=name, gpus=gpus), Vendor.NVIDIA)
+    server.nodes.merge(name, {"metadata": {"annotations": {INVENTORY: inventory}}})
+
+
+def add_pod(
+    server: ApiServer, name: str, memory: int = 6000, annotations: dict[str, str] | None = None, **spec: object
+) -> Pod:
+    """A pod that waits for part of a card."""
+    amounts = {"nvidia.com/gpu": 1, MEMORY: memory}
+    new = pod_object([amounts], [], annotations or {}, None, {"schedulerName": SCHEDULER_NAME, **spec})
+    new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    return server.merge(name, new, "team")
+
+
+def given_by(server: ApiServer) -> dict[str, int]:
+    """How much of each card the pods have, by what is written on them."""
+    given: dict[str, int] = {}
+    for pod in list(server.pods.values()):
+        record = pod["metadata"].get("annotations", {}).get(RECORD)
+        ended = pod["status"].get("phase") in ("Succeeded", "Failed")
+        for container in json.loads(record)["containers"] if record and not ended else ():
+            for share in container["gpus"]:
+                given[share["gpu"]] = given.get(share["gpu"], 0) + share["memory"]
+    return given
+
+
 async def until(so: Callable[[], object]) -> None:
     async with asyncio.timeout(15):
         while not so():
@@ -113,21 +138,21 @@ async def until(so: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def an_office(settings: KubeSettings, *, synced: bool = True) -> AsyncIterator[Office]:
+async def an_office(settings: KubeSettings, *, synced: bool = True, pace: Pace = PACE) -> AsyncIterator[Office]:
     server = ApiServer()
-    async with server.serving(), a_scheduler(server, settings, synced=synced) as office:
+    async with server.serving(), a_scheduler(server, settings, synced=synced, pace=pace) as office:
         yield office
 
 
 @asynccontextmanager
 async def a_scheduler(
-    server: ApiServer, settings: KubeSettings, *, host: str | None = None, synced: bool = True
+    server: ApiServer, settings: KubeSettings, *, host: str | None = None, synced: bool = True, pace: Pace = PACE
 ) -> AsyncIterator[Office]:
     """One that runs beside the server; with a host name, as one of several."""
     lines, access = list[str](), Access(host="127.0.0.1", port=server.port)
     client, looking = Client(access, QUICK), Client(access, LOOKING)
     election = None if host is None else Election(looking, *LEASE, host)
-    scheduler = Scheduler(client, settings, Troubles(lines.append), election=election, pace=PACE)
+    scheduler = Scheduler(client, settings, Troubles(lines.append), election=election, pace=pace)
     doors = [
         Listener(listen("127.0.0.1", 0), application(routes, scheduler.troubles))
         for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(lambda: KEY))
@@ -148,11 +173,11 @@ async def a_scheduler(
             await looking.close()
 
 
-def play(story: Callable[[Office], Awaitable[None]], settings: KubeSettings | None = None) -> Office:
+def play(story: Callable[[Office], Awaitable[None]], settings: KubeSettings | None = None, pace: Pace = PACE) -> Office:
     """Run a story; what was left of it."""
 
     async def told() -> Office:
-        async with an_office(settings or KubeSettings()) as office:
+        async with an_office(settings or KubeSettings(), pace=pace) as office:
             await story(office)
             return office
 

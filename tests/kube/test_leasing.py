@@ -19,7 +19,7 @@ from cotenant.kube.settings import KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import ask
 from tests.kube.office import KNOWS, LEASE, Office, a_scheduler, until
-from tests.kube.test_scheduler import a_process, free_port, kubeconfig
+from tests.kube.process import a_process, free_port, kubeconfig
 
 LANDING_S = 0.4
 

@@ -116,3 +116,14 @@ def test_other_verbs_refuse_nonsense_too(decode: Any) -> None:
     for content in (b"", b"{}", b"[[", b'{"Pod": {}, "NodeNameToMetaVictims": {"a": 1}, "PodName": 1}'):
         with pytest.raises(InputError):
             decode(content)
+
+
+@pytest.mark.parametrize("field", ["PodName", "PodNamespace", "Node", "PodUID"])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\n", "A", "a" * 254])
+def test_a_binding_of_what_can_have_no_such_name_is_refused(field: str, name: str) -> None:
+    valid = {"PodName": "a", "PodNamespace": "team", "PodUID": "u", "Node": "n1"}
+    assert decode_binding(json.dumps(valid).encode()).node == "n1"
+    if field == "PodUID" and 0 < len(name) < 254:  # it stands in no path
+        return
+    with pytest.raises(InputError, match=f"not the arguments of a binding: {field}"):
+        decode_binding(json.dumps({**valid, field: name}).encode())

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
@@ -463,18 +463,88 @@ def test_an_event_that_comes_again_is_told_once() -> None:
     assert play(story).requests("list") == 1
 
 
-def test_events_from_the_past_are_not_told() -> None:
+def test_events_from_the_past_are_not_told_and_a_list_decides() -> None:
     async def story(follower: Following) -> None:
         follower.server.put("d")
         follower.server.remove("d")
         follower.server.put("a")
         follower.server.repeat_history(3)
-        await until(lambda: any("Backwards" in trouble for trouble in follower.troubles))
+        await until(lambda: any("Contradicts" in trouble for trouble in follower.troubles))
         follower.server.put("b")
         await follower.settles()
         assert len(follower.replay.told) == 3 + 4
 
+    assert play(story).requests("list") == 2
+
+
+def test_of_events_in_the_wrong_order_none_is_lost() -> None:
+    async def story(follower: Following) -> None:
+        server = follower.server
+        first, second = server.put("x", unseen=True), server.put("y", unseen=True)
+        for pod in (second, first):
+            server.say_event("ADDED", pod)
+        await follower.settles()
+
+    assert play(story).requests("list") == 2
+
+
+def test_a_bookmark_ahead_of_its_events_loses_none() -> None:
+    async def story(follower: Following) -> None:
+        server = follower.server
+        server.say_event("BOOKMARK", {"metadata": {"resourceVersion": "1000"}})
+        server.put("x")
+        await follower.settles()
+
+    assert play(story).requests("list") == 2
+
+
+@pytest.mark.parametrize("kind", ["MODIFIED", "DELETED", "ADDED"])
+@pytest.mark.parametrize("lost", ["uid", "name", "resourceVersion", "metadata"])
+def test_half_an_object_is_not_told(kind: str, lost: str) -> None:
+    async def story(follower: Following) -> None:
+        pod = follower.server.put("a", unseen=True)
+        metadata = {key: value for key, value in pod["metadata"].items() if lost not in (key, "metadata")}
+        follower.server.say_event(kind, {"metadata": metadata, "spec": {"nodeName": "lies"}})
+        await follower.settles()
+        assert all(node_of(new) != "lies" for _, new in follower.replay.told)
+
+    assert play(story).requests("list") == 2
+
+
+def test_a_change_of_what_was_never_there_is_not_told() -> None:
+    async def story(follower: Following) -> None:
+        metadata = {"name": "never", "namespace": "default", "uid": "u", "resourceVersion": "1000"}
+        follower.server.say_event("MODIFIED", {"metadata": metadata})
+        await until(lambda: follower.server.requests("list") == 2)
+        assert all(new is None or new.metadata.name != "never" for _, new in follower.replay.told)
+
+    play(story)
+
+
+def test_a_change_of_what_could_not_be_read_before_is_told() -> None:
+    async def story(follower: Following) -> None:
+        follower.server.put("x", spec={"nodeName": 3})
+        await until(lambda: follower.reflector.counts["undecodable"] == 1)
+        follower.server.put("x")
+        await follower.settles()
+
     assert play(story).requests("list") == 1
+
+
+@pytest.mark.parametrize("told", ["a bookmark", "nothing"])
+def test_what_a_watch_never_tells_is_found_in_time(told: str) -> None:
+    """Also where it is not silent."""
+
+    async def story(follower: Following) -> None:
+        server = follower.server
+        server.remove("a", unseen=True)
+        server.put("b", unseen=True)
+        server.put("x", unseen=True)
+        if told == "a bookmark":
+            server.bookmark()
+        await follower.settles()
+
+    play(story, replace(PACE, again_s=0.5))
 
 
 def test_a_namesake_is_told_as_a_deletion_and_a_new_object() -> None:
@@ -643,3 +713,47 @@ def test_after_any_changes_and_failures_the_copy_is_right(steps: list[tuple[str,
         server.put("last")
 
     play(story, SOON_SILENT)
+
+
+def lie(server: ApiServer, kind: str, name: str, **changed: object) -> None:
+    """An event of a pod that is not so, by the newest version."""
+    server.forget()
+    known = server.pods.get(("default", name), {"metadata": {"name": name, "namespace": "default", "uid": "lie"}})
+    metadata = known["metadata"] | {"resourceVersion": str(server.first_kept), **changed}
+    server.say_event(kind, {"metadata": metadata, "spec": {"nodeName": "lies"}})
+
+
+def keep_back(server: ApiServer, name: str) -> None:
+    server.put(name, unseen=True)
+
+
+LIES: dict[str, Callable[[ApiServer], None]] = {
+    "deleted": lambda server: lie(server, "DELETED", "a"),
+    "never there": lambda server: lie(server, "MODIFIED", "z"),
+    "invented": lambda server: lie(server, "ADDED", "z"),
+    "half": lambda server: lie(server, "MODIFIED", "a", uid=""),
+    "another": lambda server: lie(server, "MODIFIED", "a", uid="other"),
+    "older": lambda server: lie(server, "MODIFIED", "b", resourceVersion="1"),
+    "ahead": lambda server: server.say_event("BOOKMARK", {"metadata": {"resourceVersion": "100000"}}),
+    "wrong kind": lambda server: server.say_event(
+        "ADDED", {"kind": "Node", "metadata": {"name": "n1", "uid": "n", "resourceVersion": "99"}, "spec": {}}
+    ),
+    "kept back": lambda server: keep_back(server, "c"),
+    "again": lambda server: server.repeat_history(1),
+    "past": lambda server: server.repeat_history(4),
+    "silent": ApiServer.hang_watches,
+}
+
+
+@given(steps=st.lists(st.sampled_from([*LIES, "put a", "put b"]), min_size=1, max_size=12))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_a_watch_pretends_the_copy_is_right_in_time(steps: list[str]) -> None:
+    async def story(follower: Following) -> None:
+        for step in steps:
+            if step.startswith("put "):
+                follower.server.put(step[-1])
+            else:
+                LIES[step](follower.server)
+            await asyncio.sleep(0.002)
+
+    play(story, replace(SOON_SILENT, again_s=0.2))

@@ -5,12 +5,8 @@
 import asyncio
 import json
 import signal
-import socket
 import ssl
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +24,7 @@ from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import Answer, ask, beside
 from tests.kube.office import KNOWS, PACE, QUICK, Office, an_office, play, until
 from tests.kube.pods import pod_object
+from tests.kube.process import a_process, free_port, kubeconfig
 from tests.kube.worlds import annotated
 
 
@@ -337,34 +334,6 @@ def test_pods_are_reviewed_at_the_second_door_even_before_anything_is_known() ->
 # The process
 
 
-def kubeconfig(folder: Path, port: int) -> Path:
-    found = folder / "kubeconfig"
-    found.write_text(
-        json.dumps(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-                "users": [{"name": "u", "user": {}}],
-            }
-        )
-    )
-    return found
-
-
-@asynccontextmanager
-async def a_process(*words: object) -> AsyncIterator[Process]:
-    command = (sys.executable, "-m", "cotenant", "kube", "scheduler", *map(str, words))
-    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
-    try:
-        async with asyncio.timeout(40):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_process_says_when_it_listens_and_is_ready_and_ends_well_when_asked(
     tmp_path: Path, number: signal.Signals
@@ -428,12 +397,6 @@ async def until_listening(port: int) -> None:
             return
         except OSError:
             await asyncio.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
 
 
 @pytest.mark.parametrize(

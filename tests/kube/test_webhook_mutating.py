@@ -15,6 +15,7 @@ from cotenant.kube.codec.telling import variable_names
 from cotenant.kube.objects import Pod, decode_pod
 from cotenant.kube.settings import Defaults, KubeSettings, ResourceNames, SchedulerPart, WebhookPart
 from cotenant.kube.webhook.mutating import mutate
+from cotenant.kube.webhook.validating import validate
 from tests.kube.reviews import SETTINGS, UNCHANGED, Json, admitted, changed, environment, response, review, written
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -145,6 +146,19 @@ def test_a_copy_that_asks_for_no_gpus_any_more_keeps_nothing_of_ours() -> None:
 def test_numbers_that_are_not_of_this_pod_are_made_anew(names: str) -> None:
     pod = admitted(written({"nvidia.com/gpu": 1}, annotations={NUMBERS: names}))
     assert pod["metadata"]["annotations"][NUMBERS] == '["app-0"]'
+
+
+def test_a_copy_without_gpus_that_names_our_scheduler_is_not_refused_for_words_that_are_the_schedulers() -> None:
+    words = {"ALIYUN_COM_GPU_MEM_IDX": "0", "mine": "stays"}
+    pod = admitted(written({}, annotations=words, schedulerName=SETTINGS.scheduler.name))
+    assert pod["metadata"]["annotations"] == {"mine": "stays"}
+    assert response(validate(review(pod), SETTINGS)) == UNCHANGED
+
+
+def test_a_pod_without_metadata_is_prepared_as_any_other() -> None:
+    made = written({"nvidia.com/gpumem": 1000})
+    del made["metadata"]
+    assert NUMBERS in admitted(made)["metadata"]["annotations"]
 
 
 def test_a_pod_without_gpus_keeps_its_scheduler_and_the_words_of_other_systems() -> None:

@@ -32,7 +32,7 @@ from cotenant.kube.troubles import Troubles
 from tests.cli.command import refusal, run
 from tests.kube.http import ask, beside, serving
 from tests.kube.office import KEY, KNOWS, Office, play, until
-from tests.kube.test_scheduler import kubeconfig
+from tests.kube.process import kubeconfig
 
 Answer = Callable[[str, str], Awaitable[Reply]]
 PROXY = ["v1", "namespaces", "cotenant-system", "services", "https:cotenant-scheduler:443", "proxy", "why"]

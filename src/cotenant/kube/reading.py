@@ -87,6 +87,8 @@ class Kind(Generic[T]):
     of: type[T]
     group: str = "api/v1"
     """or as in `apis/coordination.k8s.io/v1`"""
+    cluster_wide: bool = False
+    """whether its objects are in no namespace"""
 
     def path(self, *, namespace: str = "", name: str = "", part: str = "") -> str:
         """Where all objects, one of them, or a part of one is found."""
@@ -132,6 +134,7 @@ class Change(Generic[T]):
     """None: a bookmark, or it could not be decoded"""
 
 
+CHANGES = ("ADDED", "MODIFIED", "DELETED")
 UNREADABLE = (ValueError, RecursionError)
 """what a decoder raises: it is not JSON, not text, too deep, or not of this shape"""
 
@@ -174,7 +177,7 @@ def read_change(kind: Kind[T], line: bytes, asked: str) -> Change[T]:
     """What happened; ApiError where the server says that the watch cannot go on, or the line is not an event."""
     try:
         event = kind.event.decode(line)
-        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+        if event.type in CHANGES:
             return Change(event.type, event.object.metadata, event.object)
     except UNREADABLE:
         pass  # bookmarks and errors carry objects of other shapes

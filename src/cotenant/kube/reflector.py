@@ -3,7 +3,8 @@
 """A copy of one kind of objects that follows the API server, whatever happens on the way.
 
 A list gives the state at one moment, a watch all changes after it. Where a watch cannot be trusted any more, the next
-list is compared with the copy, so that no deletion is missed.
+list is compared with the copy, so that no deletion is missed. Now and then that is done without need: a watch that
+leaves something out cannot be told from one that has nothing to say.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Generic, NoReturn
 
 from cotenant.kube.client import ALL, TOO_LARGE, Client, Selection
 from cotenant.kube.connection import ApiError
-from cotenant.kube.reading import Change, Identity, Kind, T, Version
+from cotenant.kube.reading import CHANGES, Change, Identity, Kind, T, Version
 
 Key = tuple[str, str]
 """namespace and name"""
@@ -31,8 +32,8 @@ PAGE_STEP = 4
 TURN_S = 0.0005
 """when events come faster than they are handled, others in the loop have their turn after so long"""
 GONE = 410
-BACKWARDS = "Backwards"
-"""an event from before what we know, which is never told; if it goes on so, a list decides"""
+CONTRADICTS = "Contradicts"
+"""an event that cannot be by what we know, of the past or of nobody: it is never told, and a list decides"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Pace:
     """from the beginning of one watch to the next, at least"""
     lists_s: float = 5.0
     """from one list to the next, at least: they are the expensive part, for the server too"""
+    again_s: float = 3600.0
+    """from one list to the next, at most, less up to a fifth by chance: so long may a watch deceive us"""
 
 
 class Reflector(Generic[T]):
@@ -78,9 +81,12 @@ class Reflector(Generic[T]):
         self._page = client.limits.page
         self._heard: float | None = None
         self._listed = float("-inf")
+        self._unread: set[Key] = set()
         self._watching: asyncio.Timeout | None = None
         self.listed = float("-inf")
         """when the last list that is complete was asked for (`time.monotonic`)"""
+        self.by_list = False
+        """whether it is a list by which the handler is being told, or a watch"""
 
     @property
     def objects(self) -> Mapping[Key, T]:
@@ -131,7 +137,7 @@ class Reflector(Generic[T]):
         self.counts["failures"] += 1
         self._tell(str(error))
         passing = error.status in (0, 429) or error.status >= 500
-        if not passing:
+        if not passing or error.reason == CONTRADICTS:
             self._version = None
 
     def _wait_s(self, began: float, failures: int, asked_s: float | None) -> float:
@@ -147,12 +153,14 @@ class Reflector(Generic[T]):
         self._listed = time.monotonic()
         self.counts["lists"] += 1
         found: dict[Key, T] = {}
+        unread: set[Key] = set()
         version: Version = ""
         try:
             async with aclosing(self._client.pages(self._kind, self._which, page=self._page)) as pages:
                 async for page in pages:
                     found.update((_key(one.metadata), one) for one in page.items)
                     self._keep_unread(page.unread, found)
+                    unread.update(map(_key, page.unread))
                     version = page.version
         except ApiError as error:
             if error.status == GONE:  # it took longer than the server remembers: fewer, larger parts
@@ -162,15 +170,22 @@ class Reflector(Generic[T]):
             raise
         if version == "":
             raise ApiError(f"list {self._kind.plural}", 0, "Malformed", "it has no resourceVersion")
-        self._telling = version
-        for key in [key for key in self._objects if key not in found]:
-            self._remove(key)
-        for key, one in found.items():
-            self._put(key, one)
+        self._telling, self._unread = version, unread
+        self._compare(found)
         self._version = self._told = version
         self._heard = time.monotonic()
         self.listed = self._listed
         self.synced.set()
+
+    def _compare(self, found: Mapping[Key, T]) -> None:
+        self.by_list = True
+        try:
+            for key in [key for key in self._objects if key not in found]:
+                self._remove(key)
+            for key, one in found.items():
+                self._put(key, one)
+        finally:
+            self.by_list = False
 
     def _keep_unread(self, unread: Sequence[Identity], found: dict[Key, T]) -> None:
         """An object that cannot be decoded is there all the same: what was known of it stays."""
@@ -189,35 +204,50 @@ class Reflector(Generic[T]):
         )
         turn = time.monotonic()
         try:
-            async with asyncio.timeout(None) as self._watching, aclosing(watch) as changes:
+            async with asyncio.timeout(self._due_s()) as self._watching, aclosing(watch) as changes:
                 async for change in changes:
                     self._apply(change)
                     self._heard = time.monotonic()
                     if self._heard >= turn + TURN_S:
                         await asyncio.sleep(0)
                         turn = time.monotonic()
-        except TimeoutError:  # a list was asked for, now
+        except TimeoutError:  # a list was asked for, or is due
             self._version, self._listed = None, float("-inf")
         finally:
             self._watching = None
         self._heard = time.monotonic()
 
+    def _due_s(self) -> float:
+        return max(0.0, self._listed + self._pace.again_s * random.uniform(0.8, 1.0) - time.monotonic())
+
     def _apply(self, change: Change[T]) -> None:
-        version = change.metadata.resource_version
-        if version == "":
-            raise ApiError(f"watch {self._kind.plural}", 0, BACKWARDS, "an event has no resourceVersion")
-        if older(version, self._version):
-            raise ApiError(f"watch {self._kind.plural}", 0, BACKWARDS, f"version {version} after {self._version}")
+        version, key = change.metadata.resource_version, _key(change.metadata)
+        if wrong := self._contradiction(change, key):
+            raise ApiError(f"watch {self._kind.plural}", 0, CONTRADICTS, wrong)
         self._telling = version
-        key = _key(change.metadata)
         if change.type == "DELETED":
+            self._unread.discard(key)
             self._remove(key)
         elif change.object is not None:
             self._put(key, change.object)
         elif change.type != "BOOKMARK":
+            self._unread.add(key)
             self.counts["undecodable"] += 1
         self._version = self._told = version
         self.counts["events"] += 1
+
+    def _contradiction(self, change: Change[T], key: Key) -> str:
+        """Why this event cannot be; empty where it can."""
+        its = change.metadata
+        if its.resource_version == "":
+            return "an event has no resourceVersion"
+        if older(its.resource_version, self._version):
+            return f"version {its.resource_version} after {self._version}"
+        if change.type in CHANGES and not (its.name and its.uid and bool(its.namespace) != self._kind.cluster_wide):
+            return "half an object, or one of another kind"
+        if change.type == "MODIFIED" and key not in self._objects and key not in self._unread:
+            return f"{'/'.join(filter(None, key))} changed, and was never there"
+        return ""
 
     def _put(self, key: Key, new: T) -> None:
         old = self._objects.get(key)

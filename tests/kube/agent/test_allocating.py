@@ -3,6 +3,8 @@
 """Every container gets what all tenants get and a region of its own, or kubelet gets an error."""
 
 import asyncio
+import os
+import shutil
 import stat
 import subprocess
 import time
@@ -17,7 +19,6 @@ from hypothesis import strategies as st
 
 from cotenant.core.model import ContainerKind
 from cotenant.kube.agent.allocating import (
-    GRACE_S,
     HostPlaces,
     at,
     card_of,
@@ -28,6 +29,7 @@ from cotenant.kube.agent.allocating import (
 )
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.preferring import guess, prefer
+from cotenant.kube.agent.unclaimed import GRACE_S, Unclaimed
 from cotenant.node.region import SIZE, read_region
 from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, registered
 from tests.kube.agent.kubelet import kubelet_in, until
@@ -171,13 +173,43 @@ def test_slices_that_nobody_has_are_removed_once_they_are_old(tmp_path: Path) ->
     regions = [region_of(host, one.resource, one.devices) for one in (*both, left)]
     assert all(path.exists() for path in regions)
     inodes = [path.stat().st_ino for path in regions]
+    now = 0.0
+    unclaimed = Unclaimed(lambda: now)
+    tidy_slices(host, both, unclaimed)
+    assert regions[2].exists()
+    now += GRACE_S + 1
     tidy_slices(host, both)
     assert regions[2].exists()
-    tidy_slices(host, both, now=time.time() + GRACE_S + 1, sweep=False)
-    assert regions[2].exists()
-    tidy_slices(host, both, now=time.time() + GRACE_S + 1)
+    tidy_slices(host, both, unclaimed)
     assert not regions[2].parent.exists()
     assert [path.stat().st_ino for path in regions[:2]] == inodes[:2]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_slice_that_was_just_made_stays_whatever_is_done_to_the_clock(tmp_path: Path, hours: int) -> None:
+    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
+    prepare(host, None)
+    unclaimed, fresh = Unclaimed(), listed("GPU-b::0")
+    tidy_slices(host, [fresh])
+    path = region_of(host, fresh.resource, fresh.devices)
+    os.utime(path.parent, (0, time.time() - hours * 3600))  # as if the clock had been set since
+    for _ in range(2):
+        tidy_slices(host, [], unclaimed)
+    assert path.exists()
+
+
+def test_a_slice_that_is_made_anew_is_new(tmp_path: Path) -> None:
+    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
+    prepare(host, None)
+    now, one = 0.0, listed("GPU-b::0")
+    path = region_of(host, one.resource, one.devices)
+    unclaimed = Unclaimed(lambda: now)
+    for _ in range(3):
+        now += GRACE_S
+        shutil.rmtree(path.parent, ignore_errors=True)
+        tidy_slices(host, [one])
+        tidy_slices(host, [], unclaimed)
+        assert path.exists()
 
 
 def test_a_container_has_its_region_again_before_kubelet_knows_us_after_a_restart_of_the_machine() -> None:

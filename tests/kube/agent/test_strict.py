@@ -4,7 +4,6 @@
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import grpc
 import pytest
 
 from cotenant.core.model import ContainerKind
-from cotenant.kube.agent.allocating import GRACE_S
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.strict import (
     NOTHING,
@@ -24,6 +22,7 @@ from cotenant.kube.agent.strict import (
     tidy_specs,
     write_spec,
 )
+from cotenant.kube.agent.unclaimed import GRACE_S, Unclaimed
 from cotenant.kube.agent.vendor import Brought, brought_for
 from tests.kube.agent.agents import GPU, Node, bound, held, node, registered
 from tests.kube.agent.kubelet import kubelet_in, until
@@ -152,9 +151,12 @@ def test_devices_that_nobody_has_are_removed_once_they_are_old(tmp_path: Path) -
     for one in (kept, left):
         write_spec(tmp_path, device_name(GPU, one.devices), NOTHING, Brought())
     (tmp_path / "other.json").write_text("{}")
-    tidy_specs(tmp_path, [kept])
+    now = 0.0
+    unclaimed = Unclaimed(lambda: now)
+    tidy_specs(tmp_path, [kept], unclaimed)
     assert len(list(tmp_path.iterdir())) == 3
-    tidy_specs(tmp_path, [kept], now=time.time() + GRACE_S + 1)
+    now += GRACE_S + 1
+    tidy_specs(tmp_path, [kept], unclaimed)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"other.json", spec_path(tmp_path, device_name(GPU, kept.devices)).name}
 

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
+from cotenant.kube.agent.unclaimed import Unclaimed
 from cotenant.kube.places import (
     AGENT_FOLDER,
     AGENT_SOCKET,
@@ -38,8 +38,6 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 VOID = "void"
 MOST_DEVICES = 32_768
 """of one resource: kubelet takes messages of 4 MiB, and one device is up to 80 bytes of it"""
-GRACE_S = 60.0
-"""how long a slice may be there before kubelet lists its container"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +162,17 @@ def region_of(host: HostPlaces, resource: str, ids: Iterable[str]) -> Path:
     return host.slices.seen / slice_name(resource, ids) / REGION.name
 
 
-def tidy_slices(host: HostPlaces, listed: Iterable[Listed], *, sweep: bool = True, now: float | None = None) -> None:
-    """Makes what a container's slice has lost (the machine was restarted), and removes slices that nobody has."""
+def tidy_slices(host: HostPlaces, listed: Iterable[Listed], unclaimed: Unclaimed | None = None) -> None:
+    """Makes what a container's slice has lost (the machine was restarted), and removes slices that nobody has, unless
+    none may be removed now."""
     held = set()
     for one in listed:
         held |= {slice_name(one.resource, [device]) for device in one.devices}
         folder = host.slices.seen / slice_name(one.resource, one.devices)
         if not (folder / REGION.name).is_file():  # a runtime makes a folder of what is not there
             _make_slice(folder)
-    if sweep:
-        remove_aged((path for path in host.slices.seen.iterdir() if path.name not in held), now)
+    if unclaimed is not None:
+        unclaimed.remove(path for path in host.slices.seen.iterdir() if path.name not in held)
 
 
 def cut_regions(host: HostPlaces) -> list[str]:
@@ -187,14 +186,6 @@ def cut_regions(host: HostPlaces) -> list[str]:
                 os.truncate(path, SIZE)
                 grown.append(path.parent.name)
     return grown
-
-
-def remove_aged(paths: Iterable[Path], now: float | None = None) -> None:
-    """Removes those that were not made just now."""
-    for path in paths:
-        age_s = (time.time() if now is None else now) - path.stat().st_mtime
-        if age_s > GRACE_S:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def _make_slice(folder: Path) -> None:

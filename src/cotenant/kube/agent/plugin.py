@@ -16,6 +16,7 @@ from cotenant.kube.agent.podresources import Listed, list_devices
 from cotenant.kube.agent.registration import LOOK_S, keep_registered
 from cotenant.kube.agent.service import Pods, Service, Surroundings
 from cotenant.kube.agent.strict import tidy_specs
+from cotenant.kube.agent.unclaimed import Unclaimed
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.record import record_of
 from cotenant.kube.codec.settings import Settings
@@ -66,6 +67,7 @@ class Plugins:
             troubles=troubles,
             heard=heard,
         )
+        self._slices, self._specs = Unclaimed(), Unclaimed()
         self._services = [Service(resource, self._around) for resource in resources]
 
     def is_followed(self) -> bool:
@@ -105,8 +107,8 @@ class Plugins:
         try:
             listed = await self.listed()
             # Kubelet does not list plain init containers: nothing is removed while one may need it.
-            tidy_slices(host, listed, sweep=not any(map(_is_initialising, self._around.pods())))
-            tidy_specs(host.cdi, listed)
+            tidy_slices(host, listed, None if any(map(_is_initialising, self._around.pods())) else self._slices)
+            tidy_specs(host.cdi, listed, self._specs)
         except (CotenantError, OSError) as error:
             troubles.tell("tidying", str(error))
 

@@ -32,7 +32,7 @@ from cotenant.kube.reading import Kind
 from cotenant.kube.reflector import Pace, Reflector, older
 from cotenant.kube.settings import KubeSettings
 
-NODES = Kind("nodes", Node)
+NODES = Kind("nodes", Node, cluster_wide=True)
 PATCHES_S = 1.0
 """from one change of the node to the next, at least"""
 _NVLINKS = ("Single NVLink", "Two NVLinks", "Three NVLinks", "Four NVLinks", "Five NVLinks", "Six NVLinks")

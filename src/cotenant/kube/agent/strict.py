@@ -16,8 +16,9 @@ import msgspec
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import CotenantError
-from cotenant.kube.agent.allocating import VISIBLE, VOID, remove_aged
+from cotenant.kube.agent.allocating import VISIBLE, VOID
 from cotenant.kube.agent.podresources import Listed
+from cotenant.kube.agent.unclaimed import Unclaimed
 from cotenant.kube.agent.vendor import OWN, Brought
 from cotenant.kube.codec.asking import container_names
 from cotenant.kube.codec.record import record_of
@@ -68,10 +69,10 @@ def forget_spec(folder: Path, name: str) -> None:
     spec_path(folder, name).unlink(missing_ok=True)
 
 
-def tidy_specs(folder: Path, listed: Iterable[Listed], now: float | None = None) -> None:
+def tidy_specs(folder: Path, listed: Iterable[Listed], unclaimed: Unclaimed) -> None:
     """Removes what nobody has; a runtime reads it only when it makes a container, and then it is written again."""
     held = {spec_path(folder, device_name(one.resource, one.devices)) for one in listed}
-    remove_aged((path for path in folder.glob(f"{OWN}*{_SUFFIX}") if path not in held), now)
+    unclaimed.remove(path for path in folder.glob(f"{OWN}*{_SUFFIX}") if path not in held)
 
 
 def pod_with(resource: str, ids: frozenset[str], listed: Iterable[Listed], pods: Iterable[Pod]) -> Pod | None:

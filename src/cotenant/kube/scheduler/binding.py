@@ -22,7 +22,7 @@ from cotenant.kube.scheduler.leasing import Alone, Lead
 from cotenant.kube.scheduler.news import PLACED, News
 from cotenant.kube.scheduler.placing import Choice, Placer
 from cotenant.kube.scheduler.protocol import BindingArgs
-from cotenant.kube.scheduler.watching import PODS
+from cotenant.kube.scheduler.watching import pod_now
 from cotenant.kube.troubles import Troubles, to_stderr
 
 ANSWERED_S = 6.0
@@ -134,19 +134,3 @@ class Binder:
 
     async def _now(self, args: BindingArgs) -> Pod | None:
         return await pod_now(self._client, args.namespace, args.name, lambda text: self._troubles.tell("bind", text))
-
-
-async def pod_now(client: Client, namespace: str, name: str, tell: Callable[[str], object]) -> Pod | None:
-    """A pod as the server has it now, None where it has none; asked until the server answers."""
-    failures = 0
-    while True:
-        try:
-            return await client.get(PODS, name, namespace=namespace)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            if 400 <= error.status < 500 and error.status != 429:
-                raise
-            failures += 1
-            tell(f"{error}; asked again")
-            await asyncio.sleep(client.limits.pause(failures, error.retry_after))

@@ -16,6 +16,7 @@ from cotenant.core.model import MACHINE_TYPE_LABEL, Slot
 from cotenant.errors import InputError
 from cotenant.kube.codec.asking import Asked
 from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.record import RECORD
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
 from cotenant.kube.objects import Node, Pod, has_ended
@@ -275,6 +276,8 @@ class Books:
         except InputError as error:
             self._close(node, uid, f"pod {pod.metadata.namespace}/{pod.metadata.name}: {error}")
         before = self._bound.pop(uid, None)
+        if RECORD not in pod.metadata.annotations:  # nobody may take it away: what was told is half a pod
+            seat = before
         if seat is not None:
             self._bound[uid] = seat
         if before is None or seat is None or before.record != seat.record:

@@ -17,14 +17,13 @@ from cotenant.kube.codec.record import RECORD
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.connection import ApiError
 from cotenant.kube.objects import Pod, has_ended
-from cotenant.kube.scheduler.binding import pod_now
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.explaining import seat_words
 from cotenant.kube.scheduler.leasing import Alone, Lead
 from cotenant.kube.scheduler.news import RESIZE_REFUSED, RESIZED, News
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.resizing import RESIZE, Resized, resize
-from cotenant.kube.scheduler.watching import PODS
+from cotenant.kube.scheduler.watching import PODS, pod_now
 from cotenant.kube.troubles import Troubles
 
 AGAIN_S = 10.0

@@ -22,6 +22,8 @@ HIGHEST = 10
 """the best score that an extender can give"""
 
 Name = Annotated[str, Meta(max_length=253)]
+ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$(?!\n)")]
+"""that can stand in a path of the API"""
 Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_NODES)]
 Classes = Mapping[str, str]
 """why not, by node"""
@@ -62,10 +64,10 @@ class HostPriority(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
     """Which pod is to go where."""
 
-    name: Name = msgspec.field(name="PodName")
-    namespace: Name = msgspec.field(name="PodNamespace")
-    uid: Name = msgspec.field(name="PodUID")
-    node: Name = msgspec.field(name="Node")
+    name: ObjectName = msgspec.field(name="PodName")
+    namespace: ObjectName = msgspec.field(name="PodNamespace")
+    uid: Annotated[str, Meta(min_length=1, max_length=253)] = msgspec.field(name="PodUID")
+    node: ObjectName = msgspec.field(name="Node")
 
 
 class BindingResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):

@@ -56,7 +56,7 @@ from cotenant.kube.scheduler.serving import (
 )
 from cotenant.kube.scheduler.together import Together
 from cotenant.kube.scheduler.waking import Waker
-from cotenant.kube.scheduler.watching import Watching
+from cotenant.kube.scheduler.watching import AGAIN_S, Watching
 from cotenant.kube.scheduler.why import NO_SUCH_POD
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.troubles import Troubles, in_words
@@ -132,7 +132,7 @@ class Scheduler:
         troubles: Troubles,
         *,
         election: Election | None = None,
-        pace: Pace = Pace(),  # noqa: B008 -- frozen
+        pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
         codec = settings.codec()
         self.troubles = troubles

@@ -47,9 +47,10 @@ def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings, namespace: str
     check_pod(pod, asked, settings)
     spec = _with_containers(old.get("spec", {}), pod, asked, codec)
     spec = with_gate(spec, as_placed(pod, annotations), asked, namespace, settings.queue)
+    if asked.containers or pod.spec.scheduler_name == settings.scheduler.name:
+        annotations = without_assignment(annotations, records_of_others(codec))
     if asked.containers:
         names = container_names(as_placed(pod, annotations))
-        annotations = without_assignment(annotations, records_of_others(codec))
         annotations[NUMBERS] = msgspec.json.encode(names).decode()
         spec["schedulerName"] = settings.scheduler.name
         if settings.webhook.runtime_class is not None and not pod.spec.runtime_class_name:
@@ -58,7 +59,7 @@ def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings, namespace: str
         annotations.pop(NUMBERS, None)
     if annotations == pod.metadata.annotations:
         return {**old, "spec": spec}
-    return {**old, "spec": spec, "metadata": {**old["metadata"], "annotations": annotations}}
+    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}
 
 
 def _are_its_names(pod: WrittenPod, annotations: dict[str, str]) -> bool:

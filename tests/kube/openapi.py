@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler's two doors take and answer, as OpenAPI documents made from the types that they are read with."""
+
+from typing import Any
+
+import msgspec
+
+from cotenant.kube.scheduler.protocol import (
+    BindingArgs,
+    BindingResult,
+    ExtenderArgs,
+    FilterResult,
+    HostPriority,
+    PreemptionArgs,
+    PreemptionResult,
+)
+from cotenant.kube.webhook.pods import DEBUG, WrittenPod
+from cotenant.kube.webhook.protecting import SCHEDULER_USER, WAYS
+from cotenant.kube.webhook.reviewing import KIND, VERSION, Resource, User
+
+Json = dict[str, Any]
+
+VERBS = {
+    "filter": (ExtenderArgs, FilterResult),
+    "prioritize": (ExtenderArgs, list[HostPriority]),
+    "bind": (BindingArgs, BindingResult),
+    "preempt": (PreemptionArgs, PreemptionResult),
+}
+TEXT: Json = {"text/plain; charset=utf-8": {"schema": {"type": "string"}}}
+
+
+def extender() -> Json:
+    """The first door."""
+    kinds = [kind for pair in VERBS.values() for kind in pair]
+    schemas, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    pairs = zip(schemas[::2], schemas[1::2], strict=True)
+    return _document({verb: _post(*pair) for verb, pair in zip(VERBS, pairs, strict=True)}, parts)
+
+
+def webhook() -> Json:
+    """The second door, as far as the API server asks there."""
+    (pod, resource, user), parts = msgspec.json.schema_components(
+        [WrittenPod, Resource, User], ref_template="#/components/schemas/{name}"
+    )
+    perhaps = {"anyOf": [pod, {"type": "null"}]}
+    request = {
+        "uid": {"type": "string"},
+        "operation": {"enum": ["CREATE", "UPDATE", "DELETE", "CONNECT"]},
+        "resource": {"anyOf": [{"const": {"group": "", "version": "v1", "resource": "pods"}}, resource]},
+        "subResource": {"enum": ["", DEBUG, *{way.partition("/")[2] for way in WAYS}]},
+        "namespace": {"type": "string"},
+        "userInfo": {"anyOf": [{"const": {"username": SCHEDULER_USER}}, user]},
+        "object": perhaps,
+        "oldObject": perhaps,
+    }
+    asked = _object({"apiVersion": {"const": VERSION}, "kind": {"const": KIND}, "request": _object(request, "uid")})
+    status = {"code": {"enum": [403, 422]}, "message": {"type": "string"}, "reason": {"type": "string"}}
+    response = _object({"uid": {"type": "string"}, "allowed": {"type": "boolean"}}, "uid", "allowed")
+    response["properties"]["status"] = _object({"status": {"const": "Failure"}, **status})
+    answer = _object({"apiVersion": {"const": VERSION}, "kind": {"const": KIND}, "response": response})
+    return _document({door: _post(asked, answer) for door in ("mutate", "validate")}, parts)
+
+
+def _object(properties: Json, *required: str) -> Json:
+    return {"type": "object", "properties": properties, "required": [*(required or properties)]}
+
+
+def _post(asked: Json, answer: Json) -> Json:
+    body = {"required": True, "content": {"application/json": {"schema": asked}}}
+    well = {"description": "answered", "content": {"application/json": {"schema": answer}}}
+    return {"requestBody": body, "responses": {"200": well, "400": {"description": "nonsense", "content": TEXT}}}
+
+
+def _document(posts: Json, parts: Json) -> Json:
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "cotenant", "version": "1"},
+        "paths": {f"/{name}": {"post": post} for name, post in posts.items()},
+        "components": {"schemas": parts},
+    }

@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler as a process of its own, beside an API server that can fail."""
+
+import asyncio
+import json
+import socket
+import ssl
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import trustme
+
+from tests.kube.api_server import ApiServer
+
+LONGEST_S = 40.0
+
+
+def kubeconfig(folder: Path, port: int) -> Path:
+    found = folder / "kubeconfig"
+    found.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        )
+    )
+    return found
+
+
+@asynccontextmanager
+async def a_process(
+    *words: object,
+    env: Mapping[str, str] | None = None,
+    log: IO[bytes] | int = PIPE,
+    longest_s: float | None = LONGEST_S,
+) -> AsyncIterator[Process]:
+    """`cotenant kube scheduler` with these options, killed at the end of the block if it still runs."""
+    command = (sys.executable, "-m", "cotenant", "kube", "scheduler", *map(str, words))
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=log, env=env)
+    try:
+        async with asyncio.timeout(longest_s):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where a scheduler's process is asked, and how it is doing."""
+
+    extender: int
+    webhook: int
+    tls: ssl.SSLContext
+    authority: Path
+    log: Path
+    pid: int
+
+
+@asynccontextmanager
+async def a_ready_process(
+    folder: Path, server: ApiServer, *more: str, hold_s: float, env: Mapping[str, str] | None = None
+) -> AsyncIterator[Doors]:
+    """The process with both its doors, beside a server; it must be there at the end as well."""
+    authority = trustme.CA()
+    leaf = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
+    leaf.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
+    leaf.private_key_pem.write_to_path(str(folder / "tls.key"))
+    (folder / "settings.yaml").write_text(f"version: 1\nscheduler: {{hold-s: {hold_s}}}\n")
+    tls = ssl.create_default_context()
+    authority.configure_trust(tls)
+    extender, webhook, log = free_port(), free_port(), folder / "log"
+    options = {
+        "kubeconfig": kubeconfig(folder, server.port),
+        "settings": folder / "settings.yaml",
+        "extender": f"127.0.0.1:{extender}",
+        "webhook": f"127.0.0.1:{webhook}",
+        "certificate": folder / "tls.crt",
+        "key": folder / "tls.key",
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    with log.open("wb") as file:
+        async with a_process(*words, *more, env=env, log=file, longest_s=None) as process:
+            assert process.stdout is not None
+            while b"is ready" not in (line := await process.stdout.readline()):
+                assert line, log.read_text()
+            yield Doors(extender, webhook, tls, folder / "ca.crt", log, process.pid)
+            assert process.returncode is None, log.read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return int(some.getsockname()[1])
