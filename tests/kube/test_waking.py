@@ -53,6 +53,7 @@ def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
         for name in ("a", "b", "c"):
             assert not (await office.filter(name, "n1"))["NodeNames"]
         office.server.remove("a", "team")
+        await until(lambda: ("team", "a") not in office.scheduler.watching.pods.objects)
         office.server.refusals = [Refusal(422, "Invalid", only="PATCH")]
         office.scheduler.waker.room()
         await until(lambda: office.annotation("c", "tried-again"))
