@@ -30,6 +30,7 @@ MORE_THAN_HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": V100.memory_mib * 2 
 """of a card: two such pods on one would be one too many"""
 ON_LARGE = {"nvidia.com/use-gputype": "V100"}
 LARGE_CARDS = 2
+"""of the first node"""
 LITTLE = {"nvidia.com/gpumem": 100}
 """fits beside all others"""
 EXTENDER, STOCK = "kube scheduler", "kube-scheduler"
@@ -206,7 +207,7 @@ def survived_in(engine: Engine, blow: str, random: Random) -> float:
     create_for_later(engine, "next")
     large = [f"large-{number}" for number in range(LARGE_CARDS + 1)]
     for name in large:
-        engine.create(name, MORE_THAN_HALF, annotations=ON_LARGE)
+        engine.create(name, MORE_THAN_HALF, annotations=ON_LARGE, nodeSelector={"kubernetes.io/hostname": "node1"})
     time.sleep(random.uniform(0.0, 0.3))
     began = time.monotonic()
     with BLOWS[blow](engine, leads):

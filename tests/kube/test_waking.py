@@ -70,10 +70,10 @@ def test_a_question_about_whole_nodes_wakes_and_tells_nobody() -> None:
         answer = await office.call("filter", {"Pod": office.pod("a"), "Nodes": nodes, "NodeNames": None})
         assert answer.json["Error"] == ""
         assert not answer.json["Nodes"]["items"]
-        office.scheduler.waker.room()
         office.add_pod("b")
         await office.knows("b")
         assert not (await office.filter("b", "n1"))["NodeNames"]
+        office.scheduler.waker.room()
         await until(lambda: office.annotation("b", "tried-again"))
         await until(lambda: office.events("NoRoom"))
         assert office.annotation("a", "tried-again") is None
