@@ -63,6 +63,17 @@ def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
     assert "waking" in line
 
 
+def test_a_pod_that_kube_scheduler_heard_of_first_is_told_the_numbers_too() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office)
+        office.server.hang_watches()
+        office.add_pod("a")
+        assert not (await office.filter("a", "n1"))["NodeNames"]
+        await until(lambda: office.events("NoRoom"))
+
+    play(story)
+
+
 def test_a_question_about_whole_nodes_wakes_and_tells_nobody() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office, "a")
