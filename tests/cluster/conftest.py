@@ -3,7 +3,7 @@
 """One cluster for all tests that want one."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,16 +17,22 @@ QUEUED = "queued"
 
 
 @pytest.fixture(scope="session")
-def programs(request: pytest.FixtureRequest) -> Binaries:
-    """The programs of a cluster, built if need be; says on the terminal how far it is."""
-    if why := why_impossible():
-        pytest.skip(f"needs the cluster: {why}")
+def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Writes a line on the terminal."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def say(line: str) -> None:
         with capture.global_and_fixture_disabled():
             print(f"\ncluster: {line}", end="", file=sys.stderr, flush=True)
 
+    return say
+
+
+@pytest.fixture(scope="session")
+def programs(say: Callable[[str], None]) -> Binaries:
+    """The programs of a cluster, built if need be; says on the terminal how far it is."""
+    if why := why_impossible():
+        pytest.skip(f"needs the cluster: {why}")
     try:
         return binaries(say)
     except CannotBuildError as error:

@@ -25,6 +25,8 @@ INIT = Path(__file__).with_name("init.py")
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP_PREFIX = "cotenant-cluster-"
 PRIVATE = ("--mount", "--net", "--pid", "--uts", "--ipc")
+PROCESSES = 8
+"""as many may compete outside: all pods of a machine together get as much of its CPU as so many processes would"""
 TOOLS = ("unshare", "nsenter", "setpriv", "mount", "ip", "openssl")
 
 
@@ -178,6 +180,9 @@ def make_cgroup(machine: Machine) -> str:
         for setting in ("cpuset.cpus", "cpuset.mems"):  # version 1 starts with none
             if (hierarchy / setting).exists():
                 (hierarchy / name / setting).write_text((hierarchy / setting).read_text())
+        for setting, one in (("cpu.shares", 1024), ("cpu.weight", 100)):
+            if (hierarchy / name / setting).exists():
+                (hierarchy / name / setting).write_text(str(PROCESSES * one))
         _hand_controllers_down(hierarchy / name)
     return f"/{name}"
 

@@ -4,8 +4,11 @@
 
 import contextlib
 import signal
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from random import Random
 
 import pytest
 
@@ -13,15 +16,23 @@ from cotenant.kube.install.names import LEASE, NAMESPACE, SCHEDULER
 from cotenant.kube.scheduler.leading import WRITER
 from tests.cluster import pods
 from tests.cluster.api import Json, wait_for
+from tests.cluster.components import FIRST_SERVICE
 from tests.cluster.engine import V100, Engine, record_of
 from tests.cluster.pods import path_of
 
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
+DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 MOST_S = 15.0
 TIMES = 20
+SEED = 8
 MORE_THAN_HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": V100.memory_mib * 2 // 3}
 """of a card: two such pods on one would be one too many"""
+ON_LARGE = {"nvidia.com/use-gputype": "V100"}
+LARGE_CARDS = 2
+"""of the first node"""
+LITTLE = {"nvidia.com/gpumem": 100}
+"""fits beside all others"""
 EXTENDER, STOCK = "kube scheduler", "kube-scheduler"
 """words of their command lines"""
 
@@ -29,16 +40,22 @@ EXTENDER, STOCK = "kube scheduler", "kube-scheduler"
 def scale(engine: Engine, count: int) -> None:
     """So many schedulers; returns when they are ready and the others gone."""
     engine.cluster.patch(DEPLOYMENT, {"spec": {"replicas": count}})
-    wait_for(
-        f"{count} schedulers",
-        lambda: (
-            (
-                len(engine.our_pods(SCHEDULER)) == count
-                and engine.cluster.get(DEPLOYMENT)["status"].get("readyReplicas", 0) == count
-            )
-            or None
-        ),
-    )
+    wait_until_ready(engine, count)
+
+
+def wait_until_ready(engine: Engine, count: int = 2) -> None:
+    """Returns when there are so many schedulers, all of them ready."""
+
+    def look() -> bool | None:
+        found = engine.our_pods(SCHEDULER)
+        ready = [pod for pod in found if is_ready(pod)]
+        return (len(found) == len(ready) == count) or None
+
+    wait_for(f"{count} schedulers", look)
+
+
+def is_ready(pod: Json) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +68,7 @@ def _two(installed: Engine) -> Iterator[None]:
 @pytest.fixture
 def two(engine: Engine, _two: None) -> Engine:
     """With two schedulers, one of which leads."""
-    scale(engine, 2)
+    wait_until_ready(engine)
     leader(engine)
     return engine
 
@@ -69,92 +86,184 @@ def leader(engine: Engine) -> Json:
     return wait_for("a leading scheduler", look)
 
 
-def send(engine: Engine, pod: Json, number: signal.Signals, *words: str) -> None:
-    """A signal to the programs of one of our pods."""
+def processes(engine: Engine, pod: Json, *words: str) -> list[int]:
+    """The programs of one of our pods, by their numbers on its machine."""
     machine, uid = engine.machine(pod["spec"]["nodeName"]), pod["metadata"]["uid"]
+    found = []
     for pid in sorted({pid for word in words for pid in machine.processes(word)}):
         with contextlib.suppress(OSError):  # it has just ended
             groups = machine.inside(f"/proc/{pid}/cgroup").read_text()
             if uid in groups or uid.replace("-", "_") in groups:
-                machine.kill(pid, number)
+                found.append(pid)
+    return found
 
 
-def create(engine: Engine, name: str) -> float:
-    """A pod that needs most of a card; when it was taken: the API server may first ask a webhook that has just died."""
-
-    def look() -> float | None:
-        engine.create(name, MORE_THAN_HALF, annotations={"nvidia.com/use-gputype": "V100"})
-        return time.monotonic()
-
-    return wait_for(f"pod {name} to be taken", look)
+def send(engine: Engine, pod: Json, number: signal.Signals, *words: str) -> None:
+    """A signal to programs of one of our pods."""
+    machine = engine.machine(pod["spec"]["nodeName"])
+    for pid in processes(engine, pod, *words):
+        with contextlib.suppress(RuntimeError):  # it has just ended
+            machine.kill(pid, number)
 
 
-def placed_after(engine: Engine, name: str, created: float) -> float:
-    """Seconds until a pod has its node."""
+# What may befall a leader: is done on entry, and mended on exit where kubelet does not do that.
+
+Blow = Callable[[Engine, Json], AbstractContextManager[None]]
+
+
+def killed(*words: str) -> Blow:
+    @contextlib.contextmanager
+    def strike(engine: Engine, pod: Json) -> Iterator[None]:
+        send(engine, pod, signal.SIGKILL, *words)
+        yield
+
+    return strike
+
+
+def stopped(*words: str) -> Blow:
+    @contextlib.contextmanager
+    def strike(engine: Engine, pod: Json) -> Iterator[None]:
+        send(engine, pod, signal.SIGSTOP, *words)
+        try:
+            yield
+        finally:
+            send(engine, pod, signal.SIGCONT, *words)
+
+    return strike
+
+
+@contextlib.contextmanager
+def cut_off(engine: Engine, pod: Json) -> Iterator[None]:
+    """The API server does not hear of it any more; what it has sent meanwhile may arrive when that is over."""
+    machine = engine.machine(pod["spec"]["nodeName"])
+    (holds_network,) = processes(engine, pod, "/pause")
+    route = ("nsenter", "-t", str(holds_network), "-n", "ip", "route")
+    machine.run(*route, "add", "blackhole", FIRST_SERVICE)
+    try:
+        yield
+    finally:
+        machine.run(*route, "del", "blackhole", FIRST_SERVICE)
+
+
+@contextlib.contextmanager
+def deleted(engine: Engine, pod: Json) -> Iterator[None]:
+    engine.cluster.delete(path_of(pod["metadata"]["name"], NAMESPACE))
+    yield
+
+
+BLOWS: dict[str, Blow] = {
+    "pod deleted": deleted,
+    "extender killed": killed(EXTENDER),
+    "kube-scheduler killed": killed(STOCK),
+    "both killed": killed(EXTENDER, STOCK),
+    "both stopped": stopped(EXTENDER, STOCK),
+    "cut off": cut_off,
+}
+
+
+def create_for_later(engine: Engine, name: str) -> None:
+    """A pod that no scheduler looks at yet: whether it can be created while a webhook is dead is another matter."""
+    engine.create(name, LITTLE, schedulingGates=[{"name": "tests/later"}])
+
+
+def let_go(engine: Engine, name: str) -> None:
+    """Now it is to be placed."""
+    engine.cluster.patch(path_of(name), {"spec": {"schedulingGates": []}})
+
+
+def placed(engine: Engine) -> dict[str, Json]:
+    """All pods that have a node, by name."""
+    found = engine.cluster.get(DEFAULT_PODS)["items"]
+    return {pod["metadata"]["name"]: pod for pod in found if pod["spec"].get("nodeName")}
+
+
+def placed_at(engine: Engine, name: str) -> float:
+    """When a pod has its node."""
     wait_for(f"pod {name} to be placed", lambda: engine.cluster.get(path_of(name))["spec"].get("nodeName"))
-    return time.monotonic() - created
+    return time.monotonic()
 
 
 def assert_no_memory_twice(engine: Engine) -> None:
     """By what the pods say, of all that have not ended."""
     given: dict[str, int] = {}
-    for pod in engine.cluster.get("/api/v1/namespaces/default/pods")["items"]:
-        if pod["spec"].get("nodeName") and pod["status"]["phase"] not in ("Succeeded", "Failed"):
+    for pod in placed(engine).values():
+        if pod["status"]["phase"] not in ("Succeeded", "Failed"):
             for share in record_of(pod).held_by(0):
                 given[share.gpu] = given.get(share.gpu, 0) + share.memory
     assert all(memory <= V100.memory_mib for memory in given.values()), given
 
 
-def test_a_leader_that_is_killed_is_replaced_every_time(two: Engine) -> None:
-    took = []
-    for number in range(TIMES):
-        before, after = f"before-{number}", f"after-{number}"
-        killed = leader(two)
-        create(two, before)  # is being placed when the leader dies, or has just been
-        send(two, killed, signal.SIGKILL, EXTENDER, STOCK)
-        began = create(two, after)
-        took.append(placed_after(two, after, began))
-        placed_after(two, before, began)
-        assert_no_memory_twice(two)
-        for name in (before, after):
-            two.delete(name)
+def blows(random: Random) -> list[str]:
+    """All kinds as often as each other, in any order."""
+    some = [name for _ in range(-(-TIMES // len(BLOWS))) for name in BLOWS][:TIMES]
+    random.shuffle(some)
+    return some
+
+
+def survived_in(engine: Engine, blow: str, random: Random) -> float:
+    """Strikes a leader that has more to place than there is room for; seconds until the next pod is placed."""
+    wait_until_ready(engine)
+    leads = leader(engine)
+    create_for_later(engine, "next")
+    large = [f"large-{number}" for number in range(LARGE_CARDS + 1)]
+    for name in large:
+        engine.create(name, MORE_THAN_HALF, annotations=ON_LARGE, nodeSelector={"kubernetes.io/hostname": "node1"})
+    time.sleep(random.uniform(0.0, 0.3))
+    began = time.monotonic()
+    with BLOWS[blow](engine, leads):
+        let_go(engine, "next")
+        took = placed_at(engine, "next") - began
+        wait_for("all cards to be given", lambda: len(placed(engine)) > LARGE_CARDS or None)
+        assert_no_memory_twice(engine)
+    wait_until_ready(engine)
+    leader(engine)
+    assert_no_memory_twice(engine)
+    assert len(placed(engine)) == LARGE_CARDS + 1
+    engine.tidy()
+    return took
+
+
+def test_a_leader_that_is_lost_is_replaced_every_time(two: Engine, say: Callable[[str], None]) -> None:
+    random = Random(SEED)
+    took: list[tuple[float, str]] = []
+    for blow in blows(random):
+        took.append((survived_in(two, blow, random), blow))
+        say(f"{blow}: the next pod was placed after {took[-1][0]:.1f} s")
+    seconds = [one for one, _ in took]
+    say(f"of {len(took)}: median {statistics.median(seconds):.1f} s, worst {max(seconds):.1f} s")
+    assert max(seconds) < MOST_S, took
+
+
+def test_while_all_schedulers_are_replaced_pods_are_taken_and_placed(two: Engine, say: Callable[[str], None]) -> None:
+    before = {pod["metadata"]["uid"] for pod in two.our_pods(SCHEDULER)}
+    mark = {"metadata": {"annotations": {"tests/restarted": str(time.time_ns())}}}
+    two.cluster.patch(DEPLOYMENT, {"spec": {"template": mark}})
+    took: list[float] = []
+
+    def replaced() -> bool:
+        found = two.our_pods(SCHEDULER)
+        return len(found) == 2 and all(is_ready(pod) and pod["metadata"]["uid"] not in before for pod in found)
+
+    while not replaced():
+        name = f"while-{len(took)}"
+        began = time.monotonic()
+        two.create(name, LITTLE)
+        took.append(placed_at(two, name) - began)
+        two.cluster.delete(path_of(name))
+    say(f"{len(took)} pods during a restart of all: median {statistics.median(took):.1f} s, worst {max(took):.1f} s")
     assert max(took) < MOST_S, took
-
-
-def test_a_leader_that_is_deleted_hands_over_at_once(two: Engine) -> None:
-    gone = leader(two)
-    two.cluster.delete(path_of(gone["metadata"]["name"], NAMESPACE))
-    took = placed_after(two, "next", create(two, "next"))
-    assert took < MOST_S
-    assert leader(two)["metadata"]["uid"] != gone["metadata"]["uid"]
-
-
-def test_a_leader_that_is_stopped_is_replaced_and_writes_nothing_when_it_goes_on(two: Engine) -> None:
-    stopped = leader(two)
-    send(two, stopped, signal.SIGSTOP, EXTENDER, STOCK)
-    try:
-        placed_after(two, "meanwhile", create(two, "meanwhile"))
-        assert leader(two)["metadata"]["uid"] != stopped["metadata"]["uid"]
-    finally:
-        send(two, stopped, signal.SIGCONT, EXTENDER, STOCK)
-    placed_after(two, "second", create(two, "second"))
-    create(two, "third")
-    assert "not enough GPU memory" in two.waits("third")
-    assert_no_memory_twice(two)
 
 
 def test_while_the_extender_is_down_pods_wait_and_then_start(two: Engine) -> None:
     leads = leader(two)
-    two.create("runs", {"nvidia.com/gpumem": 100})
+    two.create("runs", LITTLE)
     two.started("runs")
-    send(two, leads, signal.SIGSTOP, EXTENDER)
-    try:
-        create(two, "waits")
+    create_for_later(two, "waits")
+    with stopped(EXTENDER)(two, leads):
+        let_go(two, "waits")
         pods.create_pod(two.cluster, "plain", pods.container("main", ""))
         pods.ended(two.cluster, "plain")  # others are not held up
         assert not two.cluster.get(path_of("waits"))["spec"].get("nodeName")
-    finally:
-        send(two, leads, signal.SIGCONT, EXTENDER)
     two.started("waits")
     (status,) = two.cluster.get(path_of("runs"))["status"]["containerStatuses"]
     assert (status["restartCount"], "running" in status["state"]) == (0, True)

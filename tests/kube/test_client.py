@@ -3,6 +3,7 @@
 """What is asked of the API server, what is asked again, and what is not."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -233,6 +234,27 @@ def test_an_answer_that_never_comes_is_given_up() -> None:
         assert str(error).endswith("Interrupted: nothing came in time")
 
     assert len(play(story, limits=Limits(answer_s=0.05, tries=2, first_pause_s=0.01)).asked) == 2
+
+
+def test_what_was_given_up_is_not_sent_later() -> None:
+    """The server hears of a broken connection, not of one that ends well: that one might still bring the request."""
+
+    async def told() -> None:
+        heard = asyncio.get_running_loop().create_future()
+
+        async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.closing(writer):
+                try:
+                    heard.set_result(await reader.read())
+                except ConnectionResetError as error:
+                    heard.set_result(error)
+
+        async with await asyncio.start_server(listens, "127.0.0.1", 0) as server:
+            client = Client(Access(host="127.0.0.1", port=server.sockets[0].getsockname()[1]), Limits(answer_s=0.1))
+            await refusal(client.bind("a", "n1", namespace="team"))
+            assert isinstance(await heard, ConnectionResetError)
+
+    asyncio.run(told())
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

@@ -71,6 +71,13 @@ def play(story: Callable[[Office, Office], Awaitable[None]]) -> None:
     asyncio.run(told())
 
 
+async def hand_over_and_back(one: Office, two: Office) -> None:
+    """The second leads for a moment, then the first again."""
+    for host, office in (("two", two), ("one", one)):
+        hold(one.server, host)
+        await until(lambda office=office: office.scheduler.lead.doubt() is None)  # type: ignore[misc]
+
+
 def binds(server: ApiServer) -> list[str]:
     return [asked.path.split("/")[-2] for asked in server.asked if asked.path.endswith("/binding")]
 
@@ -122,10 +129,7 @@ def test_a_bind_that_was_decided_before_another_led_is_not_written() -> None:
 
     async def story(one: Office, two: Office) -> None:
         guard = one.scheduler.lead.guard()
-        hold(one.server, "two")
-        await until(lambda: two.scheduler.lead.doubt() is None)
-        hold(one.server, "one")
-        await until(lambda: one.scheduler.lead.doubt() is None)
+        await hand_over_and_back(one, two)
         one.server.asked.clear()
         with pytest.raises(Exception, match="another scheduler led since this was decided"):
             await one.scheduler.binder._client.bind("a", "n1", namespace="team", guard=guard)
@@ -165,11 +169,24 @@ def test_holds_of_an_earlier_term_are_forgotten() -> None:
     async def story(one: Office, two: Office) -> None:
         assert (await one.filter("a", "n1"))["NodeNames"] == ["n1"]  # and never bound
         assert one.scheduler.books.held("uid-a")
-        hold(one.server, "two")
-        await until(lambda: two.scheduler.lead.doubt() is None)
-        hold(one.server, "one")
-        await until(lambda: one.scheduler.lead.doubt() is None)
+        await hand_over_and_back(one, two)
         assert one.scheduler.books.held("uid-a") is None
+
+    play(story)
+
+
+def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
+    async def story(one: Office, two: Office) -> None:
+        one.scheduler.preemptor.tick_s, one.scheduler.preemptor.settle_s = 0.01, 0.0
+        for name in ("a", "b"):
+            assert await one.place(name, "n1") == "n1"
+        one.add_pod("high", 12_000, priority=10)
+        assert "n1" in await one.place("high", "n1")
+        await until(lambda: sorted(one.server.evicted) == ["a", "b"])
+        await until(lambda: one.scheduler.books.is_reserved("uid-high"))
+        await hand_over_and_back(one, two)
+        await asyncio.sleep(0.1)  # for what must not happen
+        assert one.scheduler.books.held("uid-high") is None
 
     play(story)
 

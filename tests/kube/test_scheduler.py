@@ -364,10 +364,10 @@ def test_the_second_door_has_tls_and_the_process_ends_well_while_the_api_server_
     authority.configure_trust(tls)
 
     async def told() -> None:
-        server, port = ApiServer(), free_port()
+        server, first, port = ApiServer(), free_port(), free_port()
         server.hang_everything = True
         options: dict[str, object] = {
-            "extender": f"127.0.0.1:{free_port()}",
+            "extender": f"127.0.0.1:{first}",
             "webhook": f"127.0.0.1:{port}",
             "certificate": tmp_path / "tls.crt",
             "key": tmp_path / "tls.key",
@@ -383,6 +383,8 @@ def test_the_second_door_has_tls_and_the_process_ends_well_while_the_api_server_
                 assert (await ask(port, "GET", "/healthz", tls=tls)).status == 200
                 assert (await ask(port, "GET", "/readyz", tls=tls)).status == 503
                 process.terminate()
+                await until_closed(first)
+                assert (await ask(port, "GET", "/healthz", tls=tls)).status == 200  # others may be sent here yet
                 await process.communicate()
                 assert process.returncode == 0
 
@@ -390,13 +392,22 @@ def test_the_second_door_has_tls_and_the_process_ends_well_while_the_api_server_
 
 
 async def until_listening(port: int) -> None:
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.transport.abort()
-            return
-        except OSError:
-            await asyncio.sleep(0.01)
+    while not await is_listening(port):
+        await asyncio.sleep(0.01)
+
+
+async def until_closed(port: int) -> None:
+    while await is_listening(port):
+        await asyncio.sleep(0.01)
+
+
+async def is_listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.transport.abort()
+    return True
 
 
 @pytest.mark.parametrize(

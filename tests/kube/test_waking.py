@@ -53,6 +53,7 @@ def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
         for name in ("a", "b", "c"):
             assert not (await office.filter(name, "n1"))["NodeNames"]
         office.server.remove("a", "team")
+        await until(lambda: ("team", "a") not in office.scheduler.watching.pods.objects)
         office.server.refusals = [Refusal(422, "Invalid", only="PATCH")]
         office.scheduler.waker.room()
         await until(lambda: office.annotation("c", "tried-again"))
@@ -62,6 +63,17 @@ def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
     assert "waking" in line
 
 
+def test_a_pod_that_kube_scheduler_heard_of_first_is_told_the_numbers_too() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office)
+        office.server.hang_watches()
+        office.add_pod("a")
+        assert not (await office.filter("a", "n1"))["NodeNames"]
+        await until(lambda: office.events("NoRoom"))
+
+    play(story)
+
+
 def test_a_question_about_whole_nodes_wakes_and_tells_nobody() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office, "a")
@@ -69,10 +81,10 @@ def test_a_question_about_whole_nodes_wakes_and_tells_nobody() -> None:
         answer = await office.call("filter", {"Pod": office.pod("a"), "Nodes": nodes, "NodeNames": None})
         assert answer.json["Error"] == ""
         assert not answer.json["Nodes"]["items"]
-        office.scheduler.waker.room()
         office.add_pod("b")
         await office.knows("b")
         assert not (await office.filter("b", "n1"))["NodeNames"]
+        office.scheduler.waker.room()
         await until(lambda: office.annotation("b", "tried-again"))
         await until(lambda: office.events("NoRoom"))
         assert office.annotation("a", "tried-again") is None

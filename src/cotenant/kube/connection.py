@@ -3,6 +3,8 @@
 """One HTTP/1.1 connection to an API server: h11 speaks the protocol, asyncio moves the bytes."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncGenerator
 
 import h11
@@ -13,6 +15,9 @@ from cotenant.wire.text import printable
 
 PIECE = 65_536
 LONGEST_MESSAGE = 400
+
+DROP_AT_CLOSE = struct.pack("ii", 1, 0)
+"""of SO_LINGER: what was not sent yet is not sent later either"""
 
 Answer = h11.Response
 """the head of one: status, reason, headers"""
@@ -44,6 +49,8 @@ class Connection:
         """OSError where nobody answers there, or where the certificate is not the expected one."""
         name = (access.tls_name or access.host) if access.tls else None
         reader, writer = await asyncio.open_connection(access.host, access.port, ssl=access.tls, server_hostname=name)
+        # Else the kernel goes on for minutes: a request that was given up would be heard when the network is back.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DROP_AT_CLOSE)
         host = f"[{access.host}]" if ":" in access.host else access.host
         return cls(reader, writer, f"{host}:{access.port}")
 

@@ -104,7 +104,9 @@ class Extender:
 
     def _why_not(self, pod: Pod) -> str:
         """The numbers at the time of writing; empty where they are not needed any more."""
-        return why_not(pod, self.placer) if pod.metadata.uid in self.books.waiting else ""
+        about = pod.metadata
+        is_unknown = (about.namespace, about.name) not in self.watching.pods.objects  # kube-scheduler heard of it first
+        return why_not(pod, self.placer) if is_unknown or about.uid in self.books.waiting else ""
 
 
 def _is_refusal(args: ExtenderArgs, result: FilterResult) -> bool:

@@ -87,9 +87,13 @@ class Standing:
         """Whether our name is to be written on the lease, on the very version that was seen last."""
         return self._holds() and self._lease.writer != self.me and not self._leaving
 
+    def is_taking_over(self) -> bool:
+        """Whether our name is on the lease, and something is to be done before we lead."""
+        return self._named and not self._rebuilt
+
     def rebuild_from(self, now: float) -> float | None:
         """Pods are to be listed, by a list that was not asked for before this time; None: not now."""
-        return self._landed if self._named and not self._rebuilt and now >= self._landed else None
+        return self._landed if self.is_taking_over() and now >= self._landed else None
 
     def rebuilt(self) -> None:
         """Pods have been listed so."""

@@ -147,8 +147,7 @@ class Elected:
             except ApiError as error:
                 if error.status != 409:  # kube-scheduler renewed it just then
                     self._troubles.tell("lease", str(error))
-            self._rebuild()
-            await asyncio.sleep(self.look_s)
+            await self._wait()
 
     async def let_go(self) -> None:
         """What is under way is finished first; the one that comes next need then not wait for it."""
@@ -188,6 +187,14 @@ class Elected:
         metadata = {"resourceVersion": seen.metadata.resource_version, "annotations": {WRITER: writer}}
         lease = await its.client.patch(LEASES, its.name, {"metadata": metadata}, namespace=its.namespace)
         self.standing.looked(lease, began, time.monotonic())
+
+    async def _wait(self) -> None:
+        """Until the next look; meanwhile, what is to be done before it leads is done as soon as it can be."""
+        until = time.monotonic() + self.look_s
+        self._rebuild()
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, PAUSE_S) if self.standing.is_taking_over() else left)
+            self._rebuild()
 
     def _rebuild(self) -> None:
         wanted = self.standing.rebuild_from(time.monotonic())

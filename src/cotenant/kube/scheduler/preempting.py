@@ -118,6 +118,15 @@ class Preemptor:
         """After the books were told."""
         self._victims.pod_changed(old, new, self._clock())
 
+    def forget(self) -> None:
+        """Who waits for what, and for whom something is reserved: another scheduler may have decided otherwise since.
+
+        kube-scheduler asks again about all pods that wait.
+        """
+        self._wishes.clear()
+        for uid in list(self._reserved):
+            self._drop(uid)
+
     def refused(self, pod: Pod, names: frozenset[str]) -> None:
         """kube-scheduler was told that none of these nodes will do, which would otherwise."""
         if self._may_preempt(pod):
@@ -285,8 +294,7 @@ class Preemptor:
             self._news.tell(pod, PREEMPTING, text)
 
     def _drop(self, uid: str) -> None:
-        del self._reserved[uid]
-        if self._books.is_reserved(uid):
+        if self._reserved.pop(uid, None) is not None and self._books.is_reserved(uid):
             self._books.release(uid)
 
     async def _best(self, pod: Pod, wish: _Wish, most: int | None = None) -> Room | None:

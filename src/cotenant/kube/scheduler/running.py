@@ -67,6 +67,8 @@ MOST_REVIEW_BYTES = 8 * 1024 * 1024
 TICK_S = 1.0
 """between looks for holds that are over"""
 READY_S = 0.1
+STAYS_S = 2.0
+"""the second door is open so long after the first: the API server has yet to hear that others are to be asked"""
 MOST_TOLD = 10
 """nodes that are closed, at a time"""
 ASKING = Limits(answer_s=10.0, tries=4, longest_pause_s=5.0, together=64)
@@ -245,6 +247,8 @@ class Scheduler:
         """Forgets what was held for pods when this scheduler last led; not what is being written."""
         self.books.expire(sys.float_info.max)
         self.gangs.revoke_all()
+        self.preemptor.forget()
+        self.placer.warm_up()
 
     def _room(self) -> None:
         self.waker.room()
@@ -291,7 +295,7 @@ class Scheduler:
 
 
 async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access) -> None:
-    troubles, stop = Troubles(), asyncio.Event()
+    troubles, stop, gone = Troubles(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     client = Client(access, ASKING, agent=settings.scheduler.name)
@@ -303,9 +307,10 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     try:
         async with asyncio.TaskGroup() as group:
             working = [group.create_task(scheduler.run()), group.create_task(_say_ready(scheduler))]
-            await serve_all(listeners, stop)
-            await scheduler.binder.finish(GRACE_S)
-            await scheduler.lead.let_go()
+            group.create_task(serve_all(listeners[1:], gone))
+            await serve_all(listeners[:1], stop)
+            await asyncio.gather(_finish(scheduler), asyncio.sleep(STAYS_S if listeners[1:] else 0.0))
+            gone.set()
             for task in working:
                 task.cancel()
     except ExceptionGroup as failed:
@@ -313,6 +318,11 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     finally:
         await client.close()
         await looking.close()
+
+
+async def _finish(scheduler: Scheduler) -> None:
+    await scheduler.binder.finish(GRACE_S)
+    await scheduler.lead.let_go()
 
 
 def _first(failed: BaseException) -> BaseException:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from cotenant.kube.client import Client
+from cotenant.kube.client import Client, Guard
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.connection import ApiError
 from cotenant.kube.objects import Pod
@@ -87,7 +87,7 @@ class Waker:
 
     async def _look(self) -> None:
         """Those who were refused, the one that was looked at longest ago first."""
-        written = 0
+        written, guard = 0, self._lead.guard()
         for uid, refused in list(self._refused.items()):
             pod = self._books.waiting.get(uid)
             if pod is None:
@@ -100,17 +100,17 @@ class Waker:
             self._refused.move_to_end(uid)
             if self._placer.would_fit(pod):
                 self._refused[uid] = _Refused(began + refused.pause_s, min(LONGEST_AGAIN_S, 2 * refused.pause_s))
-                await self._write(pod)
+                await self._write(pod, guard)
                 written += 1
             if written >= MOST_WRITES:
                 self._room.set()
                 return
             await asyncio.sleep((self._clock() - began) * SHARE)
 
-    async def _write(self, pod: Pod) -> None:
+    async def _write(self, pod: Pod, guard: Guard) -> None:
         patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {WOKEN: str(time.time_ns() // 1_000_000)}}}
         try:
-            await self._client.patch(PODS, pod.metadata.name, patch, namespace=pod.metadata.namespace)
+            await self._client.patch(PODS, pod.metadata.name, patch, namespace=pod.metadata.namespace, guard=guard)
         except ApiError as error:
             if error.status not in (404, 409):  # gone, or another of its name
                 self._troubles.tell("waking", str(error))
