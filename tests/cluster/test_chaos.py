@@ -229,7 +229,7 @@ class Run:
         said = self._engine.node(machine.name)["metadata"]["annotations"]
         held, used = json.loads(said[ORPHANS])["held"], json.loads(said[USED])["mib"]
         with contextlib.suppress(grpc.RpcError):
-            return not (devices(machine) or list(tenants(machine)) or held or any(used.values())) or None
+            return (not devices(machine) and not any(tenants(machine)) and not held and not any(used.values())) or None
         return None
 
 
