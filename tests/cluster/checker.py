@@ -28,7 +28,7 @@ from tests.cluster.counting import (
 )
 
 INVENTORY, ORPHANS = "cotenant.io/inventory", "cotenant.io/orphans"
-HISTORY = 600
+HISTORY = 6000
 TOLD = 60
 """lines of it with each violation"""
 LASTING_S = 20.0
@@ -82,6 +82,7 @@ class Checker:
         self._early: dict[tuple[str, str, str], str] = {}
         self._differing: dict[tuple[str, str, int], float] = {}
         self._twice: dict[str, set[str]] = {}
+        self._wrongs: set[str] = set()
         self._begun = clock()
 
     def note(self, text: str) -> None:
@@ -91,9 +92,12 @@ class Checker:
     def history(self, lines: int = HISTORY) -> str:
         return "\n".join(list(self._history)[-lines:])
 
-    def _wrong(self, text: str) -> None:
-        self.note(f"VIOLATION {text}")
-        self.violations.append(f"{text}\n{self.history(TOLD)}")
+    def wrong(self, text: str) -> None:
+        """What must not be, once: it may be seen again and again."""
+        if text not in self._wrongs:
+            self._wrongs.add(text)
+            self.note(f"VIOLATION {text}")
+            self.violations.append(f"{text}\n{self.history(TOLD)}")
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -133,19 +137,19 @@ class Checker:
         try:
             given = given_to(pod)
         except ValueError as error:
-            self._wrong(f"pod {name}: its assignment cannot be read: {error}")
+            self.wrong(f"pod {name}: its assignment cannot be read: {error}")
             return
         if given is None:
             if (node and asked_by(pod)) or uid in self.given:
-                self._wrong(f"pod {name}: it is on node {node or 'none'} without an assignment")
+                self.wrong(f"pod {name}: it is on node {node or 'none'} without an assignment")
             return
         before = self.given.setdefault(uid, given)
         if before != given:
-            self._wrong(f"pod {name}: its assignment was changed from {before} to {given}")
+            self.wrong(f"pod {name}: its assignment was changed from {before} to {given}")
         if (given.pod, given.node) != (uid, node):
-            self._wrong(f"pod {name}, {uid} on node {node}: its assignment is of {given.pod} on {given.node}")
+            self.wrong(f"pod {name}, {uid} on node {node}: its assignment is of {given.pod} on {given.node}")
         elif before == given and (wrong := _not_as_asked(pod, given, self._cards.get(node, {}))):
-            self._wrong(f"pod {name}: {wrong}")
+            self.wrong(f"pod {name}: {wrong}")
 
     def _check_node(self, node: str, pods: Iterable[Json], more: Sequence[Given], how: str) -> None:
         self._count(f"sums {how}")
@@ -153,7 +157,7 @@ class Checker:
         holders = [self.given[pod["metadata"]["uid"]] for pod in here if pod["metadata"]["uid"] in self.given]
         for wrong in overbooked(self._cards.get(node, {}), [*holders, *more]):
             names = sorted(pod["metadata"]["name"] for pod in here)
-            self._wrong(f"node {node}, {how}: {wrong}; on the node: {names}, beside {[one.pod for one in more]}")
+            self.wrong(f"node {node}, {how}: {wrong}; on the node: {names}, beside {[one.pod for one in more]}")
 
     # Containers
 
@@ -181,7 +185,7 @@ class Checker:
         }
         for what, (is_so, should_be) in facts.items():
             if is_so != should_be:
-                self._wrong(f"{self._name(uid)}/{container} sees {what} {is_so}, was given {should_be}")
+                self.wrong(f"{self._name(uid)}/{container} sees {what} {is_so}, was given {should_be}")
 
     def living(
         self, node: str, processes: Sequence[Process], pods: Sequence[Json] | None = None, orphans: str | None = None
@@ -212,17 +216,17 @@ class Checker:
             compute = sum(one.compute for one in here)
             words = ", ".join(sorted(f"{self._name(one.pod)}/{one.container}" for one in here))
             if memory > room.memory or compute > ALL_COMPUTE or len(here) > room.slots:
-                self._wrong(f"{card} on {node}: {memory} MiB, {compute} compute, {len(here)} slots in use by {words}")
+                self.wrong(f"{card} on {node}: {memory} MiB, {compute} compute, {len(here)} slots in use by {words}")
             alone = {one.pod for one in here if one.pod in self.given and self.given[one.pod].alone}
             if alone and len({one.pod for one in here}) > 1:
-                self._wrong(f"{card} on {node}: one pod should have it alone, in use by {words}")
+                self.wrong(f"{card} on {node}: one pod should have it alone, in use by {words}")
 
     def _check_visible(self, uid: str, container: str, visible: str) -> None:
         given = self.given.get(uid)
         if given is None:
             self._early[uid, container, "visible"] = visible
         elif visible != (should_be := ",".join(given.cards_of(container)) or "void"):
-            self._wrong(f"{self._name(uid)}/{container} sees {visible}, was given {should_be}")
+            self.wrong(f"{self._name(uid)}/{container} sees {visible}, was given {should_be}")
 
     def _explain(self, uid: str) -> None:
         """Judge what was seen of a pod before the API server told of it."""
@@ -246,10 +250,10 @@ class Checker:
                 card, _, number = device.partition("::")
                 room = self._cards.get(node, {}).get(card)
                 if room is None or not number.isdecimal() or int(number) >= room.slots:
-                    self._wrong(f"{one.pod}/{one.container}: kubelet of {node} gave it {device}, which there is not")
+                    self.wrong(f"{one.pod}/{one.container}: kubelet of {node} gave it {device}, which there is not")
         twice = {f"{device} of {node} given to {who}" for device, who in holders.items() if len(who) > 1}
         for wrong in twice & self._twice.get(node, set()):
-            self._wrong(f"device {wrong}")
+            self.wrong(f"device {wrong}")
         self._twice[node] = twice
         self._check_counts(node, listed, earlier)
 
@@ -266,7 +270,7 @@ class Checker:
                     key = (uid, part.name, count)
                     differing[key] = self._differing.get(key, now)
                     if now - differing[key] > LASTING_S:
-                        self._wrong(f"{self._name(uid)}/{part.name}: {count} devices by kubelet, given {part.shares}")
+                        self.wrong(f"{self._name(uid)}/{part.name}: {count} devices by kubelet, given {part.shares}")
         kept = {key: since for key, since in self._differing.items() if self._on(key[0]) != node}
         self._differing = kept | differing
 
@@ -283,7 +287,7 @@ class Checker:
         self._count("inventories")
         cards = {card["uuid"]: Room(card["memory"], card["slots"]) for card in json.loads(said)["cards"]}
         if cards != dict(self._cards[name]):
-            self._wrong(f"the agent of {name} tells of {cards}, there are {dict(self._cards[name])}")
+            self.wrong(f"the agent of {name} tells of {cards}, there are {dict(self._cards[name])}")
 
     def _check_orphans(self, node: str, living: set[str], said: Json) -> None:
         """Whatever was deleted by the version that an agent has seen, and lives, must be listed."""
@@ -292,7 +296,7 @@ class Checker:
         for uid in sorted(living - held):
             gone = self._gone.get(uid)
             if gone is not None and gone.version <= int(said["seen"]):
-                self._wrong(f"the agent of {node} says at {said['seen']} that {gone.name} has ended, and it lives")
+                self.wrong(f"the agent of {node} says at {said['seen']} that {gone.name} has ended, and it lives")
 
     # The end
 

@@ -184,7 +184,7 @@ class Run:
         self._note(f"lost: {why}; {faults}")
         if not faults:
             with self._observer.lock:
-                self._checker.violations.append(f"lost without a reason: {why}\n{self._checker.history(60)}")
+                self._checker.wrong(f"lost without a reason: {why}")
         self.lost.append(why)
         self._now[wish.name] = f"{wish.name}-again{len(self.lost)}"
         self._create(wish)
@@ -200,7 +200,7 @@ class Run:
             time.sleep(AGAIN_S)
         if left:
             with self._observer.lock:
-                self._checker.violations.append(f"every pod that fits should run: {left}\n{self._checker.history()}")
+                self._checker.wrong(f"every pod that fits should run: {left}")
 
     def _unsettled(self) -> Iterator[str]:
         for pod in self._checker.pods.values():
@@ -276,7 +276,9 @@ def stage(programs: Binaries, tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.final
-def test_nothing_is_overbooked_or_swapped_or_lost_whatever_fails(stage: Engine, request: pytest.FixtureRequest) -> None:
+def test_nothing_is_overbooked_or_swapped_or_lost_whatever_fails(
+    stage: Engine, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     plan = plan_for(SEED, PODS)
     if request.config.get_verbosity() > 0:
         with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
@@ -289,6 +291,7 @@ def test_nothing_is_overbooked_or_swapped_or_lost_whatever_fails(stage: Engine, 
         run.settle()
         if not checker.violations:
             run.clear()
+    (tmp_path / "history").write_text(checker.history())
     print(plan, f"lost: {run.lost}", f"looked: {checker.counts}", sep="\n")
     assert not observer.failures
     assert not checker.violations, "\n\n".join(checker.violations[:5])
