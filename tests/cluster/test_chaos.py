@@ -52,7 +52,7 @@ SEED = int(os.environ.get("COTENANT_CHAOS_SEED", "8"))
 PODS = int(os.environ.get("COTENANT_CHAOS_PODS", "200"))
 SETTINGS = f"cards: {{split: {SLOTS}}}"
 FAILED_AS_PLANNED = 3
-RECOVERS_S = 20.0
+RECOVERS_S = 45.0
 """a part that was away may need so long until all others know it again"""
 SETTLES_S = 240.0
 AGAIN_S = 0.3
