@@ -109,7 +109,7 @@ class Checker:
         self._count("pod changes")
         uid, before = pod["metadata"]["uid"], self.pods.get(pod["metadata"]["uid"])
         now = _in_words(event, pod)
-        if before is None or _in_words(event, before) != now:
+        if before is None or event == "DELETED" or _in_words(event, before) != now:
             self.note(now)
         if event == "DELETED":
             self.pods.pop(uid, None)
