@@ -61,10 +61,9 @@ class Run:
     def carry_out(self) -> None:
         """Does it all, waits until all is calm, and takes everything away again."""
         with ThreadPoolExecutor(AT_ONCE) as self._pool:
-            self._act()
-            self._settle()
-            if not self._checker.violations:
-                self._clear()
+            for part in (self._act, self._settle, self._clear):
+                if not self._checker.violations:
+                    part()
         for one in self._done:
             one.result()
 
@@ -211,7 +210,9 @@ class Run:
         said = self._engine.node(machine.name)["metadata"]["annotations"]
         held, used = json.loads(said[ORPHANS])["held"], json.loads(said[USED])["mib"]
         with contextlib.suppress(grpc.RpcError):
-            return (not devices(machine) and not any(tenants(machine)) and not held and not any(used.values())) or None
+            return (
+                devices(machine) == [] and not any(tenants(machine)) and not held and not any(used.values())
+            ) or None
         return None
 
 

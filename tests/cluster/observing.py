@@ -145,9 +145,9 @@ class Observer:
             with self.lock:
                 earlier = dict(self._checker.pods)
             with contextlib.suppress(grpc.RpcError):
-                listed = devices(machine)
-                with self.lock:
-                    self._checker.devices(machine.name, listed, earlier)
+                if (listed := devices(machine)) is not None:
+                    with self.lock:
+                        self._checker.devices(machine.name, listed, earlier)
         self._stop.wait(LIST_S)
 
 
@@ -191,8 +191,8 @@ def _said(log: Path) -> Json | None:
     return None
 
 
-def devices(machine: Machine) -> list[Listed]:
-    """What kubelet says who has of our devices."""
+def devices(machine: Machine) -> list[Listed] | None:
+    """What kubelet says who has of our devices; None where it has just started and knows no pod, not even our agent."""
     with grpc.insecure_channel(f"unix:{machine.inside(PODRESOURCES)}") as channel:
         call = channel.unary_unary(
             LIST,
@@ -200,6 +200,8 @@ def devices(machine: Machine) -> list[Listed]:
             response_deserializer=pb.ListPodResourcesResponse.FromString,
         )
         answer = call(pb.ListPodResourcesRequest(), timeout=2)
+    if not answer.pod_resources:
+        return None
     found = []
     for pod in answer.pod_resources:
         for container in pod.containers:
