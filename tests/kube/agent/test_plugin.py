@@ -36,7 +36,8 @@ def test_kubelet_learns_of_all_slots_with_their_numa_nodes() -> None:
             options = await kubelet.call(GPU, "GetDevicePluginOptions", pb.Empty(), pb.DevicePluginOptions)
             assert options == kubelet.registered[GPU].options
             assert options.get_preferred_allocation_available
-            assert not options.pre_start_required
+            assert options.pre_start_required  # or kubelet starts a container without what Allocate gave it
+            await kubelet.pre_start(GPU, "GPU-a::0")
 
     asyncio.run(scenario())
 

@@ -85,7 +85,9 @@ class Service:
 
     @property
     def options(self) -> pb.DevicePluginOptions:
-        return pb.DevicePluginOptions(pre_start_required=self._around.strict, get_preferred_allocation_available=True)
+        # Kubelet forgets the devices of a pod that is deleted while it starts, and would start it with its cards and
+        # without our library. Where it must ask us before each start, it refuses to when it has none to name.
+        return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:

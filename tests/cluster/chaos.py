@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is to go wrong: from a seed, a plan of pods that come and go and of parts that are killed or cut off meanwhile.
+
+A pure function of the seed, so a run can be had again as far as a machine allows: the same pods ask for the same, at
+the same moments, and the same parts fail; what the cluster makes of it is its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.cluster.gpus import Card
+
+NODES = ("node1", "node2")
+CARDS = (Card("Tesla V100-PCIE-32GB", 8000), Card("Tesla T4", 4000))
+"""of each node"""
+SLOTS = 5
+"""of each card"""
+PODS_EACH_S = 1.7
+LAST_FAULT_S = 6.0
+"""before the end of the plan, so that there is an end"""
+STAYS, ENDS, FAILS = "stays", "ends", "fails"
+
+NODE_PROGRAMS = {
+    "kubelet": ("kill", "away", "hang"),
+    "containerd": ("kill", "away", "hang"),
+    "agent": ("kill", "hang"),
+}
+OTHERS = {
+    "kube-apiserver": ("kill", "away", "hang"),
+    "etcd": ("kill", "hang"),
+    "scheduler": ("kill", "hang"),
+    "kube-scheduler": ("kill", "hang"),
+    "network": ("cut",),
+}
+"""what can be done to what: killed, not there for a while, there and doing nothing, not reached"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A container."""
+
+    limits: Mapping[str, int]
+    kind: str = "app"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A pod."""
+
+    name: str
+    tenants: tuple[Tenant, ...]
+    fate: str
+    after_s: float = 0.0
+    """it ends or fails so long after it has begun"""
+    restarts: str = "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A pod is wanted."""
+
+    at: float
+    wish: Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A pod is not wanted any more."""
+
+    at: float
+    name: str
+    force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A pod's processes are killed, if it has any."""
+
+    at: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A part fails and heals."""
+
+    at: float
+    part: str
+    how: str
+    node: str
+    seconds: float
+
+
+Action = Create | Delete | Kill | Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All of it, in the order of time."""
+
+    seed: int
+    actions: tuple[Action, ...]
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "\n".join([f"seed {self.seed}:", *map(_in_words, self.actions)])
+
+
+def plan_for(seed: int, pods: int) -> Plan:
+    """The same for the same numbers, on every machine."""
+    random = Random(seed)
+    lasts_s = pods / PODS_EACH_S
+    actions: list[Action] = []
+    at = 0.0
+    for number in range(pods):
+        if random.random() < 0.6:  # the others come together with the one before
+            at += random.uniform(0.0, 2 / 0.6 / PODS_EACH_S)
+        wish = _wish(random, f"p{number}")
+        actions += [Create(at, wish), *_later(random, wish, at, lasts_s)]
+    actions += _faults(random, at)
+    in_order = sorted(actions, key=lambda one: one.at)
+    return Plan(seed, tuple(in_order), {one.wish.name: one.wish for one in in_order if isinstance(one, Create)})
+
+
+def _later(random: Random, wish: Wish, at: float, lasts_s: float) -> Iterator[Action]:
+    """What is done to a pod; some stay to the end."""
+    if random.random() < 0.12:
+        yield Kill(at + random.uniform(2.0, 12.0), wish.name)
+    if wish.fate == STAYS and (at < lasts_s * 0.8 or random.random() < 0.4) and random.random() < 0.95:
+        # Some are taken away before they can have begun.
+        soon = random.random() < 0.25
+        yield Delete(at + random.uniform(0.0, 2.0 if soon else 18.0), wish.name, random.random() < 0.4)
+    elif wish.fate != STAYS and random.random() < 0.15:
+        yield Delete(at + random.uniform(0.0, 6.0), wish.name, random.random() < 0.5)
+
+
+def _wish(random: Random, name: str) -> Wish:
+    fate = random.choices((STAYS, ENDS, FAILS), (55, 33, 12))[0]
+    after_s = 0.0 if fate == STAYS else round(random.uniform(0.0, 4.0), 1)
+    restarts = random.choices(("Never", "OnFailure", "Always"), (6, 2, 2))[0] if fate == STAYS else "Never"
+    return Wish(name=name, tenants=_tenants(random), fate=fate, after_s=after_s, restarts=restarts)
+
+
+def _tenants(random: Random) -> tuple[Tenant, ...]:
+    shape = random.choices(("one", "two cards", "several", "whole", "too large"), (58, 14, 18, 8, 2))[0]
+    if shape == "two cards":
+        return (Tenant(limits={"nvidia.com/gpu": 2, **_amounts(random)}),)
+    if shape == "several":
+        apps = [Tenant(limits=_amounts(random)), Tenant(limits=random.choice([{}, _amounts(random)]))]
+        first = Tenant(limits=_amounts(random), kind=random.choice(["init", "sidecar"]))
+        return (*([first] if random.random() < 0.5 else []), *apps)
+    if shape == "whole":
+        return (
+            Tenant(
+                limits=random.choice([{"nvidia.com/gpu": 1}, {"nvidia.com/gpumem": 500, "nvidia.com/gpucores": 100}])
+            ),
+        )
+    if shape == "too large":
+        return (Tenant(limits={"nvidia.com/gpumem": 9000}),)
+    return (Tenant(limits=_amounts(random)),)
+
+
+def _amounts(random: Random) -> dict[str, int]:
+    """Of memory mostly, of compute sometimes; on some cards memory is short, on others compute, on others slots."""
+    memory = random.choice([random.randrange(200, 1000), random.randrange(1000, 4000, 100)])
+    amounts = random.choice([{"nvidia.com/gpumem": memory}, {"nvidia.com/gpumem-percentage": random.randrange(5, 50)}])
+    if random.random() < 0.5:
+        amounts["nvidia.com/gpucores"] = random.choice([10, 25, 40, 60])
+    return amounts
+
+
+def _faults(random: Random, lasts_s: float) -> list[Fault]:
+    """Each part in each way at least once, one after the other with overlaps."""
+    deck = [(part, how, node) for part, ways in NODE_PROGRAMS.items() for how in ways for node in NODES]
+    deck += [(part, how, "node2" if part == "network" else "node1") for part, ways in OTHERS.items() for how in ways]
+    random.shuffle(deck)
+    step = (lasts_s - LAST_FAULT_S) / len(deck)
+    return [
+        Fault(round(step * (number + random.random()), 2), part, how, node, round(random.uniform(0.5, 6.0), 1))
+        for number, (part, how, node) in enumerate(deck)
+    ]
+
+
+def _in_words(action: Action) -> str:
+    match action:
+        case Create(at, wish):
+            wanted: Any = [{tenant.kind: dict(tenant.limits)} for tenant in wish.tenants]
+            return f"{at:7.2f} create {wish.name} {wanted}, {wish.fate} after {wish.after_s}, restarts {wish.restarts}"
+        case Delete(at, name, force):
+            return f"{at:7.2f} delete {name}{' by force' if force else ''}"
+        case Kill(at, name):
+            return f"{at:7.2f} kill the processes of {name}"
+        case Fault(at, part, how, node, seconds):
+            return f"{at:7.2f} {part} of {node}: {how}, {seconds} s"

@@ -1,0 +1,365 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Judges what is seen of a cluster from outside, and never asks the product: who is on which card, and who sees which.
+
+It is told of every change of a pod, of the processes on the nodes, of what containers say that they see, of the devices
+that kubelet lists and of what agents publish (`observing.py` looks). All that must not be is collected in `violations`,
+with the history that led there. Knows neither clock nor cluster, so that tests can lie to it.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tests.cluster.counting import (
+    ALL_COMPUTE,
+    ENDED,
+    Cards,
+    Given,
+    Json,
+    Room,
+    asked_by,
+    fits,
+    given_to,
+    holds,
+    overbooked,
+    wants_cards_alone,
+)
+
+INVENTORY, ORPHANS = "cotenant.io/inventory", "cotenant.io/orphans"
+HISTORY = 6000
+TOLD = 60
+"""lines of it with each violation"""
+LASTING_S = 20.0
+"""kubelet's list and the API server's may differ for less: each hears of a pod at its own time"""
+
+
+class Process(NamedTuple):
+    """A living process of a tenant, as the kernel shows it."""
+
+    pid: int
+    began: int
+    pod: str
+    container: str
+    visible: str
+    """NVIDIA_VISIBLE_DEVICES"""
+    memory: tuple[int, ...]
+    """MiB that it was told it may have of each card"""
+    compute: int
+    """thousandths of each; 0: it was told nothing"""
+
+
+class Gone(NamedTuple):
+    """A pod that the API server no longer has."""
+
+    version: int
+    name: str
+
+
+class Listed(NamedTuple):
+    """Devices that kubelet says a container has."""
+
+    pod: str
+    container: str
+    devices: frozenset[str]
+
+
+class Checker:
+    """A state machine: observations in, violations out."""
+
+    def __init__(self, cards: Cards, clock: Callable[[], float]) -> None:
+        self.violations: list[str] = []
+        self.pods: dict[str, Json] = {}
+        """as the API server has them, by UID"""
+        self.given: dict[str, Given] = {}
+        """what each pod was given that ever was, by UID"""
+        self.counts: dict[str, int] = {}
+        """how often each thing was looked at: a checker that saw nothing proves nothing"""
+        self._cards, self._clock = cards, clock
+        self._gone: dict[str, Gone] = {}
+        self._history: deque[str] = deque(maxlen=HISTORY)
+        self._early: dict[tuple[str, str, str], str] = {}
+        self._differing: dict[tuple[str, str, int], float] = {}
+        self._twice: set[str] = set()
+        self._wrongs: set[str] = set()
+        self._begun = clock()
+
+    def note(self, text: str) -> None:
+        """Something that happened, for the history."""
+        self._history.append(f"{self._clock() - self._begun:7.2f} {text}")
+
+    def history(self, lines: int = HISTORY) -> str:
+        return "\n".join(list(self._history)[-lines:])
+
+    def wrong(self, text: str) -> None:
+        """What must not be, once: it may be seen again and again."""
+        if text not in self._wrongs:
+            self._wrongs.add(text)
+            self.note(f"VIOLATION {text}")
+            self.violations.append(f"{text}\n{self.history(TOLD)}")
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # The API server
+
+    def pod(self, event: str, pod: Json) -> None:
+        """A change, as a watch tells it: ADDED, MODIFIED or DELETED."""
+        self._count("pod changes")
+        uid, before = pod["metadata"]["uid"], self.pods.get(pod["metadata"]["uid"])
+        now = _in_words(event, pod)
+        if before is None or event == "DELETED" or _in_words(event, before) != now:
+            self.note(now)
+        if event == "DELETED":
+            self.pods.pop(uid, None)
+            self._gone[uid] = Gone(int(pod["metadata"]["resourceVersion"]), pod["metadata"]["name"])
+        else:
+            self.pods[uid] = pod
+        self._check_given(pod)
+        self._explain(uid)
+        if node := pod["spec"].get("nodeName"):
+            self._check_node(node, self.pods.values(), [], "by the API server's pods")
+
+    def all_pods(self, version: int, pods: Iterable[Json]) -> None:
+        """All that there are, after changes were missed."""
+        there = {pod["metadata"]["uid"]: pod for pod in pods}
+        self.note(f"all pods are told anew, at {version}")
+        for uid in [uid for uid in self.pods if uid not in there]:
+            lost = self.pods[uid]
+            self.pod("DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": str(version)}})
+        for pod in there.values():
+            self.pod("MODIFIED", pod)
+
+    def _check_given(self, pod: Json) -> None:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        node = pod["spec"].get("nodeName", "")
+        try:
+            given = given_to(pod)
+        except ValueError as error:
+            self.wrong(f"pod {name}: its assignment cannot be read: {error}")
+            return
+        if given is None:
+            if (node and asked_by(pod)) or uid in self.given:
+                self.wrong(f"pod {name}: it is on node {node or 'none'} without an assignment")
+            return
+        before = self.given.setdefault(uid, given)
+        if before != given:
+            self.wrong(f"pod {name}: its assignment was changed from {before} to {given}")
+        if (given.pod, given.node) != (uid, node):
+            self.wrong(f"pod {name}, {uid} on node {node}: its assignment is of {given.pod} on {given.node}")
+        elif before == given and (wrong := _not_as_asked(pod, given, self._cards.get(node, {}))):
+            self.wrong(f"pod {name}: {wrong}")
+
+    def _check_node(self, node: str, pods: Iterable[Json], more: Sequence[Given], how: str) -> None:
+        self._count(f"sums {how}")
+        here = [pod for pod in pods if pod["spec"].get("nodeName") == node and holds(pod)]
+        holders = [self.given[pod["metadata"]["uid"]] for pod in here if pod["metadata"]["uid"] in self.given]
+        for wrong in overbooked(self._cards.get(node, {}), [*holders, *more]):
+            names = sorted(pod["metadata"]["name"] for pod in here)
+            self.wrong(f"node {node}, {how}: {wrong}; on the node: {names}, beside {[one.pod for one in more]}")
+
+    # Containers
+
+    def saw(self, uid: str, container: str, seen: Json) -> None:
+        """What a container says of itself."""
+        self._count("containers heard")
+        given = self.given.get(uid)
+        if given is None:
+            self._early[uid, container, "said"] = json.dumps(seen)
+            return
+        shares = [share for part in given.parts if part.name == container for share in part.shares]
+        cards = [share.card for share in shares]
+        told = [line.split()[1:3] for line in (seen["limits"] or "").splitlines() if line.startswith("gpu ")]
+        facts = {
+            "cards": (seen["gpus"], cards),
+            "variable": (seen["variables"].get("NVIDIA_VISIBLE_DEVICES"), ",".join(cards) or "void"),
+            "limits": (told, [[share.card, f"memory={share.memory << 20}"] for share in shares]),
+            "sizes": (seen.get("totals", []), [share.memory for share in shares]),
+            "NVML": ([room["nvml"][0] for room in seen.get("rooms", [])], [share.memory for share in shares]),
+            "memory it could have": (
+                [room["room"] for room in seen.get("rooms", [])],
+                [share.memory for share in shares],
+            ),
+            "library": (bool(seen["preloaded"]), bool(shares)),
+        }
+        for what, (is_so, should_be) in facts.items():
+            if is_so != should_be:
+                self.wrong(f"{self._name(uid)}/{container} sees {what} {is_so}, was given {should_be}")
+
+    def living(
+        self, node: str, processes: Sequence[Process], pods: Sequence[Json] | None = None, orphans: str | None = None
+    ) -> None:
+        """Tenants' processes that lived all the while when `pods` and the node's annotation were read."""
+        self._count("looks at processes")
+        for one in processes:
+            self._check_visible(one.pod, one.container, one.visible)
+        self._check_living(node, processes)
+        if pods is not None:
+            there = {pod["metadata"]["uid"]: pod for pod in pods}
+            left = {
+                one.pod
+                for one in processes
+                if one.pod in self.given
+                and not (holds(there[one.pod]) if one.pod in there else one.pod not in self._gone)
+            }
+            self._check_node(node, pods, [self.given[uid] for uid in sorted(left)], "with processes that outlive pods")
+        if orphans is not None:
+            self._check_orphans(node, {one.pod for one in processes}, json.loads(orphans))
+
+    def _check_living(self, node: str, processes: Sequence[Process]) -> None:
+        """Sums over what processes were told, whatever the API server has."""
+        containers = {(one.pod, one.container): one for one in processes if one.visible != "void"}
+        for card, room in self._cards.get(node, {}).items():
+            here = [one for one in containers.values() if card in one.visible.split(",")]
+            memory = sum(one.memory[one.visible.split(",").index(card)] for one in here)
+            compute = sum(one.compute for one in here)
+            words = ", ".join(sorted(f"{self._name(one.pod)}/{one.container}" for one in here))
+            if memory > room.memory or compute > ALL_COMPUTE or len(here) > room.slots:
+                self.wrong(f"{card} on {node}: {memory} MiB, {compute} compute, {len(here)} slots in use by {words}")
+            alone = {one.pod for one in here if one.pod in self.given and self.given[one.pod].alone}
+            if alone and len({one.pod for one in here}) > 1:
+                self.wrong(f"{card} on {node}: one pod should have it alone, in use by {words}")
+
+    def _check_visible(self, uid: str, container: str, visible: str) -> None:
+        given = self.given.get(uid)
+        if given is None:
+            self._early[uid, container, "visible"] = visible
+        elif visible != (should_be := ",".join(given.cards_of(container)) or "void"):
+            self.wrong(f"{self._name(uid)}/{container} sees {visible}, was given {should_be}")
+
+    def _explain(self, uid: str) -> None:
+        """Judge what was seen of a pod before the API server told of it."""
+        if uid in self.given:
+            for key in [key for key in self._early if key[0] == uid]:
+                seen = self._early.pop(key)
+                if key[2] == "said":
+                    self.saw(uid, key[1], json.loads(seen))
+                else:
+                    self._check_visible(uid, key[1], seen)
+
+    # Kubelet and the agents
+
+    def devices(self, node: str, listed: Sequence[Listed], earlier: Mapping[str, Json]) -> None:
+        """All that kubelet lists; `earlier` are the pods as they were before it was asked."""
+        self._count("lists of devices")
+        holders: dict[str, list[str]] = {}
+        for one in listed:
+            for device in one.devices:
+                holders.setdefault(device, []).append(f"{one.pod}/{one.container}")
+                card, _, number = device.partition("::")
+                room = self._cards.get(node, {}).get(card)
+                if room is None or not number.isdecimal() or int(number) >= room.slots:
+                    self.wrong(f"{one.pod}/{one.container}: kubelet of {node} gave it {device}, which there is not")
+        # Kubelet forgets what it is just giving away when it is asked for its list at that moment, and gives it away
+        # again. What a container may use is not in its devices, so it is noted; harm would be seen in the container.
+        twice = {f"{device} of {node} given to {sorted(who)}" for device, who in holders.items() if len(who) > 1}
+        for device in twice - self._twice:
+            self._count("devices given twice")
+            self.note(f"by kubelet: device {device}")
+        self._twice |= twice
+        self._check_counts(node, listed, earlier)
+
+    def _check_counts(self, node: str, listed: Sequence[Listed], earlier: Mapping[str, Json]) -> None:
+        have = {(one.pod, one.container): len(one.devices) for one in listed}
+        now, differing = self._clock(), dict[tuple[str, str, int], float]()
+        for uid, pod in self.pods.items():
+            given = self.given.get(uid)
+            if given is None or given.node != node or not (_runs(pod) and uid in earlier and _runs(earlier[uid])):
+                continue
+            for part in given.parts:
+                count = have.get((pod["metadata"]["name"], part.name), 0)
+                if part.kind != "init" and count != len(part.shares):
+                    key = (uid, part.name, count)
+                    differing[key] = self._differing.get(key, now)
+                    if now - differing[key] > LASTING_S:
+                        self.wrong(f"{self._name(uid)}/{part.name}: {count} devices by kubelet, given {part.shares}")
+        kept = {key: since for key, since in self._differing.items() if self._on(key[0]) != node}
+        self._differing = kept | differing
+
+    @property
+    def differing(self) -> list[str]:
+        """Containers of which kubelet says something else than their assignment, so far."""
+        return [f"{self._name(uid)}/{container}: {count} devices" for uid, container, count in self._differing]
+
+    def node(self, node: Json) -> None:
+        """What an agent has published of its node."""
+        name, said = node["metadata"]["name"], node["metadata"].get("annotations", {}).get(INVENTORY)
+        if said is None or name not in self._cards:
+            return
+        self._count("inventories")
+        cards = {card["uuid"]: Room(card["memory"], card["slots"]) for card in json.loads(said)["cards"]}
+        if cards != dict(self._cards[name]):
+            self.wrong(f"the agent of {name} tells of {cards}, there are {dict(self._cards[name])}")
+
+    def _check_orphans(self, node: str, living: set[str], said: Json) -> None:
+        """Whatever was deleted by the version that an agent has seen, and lives, must be listed."""
+        self._count("claims of agents")
+        held = {one["pod"] for one in said["held"]}
+        for uid in sorted(living - held):
+            gone = self._gone.get(uid)
+            if gone is not None and gone.version <= int(said["seen"]):
+                self.wrong(f"the agent of {node} says at {said['seen']} that {gone.name} has ended, and it lives")
+
+    # The end
+
+    def never_explained(self) -> list[str]:
+        """Containers that were seen and belong to no pod that was ever given anything."""
+        return [f"pod {uid}, {container}: {seen}" for (uid, container, _), seen in self._early.items()]
+
+    def could_run(self) -> list[str]:
+        """Pods that wait although there is room for them."""
+        waiting = [pod for pod in self.pods.values() if not pod["spec"].get("nodeName") and asked_by(pod)]
+        found = []
+        for node, rooms in self._cards.items():
+            here = [pod["metadata"]["uid"] for pod in self.pods.values() if holds(pod)]
+            holders = [self.given[uid] for uid in here if uid in self.given and self.given[uid].node == node]
+            found += [f"{pod['metadata']['name']} on {node}" for pod in waiting if fits(pod, rooms, holders)]
+        return found
+
+    def _name(self, uid: str) -> str:
+        pod = self.pods.get(uid)
+        if pod is not None:
+            return str(pod["metadata"]["name"])
+        return self._gone[uid].name if uid in self._gone else uid
+
+    def _on(self, uid: str) -> str:
+        return self.given[uid].node if uid in self.given else ""
+
+
+def _not_as_asked(pod: Json, given: Given, rooms: Mapping[str, Room]) -> str | None:
+    """What is wrong with an assignment, by what the pod asks for."""
+    asked = asked_by(pod)
+    if [(name, kind) for name, kind, _ in asked] != [(part.name, part.kind) for part in given.parts]:
+        return f"asked for cards are {asked}, given {given.parts}"
+    if given.alone != wants_cards_alone(pod):
+        return f"alone on its cards: {given.alone}"
+    for (name, _, ask), part in zip(asked, given.parts, strict=True):
+        cards = {share.card for share in part.shares}
+        if len(part.shares) != ask.cards or len(cards) != ask.cards:
+            return f"{name} asked for {ask.cards} cards and was given {part.shares}"
+        if not cards <= rooms.keys():
+            return f"{name} was given {sorted(cards - rooms.keys())}, which its node does not have"
+        for share in part.shares:
+            if (share.memory, share.compute) != ask.on(rooms[share.card]):
+                return f"{name} asked for {ask}, was given {share}"
+    return None
+
+
+def _runs(pod: Json) -> bool:
+    return pod.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+
+
+def _in_words(event: str, pod: Json) -> str:
+    metadata, status = pod["metadata"], pod.get("status", {})
+    try:
+        given = given_to(pod)
+    except ValueError:
+        given = None
+    words = [event, metadata["name"], metadata["uid"], status.get("phase", "")]
+    words += ["deleting"] if "deletionTimestamp" in metadata else []
+    words += [f"on {pod['spec']['nodeName']}"] if "nodeName" in pod["spec"] else []
+    words += [status["reason"]] if status.get("phase") in ENDED and "reason" in status else []
+    if given is not None:
+        words += [f"{part.name}={share.card[-2:]}:{share.memory}" for part in given.parts for share in part.shares]
+    return " ".join(words)

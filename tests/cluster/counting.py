@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What pods ask for and were given of cards, counted apart from the product: from raw JSON, with arithmetic of its own.
+
+Nothing here imports cotenant, so a mistake there is not made twice. It knows the words of one dialect, that of vGPU.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+ASSIGNMENT = "cotenant.io/assignment"
+NAMES = "cotenant.io/containers"
+ALL_COMPUTE = 1000
+ENDED = ("Succeeded", "Failed")
+WORDS = ("gpu", "gpumem", "gpumem-percentage", "gpucores")
+
+
+class Room(NamedTuple):
+    """What a card has."""
+
+    memory: int
+    """MiB"""
+    slots: int
+
+
+Cards = Mapping[str, Mapping[str, Room]]
+"""by node and UUID"""
+
+
+class Ask(NamedTuple):
+    """What a container wants of each of some cards."""
+
+    cards: int
+    memory: int
+    percent: int
+    """of the card's memory, where no amount is said"""
+    compute: int
+
+    def on(self, room: Room) -> tuple[int, int]:
+        """MiB and thousandths of compute on such a card."""
+        return self.memory or room.memory * self.percent // 100, self.compute
+
+
+class Share(NamedTuple):
+    """What a container was given of one card."""
+
+    card: str
+    memory: int
+    compute: int
+
+
+class Part(NamedTuple):
+    """One container's shares."""
+
+    name: str
+    kind: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a pod was given."""
+
+    pod: str
+    node: str
+    alone: bool
+    parts: tuple[Part, ...]
+
+    def cards_of(self, container: str) -> list[str]:
+        return [share.card for part in self.parts if part.name == container for share in part.shares]
+
+
+class Sum(NamedTuple):
+    """Amounts of one card."""
+
+    memory: int = 0
+    compute: int = 0
+    slots: int = 0
+
+    def plus(self, other: "Sum") -> "Sum":
+        return Sum(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def at_least(self, other: "Sum") -> "Sum":
+        return Sum(*(max(a, b) for a, b in zip(self, other, strict=True)))
+
+
+def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
+    """All containers with their kind, in the order in which they start."""
+    for one in pod["spec"].get("initContainers", []):
+        yield ("sidecar" if one.get("restartPolicy") == "Always" else "init"), one
+    for one in pod["spec"]["containers"]:
+        yield "app", one
+
+
+def asked_by(pod: Json) -> list[tuple[str, str, Ask]]:
+    """Name, kind and wishes of the containers that want cards."""
+    found = []
+    for kind, one in containers_of(pod):
+        limits = one.get("resources", {}).get("limits", {})
+        said = {word: _number(limits.get(f"nvidia.com/{word}", 0)) for word in WORDS}
+        if any(said.values()):
+            percent = said["gpumem-percentage"] or 100
+            whole = not said["gpumem"] and percent == 100
+            compute = 10 * said["gpucores"] or (ALL_COMPUTE if whole else 0)
+            found.append((one["name"], kind, Ask(said["gpu"] or 1, said["gpumem"], percent, compute)))
+    return found
+
+
+def _number(written: str | int) -> int:
+    """The API server writes 3000 as 3k."""
+    text = str(written)
+    return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
+
+
+def wants_cards_alone(pod: Json) -> bool:
+    """Whether nobody else may be on its cards: it wants all the compute of each."""
+    return all(ask.compute == ALL_COMPUTE for _, _, ask in asked_by(pod))
+
+
+def given_to(pod: Json) -> Given | None:
+    """What a pod's annotation says; ValueError where it says nothing that can be understood."""
+    annotations = pod["metadata"].get("annotations", {})
+    if ASSIGNMENT not in annotations:
+        return None
+    try:
+        said, names = json.loads(annotations[ASSIGNMENT]), json.loads(annotations[NAMES])
+        parts = [
+            Part(
+                names[one["number"]],
+                one.get("kind", "app"),
+                tuple(Share(share["gpu"], share["memory"], share["compute"]) for share in one["gpus"]),
+            )
+            for one in said["containers"]
+        ]
+        return Given(said["pod"], said["node"], bool(said.get("exclusive")), tuple(parts))
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"{error!r} in {annotations[ASSIGNMENT]}") from None
+
+
+def holds(pod: Json) -> bool:
+    """Whether the API server says that a pod has what it was given."""
+    return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ENDED
+
+
+def peak(parts: Iterable[Part]) -> dict[str, Sum]:
+    """The most that a pod takes of each card: apps with sidecars, or an init container with the sidecars before it."""
+    staying: dict[str, Sum] = {}
+    most: dict[str, Sum] = {}
+    in_order = sorted(parts, key=lambda part: part.kind == "app")
+    for part in in_order:
+        now = _added(staying, part)
+        most = {card: now.get(card, Sum()).at_least(most.get(card, Sum())) for card in {*now, *most}}
+        staying = staying if part.kind == "init" else now
+    return most
+
+
+def _added(sums: Mapping[str, Sum], part: Part) -> dict[str, Sum]:
+    total = dict(sums)
+    for share in part.shares:
+        total[share.card] = total.get(share.card, Sum()).plus(Sum(share.memory, share.compute, 1))
+    return total
+
+
+def overbooked(rooms: Mapping[str, Room], holders: Sequence[Given]) -> list[str]:
+    """Why these pods cannot all be on the cards of one node, a line for each card and amount."""
+    sums: dict[str, Sum] = {}
+    tenants: Counter[str] = Counter()
+    alone: set[str] = set()
+    for one in holders:
+        for card, taken in peak(one.parts).items():
+            sums[card] = sums.get(card, Sum()).plus(taken)
+            tenants[card] += 1
+            alone |= {card} if one.alone else set()
+    found = []
+    for card, taken in sorted(sums.items()):
+        room = rooms.get(card)
+        if room is None:
+            found.append(f"{card} is not a card of the node")
+            continue
+        limits = {"MiB": room.memory, "compute": ALL_COMPUTE, "slots": room.slots}
+        found += [
+            f"{card}: {used} {what} of {limit}"
+            for used, (what, limit) in zip(taken, limits.items(), strict=True)
+            if used > limit
+        ]
+        if card in alone and tenants[card] > 1:
+            found.append(f"{card}: {tenants[card]} pods, one of which has it alone")
+    return found
+
+
+def fits(pod: Json, rooms: Mapping[str, Room], holders: Sequence[Given]) -> bool:
+    """Whether some choice of this node's cards would do for a pod, beside those who are there; tries all."""
+    asked = asked_by(pod)
+    choices = [list(combinations(rooms, ask.cards)) for _, _, ask in asked]
+    return any(not overbooked(rooms, [*holders, _as_given(pod, asked, rooms, one)]) for one in product(*choices))
+
+
+def _as_given(pod: Json, asked: Sequence[tuple[str, str, Ask]], rooms: Mapping[str, Room], chosen: Any) -> Given:
+    parts = [
+        Part(name, kind, tuple(Share(card, *ask.on(rooms[card])) for card in cards))
+        for (name, kind, ask), cards in zip(asked, chosen, strict=True)
+    ]
+    return Given(pod["metadata"]["uid"], "", wants_cards_alone(pod), tuple(parts))
