@@ -42,7 +42,7 @@ from cotenant.kube.scheduler.rankers import Rankers, policy_of
 from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, distance, nearest_first, nonsense, unclear
 from cotenant.kube.scheduler.seats import Seat, planned_seat
 
-SHORTLIST, HOLD_S = 16, 30.0
+SHORTLIST, HOLD_S = 1, 30.0
 
 _VENDOR = Reason("vendor", "has GPUs of another vendor")
 _UNKNOWN = Reason("unknown", "no agent has told of GPUs on it")
