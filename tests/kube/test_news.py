@@ -123,6 +123,17 @@ def test_a_server_that_takes_no_events_hurts_nobody() -> None:
     assert "403 Forbidden" in line
 
 
+def test_what_is_wrong_is_told_before_what_is_well() -> None:
+    async def story(desk: Desk) -> None:
+        for number in range(5):
+            desk.news.tell(pod({}), f"Fine{number}", "well")
+        desk.news.tell(pod({}), NO_ROOM, "wrong", warning=True)
+        await desk.until(lambda: len(desk.events) == 6)
+
+    reasons = [event["reason"] for event in play(story).events]
+    assert reasons == [NO_ROOM, *(f"Fine{number}" for number in range(5))]
+
+
 def test_a_flood_is_bounded() -> None:
     async def story(desk: Desk) -> None:
         desk.server.events.hang_everything = True

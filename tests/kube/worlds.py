@@ -98,7 +98,7 @@ def books_of(*nodes: Node, pods: Sequence[Pod] = ()) -> Books:
 
 
 def placer_of(books: Books, **about: Any) -> Placer:
-    return Placer(books, about.pop("quotas", Quotas()), **about)
+    return Placer(books, about.pop("quotas", Quotas()), **{"shortlist": 16, **about})
 
 
 def args(pod: Pod, *names: str) -> ExtenderArgs:

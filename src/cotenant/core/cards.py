@@ -6,8 +6,9 @@ Where amounts and types are all that a demand asks of each card, and a policy co
 are compared at once, and only those that are answered are rated. What is said here is what rating each would say.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,10 +65,19 @@ def asks_each_card(demand: Demand) -> bool:
     return demand.gpus > 0 and not (together or demand.anti_affinity is not None or demand.by_name or demand.containers)
 
 
-class Cards:
-    """Remembered by the versions of nodes: only what changed is looked at again."""
+class _Known(NamedTuple):
+    """What a demand's labels were, and for which version of each node."""
 
-    def __init__(self) -> None:
+    labels: Labels
+    seen: Versions
+
+
+class Cards:
+    """Remembered by the versions of nodes, for one policy: only what changed is looked at again."""
+
+    def __init__(self, remember: int) -> None:
+        self._remember = remember
+        self._known: OrderedDict[Demand, _Known] = OrderedDict()
         self._names: tuple[str, ...] = ()
         self._seen: Versions = np.zeros(0, dtype=np.int64)
         self._cards: Amounts = np.zeros((8, 0, 0), dtype=np.int64)
@@ -76,26 +86,43 @@ class Cards:
         self._types: dict[str, int] = {}
 
     def labels(self, policy: Orders, demand: Demand, cluster: Cluster) -> Labels:
-        """Of every node a number that is larger where the policy likes it better."""
+        """Of every node a number that is larger where the policy likes it better; not to be changed."""
         self._look(cluster)
+        known = self._known.get(demand)
+        if known is None:
+            known = self._known[demand] = _Known(np.full(len(cluster), REFUSED), np.zeros(len(cluster), dtype=np.int64))
+            if len(self._known) > self._remember:
+                self._known.popitem(last=False)
+        self._known.move_to_end(demand)
+        stale = (known.seen != self._seen).nonzero()[0]
+        if 2 * len(stale) > len(cluster):  # all of them are quicker found than picked out
+            known.labels[:] = self._labels(policy, demand, self._cards, self._hosts)
+            known.seen[:] = self._seen
+        elif len(stale):
+            known.labels[stale] = self._labels(policy, demand, self._cards[:, :, stale], self._hosts[:, stale])
+            known.seen[stale] = self._seen[stale]
+        return known.labels
+
+    def _labels(self, policy: Orders, demand: Demand, cards: Amounts, hosts: Amounts) -> Labels:
+        """Of the nodes whose cards these are."""
         fits: Mask | None = None
-        for _, left in self._narrowed(demand):
+        for _, left in self._narrowed(demand, cards):
             fits = left
         assert fits is not None
         tight = policy.gpus[0] is binpack
-        room = self._cards[ROOM]
+        room = cards[ROOM]
         rooms = np.where(fits, room, _SPAN) if tight else np.where(fits, -room, _SPAN)
         if demand.gpus > len(rooms):
-            return np.full(len(cluster), REFUSED)
+            return np.full(hosts.shape[1], REFUSED)
         if demand.gpus == 1:
             chosen = rooms.min(axis=0)
             enough = chosen < _SPAN
         else:
             chosen = np.partition(rooms, demand.gpus - 1, axis=0)[: demand.gpus].sum(axis=0)
             enough = fits.sum(axis=0) >= demand.gpus
-        enough &= self._host_has_room(demand)
+        enough &= (hosts[_CPU] >= demand.cpu) & (hosts[_HOST_MEMORY] >= demand.host_memory)
         chosen = chosen if tight else -chosen
-        first, second = (_BY_ROOM[order](chosen, self._hosts[_TOTAL_ROOM]) for order in policy.nodes)
+        first, second = (_BY_ROOM[order](chosen, hosts[_TOTAL_ROOM]) for order in policy.nodes)
         found: Labels = np.where(enough, (first * _SPAN + second).astype(np.float64), REFUSED)
         return found
 
@@ -131,7 +158,7 @@ class Cards:
         found[cpu < demand.cpu] = 1
         everything = self._cards[TYPE] != NO_TYPE
         names, masks = ["", "cpu", "host-memory"], [everything] * 3
-        for name, left in self._narrowed(demand):
+        for name, left in self._narrowed(demand, self._cards):
             found[(found == 0) & (left.sum(axis=0) < demand.gpus)] = len(names)
             names.append(name)
             masks.append(left)
@@ -146,13 +173,8 @@ class Cards:
         free: Labels = np.where(before, self._cards[what], -np.inf).max(axis=0, initial=-np.inf)
         return free
 
-    def _host_has_room(self, demand: Demand) -> Mask:
-        has: Mask = (self._hosts[_CPU] >= demand.cpu) & (self._hosts[_HOST_MEMORY] >= demand.host_memory)
-        return has
-
-    def _narrowed(self, demand: Demand) -> Iterator[tuple[str, Mask]]:
+    def _narrowed(self, demand: Demand, cards: Amounts) -> Iterator[tuple[str, Mask]]:
         """The cards that are left after each check, in the order of `filters.CHECKS`."""
-        cards = self._cards
         left: Mask = cards[TYPE] != NO_TYPE
         yield "count", left
         if demand.use_types or demand.avoid_types:
@@ -201,6 +223,7 @@ class Cards:
         one_more = np.pad(self._cards, ((0, 0), (0, 0), (0, 1)))
         self._cards, self._hosts = one_more[:, :, came_from], np.pad(self._hosts, ((0, 0), (0, 1)))[:, came_from]
         self._names = cluster.names
+        self._known.clear()
 
     def _of(self, node: Node) -> tuple[Iterable[int], ...]:
         machine, types = node.machine, self._types

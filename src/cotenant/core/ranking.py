@@ -121,7 +121,7 @@ class Ranker:
         self._few = few
         self._by_card = len(list(takewhile(lambda order: order in policy.by_card, policy.nodes)))
         self._crowds = Crowds()
-        self._cards = Cards()
+        self._cards = Cards(remember)
         self._by_room = compares_rooms(policy)
 
     def roomiest(self) -> "Ranker":

@@ -76,8 +76,8 @@ class SchedulerPart(_Section, frozen=True):
     name: Name = SCHEDULER_NAME
     """what pods carry as schedulerName"""
     policy: str = "binpack"
-    shortlist: Count = 16
-    """nodes that filter answers at most"""
+    shortlist: Count = 1
+    """nodes that filter answers at most; where they are several, kube-scheduler asks for scores, and ours decide"""
     hold_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
     """how long a slot is held between scoring and binding"""
     preemption: PreemptionPart = PreemptionPart()

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import NoReturn
 
 import msgspec
@@ -29,9 +30,9 @@ LONGEST_NAME = 200
 """of a pod's name, at the beginning of an event's: Kubernetes takes 253 letters in all"""
 EVERY_S = 30.0
 """between two on one pod for one reason, unless it has something else to say"""
-PAUSE_S = 0.01
-"""after each: they must not keep anybody from what matters"""
-MOST_WAITING = 1000
+SHARE = 9
+"""of its time, the writing leaves so many parts to others for each that it takes: a bind matters more"""
+MOST_WAITING = 5000
 MOST_KNOWN = 5000
 """events that are counted on instead of made anew"""
 
@@ -85,7 +86,8 @@ class News:
     ) -> None:
         self._client, self._reporter, self._troubles = client, reporter, troubles
         self._clock, self._every_s = clock, every_s
-        self._waiting: asyncio.Queue[_Note] = asyncio.Queue(MOST_WAITING)
+        self._waiting: asyncio.PriorityQueue[tuple[bool, int, _Note]] = asyncio.PriorityQueue(MOST_WAITING)
+        self._numbers = count()
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     def tell(self, pod: Pod, reason: str, text: Text, *, warning: bool = False) -> None:
@@ -104,7 +106,8 @@ class News:
         if now < known.due and says_the_same:
             return
         try:
-            self._waiting.put_nowait(_Note(pod.metadata, reason, text, warning))
+            note = _Note(pod.metadata, reason, text, warning)
+            self._waiting.put_nowait((not warning, next(self._numbers), note))  # warnings first, each kind in its order
         except asyncio.QueueFull:
             self._troubles.tell("events", f"{MOST_WAITING} wait to be written; new ones are dropped")
             return
@@ -113,12 +116,13 @@ class News:
     async def run(self) -> NoReturn:
         """Write until cancelled."""
         while True:
-            note = await self._waiting.get()
+            _, _, note = await self._waiting.get()
+            began = time.monotonic()
             try:
                 await self._write(note)
             except ApiError as error:
                 self._troubles.tell("events", str(error))
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep((time.monotonic() - began) * SHARE)
 
     async def _write(self, note: _Note) -> None:
         known = self._known.get((note.pod.uid, note.reason))

@@ -44,7 +44,7 @@ from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, di
 from cotenant.kube.scheduler.rooms import Movable, Room, left_by, ways
 from cotenant.kube.scheduler.seats import Seat, planned_seat
 
-SHORTLIST, HOLD_S = 16, 30.0
+SHORTLIST, HOLD_S = 1, 30.0
 
 _VENDOR = Reason("vendor", "has GPUs of another vendor")
 _UNKNOWN = Reason("unknown", "no agent has told of GPUs on it")
