@@ -10,18 +10,27 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cotenant.core.deciding import decide
-from cotenant.core.model import Job
+from cotenant.core.model import Job, Slot
 from cotenant.core.patience import is_overdue
 from cotenant.core.policies import build_policy
 from cotenant.core.units import Seconds
 from cotenant.kube.codec.asking import asked_of
-from cotenant.kube.codec.turns import GANG, estimate_of, is_gated
-from cotenant.kube.objects import Resources
+from cotenant.kube.codec.turns import ATTAINED, GANG, GATE, estimate_of, is_gated
+from cotenant.kube.objects import Condition, Gate, Pod, Resources
+from cotenant.kube.scheduler.line import UNFIT_S
+from cotenant.kube.scheduler.placing import Choice
+from cotenant.kube.scheduler.seats import planned_seat
 from cotenant.kube.settings import QueuePart
-from tests.kube.lines import HOLD_S, TODAY, World, queued
+from tests.kube.lines import HOLD_S, TODAY, World, open_gate, queued
 from tests.kube.worlds import annotated, args, in_phase, machine, node
 
 HOUR = 3600.0
+
+
+def unschedulable(pod: Pod) -> Pod:
+    """As kube-scheduler leaves it that found no node."""
+    said = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(said,)))
 
 
 def one_card(memory: int = 16_000, **about: Any) -> World:
@@ -67,10 +76,100 @@ def test_the_next_one_comes_when_there_is_room() -> None:
 def test_the_order_is_that_of_the_settings(order: Any, first: str) -> None:
     world = one_card(queue=QueuePart(namespaces=("team",), order=order))
     world.tell(queued("short", 12_000, age=10, estimate="10m"), queued("old", 12_000, age=300, estimate="10h"))
-    if order == "las":  # nobody has had anything yet: the id decides
-        assert world.go() == [["old"]]
-    else:
-        assert world.go() == [[first]]
+    assert world.go() == [[first]]
+
+
+@pytest.mark.parametrize("order", ["fifo", "sjf", "srpt", "las", "aged"])
+def test_of_those_who_say_nothing_the_first_that_came_is_first(order: Any) -> None:
+    world = one_card(queue=QueuePart(namespaces=("*",), order=order))
+    world.tell(*(queued(name, 12_000, age=age) for name, age in (("a", 10), ("c", 30), ("b", 20))))
+    assert world.go() == [["c"]]
+
+
+@pytest.mark.parametrize(("order", "first"), [("srpt", "done"), ("aged", "done"), ("las", "new"), ("sjf", "new")])
+def test_what_a_job_has_had_in_pods_before_counts_where_the_order_asks(order: Any, first: str) -> None:
+    world = one_card(queue=QueuePart(namespaces=("*",), order=order))
+    world.tell(queued("done", 12_000, estimate="10h", annotations={ATTAINED: "9h55m"}))
+    world.tell(queued("new", 12_000, estimate="1h"))
+    assert world.go() == [[first]]
+
+
+def test_who_waits_for_something_else_too_has_no_turn_and_holds_nothing() -> None:
+    world = one_card()
+    pod = queued("a", 12_000)
+    both = msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(pod.spec, scheduling_gates=(Gate("x"), Gate(GATE)))
+    )
+    members = [queued(f"g{i}", 6000, gang=("g", 2), age=1) for i in range(2)]
+    late = msgspec.structs.replace(members[1], spec=both.spec)
+    world.tell(both, members[0], late)
+    assert world.go() == []
+    assert "scheduling gate x" in (world.line.words(both, TODAY) or "")
+    world.tell(pod)
+    assert world.go() == [["a"]]
+    world.remove("a")
+    world.tell(members[1])
+    assert world.go() == [["g0", "g1"]]
+
+
+def test_a_slot_is_not_held_long_for_one_that_kube_scheduler_finds_no_node_for() -> None:
+    world = one_card()
+    world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
+    assert world.go() == [["a"]]
+    world.tell(unschedulable(world.pods["a"]))
+    assert world.go(UNFIT_S) == []
+    assert world.go(UNFIT_S) == [["b"]]
+    assert not world.held("a")
+
+
+def test_a_slot_is_kept_for_one_that_is_reserved_for_or_being_bound_whatever_was_said_before() -> None:
+    world = one_card()
+    world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
+    assert world.go() == [["a"]]
+    world.tell(unschedulable(world.pods["a"]))
+    assert world.go(1) == []
+    assert isinstance(world.placer.choose(world.pods["a"], "n1", world.now, 1), Choice)
+    assert world.go(2 * UNFIT_S) == []
+    assert world.held("a")
+
+
+def test_one_that_is_let_go_to_displace_others_keeps_its_turn() -> None:
+    world = one_card()
+    world.tell(queued("runs", 12_000))
+    world.go()
+    world.bind("runs")
+    urgent = queued("urgent", 12_000, age=1)
+    urgent = msgspec.structs.replace(urgent, spec=msgspec.structs.replace(urgent.spec, priority=5))
+    world.tell(queued("old", 12_000, age=300), urgent)
+    assert [pod.metadata.name for pod in world.step().wanting] == ["urgent", "old"]
+    assert world.line.send(urgent)
+    assert not world.line.send(urgent), "once"
+    assert [pod.metadata.name for pod in world.step().wanting] == ["old"]
+    world.tell(open_gate(urgent))
+    assert world.line.is_displacing(urgent)
+    world.tell(in_phase(world.pods["runs"], "Succeeded"))
+    assert world.go() == [["urgent"]], "its place was free before anybody was evicted"
+    assert not world.line.is_displacing(urgent)
+    assert world.go(HOLD_S) == [["old"]], "it had its turn"
+
+
+def test_one_whose_place_is_reserved_is_left_to_that() -> None:
+    world = one_card()
+    world.tell(queued("runs", 12_000))
+    world.go()
+    world.bind("runs")
+    world.tell(queued("a", 4000))
+    assert world.go() == [["a"]]
+    urgent = queued("urgent", 12_000)
+    world.tell(urgent)
+    world.step()
+    assert world.line.send(urgent)
+    world.tell(open_gate(urgent))
+    seat = planned_seat(urgent, asked_of(urgent), Slot("n1", (0,)), world.books.cluster.node("n1").machine)
+    world.books.keep(seat, 1000.0, reserved=True)
+    assert not world.line.is_displacing(urgent)
+    assert world.go() == []
+    assert world.books.is_reserved("uid-urgent")
 
 
 def test_higher_priority_goes_before_the_order() -> None:
@@ -336,7 +435,7 @@ def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], o
     world.tell(*made)
     jobs = [
         Job(
-            id=pod.metadata.uid,
+            id=f"{TODAY - pods[i][1]:020} {pod.metadata.uid}",  # of equals, the first that came
             demand=asked_of(pod).demand,
             submitted=Seconds(TODAY - pods[i][1]),
             estimate=estimate_of(pod),
@@ -347,9 +446,9 @@ def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], o
     by_order = build_policy("binpack", queue=order)
     assume(by_order.overdue is not None or not any(is_overdue(job, TODAY) for job in jobs))
     wanted = decide(by_order, jobs, world.books.cluster, TODAY, ranker=ranker)
-    assert [f"uid-{name}" for (name,) in world.go()] == [one.job.id for one in wanted.placements]
+    assert [f"uid-{name}" for (name,) in world.go()] == [one.job.id.split()[1] for one in wanted.placements]
     for one in wanted.placements:
-        seat = world.books.held(one.job.id)
+        seat = world.books.held(one.job.id.split()[1])
         assert seat is not None
         uuids = [share.gpu for share in seat.record.containers[0].gpus]
         gpus = world.books.cluster.node(one.slot.node).machine.gpus

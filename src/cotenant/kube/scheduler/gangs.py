@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cotenant.core.model import Reason
 from cotenant.errors import InputError
-from cotenant.kube.codec.turns import Gang, gang_of
+from cotenant.kube.codec.turns import Gang, gang_of, gates_of_others
 from cotenant.kube.objects import Pod, has_ended
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.refusing import nonsense
@@ -28,7 +28,7 @@ class Gathered:
     there: int
     """pods that run, are about to, or have done their part"""
     ready: tuple[Pod, ...]
-    """pods that wait, the oldest first"""
+    """pods that wait for nothing but the others, the oldest first"""
 
     @property
     def missing(self) -> int:
@@ -164,7 +164,8 @@ class Gangs:
 
     def _gathered(self, key: Key) -> Gathered:
         members = self._pods[key].values()
-        ready = [pod for _, pod in members if self._waits(key, pod.metadata.uid)]
+        waiting = (pod for _, pod in members if self._waits(key, pod.metadata.uid))
+        ready = [pod for pod in waiting if not gates_of_others(pod.spec.scheduling_gates)]
         ready.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name))
         size = max(gang.size for gang, _ in members)
         return Gathered(Gang(*key, size), sum(self._is_there(pod) for _, pod in members), tuple(ready))

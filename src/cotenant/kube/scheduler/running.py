@@ -170,7 +170,15 @@ class Scheduler:
             hold_s=settings.scheduler.hold_s,
             settings=codec,
         )
-        self.releaser = Releaser(client, line, self.news, troubles, lead=self.lead, doubt=self.watching.doubt)
+        self.releaser = Releaser(
+            client,
+            line,
+            self.news,
+            troubles,
+            lead=self.lead,
+            doubt=self.watching.doubt,
+            would_displace=lambda pod: self.preemptor.would_help(pod),
+        )
         self.granter = Granter(
             client,
             self.books,
@@ -245,6 +253,7 @@ class Scheduler:
         """Forgets what was held for pods when this scheduler last led; not what is being written."""
         self.books.expire(sys.float_info.max)
         self.gangs.revoke_all()
+        self._room()  # what the one before had begun is to be finished
 
     def _room(self) -> None:
         self.waker.room()
