@@ -41,9 +41,9 @@ def test_what_is_no_time_is_refused_with_its_key(text: str) -> None:
 
 
 def test_what_a_job_has_had_is_a_time_that_may_be_none() -> None:
-    assert attained_of(pod()) == 0
-    assert attained_of(pod(annotations={ATTAINED: "0s"})) == 0
-    assert attained_of(pod(annotations={ATTAINED: "1h"})) == 3600
+    assert attained_of(pod()) == 0.0
+    assert attained_of(pod(annotations={ATTAINED: "0s"})) == 0.0
+    assert attained_of(pod(annotations={ATTAINED: "1h"})) == 3600.0
     with pytest.raises(InputError, match=ATTAINED):
         attained_of(pod(annotations={ATTAINED: "half"}))
 

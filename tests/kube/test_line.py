@@ -297,6 +297,17 @@ def test_a_gang_for_which_there_is_no_room_holds_nothing_and_lets_others_pass() 
     assert not world.bind("g0")
 
 
+def test_no_node_is_offered_to_a_pod_whose_gang_was_not_let_go() -> None:
+    world = one_card()
+    world.tell(*(open_gate(pod) for pod in gang("g", 3)))
+    assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names in (None, ())
+    assert not any(one.score for one in world.placer.prioritize(args(world.pods["g0"], "n1"), world.now))
+    world.remove("g2")
+    world.tell(open_gate(queued("small", 2000, gang=("g", 3))))
+    assert [sorted(unit) for unit in world.go()] == [["g0", "g1", "small"]]
+    assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names == ("n1",)
+
+
 def test_a_gang_of_unequal_pods_is_placed_as_a_whole() -> None:
     world = World.of(node(machine("n1", 2, 16_000)))
     world.tell(queued("chief", 2000, gang=("g", 3)), *(queued(f"w{i}", 14_000, gang=("g", 3)) for i in range(2)))
