@@ -289,6 +289,17 @@ def test_a_gang_waits_until_all_of_it_is_there() -> None:
     assert world.held("g1")
 
 
+def test_a_gang_that_gathers_one_by_one_is_told_now_and_then_how_many_are_missing() -> None:
+    world = one_card(queue=QueuePart())
+    told = []
+    for pod in gang("g", 9, members=8):
+        world.tell(pod)
+        told.extend(world.step(1.0).gathering)
+    assert [text for _, text in told] == ["only 1 of the 9 pods of its gang are there"]
+    assert {text for _, text in world.step(30.0).gathering} == {"only 8 of the 9 pods of its gang are there"}
+    assert not world.step(60.0).gathering
+
+
 def test_a_gang_for_which_there_is_no_room_holds_nothing_and_lets_others_pass() -> None:
     world = one_card()
     world.tell(*gang("g", 3), queued("small", 2000, age=1))

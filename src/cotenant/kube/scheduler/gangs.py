@@ -18,6 +18,8 @@ from cotenant.kube.scheduler.refusing import nonsense
 
 Key = tuple[str, str]
 """namespace and name of a gang"""
+EVERY_S = 30.0
+"""between two times that a gang's pods are told how many are missing: hundreds may come one after the other"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Gangs:
         self._grants: dict[Key, Grant] = {}
         self._paused: dict[Key, float] = {}
         self._changed: dict[Key, None] = {}
+        self._told: dict[Key, float] = {}
 
     def __contains__(self, uid: str) -> bool:
         """Whether a pod belongs to one."""
@@ -101,11 +104,14 @@ class Gangs:
         """As they are now."""
         return map(self._gathered, self._pods)
 
-    def changed(self) -> list[Gathered]:
-        """Those whose pods have changed since this was last asked."""
-        changed = [self._gathered(key) for key in self._changed if key in self._pods]
-        self._changed.clear()
-        return changed
+    def changed(self, now: float) -> list[Gathered]:
+        """Those whose pods have changed since this was last said of them, unless that was just now."""
+        self._told = {key: until for key, until in self._told.items() if until > now}
+        due = [key for key in self._changed if key not in self._told]
+        for key in due:
+            del self._changed[key]
+            self._told[key] = now + EVERY_S
+        return [self._gathered(key) for key in due if key in self._pods]
 
     def turn(self, pod: Pod) -> Reason | None:
         """Why a pod may not be placed now, though kube-scheduler asks."""

@@ -139,7 +139,7 @@ class Line:
         step = Step(open=[pod for pod in self._gated.values() if not self._is_to_wait(pod)])
         step.given_up = self.gangs.end(now, self._hold_s)
         self._take_back(now)
-        for gathered in self.gangs.changed():
+        for gathered in self.gangs.changed(now):
             if len(gathered.ready) < gathered.missing:
                 step.gathering.extend((pod, str(gathered.turn)) for pod in gathered.ready)
         refused: set[Kind] = set()
