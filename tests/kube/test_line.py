@@ -319,6 +319,13 @@ def test_no_node_is_offered_to_a_pod_whose_gang_was_not_let_go() -> None:
     assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names == ("n1",)
 
 
+def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> None:
+    world = one_card()
+    world.tell(*(open_gate(pod) for pod in gang("g", 2, 17_000)))
+    assert world.placer.nearest(world.pods["g0"]) is None
+    assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
+
+
 def test_a_gang_of_unequal_pods_is_placed_as_a_whole() -> None:
     world = World.of(node(machine("n1", 2, 16_000)))
     world.tell(queued("chief", 2000, gang=("g", 3)), *(queued(f"w{i}", 14_000, gang=("g", 3)) for i in range(2)))
