@@ -250,6 +250,7 @@ class Preemptor:
                 if not gone:
                     self._refuse(pod, victim, error)
                     return False
+                self._victims.leaves_from(about.uid, self._clock())  # we shall hear of it
             if not dry_run and not gone:
                 self._evicted(pod, victim)
         return True
