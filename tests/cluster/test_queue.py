@@ -90,9 +90,10 @@ def test_who_would_exceed_the_quota_waits_and_starts_when_that_is_raised(queue: 
     try:
         wait_for("the quota", lambda: api.get(f"{quotas}/gpus").get("status", {}).get("used"))
         both = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 500}  # Kubernetes itself counts 500, we what it really takes
-        for name in ("first", "second"):
-            queue.create(name, both, namespace=QUEUED)
+        queue.create("first", both, namespace=QUEUED)
         queue.started("first", QUEUED)
+        queue.create("second", both, namespace=QUEUED)
+        wait_for("its place", lambda: "with 0 before it" in why(queue, "second", namespace=QUEUED) or None)
         assert is_gated(queue, "second")
         api.patch(f"{quotas}/gpus", {"spec": {"hard": {"requests.nvidia.com/gpumem": "2000"}}})
         queue.started("second", QUEUED)

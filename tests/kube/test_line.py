@@ -212,6 +212,23 @@ def test_small_ones_pass_by_a_large_one_until_it_is_overdue() -> None:
     assert world.go() == [["late"], ["next"]]
 
 
+def test_nodes_are_kept_for_the_first_that_is_overdue_and_not_for_the_next_instead() -> None:
+    world = World.of(node(machine("large", 1, 16_000)), node(machine("a-small", 1, 8000)))
+    for name, memory in (("r0", 4000), ("r1", 5000)):
+        world.tell(queued(name, memory))
+        world.go()
+        assert world.bind(name)
+    assert [world.pods[name].spec.node_name for name in ("r0", "r1")] == ["a-small", "large"]
+    world.tell(
+        queued("late", 14_000, age=12 * HOUR, estimate="1h"), queued("later", 7000, age=11.5 * HOUR, estimate="1h")
+    )
+    world.tell(queued("next", 2000, estimate="1m", age=1))
+    assert world.go() == [["next"]]
+    seat = world.books.held("uid-next")
+    assert seat is not None
+    assert seat.record.node == "a-small"
+
+
 def test_nothing_is_kept_for_one_that_is_overdue_and_could_never_fit_or_waits_for_its_quota() -> None:
     world = one_card()
     world.limit("poor", 500)
