@@ -15,9 +15,10 @@ from cotenant.core.patience import is_overdue
 from cotenant.core.policies import build_policy
 from cotenant.core.units import Seconds
 from cotenant.kube.codec.asking import asked_of
-from cotenant.kube.codec.turns import ATTAINED, GANG, GATE, estimate_of, is_gated
+from cotenant.kube.codec.turns import ATTAINED, GANG, GATE, Gang, estimate_of, is_gated
 from cotenant.kube.objects import Condition, Gate, Pod, Resources
-from cotenant.kube.scheduler.line import UNFIT_S
+from cotenant.kube.scheduler.gangs import RECENT_S, Grant
+from cotenant.kube.scheduler.line import MOST_RELEASED, UNFIT_S
 from cotenant.kube.scheduler.placing import Choice
 from cotenant.kube.scheduler.seats import planned_seat
 from cotenant.kube.settings import QueuePart
@@ -48,6 +49,14 @@ def test_only_as_many_are_let_go_as_fit_and_a_slot_is_held_for_each() -> None:
     assert world.held("b")
     assert not world.held("c")
     assert world.go() == []
+
+
+def test_many_are_let_go_in_several_steps() -> None:
+    world = World.of(node(machine("n1", 8)))
+    world.tell(*(queued(f"p{i}", 100) for i in range(MOST_RELEASED + 3)))
+    first, second = world.step(), world.step()
+    assert (len(first.released), first.more) == (MOST_RELEASED, True)
+    assert (len(second.released), second.more) == (3, False)
 
 
 def test_nobody_is_let_go_twice_while_its_gate_is_being_taken_away() -> None:
@@ -341,6 +350,15 @@ def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> N
     world.tell(*(open_gate(pod) for pod in gang("g", 2, 17_000)))
     assert world.placer.nearest(world.pods["g0"]) is None
     assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
+
+
+def test_who_was_about_to_be_bound_long_ago_is_not_counted_on() -> None:
+    grant = Grant(Gang("team", "g", 2), frozenset({"a", "b"}), until=30.0)
+    grant.arrives("a", 0.0)
+    grant.arrives("b", RECENT_S + 1)
+    assert (grant.whole, grant.until) == (False, 30.0)
+    grant.arrives("a", RECENT_S + 5)
+    assert (grant.whole, grant.until) == (True, 2 * RECENT_S + 5), "the others are still to be bound"
 
 
 def test_a_gang_of_unequal_pods_is_placed_as_a_whole() -> None:

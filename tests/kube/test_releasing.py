@@ -143,6 +143,21 @@ def test_a_gang_is_bound_at_one_moment() -> None:
     play(story)
 
 
+def test_of_a_gang_too_large_to_meet_all_are_bound_once_each_was_about_to_be() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        for name in ("a", "b"):
+            add(office, name, gang=2)
+        await until(lambda: not gates(office, "a", "b"))
+        await office.knows("a", "b")
+        office.scheduler.releaser.meeting_s = 0.05
+        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
+        assert await office.place("b", "n1") == "n1"
+        assert await office.place("a", "n1") == "n1"
+
+    play(story)
+
+
 def test_a_gang_that_is_not_bound_in_time_says_so_and_is_woken_when_its_turn_comes_again() -> None:
     async def story(office: Office) -> None:
         await with_node(office)

@@ -7,7 +7,8 @@ extender until slots are held for all of it again. Times are of any steady clock
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from cotenant.core.model import Reason
 from cotenant.errors import InputError
@@ -20,6 +21,8 @@ Key = tuple[str, str]
 """namespace and name of a gang"""
 EVERY_S = 30.0
 """between two times that a gang's pods are told how many are missing: hundreds may come one after the other"""
+RECENT_S = 15.0
+"""whom kube-scheduler wanted to bind so long ago, and was sent back, it wants to bind again: it tries every 5 s"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,19 @@ class Grant:
     members: frozenset[str]
     until: float
     whole: bool = False
-    """all of them were about to be bound at one moment, and are being"""
+    """all of them were about to be bound, and are being"""
+    arrived: dict[str, float] = field(default_factory=dict)
+    """when kube-scheduler last wanted to bind them"""
+
+    def arrives(self, uid: str, now: float) -> None:
+        """Of a large gang the last comes when the first has been sent back, and is on its way again."""
+        self.arrived[uid] = now
+        if not self.whole and len(self.there(now)) == len(self.members):
+            self.whole, self.until = True, max(self.until, now + RECENT_S)
+
+    def there(self, now: float) -> set[str]:
+        """Those who were about to be bound just now."""
+        return {uid for uid in self.members if now - self.arrived.get(uid, -inf) <= RECENT_S}
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,6 @@ class Releaser:
         self._pause_s, self._sweep_s, self.meeting_s = pause_s, sweep_s, meeting_s
         self._some = asyncio.Event()
         self._met = asyncio.Condition()
-        self._arrived: set[str] = set()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """After the books were told."""
@@ -115,23 +114,20 @@ class Releaser:
             await asyncio.sleep(self.displace_s)
 
     async def meet(self, pod: Pod) -> str:
-        """Called before a pod is bound: empty where it may be, at once or when all of its gang are about to be."""
+        """Called before a pod is bound: empty where it may be, at once or when all of its gang were about to be."""
         grant = self._line.gangs.grant_of(pod.metadata.uid)
         if grant is None:
             return ""  # of no gang, or of one that is whole; else it is refused later, with the reason
         async with self._met:
-            self._arrived.add(pod.metadata.uid)
-            grant.whole = grant.whole or grant.members <= self._arrived
+            grant.arrives(pod.metadata.uid, self._clock())
             self._met.notify_all()
             try:
                 async with asyncio.timeout(self.meeting_s):
                     await self._met.wait_for(lambda: grant.whole)
                 return ""
             except TimeoutError:
-                there = len(grant.members & self._arrived)
+                there = len(grant.there(self._clock()))
                 return f"{there} of {len(grant.members)} pods of gang {grant.gang.name} could be bound by now"
-            finally:
-                self._arrived.discard(pod.metadata.uid)
 
     async def _step(self) -> None:
         began, guard = self._clock(), self._lead.guard()
