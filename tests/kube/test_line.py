@@ -162,6 +162,13 @@ def test_one_that_is_let_go_to_displace_others_keeps_its_turn() -> None:
     assert world.go(HOLD_S) == [["old"]], "it had its turn"
 
 
+def test_others_are_evicted_neither_for_gangs_nor_for_who_would_exceed_a_quota() -> None:
+    world = one_card()
+    world.limit("poor", 500)
+    world.tell(*gang("g", 2, 17_000), queued("poor", 1000, namespace="poor"), queued("large", 17_000))
+    assert [pod.metadata.name for pod in world.step().wanting] == ["large"]
+
+
 def test_one_whose_place_is_reserved_is_left_to_that() -> None:
     world = one_card()
     world.tell(queued("runs", 12_000))
@@ -403,6 +410,19 @@ def test_a_gang_that_loses_a_pod_before_it_is_bound_waits_for_another() -> None:
     assert not world.bind("g0")
     world.tell(queued("g2", 6000, gang=("g", 2)))
     assert world.go() == [["g0", "g2"]]
+
+
+def test_a_gang_that_loses_a_pod_while_all_are_being_bound_is_not_stopped() -> None:
+    world = one_card()
+    world.tell(*gang("g", 2))
+    world.go()
+    for uid in ("uid-g0", "uid-g1"):
+        grant = world.gangs.grant_of(uid)
+        assert grant is not None
+        grant.arrives(uid, world.now)
+    world.remove("g1")
+    assert not world.step().given_up
+    assert world.bind("g0")
 
 
 def test_a_member_that_failed_is_replaced_alone_while_the_others_run() -> None:
