@@ -13,7 +13,7 @@ from tests.cluster.cluster import Cluster, running
 from tests.cluster.engine import Engine, running_engine
 from tests.cluster.machine import why_impossible
 
-QUEUED = "queued"
+QUEUED, QUEUE_LABEL = "queued", "queue"
 
 
 @pytest.fixture(scope="session")
@@ -49,10 +49,9 @@ def cluster(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="session")
 def installed(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A cluster of its own with cotenant installed: one node with two large GPUs and a small one at first. Pods of the
-    namespace `queued`, which is not there at first, wait for their turn."""
-    with running_engine(
-        tmp_path_factory.mktemp("engine"), programs, settings=f"queue: {{namespaces: [{QUEUED}]}}\n"
-    ) as engine:
+    namespace `queued`, which is not there at first, wait for their turn, as do pods with the label."""
+    settings = f"queue: {{namespaces: [{QUEUED}], label: {QUEUE_LABEL}}}\n"
+    with running_engine(tmp_path_factory.mktemp("engine"), programs, settings=settings) as engine:
         yield engine
 
 

@@ -66,11 +66,12 @@ class Engine:
         pods.delete_pod(self.cluster, name, namespace, force=force)
 
     def tidy(self) -> None:
-        """Deletes all pods but our own, and waits until they are gone."""
+        """Deletes all pods but our own, waits until they are gone, and deletes what was said of them."""
         others = f"/api/v1/pods?fieldSelector=metadata.namespace%21%3D{NAMESPACE}"
         for namespace in {pod["metadata"]["namespace"] for pod in self.cluster.get(others)["items"]}:
             self.cluster.delete(f"/api/v1/namespaces/{namespace}/pods")
         wait_for("all pods to be gone", lambda: not self.cluster.get(others)["items"] or None)
+        self.cluster.delete("/api/v1/namespaces/default/events")
 
     def record(self, name: str, namespace: str = "default") -> Record:
         """Where a pod was put."""

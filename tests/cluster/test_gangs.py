@@ -2,12 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs on a real cluster: all of one start, or none."""
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from cotenant.kube.codec.turns import GANG, GANG_SIZE
-from tests.cluster.api import wait_for
+from cotenant.kube.webhook.rules import policy, rule_for
+from tests.cluster.api import Json, RefusedError, wait_for
+from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal
 from tests.cluster.engine import Engine
-from tests.cluster.pods import path_of
+from tests.cluster.pods import container, path_of
+from tests.cluster.test_failover import EXTENDER, STOCK, leader, send
 from tests.cluster.test_waiting import messages, why
 
 LARGE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 20_000}
@@ -66,3 +74,77 @@ def test_a_failed_member_is_replaced_while_the_others_run(engine: Engine) -> Non
     engine.delete("g1")
     add(engine, "g2", LARGE, "pair", 2)
     engine.started("g2")
+
+
+@contextlib.contextmanager
+def unbindable(engine: Engine, name: str) -> Iterator[None]:
+    """A pod of this name is not bound meanwhile, whoever asks."""
+    rule: Json = {"expression": f"object.metadata.name != '{name}'", "message": "not now"}
+    where = {"resourceRules": [rule_for(["CREATE"], ["pods/binding"])]}
+    made = policy("not-now", where, validations=[rule])
+    api = "/apis/admissionregistration.k8s.io/v1"
+    kinds = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+    for kind, body in zip(kinds, made, strict=True):
+        engine.cluster.post(f"{api}/{kind}", body)
+
+    def is_refused() -> bool | None:
+        binding = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": "node1"}}
+        with pytest.raises(RefusedError) as refused:
+            engine.cluster.post(f"{path_of(name)}/binding?dryRun=All", binding)
+        return "not now" in str(refused.value) or None
+
+    try:
+        wait_for("the rule to hold", is_refused)
+        yield
+    finally:
+        for kind in kinds:
+            engine.cluster.delete(f"{api}/{kind}/not-now")
+
+
+def kill_scheduler(engine: Engine) -> None:
+    send(engine, leader(engine), signal.SIGKILL, EXTENDER, STOCK)
+
+
+def test_a_gang_of_which_only_one_could_be_bound_is_made_whole_by_the_next_scheduler(engine: Engine) -> None:
+    with unbindable(engine, "g1"):
+        for name in ("g0", "g1"):
+            add(engine, name, LARGE, "torn", 2)
+        engine.started("g0")
+        kill_scheduler(engine)
+    engine.started("g1")
+
+
+def test_a_scheduler_that_dies_while_it_lets_a_gang_go_is_followed_by_one_that_does(engine: Engine) -> None:
+    engine.create("fills", LARGE)
+    engine.started("fills")
+    for name in ("g0", "g1"):
+        add(engine, name, LARGE, "wide", 2)
+    engine.cluster.delete(path_of("fills"))
+    wait_for(
+        "a gate to be gone",
+        lambda: (
+            any("schedulingGates" not in engine.cluster.get(path_of(name))["spec"] for name in ("g0", "g1")) or None
+        ),
+    )
+    kill_scheduler(engine)
+    engine.started("g0")
+    engine.started("g1")
+
+
+def test_a_name_from_another_namespace_helps_nobody_and_no_gang_is_beyond_all_bounds(
+    engine: Engine, mallory: str
+) -> None:
+    add(engine, "g0", LARGE, "mine", 2)
+    foreign = {GANG: "mine", GANG_SIZE: "2"}
+    spec = {"containers": [container("main", "", SLICE)]}
+    assert not refusal(engine, mallory, "POST", PODS, annotated("foreign", foreign, spec=spec))
+    for pod, namespace in (("g0", "default"), ("foreign", TEAM)):
+        wait_for("a word", lambda: "only 1 of the 2 pods" in why(engine, pod, namespace=namespace) or None)  # noqa: B023
+    huge = annotated("huge", {GANG: "huge", GANG_SIZE: "1000000"}, spec=spec)
+    assert "from 1 to 256" in refusal(engine, mallory, "POST", PODS, huge)
+    later = {"metadata": {"annotations": {GANG_SIZE: "1000000"}}}
+    assert not refusal(engine, mallory, "PATCH", f"{PODS}/foreign", later), "nobody but itself waits for that"
+    wait_for("a word", lambda: "from 1 to 256" in why(engine, "foreign", namespace=TEAM) or None)
+    add(engine, "g1", LARGE, "mine", 2)
+    engine.started("g0")
+    engine.started("g1")

@@ -2,17 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preemption on a real cluster: whoever is more important displaces exactly what it must, and budgets are obeyed."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
-from cotenant.kube.scheduler.news import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED
-from tests.cluster.api import wait_for
+from cotenant.kube.codec.turns import GANG, GANG_SIZE
+from cotenant.kube.scheduler.news import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED, RELEASED
+from tests.cluster.api import Json, wait_for
+from tests.cluster.conftest import QUEUE_LABEL
 from tests.cluster.engine import SLEEP, Engine, gpus_of
 from tests.cluster.pods import container, create_pod, is_gone, path_of
 from tests.cluster.test_waiting import messages, why
 
-CLASSES = {"low": 5, "middle": 10, "high": 100}
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+CLASSES = {"lowest": -(2**31), "low": 5, "middle": 10, "high": 100, "highest": 10**9}
 LARGE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 30_000}
 """on one of the two large cards"""
 
@@ -29,8 +34,24 @@ def classes(installed: Engine) -> Iterator[None]:
         installed.cluster.delete(f"{path}/{name}")
 
 
-def start(engine: Engine, name: str, limits: Mapping[str, int], priority: str = "low") -> None:
-    engine.create(name, limits, priorityClassName=priority, labels={"app": name})
+@contextlib.contextmanager
+def budget(engine: Engine, selector: Json) -> Iterator[None]:
+    """None of these pods may be evicted meanwhile."""
+    spec = {"maxUnavailable": 0, "selector": selector}
+    made = engine.cluster.post(BUDGETS, {"metadata": {"name": "keep"}, "spec": spec})
+    generation = made["metadata"]["generation"]
+    wait_for(
+        "the budget to hold",
+        lambda: engine.cluster.get(f"{BUDGETS}/keep").get("status", {}).get("observedGeneration") == generation or None,
+    )
+    try:
+        yield
+    finally:
+        engine.cluster.delete(f"{BUDGETS}/keep")
+
+
+def start(engine: Engine, name: str, limits: Mapping[str, int], priority: str = "low", **more: Any) -> None:
+    engine.create(name, limits, priorityClassName=priority, labels={"app": name}, **more)
     engine.started(name)
 
 
@@ -76,28 +97,88 @@ def test_for_want_of_compute_one_leaves(engine: Engine) -> None:
     assert sum(not is_gone(engine.cluster, name) and stays(engine, name) for name in names) == 2
 
 
-def test_for_want_of_slots_who_has_them_leaves(engine: Engine) -> None:
+def test_for_want_of_slots_one_of_those_leaves_who_have_them(engine: Engine) -> None:
     """kube-scheduler counts slots itself and would evict; it is told to leave that to us."""
     each = {"nvidia.com/gpu": 3, "nvidia.com/gpumem": 100}
-    containers = [container(f"c{number}", SLEEP, each) for number in range(16)]  # all slots of all three cards
-    create_pod(engine.cluster, "many", *containers, priorityClassName="low")
-    engine.started("many")
+    names = [f"many-{number}" for number in range(4)]
+    for name in names:  # all slots of all three cards
+        containers = [container(f"c{number}", SLEEP, each) for number in range(4)]
+        create_pod(engine.cluster, name, *containers, priorityClassName="low")
+    for name in names:
+        engine.started(name)
     engine.create("high", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}, priorityClassName="high")
     engine.started("high")
-    assert told(engine, "many", PREEMPTED)
+    (gone,) = [name for name in names if is_gone(engine.cluster, name) or not stays(engine, name)]
+    assert told(engine, gone, PREEMPTED)
 
 
 def test_a_budget_is_obeyed_and_said_and_the_next_leaves_instead(engine: Engine) -> None:
-    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
     start(engine, "low", LARGE)
     start(engine, "middle", LARGE, "middle")
-    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "low"}}}
-    engine.cluster.post(budgets, {"metadata": {"name": "keep"}, "spec": spec})
-    try:
+    with budget(engine, {"matchLabels": {"app": "low"}}):
         engine.create("high", LARGE, priorityClassName="high")
         engine.started("high")
         assert stays(engine, "low")
         leaves(engine, "middle")
         assert told(engine, "high", PREEMPTION_REFUSED).startswith("cannot evict low: 429")
-    finally:
-        engine.cluster.delete(f"{budgets}/keep")
+
+
+def test_a_budget_for_everything_keeps_all_who_run_says_so_and_counts_only_while_it_is_there(engine: Engine) -> None:
+    start(engine, "low", LARGE, "lowest")
+    start(engine, "middle", LARGE, "middle")
+    with budget(engine, {}):
+        engine.create("high", LARGE, priorityClassName="highest")
+        wait_for(
+            "the more important one to be asked for, after the other",
+            lambda: (
+                any("cannot evict middle: 429" in text for text in messages(engine, "high", PREEMPTION_REFUSED)) or None
+            ),
+        )
+        assert "not enough GPU memory" in engine.waits("high")
+        assert stays(engine, "low")
+        assert stays(engine, "middle")
+    engine.started("high")
+    leaves(engine, "low")
+    assert stays(engine, "middle")
+
+
+def test_a_pod_that_is_deleted_while_others_leave_for_it_gives_their_place_to_the_next(engine: Engine) -> None:
+    start(engine, "low", LARGE, terminationGracePeriodSeconds=90)  # which it takes: it does not hear the signal
+    start(engine, "middle", LARGE, "middle")
+    engine.create("high", LARGE, priorityClassName="high")
+    assert told(engine, "high", PREEMPTING).startswith("evicts low")
+    engine.create("next", LARGE, priorityClassName="lowest")
+    assert not is_gone(engine.cluster, "low")
+    engine.delete("high")
+    engine.cluster.delete(f"{path_of('low')}?gracePeriodSeconds=1")
+    engine.started("next")
+    leaves(engine, "low")
+    assert stays(engine, "middle")
+
+
+def test_one_that_waits_in_the_queue_displaces_others_when_its_turn_comes(engine: Engine) -> None:
+    start(engine, "low", LARGE)
+    start(engine, "middle", LARGE, "middle")
+    engine.create("equal", LARGE, priorityClassName="low", labels={QUEUE_LABEL: ""})
+    engine.create("high", LARGE, priorityClassName="high", labels={QUEUE_LABEL: ""})
+    engine.started("high")
+    leaves(engine, "low")
+    assert stays(engine, "middle")
+    assert "others of lower priority could leave" in told(engine, "high", RELEASED)
+    assert engine.cluster.get(path_of("equal"))["spec"]["schedulingGates"], "it may displace nobody"
+
+
+def test_a_member_of_a_gang_that_was_displaced_has_a_successor_when_there_is_room(engine: Engine) -> None:
+    pair = {GANG: "pair", GANG_SIZE: "2"}
+    for name in ("g0", "g1"):
+        engine.create(name, LARGE, priorityClassName="low", annotations=pair)
+    for name in ("g0", "g1"):
+        engine.started(name)
+    engine.create("high", LARGE, priorityClassName="high")
+    engine.started("high")
+    wait_for("one of them to be gone", lambda: sum(is_gone(engine.cluster, name) for name in ("g0", "g1")) or None)
+    assert sum(not is_gone(engine.cluster, name) and stays(engine, name) for name in ("g0", "g1")) == 1
+    engine.create("g2", LARGE, priorityClassName="low", annotations=pair)
+    wait_for("the queue", lambda: "gang of 2" in why(engine, "g2") or None)
+    engine.delete("high")
+    engine.started("g2")

@@ -4,15 +4,17 @@
 
 import json
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from cotenant.kube.codec.turns import ESTIMATE, GANG, GANG_SIZE, GATE
+from cotenant.kube.codec.turns import ATTAINED, ESTIMATE, GANG, GANG_SIZE, GATE
 from tests.cluster.api import Json, RefusedError, wait_for
-from tests.cluster.attacker import PODS, SLICE, TEAM, refusal
-from tests.cluster.conftest import QUEUED
-from tests.cluster.engine import Engine
-from tests.cluster.pods import path_of
+from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal
+from tests.cluster.binaries import Binaries
+from tests.cluster.conftest import QUEUE_LABEL, QUEUED
+from tests.cluster.engine import SLEEP, V100, Engine, running_engine
+from tests.cluster.pods import container, path_of
 from tests.cluster.test_waiting import why
 
 BOTH = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 30_000}
@@ -28,13 +30,18 @@ def is_gated(engine: Engine, name: str, namespace: str = QUEUED) -> bool:
     return GATE in [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
 
 
-@pytest.fixture
-def queue(engine: Engine) -> Engine:
-    """The engine, with the namespace whose pods wait."""
+def prepare(engine: Engine) -> None:
+    """The namespace whose pods wait."""
     with suppress(RefusedError):  # it is there already
         engine.cluster.post("/api/v1/namespaces", {"metadata": {"name": QUEUED}})
     account = f"/api/v1/namespaces/{QUEUED}/serviceaccounts/default"
     wait_for("the account that pods need", lambda: engine.cluster.get(account))
+
+
+@pytest.fixture
+def queue(engine: Engine) -> Engine:
+    """The engine, with the namespace whose pods wait."""
+    prepare(engine)
     return engine
 
 
@@ -73,6 +80,75 @@ def test_a_restarted_scheduler_goes_on_with_the_queue(queue: Engine) -> None:
     assert is_gated(queue, "next")
     queue.delete("runs", QUEUED)
     queue.started("next", QUEUED)
+
+
+def test_who_would_exceed_the_quota_waits_and_starts_when_that_is_raised(queue: Engine) -> None:
+    quotas = f"/api/v1/namespaces/{QUEUED}/resourcequotas"
+    api = queue.cluster
+    hard = {"requests.nvidia.com/gpumem": "1500"}
+    api.post(quotas, {"metadata": {"name": "gpus"}, "spec": {"hard": hard}})
+    try:
+        wait_for("the quota", lambda: api.get(f"{quotas}/gpus").get("status", {}).get("used"))
+        both = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 500}  # Kubernetes itself counts 500, we what it really takes
+        queue.create("first", both, namespace=QUEUED)
+        queue.started("first", QUEUED)
+        queue.create("second", both, namespace=QUEUED)
+        wait_for("its place", lambda: "with 0 before it" in why(queue, "second", namespace=QUEUED) or None)
+        assert is_gated(queue, "second")
+        api.patch(f"{quotas}/gpus", {"spec": {"hard": {"requests.nvidia.com/gpumem": "2000"}}})
+        queue.started("second", QUEUED)
+    finally:
+        api.delete(f"{quotas}/gpus")
+
+
+def test_what_kube_scheduler_cannot_place_does_not_hold_the_queue_up(queue: Engine) -> None:
+    queue.create("nowhere", BOTH, namespace=QUEUED, nodeSelector={"kubernetes.io/hostname": "nowhere"})
+    wait_for("its turn", lambda: not is_gated(queue, "nowhere") or None)
+    queue.create("next", BOTH, namespace=QUEUED)
+    queue.started("next", QUEUED)
+
+
+def test_the_order_of_srpt_under_the_policy_cotenant(programs: Binaries, tmp_path: Path) -> None:
+    settings = f"scheduler: {{policy: cotenant}}\nqueue: {{namespaces: [{QUEUED}], order: srpt}}\n"
+    with running_engine(tmp_path, programs, settings=settings, gpus=[V100]) as engine:
+        prepare(engine)
+        whole = {"nvidia.com/gpu": 1}
+        engine.create("runs", whole, namespace=QUEUED)
+        engine.started("runs", QUEUED)
+        says = {
+            "unknown": {},
+            "long": {ESTIMATE: "2h"},
+            "resumed": {ESTIMATE: "10h", ATTAINED: "9h"},
+            "short": {ESTIMATE: "1m"},
+        }
+        for name, annotations in says.items():
+            engine.create(name, whole, namespace=QUEUED, annotations=annotations)
+        order = ["short", "resumed", "long", "unknown"]
+        for place, name in enumerate(order):
+            words = f"with {place} before it in the queue (srpt)"
+            wait_for(f"{name}: {words}", lambda: words in why(engine, name, namespace=QUEUED) or None)  # noqa: B023
+        for before, name in zip(["runs", *order], order, strict=False):
+            engine.delete(before, QUEUED)
+            engine.started(name, QUEUED)
+            assert all(is_gated(engine, later) for later in order[order.index(name) + 1 :])
+
+
+def test_a_gate_that_nobody_asked_for_is_not_put_on_and_a_label_that_is_taken_off_changes_nothing(
+    engine: Engine, mallory: str
+) -> None:
+    own = annotated("own", {}, spec={"schedulingGates": [{"name": GATE}], "containers": [container("c", SLEEP, SLICE)]})
+    assert not refusal(engine, mallory, "POST", PODS, own)
+    assert not is_gated(engine, "own", TEAM)
+    engine.started("own", TEAM)
+    engine.create("runs", BOTH)
+    engine.started("runs")
+    engine.create("labelled", BOTH, namespace=TEAM, labels={QUEUE_LABEL: "yes"})
+    assert is_gated(engine, "labelled", TEAM)
+    assert not refusal(engine, mallory, "PATCH", f"{PODS}/labelled", {"metadata": {"labels": {QUEUE_LABEL: None}}})
+    assert "with 0 before it" in why(engine, "labelled", namespace=TEAM)
+    assert is_gated(engine, "labelled", TEAM)
+    engine.delete("runs")
+    engine.started("labelled", TEAM)
 
 
 def test_nobody_else_takes_the_gate_away_or_binds_a_pod_that_has_one(engine: Engine, mallory: str) -> None:

@@ -6,7 +6,18 @@ import msgspec
 import pytest
 
 from cotenant.errors import InputError
-from cotenant.kube.codec.turns import ESTIMATE, GANG, GANG_SIZE, GROUP, GROUP_SIZE, Gang, estimate_of, gang_of
+from cotenant.kube.codec.turns import (
+    ATTAINED,
+    ESTIMATE,
+    GANG,
+    GANG_SIZE,
+    GROUP,
+    GROUP_SIZE,
+    Gang,
+    attained_of,
+    estimate_of,
+    gang_of,
+)
 from cotenant.kube.objects import Pod
 from tests.kube.pods import pod
 
@@ -27,6 +38,14 @@ def test_an_estimate_is_read_in_days_hours_minutes_and_seconds(text: str, second
 def test_what_is_no_time_is_refused_with_its_key(text: str) -> None:
     with pytest.raises(InputError, match=ESTIMATE):
         estimate_of(pod(annotations={ESTIMATE: text}))
+
+
+def test_what_a_job_has_had_is_a_time_that_may_be_none() -> None:
+    assert attained_of(pod()) == 0.0
+    assert attained_of(pod(annotations={ATTAINED: "0s"})) == 0.0
+    assert attained_of(pod(annotations={ATTAINED: "1h"})) == 3600.0
+    with pytest.raises(InputError, match=ATTAINED):
+        attained_of(pod(annotations={ATTAINED: "half"}))
 
 
 def test_a_gang_is_one_of_its_namespace_in_our_words_or_in_those_of_coscheduling() -> None:

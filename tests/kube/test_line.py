@@ -10,18 +10,28 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cotenant.core.deciding import decide
-from cotenant.core.model import Job
+from cotenant.core.model import Job, Slot
 from cotenant.core.patience import is_overdue
 from cotenant.core.policies import build_policy
 from cotenant.core.units import Seconds
 from cotenant.kube.codec.asking import asked_of
-from cotenant.kube.codec.turns import GANG, estimate_of, is_gated
-from cotenant.kube.objects import Resources
+from cotenant.kube.codec.turns import ATTAINED, GANG, GATE, Gang, estimate_of, is_gated
+from cotenant.kube.objects import Condition, Gate, Pod, Resources
+from cotenant.kube.scheduler.gangs import RECENT_S, Grant
+from cotenant.kube.scheduler.line import MOST_RELEASED, UNFIT_S
+from cotenant.kube.scheduler.placing import Choice
+from cotenant.kube.scheduler.seats import planned_seat
 from cotenant.kube.settings import QueuePart
-from tests.kube.lines import HOLD_S, TODAY, World, queued
+from tests.kube.lines import HOLD_S, TODAY, World, open_gate, queued
 from tests.kube.worlds import annotated, args, in_phase, machine, node
 
 HOUR = 3600.0
+
+
+def unschedulable(pod: Pod) -> Pod:
+    """As kube-scheduler leaves it that found no node."""
+    said = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(said,)))
 
 
 def one_card(memory: int = 16_000, **about: Any) -> World:
@@ -39,6 +49,14 @@ def test_only_as_many_are_let_go_as_fit_and_a_slot_is_held_for_each() -> None:
     assert world.held("b")
     assert not world.held("c")
     assert world.go() == []
+
+
+def test_many_are_let_go_in_several_steps() -> None:
+    world = World.of(node(machine("n1", 8)))
+    world.tell(*(queued(f"p{i}", 100) for i in range(MOST_RELEASED + 3)))
+    first, second = world.step(), world.step()
+    assert (len(first.released), first.more) == (MOST_RELEASED, True)
+    assert (len(second.released), second.more) == (3, False)
 
 
 def test_nobody_is_let_go_twice_while_its_gate_is_being_taken_away() -> None:
@@ -67,10 +85,107 @@ def test_the_next_one_comes_when_there_is_room() -> None:
 def test_the_order_is_that_of_the_settings(order: Any, first: str) -> None:
     world = one_card(queue=QueuePart(namespaces=("team",), order=order))
     world.tell(queued("short", 12_000, age=10, estimate="10m"), queued("old", 12_000, age=300, estimate="10h"))
-    if order == "las":  # nobody has had anything yet: the id decides
-        assert world.go() == [["old"]]
-    else:
-        assert world.go() == [[first]]
+    assert world.go() == [[first]]
+
+
+@pytest.mark.parametrize("order", ["fifo", "sjf", "srpt", "las", "aged"])
+def test_of_those_who_say_nothing_the_first_that_came_is_first(order: Any) -> None:
+    world = one_card(queue=QueuePart(namespaces=("*",), order=order))
+    world.tell(*(queued(name, 12_000, age=age) for name, age in (("a", 10), ("c", 30), ("b", 20))))
+    assert world.go() == [["c"]]
+
+
+@pytest.mark.parametrize(("order", "first"), [("srpt", "done"), ("aged", "done"), ("las", "new"), ("sjf", "new")])
+def test_what_a_job_has_had_in_pods_before_counts_where_the_order_asks(order: Any, first: str) -> None:
+    world = one_card(queue=QueuePart(namespaces=("*",), order=order))
+    world.tell(queued("done", 12_000, estimate="10h", annotations={ATTAINED: "9h55m"}))
+    world.tell(queued("new", 12_000, estimate="1h"))
+    assert world.go() == [[first]]
+
+
+def test_who_waits_for_something_else_too_has_no_turn_and_holds_nothing() -> None:
+    world = one_card()
+    pod = queued("a", 12_000)
+    both = msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(pod.spec, scheduling_gates=(Gate("x"), Gate(GATE)))
+    )
+    members = [queued(f"g{i}", 6000, gang=("g", 2), age=1) for i in range(2)]
+    late = msgspec.structs.replace(members[1], spec=both.spec)
+    world.tell(both, members[0], late)
+    assert world.go() == []
+    assert "scheduling gate x" in (world.line.words(both, TODAY) or "")
+    world.tell(pod)
+    assert world.go() == [["a"]]
+    world.remove("a")
+    world.tell(members[1])
+    assert world.go() == [["g0", "g1"]]
+
+
+def test_a_slot_is_not_held_long_for_one_that_kube_scheduler_finds_no_node_for() -> None:
+    world = one_card()
+    world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
+    assert world.go() == [["a"]]
+    world.tell(unschedulable(world.pods["a"]))
+    assert world.go(UNFIT_S) == []
+    assert world.go(UNFIT_S) == [["b"]]
+    assert not world.held("a")
+
+
+def test_a_slot_is_kept_for_one_that_is_reserved_for_or_being_bound_whatever_was_said_before() -> None:
+    world = one_card()
+    world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
+    assert world.go() == [["a"]]
+    world.tell(unschedulable(world.pods["a"]))
+    assert world.go(1) == []
+    assert isinstance(world.placer.choose(world.pods["a"], "n1", world.now, 1), Choice)
+    assert world.go(2 * UNFIT_S) == []
+    assert world.held("a")
+
+
+def test_one_that_is_let_go_to_displace_others_keeps_its_turn() -> None:
+    world = one_card()
+    world.tell(queued("runs", 12_000))
+    world.go()
+    world.bind("runs")
+    urgent = queued("urgent", 12_000, age=1)
+    urgent = msgspec.structs.replace(urgent, spec=msgspec.structs.replace(urgent.spec, priority=5))
+    world.tell(queued("old", 12_000, age=300), urgent)
+    assert [pod.metadata.name for pod in world.step().wanting] == ["urgent", "old"]
+    assert world.line.send(urgent)
+    assert not world.line.send(urgent), "once"
+    assert [pod.metadata.name for pod in world.step().wanting] == ["old"]
+    world.tell(open_gate(urgent))
+    assert world.line.is_displacing(urgent)
+    world.tell(in_phase(world.pods["runs"], "Succeeded"))
+    assert world.go() == [["urgent"]], "its place was free before anybody was evicted"
+    assert not world.line.is_displacing(urgent)
+    assert world.go(HOLD_S) == [["old"]], "it had its turn"
+
+
+def test_others_are_evicted_neither_for_gangs_nor_for_who_would_exceed_a_quota() -> None:
+    world = one_card()
+    world.limit("poor", 500)
+    world.tell(*gang("g", 2, 17_000), queued("poor", 1000, namespace="poor"), queued("large", 17_000))
+    assert [pod.metadata.name for pod in world.step().wanting] == ["large"]
+
+
+def test_one_whose_place_is_reserved_is_left_to_that() -> None:
+    world = one_card()
+    world.tell(queued("runs", 12_000))
+    world.go()
+    world.bind("runs")
+    world.tell(queued("a", 4000))
+    assert world.go() == [["a"]]
+    urgent = queued("urgent", 12_000)
+    world.tell(urgent)
+    world.step()
+    assert world.line.send(urgent)
+    world.tell(open_gate(urgent))
+    seat = planned_seat(urgent, asked_of(urgent), Slot("n1", (0,)), world.books.cluster.node("n1").machine)
+    world.books.keep(seat, 1000.0, reserved=True)
+    assert not world.line.is_displacing(urgent)
+    assert world.go() == []
+    assert world.books.is_reserved("uid-urgent")
 
 
 def test_higher_priority_goes_before_the_order() -> None:
@@ -111,6 +226,23 @@ def test_small_ones_pass_by_a_large_one_until_it_is_overdue() -> None:
     world.remove("small")
     world.tell(in_phase(world.pods["runs"], "Succeeded"))
     assert world.go() == [["late"], ["next"]]
+
+
+def test_nodes_are_kept_for_the_first_that_is_overdue_and_not_for_the_next_instead() -> None:
+    world = World.of(node(machine("large", 1, 16_000)), node(machine("a-small", 1, 8000)))
+    for name, memory in (("r0", 4000), ("r1", 5000)):
+        world.tell(queued(name, memory))
+        world.go()
+        assert world.bind(name)
+    assert [world.pods[name].spec.node_name for name in ("r0", "r1")] == ["a-small", "large"]
+    world.tell(
+        queued("late", 14_000, age=12 * HOUR, estimate="1h"), queued("later", 7000, age=11.5 * HOUR, estimate="1h")
+    )
+    world.tell(queued("next", 2000, estimate="1m", age=1))
+    assert world.go() == [["next"]]
+    seat = world.books.held("uid-next")
+    assert seat is not None
+    assert seat.record.node == "a-small"
 
 
 def test_nothing_is_kept_for_one_that_is_overdue_and_could_never_fit_or_waits_for_its_quota() -> None:
@@ -190,12 +322,50 @@ def test_a_gang_waits_until_all_of_it_is_there() -> None:
     assert world.held("g1")
 
 
+def test_a_gang_that_gathers_one_by_one_is_told_now_and_then_how_many_are_missing() -> None:
+    world = one_card(queue=QueuePart())
+    told = []
+    for pod in gang("g", 9, members=8):
+        world.tell(pod)
+        told.extend(world.step(1.0).gathering)
+    assert [text for _, text in told] == ["only 1 of the 9 pods of its gang are there"]
+    assert {text for _, text in world.step(30.0).gathering} == {"only 8 of the 9 pods of its gang are there"}
+    assert not world.step(60.0).gathering
+
+
 def test_a_gang_for_which_there_is_no_room_holds_nothing_and_lets_others_pass() -> None:
     world = one_card()
     world.tell(*gang("g", 3), queued("small", 2000, age=1))
     assert world.go() == [["small"]]
     assert not any(world.held(f"g{i}") for i in range(3))
     assert not world.bind("g0")
+
+
+def test_no_node_is_offered_to_a_pod_whose_gang_was_not_let_go() -> None:
+    world = one_card()
+    world.tell(*(open_gate(pod) for pod in gang("g", 3)))
+    assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names in (None, ())
+    assert not any(one.score for one in world.placer.prioritize(args(world.pods["g0"], "n1"), world.now))
+    world.remove("g2")
+    world.tell(open_gate(queued("small", 2000, gang=("g", 3))))
+    assert [sorted(unit) for unit in world.go()] == [["g0", "g1", "small"]]
+    assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names == ("n1",)
+
+
+def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> None:
+    world = one_card()
+    world.tell(*(open_gate(pod) for pod in gang("g", 2, 17_000)))
+    assert world.placer.nearest(world.pods["g0"]) is None
+    assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
+
+
+def test_who_was_about_to_be_bound_long_ago_is_not_counted_on() -> None:
+    grant = Grant(Gang("team", "g", 2), frozenset({"a", "b"}), until=30.0)
+    grant.arrives("a", 0.0)
+    grant.arrives("b", RECENT_S + 1)
+    assert (grant.whole, grant.until) == (False, 30.0)
+    grant.arrives("a", RECENT_S + 5)
+    assert (grant.whole, grant.until) == (True, 2 * RECENT_S + 5), "the others are still to be bound"
 
 
 def test_a_gang_of_unequal_pods_is_placed_as_a_whole() -> None:
@@ -240,6 +410,19 @@ def test_a_gang_that_loses_a_pod_before_it_is_bound_waits_for_another() -> None:
     assert not world.bind("g0")
     world.tell(queued("g2", 6000, gang=("g", 2)))
     assert world.go() == [["g0", "g2"]]
+
+
+def test_a_gang_that_loses_a_pod_while_all_are_being_bound_is_not_stopped() -> None:
+    world = one_card()
+    world.tell(*gang("g", 2))
+    world.go()
+    for uid in ("uid-g0", "uid-g1"):
+        grant = world.gangs.grant_of(uid)
+        assert grant is not None
+        grant.arrives(uid, world.now)
+    world.remove("g1")
+    assert not world.step().given_up
+    assert world.bind("g0")
 
 
 def test_a_member_that_failed_is_replaced_alone_while_the_others_run() -> None:
@@ -336,7 +519,7 @@ def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], o
     world.tell(*made)
     jobs = [
         Job(
-            id=pod.metadata.uid,
+            id=f"{TODAY - pods[i][1]:020} {pod.metadata.uid}",  # of equals, the first that came
             demand=asked_of(pod).demand,
             submitted=Seconds(TODAY - pods[i][1]),
             estimate=estimate_of(pod),
@@ -347,9 +530,9 @@ def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], o
     by_order = build_policy("binpack", queue=order)
     assume(by_order.overdue is not None or not any(is_overdue(job, TODAY) for job in jobs))
     wanted = decide(by_order, jobs, world.books.cluster, TODAY, ranker=ranker)
-    assert [f"uid-{name}" for (name,) in world.go()] == [one.job.id for one in wanted.placements]
+    assert [f"uid-{name}" for (name,) in world.go()] == [one.job.id.split()[1] for one in wanted.placements]
     for one in wanted.placements:
-        seat = world.books.held(one.job.id)
+        seat = world.books.held(one.job.id.split()[1])
         assert seat is not None
         uuids = [share.gpu for share in seat.record.containers[0].gpus]
         gpus = world.books.cluster.node(one.slot.node).machine.gpus

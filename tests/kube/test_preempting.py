@@ -249,18 +249,6 @@ def test_a_failed_bind_does_not_lose_the_place() -> None:
     play(story)
 
 
-def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0, b=0, c=0)
-        for name in ("one", "two", "three"):
-            await refuse(office, name)
-        await until(lambda: len(office.server.evicted) == 2)
-        await a_while()
-        assert len(office.server.evicted) == 2
-
-    assert any("2 pods were evicted in a minute" in line for line in play(story, settings(most_per_minute=2)).lines)
-
-
 def test_why_says_what_would_have_to_go() -> None:
     async def story(office: Office) -> None:
         await full(office, a=3, b=1)

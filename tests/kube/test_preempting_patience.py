@@ -3,16 +3,19 @@
 """How long preemption waits, counts on others and remembers: by a clock that the test moves."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from cotenant.kube.access import Access
-from cotenant.kube.client import Client
+from cotenant.kube.client import Client, Guard
+from cotenant.kube.connection import ApiError
 from cotenant.kube.objects import Pod
 from cotenant.kube.scheduler.books import Books
+from cotenant.kube.scheduler.leasing import NOT_LEADING, Alone, Lead
 from cotenant.kube.scheduler.news import News
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.preempting import LASTING_S, RESERVED_S, SPARED_S, Preemptor
@@ -36,13 +39,26 @@ class World:
     now: float = 0.0
     books: Books = field(default_factory=lambda: books_of(*(node(machine(name, 1)) for name in ("n1", "n2"))))
     pods: dict[str, Pod] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    lead: Lead = field(default_factory=Alone)
+    most_per_minute: int = 30
 
     def __post_init__(self) -> None:
-        troubles = Troubles(lambda line: None)
+        troubles = Troubles(self.lines.append)
         self.placer: Placer = placer_of(self.books)
         news = News(self.client, "tests", troubles)
         self.preemptor = Preemptor(
-            self.client, self.books, self.placer, news, troubles, PreemptionPart(), say=str, clock=lambda: self.now
+            self.client,
+            self.books,
+            self.placer,
+            news,
+            troubles,
+            PreemptionPart(most_per_minute=self.most_per_minute),
+            lead=self.lead,
+            doubt=lambda: self.doubts[0] if self.doubts else None,
+            say=str,
+            clock=lambda: self.now,
         )
         self.add("a", "n1", 0)
         self.add("b", "n2", 1)
@@ -84,17 +100,51 @@ class World:
         return held.record.node if held is not None and self.books.is_reserved(HIGH) else None
 
 
-def live(story: Callable[[World], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def not_leading(leads: bool = False) -> AsyncIterator[None]:
+    """As a guard does whose process leads no more."""
+    if not leads:
+        raise ApiError("write", 0, NOT_LEADING, "another leads")
+    yield
+
+
+class Deposed:
+    """Leads no more, and learns of it when it writes."""
+
+    def doubt(self) -> None:
+        return None
+
+    async def settled(self) -> None:
+        return None
+
+    def guard(self) -> Guard:
+        return not_leading
+
+    async def run(self) -> NoReturn:
+        raise AssertionError("nobody asks it to")
+
+    async def let_go(self) -> None:
+        raise AssertionError("nobody asks it to")
+
+
+def live(story: Callable[[World], Awaitable[None]], **about: Any) -> None:
     async def lived() -> None:
         server = ApiServer()
         async with server.serving():
             client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
             try:
-                await story(World(server, client))
+                await story(World(server, client, **about))
             finally:
                 await client.close()
 
     asyncio.run(lived())
+
+
+def beside(world: World) -> None:
+    """Two more pods, less important than the others, on a node of their own: both have to go."""
+    world.books.node_changed(None, node(machine("n3", 1)))
+    for name in ("c", "d"):
+        world.add(name, "n3", -1, 8000)
 
 
 def test_who_does_not_leave_in_time_is_not_counted_on_and_another_leaves() -> None:
@@ -206,14 +256,80 @@ def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> N
 
 def test_no_more_are_evicted_once_the_pod_is_gone() -> None:
     async def story(world: World) -> None:
-        world.books.node_changed(None, node(machine("n3", 1)))
-        for name in ("c", "d"):
-            world.add(name, "n3", -1, 8000)
+        beside(world)
         world.server.eviction_hook = lambda name: world.books.pod_changed(world.high, None)
         assert await world.refuse() == ["c"]
         assert world.books.held(HIGH) is None
 
     live(story)
+
+
+def test_where_a_budget_forbids_the_second_after_the_first_has_gone_the_place_is_not_kept() -> None:
+    async def story(world: World) -> None:
+        beside(world)
+        world.server.eviction_hook = lambda name: world.server.budgets.update(d=0)
+        assert await world.refuse() == ["c"]
+        assert world.reserved is None
+
+    live(story)
+
+
+def test_no_more_are_evicted_once_the_books_are_in_doubt() -> None:
+    async def story(world: World) -> None:
+        beside(world)
+        world.server.eviction_hook = lambda name: world.doubts.append("the watch is silent")
+        assert await world.refuse() == ["c"]
+        assert world.reserved is None
+
+    live(story)
+
+
+def test_who_does_not_lead_any_more_evicts_nobody_and_keeps_nothing() -> None:
+    async def story(world: World) -> None:
+        assert await world.refuse() == []
+        assert world.reserved is None
+        assert not world.server.asked
+
+    live(story, lead=Deposed())
+
+
+def test_who_is_gone_already_need_not_be_evicted_and_does_not_count() -> None:
+    async def story(world: World) -> None:
+        world.server.remove("a", "team")  # and nobody has told us
+        assert await world.refuse() == []
+        assert await world.look(1) == []
+        assert world.reserved == "n1"
+        second = waiting("second", WHOLE, priority=10)
+        world.books.pod_changed(None, second)
+        world.preemptor.refused(second, frozenset({"n2"}))
+        assert await world.look(1) == ["b"]
+
+    live(story, most_per_minute=1)
+
+
+def test_nobody_is_evicted_where_there_is_room_before_it_comes_to_that() -> None:
+    async def story(world: World) -> None:
+        look = asyncio.create_task(world.refuse())
+        while not world.server.asked:  # the dry run
+            await asyncio.sleep(0)
+        world.change("a", in_phase(world.pods["a"], "Succeeded"))
+        assert await look == []
+
+    live(story)
+
+
+def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
+    async def story(world: World) -> None:
+        assert await world.refuse() == ["a"]
+        second = waiting("second", WHOLE, priority=10)
+        world.books.pod_changed(None, second)
+        world.preemptor.refused(second, frozenset(world.books.vendors))
+        assert await world.look(5) == ["a"]
+        assert await world.look(50) == ["a"]
+        assert any("1 pods were evicted in a minute" in line for line in world.lines)
+        assert await world.look(5) == ["a", "b"]
+
+    live(story, most_per_minute=1)
 
 
 def test_nodes_that_would_do_once_are_not_looked_at_when_only_others_are_named_later() -> None:

@@ -14,12 +14,14 @@ QUEUE = KubeSettings(queue=QueuePart(namespaces=("team",)))
 OTHER = "example.com/other"
 
 
-def add(office: Office, name: str, memory: int = 6000, *, gang: int = 0, gates: tuple[str, ...] = (GATE,)) -> None:
+def add(
+    office: Office, name: str, memory: int = 6000, *, gang: int = 0, gates: tuple[str, ...] = (GATE,), **more: Any
+) -> None:
     """A pod that waits at its gate; of one gang, where that has a size."""
-    office.add_pod(name, memory, {GANG: "g", GANG_SIZE: str(gang)} if gang else None)
-    spec: dict[str, Any] = {"schedulingGates": [{"name": gate} for gate in gates]}
+    said = {GANG: "g", GANG_SIZE: str(gang)} if gang else None
+    office.add_pod(name, memory, said, schedulingGates=[{"name": gate} for gate in gates], **more)
     about = {"creationTimestamp": f"2026-01-01T00:00:0{len(office.server.pods)}Z"}
-    office.server.merge(name, {"spec": spec, "metadata": about}, "team")
+    office.server.merge(name, {"metadata": about}, "team")
 
 
 def gates(office: Office, *names: str) -> list[str]:
@@ -56,6 +58,43 @@ def test_gates_of_others_stay() -> None:
         await with_node(office)
         add(office, "a", gates=(OTHER, GATE))
         await until(lambda: gates(office, "a") == [OTHER])
+
+    play(story)
+
+
+def test_who_waits_for_others_too_has_its_turn_when_they_have_let_it_go() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        add(office, "a", gates=(OTHER, GATE))
+        add(office, "b")
+        await until(lambda: not gates(office, "b"))
+        assert gates(office, "a") == [OTHER, GATE]
+        office.server.merge("a", {"spec": {"schedulingGates": [{"name": GATE}]}}, "team")
+        await until(lambda: not gates(office, "a"))
+
+    play(story, QUEUE)
+
+
+def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobody_else_is() -> None:
+    async def story(office: Office) -> None:
+        office.scheduler.releaser.displace_s = 0.01
+        preemptor = office.scheduler.preemptor
+        preemptor.tick_s, preemptor.settle_s = 0.01, 0.0
+        await with_node(office)
+        office.add_pod("runs", 12_000)
+        assert await office.place("runs", "n1") == "n1"
+        add(office, "equal", 12_000)
+        add(office, "huge", 99_000, priority=10)
+        add(office, "high", 12_000, priority=10)
+        await until(lambda: not gates(office, "high"))
+        await office.knows("high")
+        assert not (await office.filter("high", "n1"))["NodeNames"]
+        await until(lambda: office.server.evicted == ["runs"])
+        office.end("runs")
+        await office.knows("runs")
+        assert await office.place("high", "n1") == "n1"
+        assert gates(office, "equal", "huge") == [GATE, GATE]
+        await until(lambda: len(office.events("Released")) == 1)
 
     play(story, QUEUE)
 
@@ -100,6 +139,21 @@ def test_a_gang_is_bound_at_one_moment() -> None:
         assert [*await asyncio.gather(office.place("a", "n1"), office.place("b", "n1"))] == ["n1", "n1"]
         binds = [asked.path for asked in office.server.asked if asked.path.endswith("/binding")]
         assert len(binds) == 2
+
+    play(story)
+
+
+def test_of_a_gang_too_large_to_meet_all_are_bound_once_each_was_about_to_be() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        for name in ("a", "b"):
+            add(office, name, gang=2)
+        await until(lambda: not gates(office, "a", "b"))
+        await office.knows("a", "b")
+        office.scheduler.releaser.meeting_s = 0.05
+        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
+        assert await office.place("b", "n1") == "n1"
+        assert await office.place("a", "n1") == "n1"
 
     play(story)
 

@@ -199,3 +199,8 @@ def resources_of(container: PodContainer) -> Mapping[str, str | int]:
 def has_ended(pod: Pod) -> bool:
     """Whether none of its containers will ever run again."""
     return pod.status.phase in ("Succeeded", "Failed")
+
+
+def is_unschedulable(pod: Pod) -> bool:
+    """Whether kube-scheduler has tried to place it and found no node."""
+    return any((one.type, one.reason) == ("PodScheduled", "Unschedulable") for one in pod.status.conditions)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod says about its turn: how long it will run, and with whom it must start."""
+"""What a pod says about its turn: how long it will run, how long it has, and with whom it must start."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from cotenant.wire.text import printable
 
 GATE = own_key("queue")
 """scheduling gate of a pod that waits for its turn; the scheduler removes it"""
-ESTIMATE = own_key("estimate")
+ESTIMATE, ATTAINED = own_key("estimate"), own_key("attained")
 GANG, GANG_SIZE = own_key("gang"), own_key("gang-size")
 GROUP, GROUP_SIZE = (f"pod-group.scheduling.sigs.k8s.io/{word}" for word in ("name", "min-available"))
 """labels that say the same to the coscheduling plugin of Kubernetes' scheduler-plugins"""
@@ -52,25 +52,26 @@ def gang_of(pod: Pod) -> Gang | None:
 
 
 def estimate_of(pod: Pod) -> Seconds | None:
-    """How long a pod says that it will run; InputError where that is no time."""
-    text = pod.metadata.annotations.get(ESTIMATE)
-    if text is None:
-        return None
-    stripped = text.strip()
-    found = _DURATION.fullmatch(stripped)
-    if not stripped or found is None:
-        raise InputError(f"annotation {ESTIMATE}: {printable(text[:40])!r} is not a time; write for example 1h30m")
-    seconds = sum(
-        float(part) * unit for part, unit in zip(found.groups(), _UNITS.values(), strict=True) if part is not None
-    )
-    if not 0 < seconds <= LONGEST_S:
-        raise InputError(f"annotation {ESTIMATE}: {printable(text[:40])!r}, expected more than 0 and at most 30 years")
-    return Seconds(seconds)
+    """How long a pod says that its job takes; InputError where that is no time."""
+    seconds = _time(pod, ESTIMATE)
+    if seconds is not None and not seconds:
+        raise InputError(f"annotation {ESTIMATE}: expected more than no time; write for example 1h30m")
+    return seconds
+
+
+def attained_of(pod: Pod) -> Seconds:
+    """How much of that its job has had, in pods before this one; InputError where that is no time."""
+    return _time(pod, ATTAINED) or Seconds(0.0)
 
 
 def is_gated(gates: Iterable[Gate]) -> bool:
     """Whether a pod with these gates waits for its turn, as far as Kubernetes is concerned."""
     return any(gate.name == GATE for gate in gates)
+
+
+def gates_of_others(gates: Iterable[Gate]) -> list[str]:
+    """What else keeps a pod from being scheduled."""
+    return [gate.name for gate in gates if gate.name != GATE]
 
 
 def _name(words: Mapping[str, str], key: str) -> str:
@@ -85,3 +86,19 @@ def _size(words: Mapping[str, str], key: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= MOST_MEMBERS):
         raise InputError(f"{key}: expected how many pods the gang has, from 1 to {MOST_MEMBERS}")
     return int(text)
+
+
+def _time(pod: Pod, key: str) -> Seconds | None:
+    text = pod.metadata.annotations.get(key)
+    if text is None:
+        return None
+    stripped = text.strip()
+    found = _DURATION.fullmatch(stripped)
+    if not stripped or found is None:
+        raise InputError(f"annotation {key}: {printable(text[:40])!r} is not a time; write for example 1h30m")
+    seconds = sum(
+        float(part) * unit for part, unit in zip(found.groups(), _UNITS.values(), strict=True) if part is not None
+    )
+    if seconds > LONGEST_S:
+        raise InputError(f"annotation {key}: {printable(text[:40])!r}, expected at most 30 years")
+    return Seconds(seconds)

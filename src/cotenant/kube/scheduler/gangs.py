@@ -7,17 +7,22 @@ extender until slots are held for all of it again. Times are of any steady clock
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from cotenant.core.model import Reason
 from cotenant.errors import InputError
-from cotenant.kube.codec.turns import Gang, gang_of
+from cotenant.kube.codec.turns import Gang, gang_of, gates_of_others
 from cotenant.kube.objects import Pod, has_ended
 from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.refusing import nonsense
 
 Key = tuple[str, str]
 """namespace and name of a gang"""
+EVERY_S = 30.0
+"""between two times that a gang's pods are told how many are missing: hundreds may come one after the other"""
+RECENT_S = 15.0
+"""whom kube-scheduler wanted to bind so long ago, and was sent back, it wants to bind again: it tries every 5 s"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Gathered:
     there: int
     """pods that run, are about to, or have done their part"""
     ready: tuple[Pod, ...]
-    """pods that wait, the oldest first"""
+    """pods that wait for nothing but the others, the oldest first"""
 
     @property
     def missing(self) -> int:
@@ -54,7 +59,19 @@ class Grant:
     members: frozenset[str]
     until: float
     whole: bool = False
-    """all of them were about to be bound at one moment, and are being"""
+    """all of them were about to be bound, and are being"""
+    arrived: dict[str, float] = field(default_factory=dict)
+    """when kube-scheduler last wanted to bind them"""
+
+    def arrives(self, uid: str, now: float) -> None:
+        """Of a large gang the last comes when the first has been sent back, and is on its way again."""
+        self.arrived[uid] = now
+        if not self.whole and len(self.there(now)) == len(self.members):
+            self.whole, self.until = True, max(self.until, now + RECENT_S)
+
+    def there(self, now: float) -> set[str]:
+        """Those who were about to be bound just now."""
+        return {uid for uid in self.members if now - self.arrived.get(uid, -inf) <= RECENT_S}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,7 @@ class Gangs:
         self._grants: dict[Key, Grant] = {}
         self._paused: dict[Key, float] = {}
         self._changed: dict[Key, None] = {}
+        self._told: dict[Key, float] = {}
 
     def __contains__(self, uid: str) -> bool:
         """Whether a pod belongs to one."""
@@ -101,11 +119,14 @@ class Gangs:
         """As they are now."""
         return map(self._gathered, self._pods)
 
-    def changed(self) -> list[Gathered]:
-        """Those whose pods have changed since this was last asked."""
-        changed = [self._gathered(key) for key in self._changed if key in self._pods]
-        self._changed.clear()
-        return changed
+    def changed(self, now: float) -> list[Gathered]:
+        """Those whose pods have changed since this was last said of them, unless that was just now."""
+        self._told = {key: until for key, until in self._told.items() if until > now}
+        due = [key for key in self._changed if key not in self._told]
+        for key in due:
+            del self._changed[key]
+            self._told[key] = now + EVERY_S
+        return [self._gathered(key) for key in due if key in self._pods]
 
     def turn(self, pod: Pod) -> Reason | None:
         """Why a pod may not be placed now, though kube-scheduler asks."""
@@ -164,7 +185,8 @@ class Gangs:
 
     def _gathered(self, key: Key) -> Gathered:
         members = self._pods[key].values()
-        ready = [pod for _, pod in members if self._waits(key, pod.metadata.uid)]
+        waiting = (pod for _, pod in members if self._waits(key, pod.metadata.uid))
+        ready = [pod for pod in waiting if not gates_of_others(pod.spec.scheduling_gates)]
         ready.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name))
         size = max(gang.size for gang, _ in members)
         return Gathered(Gang(*key, size), sum(self._is_there(pod) for _, pod in members), tuple(ready))

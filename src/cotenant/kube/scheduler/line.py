@@ -10,6 +10,7 @@ Times are arguments: `now` of any steady clock, for holds, and `today` in second
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from weakref import WeakValueDictionary
 
 from cotenant.core.deciding import turn_of
@@ -21,8 +22,8 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.record import RECORD
 from cotenant.kube.codec.settings import DEFAULTS, Settings
-from cotenant.kube.codec.turns import Gang, estimate_of, gang_of, is_gated
-from cotenant.kube.objects import Pod
+from cotenant.kube.codec.turns import Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
+from cotenant.kube.objects import Pod, is_unschedulable
 from cotenant.kube.scheduler.gangs import Gangs, GivenUp
 from cotenant.kube.scheduler.placing import HOLD_S
 from cotenant.kube.scheduler.together import NO_ROOM, Together, Waiter, kinds_of
@@ -34,6 +35,10 @@ MOST_REFUSED = 100
 """kinds of pods that fit nowhere, after which a step looks no further"""
 HOPELESS_S = 60.0
 """for so long it is believed that even an empty cluster has no room for some kind of pods"""
+UNFIT_S = 5.0
+"""for so long a slot is still held for a pod for which kube-scheduler has found no node"""
+MOST_WANTING = 8
+"""kinds of pods for which it is looked who could be evicted"""
 
 
 class Kind:
@@ -67,6 +72,8 @@ class Step:
     given_up: list[GivenUp] = field(default_factory=list)
     gathering: list[tuple[Pod, str]] = field(default_factory=list)
     """pods of gangs that have changed and are not complete, and what is missing"""
+    wanting: list[Pod] = field(default_factory=list)
+    """for which there is no room: the first of their kinds, in order, without gangs"""
     more: bool = False
     """whether another step would find more at once"""
 
@@ -91,6 +98,8 @@ class Line:
         self._alone: dict[str, Unit | InputError] = {}
         self._kinds: WeakValueDictionary[object, Kind] = WeakValueDictionary()
         self._released: set[str] = set()
+        self._given: dict[str, float] = {}
+        self._displacing: set[str] = set()
         self._hopeless: dict[Kind, float] = {}
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
@@ -101,6 +110,8 @@ class Line:
             self._gated[uid] = new
         else:
             self._released.discard(uid)
+        if uid not in self._books.waiting:
+            self._displacing.discard(uid)
         if new is not None and new.spec.scheduler_name == self._scheduler:
             self._read(new, uid)
         return any(was_known) or uid in self._gated or uid in self.gangs
@@ -113,11 +124,13 @@ class Line:
         known = self._alone.get(uid)
         if isinstance(known, InputError):
             return str(known)
-        for place, unit in enumerate(self._in_order(float("inf"), today)):
+        for place, unit in enumerate(self._in_order(inf, today)):
             if any(one.uid == uid for one in unit.waiters):
                 whose = "its turn" if unit.gang is None else f"the turn of its gang of {unit.gang.size}"
                 late = "; it is overdue, so room is kept for it" if is_overdue(unit.job, today) else ""
                 return f"it waits for {whose}, with {place} before it in the queue ({self._queue.order}){late}"
+        if others := gates_of_others(pod.spec.scheduling_gates):
+            return f"its turn comes when it waits for nothing else: scheduling gate {', '.join(others)}"
         turn = self.gangs.turn(pod)
         return "it is not its turn" if turn is None else str(turn)
 
@@ -125,7 +138,8 @@ class Line:
         """Let go whose turn it is, as far as there is room, and hold that for them."""
         step = Step(open=[pod for pod in self._gated.values() if not self._is_to_wait(pod)])
         step.given_up = self.gangs.end(now, self._hold_s)
-        for gathered in self.gangs.changed():
+        self._take_back(now)
+        for gathered in self.gangs.changed(now):
             if len(gathered.ready) < gathered.missing:
                 step.gathering.extend((pod, str(gathered.turn)) for pod in gathered.ready)
         refused: set[Kind] = set()
@@ -139,6 +153,8 @@ class Line:
                 step.released.append(unit)
             else:
                 refused.add(unit.kind)
+                if why_not.check == NO_ROOM and self._is_gated(unit) and len(step.wanting) < MOST_WANTING:
+                    step.wanting.append(unit.waiters[0].pod)
                 kept = self._nodes_to_keep(unit, now) if overdue and why_not.check == NO_ROOM else kept
             step.more = len(step.released) >= MOST_RELEASED
             if step.more or len(refused) >= MOST_REFUSED:
@@ -154,17 +170,40 @@ class Line:
         if unit.gang is not None:
             self.gangs.revoke(unit.gang)
 
+    def send(self, pod: Pod) -> bool:
+        """Let a pod go for which there is no room, since others may be evicted for it; whether it still waits here.
+
+        Only kube-scheduler knows where else it could not be, so it has to ask first. Until the pod has a place it is
+        still its turn: whatever becomes free is its own.
+        """
+        uid = pod.metadata.uid
+        if self._gated.get(uid) is not pod or uid in self._released:
+            return False
+        self._released.add(uid)
+        self._displacing.add(uid)
+        return True
+
+    def unsend(self, pod: Pod) -> None:
+        """Its gate could not be taken away."""
+        self._released.discard(pod.metadata.uid)
+        self._displacing.discard(pod.metadata.uid)
+
+    def is_displacing(self, pod: Pod) -> bool:
+        """Whether it was sent and has no place yet."""
+        return pod.metadata.uid in self._displacing and self._books.held(pod.metadata.uid) is None
+
     def _read(self, pod: Pod, uid: str) -> None:
         """Pods without GPUs are nobody's member, and have no turn."""
         try:
             gang = gang_of(pod)
             has_gpus = RECORD in pod.metadata.annotations
-            if uid in self._books.waiting and (uid in self._gated or gang is not None):
+            if uid in self._books.waiting and (uid in self._gated or uid in self._displacing or gang is not None):
                 asked = asked_of(pod, self._settings)
                 has_gpus = asked.vendor is not None
                 if has_gpus:
                     self._together.placer.ranker(pod)  # says itself when there is no such policy
-                    waiter = Waiter(pod, asked, _moment(pod.metadata.creation_timestamp), estimate_of(pod))
+                    submitted = _moment(pod.metadata.creation_timestamp)
+                    waiter = Waiter(pod, asked, submitted, estimate_of(pod), attained_of(pod))
                     self._alone[uid] = self._unit((waiter,), None)
             if gang is not None and has_gpus:
                 self.gangs.add(pod, gang)
@@ -184,10 +223,30 @@ class Line:
         if why_not is not None:
             return why_not
         members = {one.uid for one in unit.waiters}
-        self._released |= members & self._gated.keys()
         if unit.gang is not None:
             self.gangs.grant(unit.gang, members, until)
+        elif self._is_gated(unit):
+            self._given[unit.job.id] = inf
+        self._released |= members & self._gated.keys()
+        self._displacing -= members
         return None
+
+    def _is_gated(self, unit: Unit) -> bool:
+        """Whether it is a pod of its own that nobody has let go yet."""
+        return unit.gang is None and unit.job.id in self._gated
+
+    def _take_back(self, now: float) -> None:
+        """The slots of pods for which kube-scheduler finds no node, by what we do not know of: others can use them."""
+        for uid, until in list(self._given.items()):
+            pod = self._books.waiting.get(uid)
+            is_its = self._books.held(uid) is not None and not self._books.is_reserved(uid)
+            if pod is None or not is_its or self._books.settled(uid) is not None:
+                del self._given[uid]
+            elif until <= now:
+                self._books.release(uid)
+                del self._given[uid]
+            elif is_unschedulable(pod):
+                self._given[uid] = min(until, now + UNFIT_S)
 
     def _nodes_to_keep(self, unit: Unit, now: float) -> list[str]:
         """For one that is overdue, unless it asks for more than there is: that is looked at only now and then."""
@@ -202,11 +261,12 @@ class Line:
     def _in_order(self, now: float, today: Seconds) -> list[Unit]:
         return sorted(self._units(now), key=lambda unit: self._turn(unit, today))
 
-    def _turn(self, unit: Unit, today: Seconds) -> tuple[int, bool, float, str]:
-        """As the core has it. Where its order lets a job wait for ever for better ones, overdue ones are first."""
+    def _turn(self, unit: Unit, today: Seconds) -> tuple[int, bool, float, Seconds, str]:
+        """As the core has it. Where its order lets a job wait for ever for better ones, overdue ones are first. Of
+        equals the first that came: names of pods say nothing, unlike those of jobs elsewhere."""
         job, (priority, place) = unit.job, unit.turn
         late = self._order.overdue is None and is_overdue(job, today)
-        return priority, not late, job.submitted if late else place, job.id
+        return priority, not late, job.submitted if late else place, job.submitted, job.id
 
     def _units(self, now: float) -> Iterator[Unit]:
         in_gangs: set[str] = set()
@@ -219,10 +279,14 @@ class Line:
             waiters = tuple(one.waiters[0] for one in found if isinstance(one, Unit))
             if len(waiters) == gathered.missing and self.gangs.is_waiting(gathered.gang, now):
                 yield self._unit(waiters, gathered.gang)
-        for uid in self._gated.keys() - self._released - in_gangs:
+        sent = {uid for uid in self._displacing if self._books.held(uid) is None}
+        for uid in (self._gated.keys() | sent) - self._released - in_gangs:
             unit = self._alone.get(uid)
-            if isinstance(unit, Unit) and self._is_to_wait(unit.waiters[0].pod):
+            if isinstance(unit, Unit) and self._is_ready(unit.waiters[0].pod):
                 yield unit
+
+    def _is_ready(self, pod: Pod) -> bool:
+        return self._is_to_wait(pod) and not gates_of_others(pod.spec.scheduling_gates)
 
     def _unit(self, waiters: tuple[Waiter, ...], gang: Gang | None) -> Unit:
         """A gang came when its first pod did, and takes as long as the longest of them."""
@@ -234,6 +298,7 @@ class Line:
             replicas=len(waiters),
             submitted=min(one.submitted for one in waiters),
             estimate=max(estimates) if len(estimates) == len(waiters) else None,
+            attained=Seconds(sum(one.attained * one.asked.demand.steady.gpus for one in waiters)),
         )
         asks = first.pod.metadata.namespace, tuple(one.kind for one in waiters)  # quotas are by namespace
         kind = self._kinds.setdefault(asks, Kind())

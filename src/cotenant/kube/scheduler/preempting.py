@@ -174,6 +174,10 @@ class Preemptor:
         room = await self._best(pod, wish or _Wish(0.0, 0.0, 0.0, frozenset(self._books.vendors)), MOST_EXPLAINED)
         return None if room is None else Plan(room.node, self._names(room.victims), False)
 
+    async def would_help(self, pod: Pod) -> bool:
+        """Whether a pod that waits for its turn could have a place if others left."""
+        return await self.plan(pod) is not None
+
     async def run(self) -> NoReturn:
         """Make room until cancelled."""
         while True:
@@ -255,6 +259,7 @@ class Preemptor:
                 if not gone:
                     self._refuse(pod, victim, error)
                     return False
+                self._victims.leaves_from(about.uid, self._clock())  # we shall hear of it
             if not dry_run and not gone:
                 self._evicted(pod, victim)
         return True

@@ -7,7 +7,7 @@ A slot is held before a gate is taken away. When that fails the slot is given up
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from cotenant.core.units import Seconds
@@ -28,6 +28,16 @@ MEETING_S = 4.0
 """how long a bind waits for those of the other members; kube-scheduler hears within 6 s what became of it"""
 
 
+DISPLACE_S = 1.0
+"""between looks for somebody for whom others may be evicted"""
+DISPLACED_S = 15.0
+"""for so long nobody else is let go for that, unless this one has its place before"""
+
+
+async def _nobody(pod: Pod) -> bool:
+    return False
+
+
 class Releaser:
     """Takes pods as they change, and hints that there is room; `run` lets go who may."""
 
@@ -40,17 +50,19 @@ class Releaser:
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
         doubt: Callable[[], str | None] = lambda: None,
+        would_displace: Callable[[Pod], Awaitable[bool]] = _nobody,
         clock: Callable[[], float] = time.monotonic,
         pause_s: float = PAUSE_S,
         sweep_s: float = SWEEP_S,
         meeting_s: float = MEETING_S,
     ) -> None:
         self._client, self._line, self._news, self._troubles = client, line, news, troubles
-        self._lead, self._doubt, self._clock = lead, doubt, clock
+        self._lead, self._books_doubt, self._clock = lead, doubt, clock
+        self._would_displace, self.displace_s = would_displace, DISPLACE_S
+        self._wanting: list[Pod] = []
         self._pause_s, self._sweep_s, self.meeting_s = pause_s, sweep_s, meeting_s
         self._some = asyncio.Event()
         self._met = asyncio.Condition()
-        self._arrived: set[str] = set()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """After the books were told."""
@@ -66,35 +78,62 @@ class Releaser:
         return self._line.words(pod, _today())
 
     async def run(self) -> NoReturn:
-        """Look whenever something has changed, until cancelled."""
+        """Let go until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._release())
+            group.create_task(self._displace())
+        raise AssertionError("none of them ends")
+
+    def _doubt(self) -> str | None:
+        return self._books_doubt() or self._lead.doubt()
+
+    async def _release(self) -> NoReturn:
+        """Look whenever something has changed."""
         while True:
             await stirred(self._some, self._pause_s, self._sweep_s)
-            if self._doubt() is None and self._lead.doubt() is None:
+            if self._doubt() is None:
                 await self._step()
 
+    async def _displace(self) -> NoReturn:
+        """One after the other: what is found for the next has to count with the place of the one before."""
+        while True:
+            await asyncio.sleep(self.displace_s)
+            for pod in self._wanting:
+                guard = self._lead.guard()
+                if self._doubt() is None and await self._would_displace(pod) and self._line.send(pod):
+                    await self._sent(pod, guard)
+                    break
+
+    async def _sent(self, pod: Pod, guard: Guard) -> None:
+        if not await self._written(pod, guard):
+            self._line.unsend(pod)
+            return
+        self._news.tell(pod, RELEASED, "its turn came: there is no room, but others of lower priority could leave")
+        until = self._clock() + DISPLACED_S
+        while self._line.is_displacing(pod) and self._clock() < until:
+            await asyncio.sleep(self.displace_s)
+
     async def meet(self, pod: Pod) -> str:
-        """Called before a pod is bound: empty where it may be, at once or when all of its gang are about to be."""
+        """Called before a pod is bound: empty where it may be, at once or when all of its gang were about to be."""
         grant = self._line.gangs.grant_of(pod.metadata.uid)
         if grant is None:
             return ""  # of no gang, or of one that is whole; else it is refused later, with the reason
         async with self._met:
-            self._arrived.add(pod.metadata.uid)
-            grant.whole = grant.whole or grant.members <= self._arrived
+            grant.arrives(pod.metadata.uid, self._clock())
             self._met.notify_all()
             try:
                 async with asyncio.timeout(self.meeting_s):
                     await self._met.wait_for(lambda: grant.whole)
                 return ""
             except TimeoutError:
-                there = len(grant.members & self._arrived)
+                there = len(grant.there(self._clock()))
                 return f"{there} of {len(grant.members)} pods of gang {grant.gang.name} could be bound by now"
-            finally:
-                self._arrived.discard(pod.metadata.uid)
 
     async def _step(self) -> None:
         began, guard = self._clock(), self._lead.guard()
         step = self._line.step(began, _today())
         took = self._clock() - began
+        self._wanting = step.wanting
         self._some.clear()  # what the step itself did is no news
         if step.more:
             self._some.set()

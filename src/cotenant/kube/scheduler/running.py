@@ -172,7 +172,15 @@ class Scheduler:
             hold_s=settings.scheduler.hold_s,
             settings=codec,
         )
-        self.releaser = Releaser(client, line, self.news, troubles, lead=self.lead, doubt=self.watching.doubt)
+        self.releaser = Releaser(
+            client,
+            line,
+            self.news,
+            troubles,
+            lead=self.lead,
+            doubt=self.watching.doubt,
+            would_displace=lambda pod: self.preemptor.would_help(pod),
+        )
         self.granter = Granter(
             client,
             self.books,
@@ -249,6 +257,7 @@ class Scheduler:
         self.gangs.revoke_all()
         self.preemptor.forget()
         self.placer.warm_up()
+        self._room()  # what the one before had begun is to be finished
 
     def _room(self) -> None:
         self.waker.room()

@@ -31,6 +31,7 @@ class Waiter:
     submitted: Seconds
     """since 1970"""
     estimate: Seconds | None
+    attained: Seconds
 
     @property
     def uid(self) -> str:

@@ -8,7 +8,7 @@ Kubernetes lets everybody remove a gate who may change the pod, and nobody add o
 from collections.abc import Iterable
 
 from cotenant.kube.codec.asking import Asked
-from cotenant.kube.codec.turns import GATE, estimate_of, gang_of, is_gated
+from cotenant.kube.codec.turns import GATE, attained_of, estimate_of, gang_of, is_gated
 from cotenant.kube.install.names import Json
 from cotenant.kube.objects import Gate, Pod
 from cotenant.kube.settings import QueuePart
@@ -25,7 +25,7 @@ def with_gate(spec: Json, pod: Pod, asked: Asked, namespace: str, queue: QueuePa
     """A pod's spec with our gate, where it is to wait, and without it where not; InputError where the pod says about
     its turn what is not understood."""
     if asked.containers:
-        estimate_of(pod)
+        estimate_of(pod), attained_of(pod)
     waits = bool(asked.containers) and (gang_of(pod) is not None or queue.takes(namespace, pod.metadata.labels))
     there = spec.get(_GATES) or []
     gates = [gate for gate in there if gate.get("name") != GATE or waits]
