@@ -27,6 +27,7 @@ def test_nothing_is_answered_until_nodes_pods_and_quotas_are_known() -> None:
             for verb in ("filter", "prioritize", "bind", "preempt"):
                 assert (await office.call(verb, office.args("a", "n1"))).status == 503
             assert (await ask(office.api_port, "GET", "/why/team/a", headers=KNOWS)).status == 503
+            await until(lambda: bool(office.lines))
             office.server.quotas.refusals.clear()
             await until(lambda: office.scheduler.watching.doubt() is None)
             assert (await ask(office.api_port, "GET", "/readyz")).status == 200
