@@ -22,15 +22,21 @@ def data() -> Path:
     return folder
 
 
-class OneCluster(LoadScopeScheduling):  # type: ignore[misc]
-    """With several test processes, one runs all that share a Kubernetes cluster; all others go where there is time."""
+CLUSTER = "tests/cluster/"
+STRESS = tuple(f"{CLUSTER}test_{name}.py" for name in ("chaos", "failover", "gangs", "outage", "preemption", "queue"))
+
+
+class FewClusters(LoadScopeScheduling):  # type: ignore[misc]
+    """With several test processes, one runs all that share a Kubernetes cluster, and another what puts one under stress,
+    which takes as long; all others go where there is time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folder = "tests/cluster/"
-        return folder if nodeid.startswith(folder) else nodeid
+        if nodeid.startswith(STRESS):
+            return f"{CLUSTER} under stress"
+        return CLUSTER if nodeid.startswith(CLUSTER) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneCluster:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewClusters:
     """Groups by mark, which would do the same, know nothing of how pytest 9 names tests."""
-    return OneCluster(config, log)
+    return FewClusters(config, log)
