@@ -56,6 +56,7 @@ HAS = {
     "example.com/gpumem": "320k",
 }
 """of each node"""
+LEASE_OPTION = "--lease"
 NO_EXTENDER: Mapping[str, Any] = {"extenders": []}
 SHARE = 0.7
 OTHERS = "a trivial extender 0.58 to 0.81"
@@ -124,9 +125,11 @@ def _prepare(engine: Engine) -> None:
     cluster = engine.cluster
     cluster.post("/api/v1/namespaces", {"metadata": {"name": WHERE}})
     wait_for("its account", lambda: cluster.get(f"/api/v1/namespaces/{WHERE}/serviceaccounts/default"))
-    # Ours beside the only kube-scheduler, on a real node whoever schedules.
+    # Ours beside the only kube-scheduler, on a real node whoever schedules; neither has anybody to agree with.
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
     ours = cluster.get(path)["spec"]["template"]["spec"]["containers"][:1]
+    for key in ("command", "args"):
+        ours[0] |= {key: _without_lease(ours[0].get(key, []))}
     pod = {"nodeName": cluster.machines[0].name, "hostNetwork": True, "containers": ours}
     cluster.patch(path, {"spec": {"replicas": 0, "template": {"spec": pod}}})
     ready = {"type": "Ready", "status": "True", "reason": "Fake"}
@@ -136,6 +139,14 @@ def _prepare(engine: Engine) -> None:
         told = {INVENTORY: inventory_for(one, Vendor.NVIDIA)}
         status = {"capacity": HAS, "allocatable": HAS, "conditions": [ready]}
         cluster.post("/api/v1/nodes", {"metadata": about | {"annotations": told}, "status": status})
+
+
+def _without_lease(words: list[str]) -> list[str]:
+    """A command that says where to find the lease, without that."""
+    if LEASE_OPTION not in words:
+        return words
+    at = words.index(LEASE_OPTION)
+    return words[:at] + words[at + 2 :]
 
 
 def _plain_round(engine: Engine) -> _Round:
@@ -161,6 +172,7 @@ def _round(engine: Engine, limits: Mapping[str, str], instead: Mapping[str, Any]
         access = json.loads(file.read_text())["clientConnection"]
         said = kube_scheduler(KubeSettings())
         said |= {"clientConnection": said.get("clientConnection", {}) | {"kubeconfig": access["kubeconfig"]}, **instead}
+        said |= {"leaderElection": {"leaderElect": False}}
         file.write_text(json.dumps(said))
         _create_pods(engine, limits)
         watch = _Watch(engine)

@@ -27,7 +27,7 @@ STRESS = tuple(f"{CLUSTER}test_{name}.py" for name in ("chaos", "failover", "gan
 
 
 class FewClusters(LoadScopeScheduling):  # type: ignore[misc]
-    """With several test processes, one runs all that share a Kubernetes cluster, and another what puts one under stress,
+    """With several test processes, one runs all that share a Kubernetes cluster, another what puts one under stress,
     which takes as long; all others go where there is time."""
 
     def _split_scope(self, nodeid: str) -> str:
