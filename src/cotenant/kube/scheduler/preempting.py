@@ -23,10 +23,13 @@ from cotenant.kube.scheduler.news import PREEMPTED, PREEMPTING, PREEMPTION_REFUS
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.rooms import Movable, Room, best_of
 from cotenant.kube.scheduler.victims import Victims, priority_of
+from cotenant.kube.scheduler.waking import stirred
 from cotenant.kube.settings import PreemptionPart
 from cotenant.kube.troubles import Troubles, to_stderr
 
 TICK_S = 1.0
+SWEEP_S = 60.0
+"""also where nobody waits for a place, it is forgotten who has left"""
 SETTLE_S = 1.0
 """from a refusal to the first look: kube-scheduler may find somebody to evict itself, for what it knows of"""
 AGAIN_S, LONGEST_AGAIN_S = 5.0, 60.0
@@ -107,7 +110,7 @@ class Preemptor:
         self._client, self._books, self._placer, self._news = client, books, placer, news
         self._troubles, self._settings, self._say, self._clock = troubles, settings, say, clock
         self._lead, self._books_doubt = lead, doubt
-        self.tick_s, self.settle_s, self.again_s = TICK_S, SETTLE_S, AGAIN_S
+        self.tick_s, self.settle_s, self.again_s, self.sweep_s = TICK_S, SETTLE_S, AGAIN_S, SWEEP_S
         self._victims = Victims(settings)
         self._wishes: dict[str, _Wish] = {}
         self._reserved: dict[str, _Reservation] = {}
@@ -181,10 +184,11 @@ class Preemptor:
     async def run(self) -> NoReturn:
         """Make room until cancelled."""
         while True:
-            if not self._wishes and not self._reserved:
-                await self._some.wait()
+            if self._wishes or self._reserved:
+                self._some.set()
+            await stirred(self._some, self.tick_s, self.sweep_s)
             self._some.clear()
-            await asyncio.sleep(self.tick_s)
+            self._victims.forget(self._clock())
             if self._doubt() is None:
                 self.tend()
                 await self.look()
@@ -195,7 +199,6 @@ class Preemptor:
     def tend(self) -> None:
         """What is reserved stays so while those leave who are to, and until the pod is bound; not for ever."""
         now = self._clock()
-        self._victims.forget(now)
         for uid, kept in list(self._reserved.items()):
             if uid not in self._books.waiting or (self._books.settled(uid) is None and not self._goes_on(kept, now)):
                 self._drop(uid)
