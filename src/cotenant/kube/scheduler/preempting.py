@@ -104,12 +104,14 @@ class Preemptor:
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
         doubt: Callable[[], str | None] = lambda: None,
+        starts_together: Callable[[Pod], bool] = lambda pod: False,
         say: Callable[[str], object] = to_stderr,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`starts_together` says of which pods none starts without the others: nobody is evicted for one of them."""
         self._client, self._books, self._placer, self._news = client, books, placer, news
         self._troubles, self._settings, self._say, self._clock = troubles, settings, say, clock
-        self._lead, self._books_doubt = lead, doubt
+        self._lead, self._books_doubt, self._starts_together = lead, doubt, starts_together
         self.tick_s, self.settle_s, self.again_s, self.sweep_s = TICK_S, SETTLE_S, AGAIN_S, SWEEP_S
         self._victims = Victims(settings)
         self._wishes: dict[str, _Wish] = {}
@@ -307,6 +309,8 @@ class Preemptor:
 
     async def _best(self, pod: Pod, wish: _Wish, most: int | None = None) -> Room | None:
         """The room that harms least, looked for in the time that others leave."""
+        if self._starts_together(pod):
+            return None
         found: list[Room | None] = []
         began = self._clock()
         for room in self._placer.rooms(pod, wish.names, self._movable(pod, wish.musts), most):

@@ -211,6 +211,7 @@ class Scheduler:
             settings.scheduler.preemption,
             lead=self.lead,
             doubt=self.watching.doubt,
+            starts_together=lambda pod: self.gangs.grant_of(pod.metadata.uid) is not None,
         )
         self._settings = settings
 
