@@ -386,6 +386,21 @@ def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> N
     assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
 
 
+def test_who_was_about_to_be_bound_and_was_refused_since_is_not_counted_on() -> None:
+    world = World.of(node(machine("n1", 1)), node(machine("small", 1, 1000)))
+    world.tell(*gang("g", 2))
+    world.go()
+    grant = world.gangs.grant_of("uid-g0")
+    assert grant is not None
+    grant.arrives("uid-g0", world.now)
+    assert not world.placer.filter(args(world.pods["g0"], "small"), world.now).node_names, "n1 will not do any more"
+    grant.arrives("uid-g1", world.now)
+    assert not grant.whole
+    assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names
+    grant.arrives("uid-g0", world.now)
+    assert grant.whole
+
+
 def test_who_was_about_to_be_bound_long_ago_is_not_counted_on() -> None:
     grant = Grant(Gang("team", "g", 2), frozenset({"a", "b"}), until=30.0)
     grant.arrives("a", 0.0)
