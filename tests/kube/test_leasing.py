@@ -175,6 +175,21 @@ def test_holds_of_an_earlier_term_are_forgotten() -> None:
     play(story)
 
 
+def test_who_was_refused_by_the_one_before_is_put_back_when_there_is_room() -> None:
+    async def story(one: Office, two: Office) -> None:
+        for name in ("a", "b"):
+            assert (await one.filter(name, "n1"))["NodeNames"] == ["n1"]  # held, and never bound
+        assert "n1" in await one.place("c", "n1")
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        one.server.merge("c", {"status": {"conditions": [condition]}}, "team")
+        hold(one.server, "two")
+        await until(lambda: one.annotation("c", "tried-again"))
+        assert two.scheduler.lead.doubt() is None
+        assert one.annotation("a", "tried-again") is None
+
+    play(story)
+
+
 def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
     async def story(one: Office, two: Office) -> None:
         one.scheduler.preemptor.tick_s, one.scheduler.preemptor.settle_s = 0.01, 0.0

@@ -18,7 +18,7 @@ from cotenant.kube.codec.asking import asked_of
 from cotenant.kube.codec.turns import ATTAINED, GANG, GATE, Gang, estimate_of, is_gated
 from cotenant.kube.objects import Condition, Gate, Pod, Resources
 from cotenant.kube.scheduler.gangs import RECENT_S, Grant
-from cotenant.kube.scheduler.line import MOST_RELEASED, UNFIT_S
+from cotenant.kube.scheduler.line import MOST_REFUSED, MOST_RELEASED, MOST_WANTING, UNFIT_S
 from cotenant.kube.scheduler.placing import Choice
 from cotenant.kube.scheduler.seats import planned_seat
 from cotenant.kube.settings import QueuePart
@@ -57,6 +57,33 @@ def test_many_are_let_go_in_several_steps() -> None:
     first, second = world.step(), world.step()
     assert (len(first.released), first.more) == (MOST_RELEASED, True)
     assert (len(second.released), second.more) == (3, False)
+
+
+def too_large(count: int) -> list[Pod]:
+    """Pods that fit nowhere, each of its own kind, the first that came first."""
+    return [queued(f"huge{i:03}", 17_000 + i, age=1000.0 - i) for i in range(count)]
+
+
+def test_who_is_behind_many_kinds_that_fit_nowhere_has_its_turn_all_the_same() -> None:
+    world = one_card()
+    world.tell(*too_large(2 * MOST_REFUSED + 10), queued("small", 2000, age=1))
+    first, second, third = world.step(), world.step(), world.step()
+    assert [(len(step.released), step.more) for step in (first, second, third)] == [(0, True), (0, True), (1, False)]
+    wanted = [f"huge{i:03}" for i in range(MOST_WANTING)]
+    assert [pod.metadata.name for pod in third.wanting] == wanted, "those of the first in line"
+    assert world.step().more, "from the first again"
+
+
+def test_the_node_that_is_kept_for_one_that_is_overdue_stays_so_while_the_line_is_gone_through() -> None:
+    world = one_card()
+    world.tell(queued("runs", 4000))
+    world.go()
+    world.bind("runs")
+    world.tell(queued("late", 14_000, age=12 * HOUR, estimate="1h"), *too_large(MOST_REFUSED))
+    world.tell(queued("small", 2000, age=1))
+    assert [world.go() for _ in range(4)] == [[], [], [], []]
+    world.tell(in_phase(world.pods["runs"], "Succeeded"))
+    assert world.go() + world.go() == [["late"], ["small"]]
 
 
 def test_nobody_is_let_go_twice_while_its_gate_is_being_taken_away() -> None:
@@ -357,6 +384,21 @@ def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> N
     world.tell(*(open_gate(pod) for pod in gang("g", 2, 17_000)))
     assert world.placer.nearest(world.pods["g0"]) is None
     assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
+
+
+def test_who_was_about_to_be_bound_and_was_refused_since_is_not_counted_on() -> None:
+    world = World.of(node(machine("n1", 1)), node(machine("small", 1, 1000)))
+    world.tell(*gang("g", 2))
+    world.go()
+    grant = world.gangs.grant_of("uid-g0")
+    assert grant is not None
+    grant.arrives("uid-g0", world.now)
+    assert not world.placer.filter(args(world.pods["g0"], "small"), world.now).node_names, "n1 will not do any more"
+    grant.arrives("uid-g1", world.now)
+    assert not grant.whole
+    assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names
+    grant.arrives("uid-g0", world.now)
+    assert grant.whole
 
 
 def test_who_was_about_to_be_bound_long_ago_is_not_counted_on() -> None:

@@ -19,11 +19,11 @@ from cotenant.kube.scheduler.leasing import NOT_LEADING, Alone, Lead
 from cotenant.kube.scheduler.news import News
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.preempting import LASTING_S, RESERVED_S, SPARED_S, Preemptor
-from cotenant.kube.scheduler.victims import MOST_GRACE_S, PATIENCE_S, USUAL_GRACE_S
+from cotenant.kube.scheduler.victims import MOST_GRACE_S, PATIENCE_S, USUAL_GRACE_S, Victims
 from cotenant.kube.settings import PreemptionPart
 from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer
-from tests.kube.office import QUICK
+from tests.kube.office import QUICK, until
 from tests.kube.worlds import GPU, MEMORY, books_of, in_phase, machine, node, place, placer_of, waiting
 
 WHOLE = {GPU: 1, MEMORY: 16_000}
@@ -305,6 +305,37 @@ def test_who_is_gone_already_need_not_be_evicted_and_does_not_count() -> None:
         assert await world.look(1) == ["b"]
 
     live(story, most_per_minute=1)
+
+
+def test_who_was_said_to_be_gone_and_is_not_may_be_evicted_later() -> None:
+    async def story(world: World) -> None:
+        about = world.server.pods["team", "a"]["metadata"]
+        about["uid"] = "another"
+        world.server.budgets["b"] = 0
+        assert await world.refuse() == []
+        about["uid"] = "uid-a"
+        world.now += USUAL_GRACE_S + PATIENCE_S
+        world.preemptor.tick_s = 0.0
+        task = asyncio.create_task(world.preemptor.run())
+        await until(lambda: world.server.evicted == ["a"])
+        task.cancel()
+
+    live(story)
+
+
+def test_those_who_left_are_forgotten_and_those_who_still_leave_are_not() -> None:
+    books = books_of(node(machine("n1")))
+    victims, placer = Victims(PreemptionPart()), placer_of(books)
+    for i, name in enumerate(("gone", "leaves")):
+        pod = place(books, placer, waiting(name, WHOLE), "n1")
+        about = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        leaving = msgspec.structs.replace(pod, metadata=about)
+        victims.pod_changed(pod, leaving, 0.0)
+        victims.pod_changed(leaving, leaving if i else None, 0.0)
+    victims.forget(USUAL_GRACE_S + PATIENCE_S - 1)
+    assert sorted(victims.leaving) == ["uid-gone", "uid-leaves"]
+    victims.forget(USUAL_GRACE_S + PATIENCE_S)
+    assert sorted(victims.leaving) == ["uid-leaves"]
 
 
 def test_nobody_is_evicted_where_there_is_room_before_it_comes_to_that() -> None:

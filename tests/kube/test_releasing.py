@@ -99,6 +99,30 @@ def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobo
     play(story, QUEUE)
 
 
+def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_full() -> None:
+    async def story(office: Office) -> None:
+        preemptor = office.scheduler.preemptor
+        preemptor.tick_s, preemptor.settle_s, preemptor.again_s = 0.01, 0.0, 0.05
+        for name in ("n1", "n2"):
+            office.add_node(name)
+        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        office.add_pod("runs", 12_000)
+        assert await office.place("runs", "n1") == "n1"
+        await office.knows("runs")
+        for name in ("a", "b"):
+            add(office, name, gang=2, priority=10)
+        await until(lambda: not gates(office, "a", "b"))
+        await office.knows("a", "b")
+        assert not (await office.filter("a", "n1"))["NodeNames"], "it may not go to n2"
+        assert (await office.why("a"))["eviction"] is None
+        office.add_pod("alone", 12_000, priority=5)
+        assert "n1" in await office.place("alone", "n1")
+        await until(lambda: office.scheduler.books.is_reserved("uid-alone"))
+        assert not office.scheduler.books.is_reserved("uid-a")
+
+    play(story)
+
+
 def test_gates_that_nobody_asks_for_any_more_are_taken_away_whether_or_not_there_is_room() -> None:
     async def story(office: Office) -> None:
         await with_node(office, 1000)

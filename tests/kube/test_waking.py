@@ -5,6 +5,7 @@
 import asyncio
 import time
 
+from cotenant.kube.objects import Metadata, Pod
 from tests.kube.api_server import Refusal
 from tests.kube.office import Office, play, until
 
@@ -61,6 +62,22 @@ def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
 
     (line,) = play(story).lines
     assert "waking" in line
+
+
+def test_a_pod_that_kube_scheduler_heard_of_first_is_put_back_too() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office, "b")
+        waker = office.scheduler.waker
+        waker.refused(Pod(metadata=Metadata(uid="uid-a")))
+        assert not (await office.filter("b", "n1"))["NodeNames"]
+        waker.room()
+        await until(lambda: office.annotation("b", "tried-again"))  # all have been looked at
+        office.add_pod("a")
+        await office.knows("a")
+        waker.room()
+        await until(lambda: office.annotation("a", "tried-again"))
+
+    play(story)
 
 
 def test_a_pod_that_kube_scheduler_heard_of_first_is_told_the_numbers_too() -> None:

@@ -6,7 +6,7 @@ A gate cannot be put back on a pod. So a gang that was let go and could not be b
 extender until slots are held for all of it again. Times are of any steady clock.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -60,6 +60,8 @@ class Grant:
     until: float
     whole: bool = False
     """all of them were about to be bound, and are being"""
+    has_place: Callable[[str], bool] = lambda uid: True
+    """whether something is still held for one of them"""
     arrived: dict[str, float] = field(default_factory=dict)
     """when kube-scheduler last wanted to bind them"""
 
@@ -70,8 +72,9 @@ class Grant:
             self.whole, self.until = True, max(self.until, now + RECENT_S)
 
     def there(self, now: float) -> set[str]:
-        """Those who were about to be bound just now."""
-        return {uid for uid in self.members if now - self.arrived.get(uid, -inf) <= RECENT_S}
+        """Those who were about to be bound just now, and have not been refused since."""
+        recent = (uid for uid in self.members if now - self.arrived.get(uid, -inf) <= RECENT_S)
+        return set(filter(self.has_place, recent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class Gangs:
 
     def grant(self, gang: Gang, members: Iterable[str], until: float) -> None:
         """Slots are held for all of them."""
-        self._grants[gang.key] = Grant(gang, frozenset(members), until)
+        self._grants[gang.key] = Grant(gang, frozenset(members), until, has_place=self._has_place)
 
     def grant_of(self, uid: str) -> Grant | None:
         """What was granted to a pod and others of its gang."""
@@ -198,6 +201,9 @@ class Gangs:
     def _is_lost(self, key: Key, uid: str) -> bool:
         found = self._pods.get(key, {}).get(uid)
         return found is None or not (self._is_there(found[1]) or uid in self._books.waiting)
+
+    def _has_place(self, uid: str) -> bool:
+        return self._books.held(uid) is not None or self._books.settled(uid) is not None
 
     def _is_there(self, pod: Pod) -> bool:
         if has_ended(pod):

@@ -32,7 +32,7 @@ from cotenant.kube.settings import SCHEDULER_NAME, QueuePart
 MOST_RELEASED = 32
 """pods or gangs in one step; the next comes at once"""
 MOST_REFUSED = 100
-"""kinds of pods that fit nowhere, after which a step looks no further"""
+"""kinds of pods that fit nowhere, after which a step looks no further; the next goes on from there"""
 HOPELESS_S = 60.0
 """for so long it is believed that even an empty cluster has no room for some kind of pods"""
 UNFIT_S = 5.0
@@ -78,6 +78,17 @@ class Step:
     """whether another step would find more at once"""
 
 
+@dataclass(slots=True)
+class _Round:
+    """How far the line has been gone through, where that takes several steps: or those who are behind many others that
+    fit nowhere would never be looked at."""
+
+    refused: set[Kind] = field(default_factory=set)
+    kept: list[str] = field(default_factory=list)
+    """nodes, for the first that is overdue"""
+    wanting: list[Pod] = field(default_factory=list)
+
+
 class Line:
     """Follows pods as the reflector tells them, after the books."""
 
@@ -101,6 +112,7 @@ class Line:
         self._given: dict[str, float] = {}
         self._displacing: set[str] = set()
         self._hopeless: dict[Kind, float] = {}
+        self._round = _Round()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Whether that may change whose turn it is."""
@@ -142,24 +154,33 @@ class Line:
         for gathered in self.gangs.changed(now):
             if len(gathered.ready) < gathered.missing:
                 step.gathering.extend((pod, str(gathered.turn)) for pod in gathered.ready)
-        refused: set[Kind] = set()
-        kept: list[str] = []
+        step.more = self._go_through(step, now, today)
+        return step
+
+    def _go_through(self, step: Step, now: float, today: Seconds) -> bool:
+        """From where the last step stopped; whether there is more to look at."""
+        this = self._round
+        this.kept = [name for name in this.kept if name in self._books.cluster.index]
+        step.wanting, most = this.wanting, len(this.refused) + MOST_REFUSED
         for unit in self._in_order(now, today):
-            if unit.kind in refused:  # nothing frees up during a step
+            if unit.kind in this.refused:  # little frees up during a round, and the next comes soon
                 continue
-            overdue = not kept and is_overdue(unit.job, today)
-            why_not = self._hold(unit, now, kept, overdue=overdue)
+            overdue = not this.kept and is_overdue(unit.job, today)
+            why_not = self._hold(unit, now, this.kept, overdue=overdue)
             if why_not is None:
                 step.released.append(unit)
             else:
-                refused.add(unit.kind)
+                this.refused.add(unit.kind)
                 if why_not.check == NO_ROOM and self._is_gated(unit) and len(step.wanting) < MOST_WANTING:
                     step.wanting.append(unit.waiters[0].pod)
-                kept = self._nodes_to_keep(unit, now) if overdue and why_not.check == NO_ROOM else kept
-            step.more = len(step.released) >= MOST_RELEASED
-            if step.more or len(refused) >= MOST_REFUSED:
+                if overdue and why_not.check == NO_ROOM:
+                    this.kept = self._nodes_to_keep(unit, now)
+            if len(this.refused) >= most:
+                return True
+            if len(step.released) >= MOST_RELEASED:
                 break
-        return step
+        self._round = _Round()
+        return len(step.released) >= MOST_RELEASED
 
     def undo(self, unit: Unit) -> None:
         """The gate of one of them could not be taken away: all of them wait on."""

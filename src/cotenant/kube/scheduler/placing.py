@@ -243,8 +243,9 @@ class Placer:
         """Places that a pod could have if others left, on those of the nodes where that harms least, in no order.
 
         Nothing where it fits or waits for something else. Each step takes about a millisecond, with nothing found in
-        most, so that the caller can let others go first; all of them see the books as they were at the first. Only the
-        nodes on which least is missing are looked at where a number is given.
+        most, and some tens where many would have to leave one node, so that the caller can let others go first; all of
+        them see the books as they were at the first. Only the nodes on which least is missing are looked at where a
+        number is given.
         """
         try:
             view = self._view(pod)

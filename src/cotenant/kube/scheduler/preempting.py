@@ -23,10 +23,13 @@ from cotenant.kube.scheduler.news import PREEMPTED, PREEMPTING, PREEMPTION_REFUS
 from cotenant.kube.scheduler.placing import Placer
 from cotenant.kube.scheduler.rooms import Movable, Room, best_of
 from cotenant.kube.scheduler.victims import Victims, priority_of
+from cotenant.kube.scheduler.waking import stirred
 from cotenant.kube.settings import PreemptionPart
 from cotenant.kube.troubles import Troubles, to_stderr
 
 TICK_S = 1.0
+SWEEP_S = 60.0
+"""also where nobody waits for a place, it is forgotten who has left"""
 SETTLE_S = 1.0
 """from a refusal to the first look: kube-scheduler may find somebody to evict itself, for what it knows of"""
 AGAIN_S, LONGEST_AGAIN_S = 5.0, 60.0
@@ -101,13 +104,15 @@ class Preemptor:
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
         doubt: Callable[[], str | None] = lambda: None,
+        starts_together: Callable[[Pod], bool] = lambda pod: False,
         say: Callable[[str], object] = to_stderr,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`starts_together` says of which pods none starts without the others: nobody is evicted for one of them."""
         self._client, self._books, self._placer, self._news = client, books, placer, news
         self._troubles, self._settings, self._say, self._clock = troubles, settings, say, clock
-        self._lead, self._books_doubt = lead, doubt
-        self.tick_s, self.settle_s, self.again_s = TICK_S, SETTLE_S, AGAIN_S
+        self._lead, self._books_doubt, self._starts_together = lead, doubt, starts_together
+        self.tick_s, self.settle_s, self.again_s, self.sweep_s = TICK_S, SETTLE_S, AGAIN_S, SWEEP_S
         self._victims = Victims(settings)
         self._wishes: dict[str, _Wish] = {}
         self._reserved: dict[str, _Reservation] = {}
@@ -181,10 +186,11 @@ class Preemptor:
     async def run(self) -> NoReturn:
         """Make room until cancelled."""
         while True:
-            if not self._wishes and not self._reserved:
-                await self._some.wait()
+            if self._wishes or self._reserved:
+                self._some.set()
+            await stirred(self._some, self.tick_s, self.sweep_s)
             self._some.clear()
-            await asyncio.sleep(self.tick_s)
+            self._victims.forget(self._clock())
             if self._doubt() is None:
                 self.tend()
                 await self.look()
@@ -195,7 +201,6 @@ class Preemptor:
     def tend(self) -> None:
         """What is reserved stays so while those leave who are to, and until the pod is bound; not for ever."""
         now = self._clock()
-        self._victims.forget(now)
         for uid, kept in list(self._reserved.items()):
             if uid not in self._books.waiting or (self._books.settled(uid) is None and not self._goes_on(kept, now)):
                 self._drop(uid)
@@ -304,6 +309,8 @@ class Preemptor:
 
     async def _best(self, pod: Pod, wish: _Wish, most: int | None = None) -> Room | None:
         """The room that harms least, looked for in the time that others leave."""
+        if self._starts_together(pod):
+            return None
         found: list[Room | None] = []
         began = self._clock()
         for room in self._placer.rooms(pod, wish.names, self._movable(pod, wish.musts), most):

@@ -25,7 +25,7 @@ import uvloop
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.access import Access, find_access
 from cotenant.kube.client import Client, Limits
-from cotenant.kube.objects import Pod
+from cotenant.kube.objects import Pod, is_unschedulable
 from cotenant.kube.reflector import Pace
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.books import Books
@@ -211,6 +211,7 @@ class Scheduler:
             settings.scheduler.preemption,
             lead=self.lead,
             doubt=self.watching.doubt,
+            starts_together=lambda pod: self.gangs.grant_of(pod.metadata.uid) is not None,
         )
         self._settings = settings
 
@@ -257,6 +258,8 @@ class Scheduler:
         self.gangs.revoke_all()
         self.preemptor.forget()
         self.placer.warm_up()
+        for pod in filter(is_unschedulable, self.books.waiting.values()):
+            self.waker.refused(pod)  # by the one before, perhaps for what it held; kube-scheduler may still be the same
         self._room()  # what the one before had begun is to be finished
 
     def _room(self) -> None:

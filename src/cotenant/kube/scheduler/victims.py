@@ -32,9 +32,10 @@ class Victims:
     def __init__(self, settings: PreemptionPart) -> None:
         self.pods: dict[str, Pod] = {}
         """those that were given GPUs and have not ended, by UID"""
+        self.leaving: dict[str, float] = {}
+        """since when they were asked to leave, by UID; also those whose pod is gone"""
         self._settings = settings
         self._priorities: Counter[int] = Counter()
-        self._leaving: dict[str, float] = {}  # since when
         self._spared: dict[str, float] = {}
 
     def pod_changed(self, old: Pod | None, new: Pod | None, now: float) -> None:
@@ -58,14 +59,14 @@ class Victims:
 
     def leaves_from(self, uid: str, now: float) -> None:
         """It was asked to leave."""
-        self._leaving.setdefault(uid, now)
+        self.leaving.setdefault(uid, now)
 
     def leaves(self, uid: str, now: float) -> bool:
         """Whether it can be counted on to end soon."""
-        if uid not in self._leaving:
+        if uid not in self.leaving:
             return False
         grace = self.pods[uid].metadata.deletion_grace_period_seconds if uid in self.pods else None
-        return now < self._leaving[uid] + min(MOST_GRACE_S, USUAL_GRACE_S if grace is None else grace) + PATIENCE_S
+        return now < self.leaving[uid] + min(MOST_GRACE_S, USUAL_GRACE_S if grace is None else grace) + PATIENCE_S
 
     def spare(self, uid: str, until: float) -> None:
         """It cannot be evicted now."""
@@ -74,7 +75,7 @@ class Victims:
     def stake_of(self, uid: str, below: int, now: float) -> Stake | None:
         """What is lost with a pod; None where it may not be evicted for one of that priority."""
         pod = self.pods.get(uid)
-        if pod is None or priority_of(pod) >= below or uid in self._leaving or now < self._spared.get(uid, now):
+        if pod is None or priority_of(pod) >= below or uid in self.leaving or now < self._spared.get(uid, now):
             return None
         if pod.metadata.namespace in self._settings.protect_namespaces:
             return None
@@ -83,9 +84,10 @@ class Victims:
         return Stake(priority_of(pod), _seconds(pod.status.start_time or pod.metadata.creation_timestamp))
 
     def forget(self, now: float) -> None:
-        """Those who left long ago."""
-        for uid in [uid for uid in self._leaving if uid not in self.pods and not self.leaves(uid, now)]:
-            del self._leaving[uid]
+        """Those who left long ago, and those who did not although they were asked to: they may be asked again."""
+        for uid in [uid for uid in self.leaving if not self.leaves(uid, now)]:
+            if uid not in self.pods or self.pods[uid].metadata.deletion_timestamp is None:
+                del self.leaving[uid]
 
 
 def _seconds(moment: str | None) -> Seconds:

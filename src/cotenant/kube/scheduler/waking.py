@@ -33,6 +33,8 @@ PAUSE_S = 0.3
 AGAIN_S = 1.0
 """from one time to the next for one pod; twice as long after each, for it may be refused for what we do not know of"""
 LONGEST_AGAIN_S = 16.0
+UNKNOWN_S = 10.0
+"""for so long one that we do not know of is remembered: kube-scheduler may have heard of it first"""
 SWEEP_S = 30.0
 """a look at all of them, whatever was or was not told"""
 MOST_WRITES = 20
@@ -75,7 +77,7 @@ class Waker:
 
     def refused(self, pod: Pod) -> None:
         """kube-scheduler was told that no node will do."""
-        self._refused.setdefault(pod.metadata.uid, _Refused(float("-inf"), self.again_s))
+        self._refused.setdefault(pod.metadata.uid, _Refused(self._clock(), self.again_s))
 
     async def run(self) -> NoReturn:
         """Look whenever there may be room, until cancelled."""
@@ -89,11 +91,11 @@ class Waker:
         """Those who were refused, the one that was looked at longest ago first."""
         written, guard = 0, self._lead.guard()
         for uid, refused in list(self._refused.items()):
-            pod = self._books.waiting.get(uid)
+            pod, began = self._books.waiting.get(uid), self._clock()
             if pod is None:
-                self._refused.pop(uid, None)
+                if began > refused.due + UNKNOWN_S:
+                    del self._refused[uid]
                 continue
-            began = self._clock()
             if began < refused.due:
                 self._room.set()  # later
                 continue
