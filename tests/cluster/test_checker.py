@@ -271,6 +271,14 @@ def test_pods_that_are_gone_when_all_are_told_anew_are_known_to_be(checker: Chec
     assert "1200 MiB of 1000" in found(checker)
 
 
+def test_who_ended_unseen_is_not_beside_those_who_came_when_all_are_told_anew(checker: Checker) -> None:
+    checker.pod("MODIFIED", pod("z", 600))
+    checker.all_pods(5, [pod("a", 600), pod("z", 600, phase="Succeeded")])
+    assert not checker.violations
+    checker.all_pods(6, [pod("a", 600), pod("b", 600)])
+    assert "1200 MiB of 1000" in found(checker)
+
+
 ROOM: dict[str, tuple[Json, bool]] = {
     "memory": (pod("w", 500, node=""), True),
     "too much memory": (pod("w", 601, node=""), False),
