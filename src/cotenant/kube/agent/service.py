@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids
+from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, renew_slice
 from cotenant.kube.agent.podresources import list_devices
 from cotenant.kube.agent.preferring import guess, prefer
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
@@ -155,9 +155,10 @@ class Service:
         return answer
 
     async def pre_start(self, request: pb.PreStartContainerRequest, context: Context) -> pb.PreStartContainerResponse:
-        """In strict mode, writes down the GPUs of the container that is about to be made."""
+        """A region for the container that is about to be made; in strict mode, its GPUs are written down."""
         ids = frozenset(request.devices_ids)
         try:
+            renew_slice(self._around.host, self._resource, ids)
             if self._around.strict:
                 owned = await self._owned(ids)
                 brought = brought_for(owned.gpus, self._around.host.cdi_folders)
