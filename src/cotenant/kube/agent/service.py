@@ -6,7 +6,7 @@ What cannot be answered rightly is an error to kubelet, never a wrong value that
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Never, TypeVar
 
@@ -16,10 +16,10 @@ from google.protobuf.message import Message
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, renew_slice
-from cotenant.kube.agent.podresources import list_devices
+from cotenant.kube.agent.podresources import PodKey, list_devices
 from cotenant.kube.agent.preferring import guess, prefer
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, owned_by, pod_with, write_spec
+from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, holders_of, owned_by, pod_with, write_spec
 from cotenant.kube.agent.vendor import brought_for
 from cotenant.kube.objects import Pod
 from cotenant.kube.troubles import Troubles
@@ -177,10 +177,7 @@ class Service:
             if pod is not None:
                 return owned_by(pod, self._resource, ids, listed)
             if loop.time() >= until:
-                raise CotenantError(
-                    f"{self._resource}: kubelet lists no pod that we know with {', '.join(sorted(ids))[:200]}; "
-                    "an init container has GPUs in strict mode only where another container of its pod has some"
-                )
+                raise CotenantError(f"{self._resource}: {_unowned(ids, holders_of(self._resource, ids, listed))}")
             await asyncio.sleep(LOOK_S)
 
     async def _refuse(self, context: Context, call: str, error: CotenantError) -> Never:
@@ -188,6 +185,18 @@ class Service:
         code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, InputError) else grpc.StatusCode.INTERNAL
         await context.abort(code, str(error))
         raise AssertionError("abort has raised")
+
+
+def _unowned(ids: frozenset[str], holders: Collection[PodKey]) -> str:
+    """Why it is not known whose these slots are."""
+    slots = ", ".join(sorted(ids))[:200]
+    if len(holders) > 1:
+        names = ", ".join(sorted(map("/".join, holders)))
+        return f"kubelet gave {slots} to several pods, which cannot be told apart: delete all but one of {names}"
+    return (
+        f"kubelet lists no pod that we know with {slots}; "
+        "an init container has GPUs in strict mode only where another container of its pod has some"
+    )
 
 
 def devices_of(machine: Machine) -> pb.ListAndWatchResponse:
