@@ -23,7 +23,7 @@ import grpc
 
 from bench.agent_node import CARDS, PODS, agent, allocate_directly, serve_api, serve_plain
 from bench.daemon import cpu_seconds, memory_mib
-from bench.harness import Figure, at_most, benchmark, in_fresh_process, server_process
+from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99, server_process
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
 from tests.kube.worlds import GPU
@@ -56,14 +56,14 @@ def agent_load() -> Iterator[Figure]:
     how = "real-time class: others on this machine do not count" if found.alone else "others on this machine count"
     took, plain = found.ms["Allocate"], found.ms["Allocate, plain"]
     note = f"{_spread(took)}; {ROUNDS} times {PODS} pods at once, asked as kubelet does; {how}"
-    baseline = f"no-op plugin {_p99(plain):.2f}"
-    yield at_most("Allocate, p99 as kubelet waits", _p99(took), "ms", limit=10, baseline=baseline, note=note)
+    baseline = f"no-op plugin {p99(plain):.2f}"
+    yield at_most("Allocate, p99 as kubelet waits", p99(took), "ms", limit=10, baseline=baseline, note=note)
     note = f"{_spread(found.own_ms)}; our own time: called without gRPC, files and all"
-    yield Figure(name="Allocate itself, p99", figure=_p99(found.own_ms), unit="ms", note=note)
+    yield Figure(name="Allocate itself, p99", figure=p99(found.own_ms), unit="ms", note=note)
     asked, plain = found.ms["GetPreferredAllocation"], found.ms["GetPreferredAllocation, plain"]
-    baseline = f"no-op plugin {_p99(plain):.2f}"
+    baseline = f"no-op plugin {p99(plain):.2f}"
     name = "GetPreferredAllocation, p99 as kubelet waits"
-    yield Figure(name=name, figure=_p99(asked), unit="ms", baseline=baseline, note=_spread(asked))
+    yield Figure(name=name, figure=p99(asked), unit="ms", baseline=baseline, note=_spread(asked))
     note = f"median of {ROUNDS}; {statistics.median(found.burst_cpu_ms):.0f} ms of the agent's CPU until all is said"
     baseline = f"no-op plugin {statistics.median(found.ms['all, plain']):.0f}"
     burst = statistics.median(found.ms["all"])
@@ -72,10 +72,6 @@ def agent_load() -> Iterator[Figure]:
     yield at_most(f"idle, memory with {PODS} pods", found.memory, "MB", limit=80, note=note)
     note = f"over {IDLE_S:g} s; {CARDS} simulated cards"
     yield at_most(f"idle, of a core, with {PODS} pods", 100 * found.idle, "%", limit=2, note=note)
-
-
-def _p99(took: Sequence[float]) -> float:
-    return statistics.quantiles(took, n=100)[98]
 
 
 def _spread(took: Sequence[float]) -> str:

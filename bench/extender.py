@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bench.cluster_server import KINDS, NODE, cluster_server, new_kind, pod_object
-from bench.harness import Figure, Usage, at_most, benchmark, in_fresh_process
+from bench.harness import Figure, Usage, at_most, benchmark, in_fresh_process, p99
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client
 from cotenant.kube.scheduler.running import ASKING, Scheduler, ready
@@ -88,26 +88,22 @@ def _figures(measured: Measured, nodes: int, *, largest: bool) -> Iterator[Figur
     where = f"{nodes:,} nodes"
     for call, calls in measured.ms.items():
         took = [one.cpu for one in calls]
-        p99, passed = _p99(took), [one.passed for one in calls]
+        passed = [one.passed for one in calls]
         note = (
             f"CPU, of {len(took)}; median {statistics.median(took):.2f}, worst {max(took):.2f}; "
-            f"passed: median {statistics.median(passed):.2f}, p99 {_p99(passed):.2f}, load {os.getloadavg()[0]:.0f}"
+            f"passed: median {statistics.median(passed):.2f}, p99 {p99(passed):.2f}, load {os.getloadavg()[0]:.0f}"
         )
         if largest and call in VERBS:
-            yield at_most(f"{call}, p99, {where}", p99, "ms", limit=LIMIT_MS, baseline=OTHERS, note=note)
+            yield at_most(f"{call}, p99, {where}", p99(took), "ms", limit=LIMIT_MS, baseline=OTHERS, note=note)
         else:
-            yield Figure(name=f"{call}, p99, {where}", figure=p99, unit="ms", note=note)
-
-
-def _p99(values: list[float]) -> float:
-    return statistics.quantiles(values, n=100)[98]
+            yield Figure(name=f"{call}, p99, {where}", figure=p99(took), unit="ms", note=note)
 
 
 def _plot(by_size: Mapping[int, Measured]) -> Plot:
     lines = [
         Line(
             name=verb,
-            points=[(nodes, _p99([one.cpu for one in measured.ms[verb]])) for nodes, measured in by_size.items()],
+            points=[(nodes, p99([one.cpu for one in measured.ms[verb]])) for nodes, measured in by_size.items()],
             style=style,
         )
         for style, verb in enumerate(VERBS)

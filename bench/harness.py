@@ -11,7 +11,7 @@ import gc
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,6 +75,11 @@ def at_least(
 def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
     """The median CPU time of this process over some runs; other users of the machine do not count."""
     return statistics.median(_cpu_seconds_once(run) for _ in range(repeats))
+
+
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile, never more than the most that was seen, however few there are."""
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
 def _cpu_seconds_once(run: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from random import Random
 
-from bench.harness import Figure, at_most, benchmark, in_fresh_process
+from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.policies import build_policy
@@ -145,4 +145,4 @@ def shortlist_cost(nodes: int = 10_000, named: int = 5_000, calls: int = 400) ->
         start = time.perf_counter()
         ranker.shortlist(kinds[i % 10], cluster, names, 16)
         took.append(1000 * (time.perf_counter() - start))
-    return statistics.median(took), statistics.quantiles(took, n=100)[98]
+    return statistics.median(took), p99(took)

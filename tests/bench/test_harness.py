@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main, run
-from bench.harness import BENCHMARKS, Figure, at_least, at_most, benchmark, cpu_seconds, in_fresh_process
+from bench.harness import BENCHMARKS, Figure, at_least, at_most, benchmark, cpu_seconds, in_fresh_process, p99
 
 
 def two_figures() -> Iterator[Figure]:
@@ -33,6 +33,11 @@ def hush(_: str) -> None:
 def rows_of(results: Path) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = json.loads(results.read_text())
     return rows
+
+
+def test_a_percentile_of_few_is_never_more_than_the_worst() -> None:
+    assert p99([1.0] * 20 + [2.0]) == pytest.approx(1.8)
+    assert p99([float(one) for one in range(1, 1001)]) == pytest.approx(990, abs=1)
 
 
 def test_a_figure_says_whether_its_target_is_met() -> None:

@@ -20,13 +20,15 @@ from tests.cluster.counting import ENDED
 from tests.cluster.engine import Engine
 from tests.cluster.faults import Faults
 from tests.cluster.machine import Machine
-from tests.cluster.observing import DOWN, MARK, Observer, devices, tenants
+from tests.cluster.observing import COUNT, DOWN, MARK, Observer, devices, tenants
 from tests.cluster.pods import container, create_pod, is_gone, path_of
 from tests.cluster.tenant import SOURCE
 
 T = TypeVar("T")
 
 FAILED_AS_PLANNED = 3
+GIVEN_UP = (128, 137, 143, 255)
+"""exit codes of containers that were not started, killed, told to end, or lost by containerd"""
 RECOVERS_S = 45.0
 """a part that was away may need so long until all others know it again"""
 SETTLES_S = 240.0
@@ -60,6 +62,7 @@ class Run:
 
     def carry_out(self) -> None:
         """Does it all, waits until all is calm, and takes everything away again."""
+        self._faults.find_all()
         with ThreadPoolExecutor(AT_ONCE) as self._pool:
             for part in (self._act, self._settle, self._clear):
                 if not self._checker.violations:
@@ -162,7 +165,7 @@ class Run:
         faults = self._faults.since(self._bound[uid] - RECOVERS_S, node, ON_NODES)
         why = f"{name} on {node}: {why_ended(pod)}"
         self._note(f"lost: {why}; {faults}")
-        if not faults:
+        if not faults or not was_given_up(pod):
             with self._observer.lock:
                 self._checker.wrong(f"lost without a reason: {why}")
         self.lost.append(why)
@@ -176,7 +179,7 @@ class Run:
         while left and time.monotonic() < until and not self._checker.violations:
             self._look()
             with self._observer.lock:
-                left = [*self._unsettled(), *self._checker.could_run(), *self._checker.differing]
+                left = [*self._unsettled(), *self._vanished(), *self._checker.could_run(), *self._checker.differing]
             left += ["some are still to be made" for one in self._done if not one.done()]
             time.sleep(AGAIN_S)
         if left:
@@ -192,6 +195,12 @@ class Run:
             stays = wish is None or wish.fate == STAYS
             if "deletionTimestamp" in pod["metadata"] or not (waits or status["phase"] in ENDED or (runs and stays)):
                 yield f"{pod['metadata']['name']}: {status['phase']} {why_ended(pod)}"
+
+    def _vanished(self) -> list[str]:
+        """Pods that nobody here deleted, and that are not there."""
+        there = {pod["metadata"]["name"] for pod in self._checker.pods.values()}
+        wanted = {name: now for name, now in self._now.items() if name not in self._unwanted}
+        return [f"{now} is gone" for now in wanted.values() if now not in there]
 
     def _clear(self) -> None:
         """Deletes all pods, and waits until nothing is left of them anywhere."""
@@ -240,12 +249,25 @@ def delete_pod_now(engine: Engine, name: str, *, force: bool) -> None:
             raise
 
 
+def was_given_up(pod: Json) -> bool:
+    """Whether it ended as pods do whose node fails: refused without devices, or containers lost, killed, not started.
+
+    One that ends by itself, or for which its node has too little memory or compute, is nobody's fault but ours.
+    """
+    reason, devices_alone = pod["status"].get("reason", ""), f"OutOf{COUNT}"
+    too_little = reason.startswith(devices_alone) and reason != devices_alone
+    return not too_little and {*exit_codes(pod)} <= {0, *GIVEN_UP}
+
+
+def states_of(pod: Json) -> list[Json]:
+    kinds = ("initContainerStatuses", "containerStatuses")
+    return [one["state"] for kind in kinds for one in pod["status"].get(kind, [])]
+
+
 def exit_codes(pod: Json) -> list[int]:
-    statuses = [one["state"] for one in pod["status"].get("containerStatuses", [])]
-    return [state["terminated"]["exitCode"] for state in statuses if "terminated" in state]
+    return [state["terminated"]["exitCode"] for state in states_of(pod) if "terminated" in state]
 
 
 def why_ended(pod: Json) -> str:
     status = pod["status"]
-    states = [one["state"] for kind in ("initContainerStatuses", "containerStatuses") for one in status.get(kind, [])]
-    return f"{status.get('reason')} {status.get('message', '')} {states}"[:600]
+    return f"{status.get('reason')} {status.get('message', '')} {states_of(pod)}"[:600]

@@ -106,6 +106,10 @@ class Checker:
 
     def pod(self, event: str, pod: Json) -> None:
         """A change, as a watch tells it: ADDED, MODIFIED or DELETED."""
+        self._keep(event, pod)
+        self._judge(pod)
+
+    def _keep(self, event: str, pod: Json) -> None:
         self._count("pod changes")
         uid, before = pod["metadata"]["uid"], self.pods.get(pod["metadata"]["uid"])
         now = _in_words(event, pod)
@@ -116,8 +120,10 @@ class Checker:
             self._gone[uid] = Gone(int(pod["metadata"]["resourceVersion"]), pod["metadata"]["name"])
         else:
             self.pods[uid] = pod
+
+    def _judge(self, pod: Json) -> None:
         self._check_given(pod)
-        self._explain(uid)
+        self._explain(pod["metadata"]["uid"])
         if node := pod["spec"].get("nodeName"):
             self._check_node(node, self.pods.values(), [], "by the API server's pods")
 
@@ -125,11 +131,12 @@ class Checker:
         """All that there are, after changes were missed."""
         there = {pod["metadata"]["uid"]: pod for pod in pods}
         self.note(f"all pods are told anew, at {version}")
-        for uid in [uid for uid in self.pods if uid not in there]:
-            lost = self.pods[uid]
-            self.pod("DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": str(version)}})
+        for lost in [pod for uid, pod in self.pods.items() if uid not in there]:
+            self._keep("DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": str(version)}})
         for pod in there.values():
-            self.pod("MODIFIED", pod)
+            self._keep("MODIFIED", pod)
+        for pod in there.values():  # only now: what was missed of one may be why there is room for another
+            self._judge(pod)
 
     def _check_given(self, pod: Json) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 
 from cotenant.kube.install.names import HEALTH_PORT
@@ -29,6 +30,15 @@ class Faults:
     """a part needs longer than that until it works again"""
     _locks: dict[tuple[str, str], Lock] = field(default_factory=dict)
 
+    def find_all(self) -> None:
+        """While all is well: a blow at what is never found would hit nobody, and nothing would be seen of it."""
+        for part in IN_CONTAINERS:
+            for machine in self.engine.cluster.machines:
+                wait_for(f"{part} of {machine.name}", partial(self._found, part, machine.name))
+
+    def _found(self, part: str, node: str) -> bool | None:
+        return bool(self._running(part, node)) or None
+
     def inflict(self, fault: Fault) -> None:
         """Returns when it has healed."""
         with self._locks.setdefault((fault.part, fault.node), Lock()):
@@ -41,7 +51,7 @@ class Faults:
         """What was not well on a node at that moment or has failed there after it."""
         return [
             fault
-            for fault in self.begun
+            for fault in list(self.begun)  # others begin meanwhile
             if fault.node == node and fault.part in parts and self.healed.get(fault, moment) >= moment
         ]
 
@@ -50,7 +60,7 @@ class Faults:
         if fault.part == "network":
             return self._cut(fault.node)
         if fault.part in IN_CONTAINERS:
-            return _signalled(self._running(fault), fault.how)
+            return _signalled(self._running(fault.part, fault.node), fault.how)
         wait_for(f"{fault.part} of {fault.node}", lambda: (machine.folder / f"{fault.part}.pid").read_text() or None)
         if fault.how == "hang":
             return machine.hanging(fault.part)
@@ -59,10 +69,9 @@ class Faults:
         machine.restart(fault.part)
         return contextlib.nullcontext()
 
-    def _running(self, fault: Fault) -> list[tuple[Machine, int]]:
-        words = IN_CONTAINERS[fault.part]
-        one_of_each_node = [self.engine.machine(fault.node)] if fault.part == "agent" else self.engine.cluster.machines
-        return [(machine, pid) for machine in one_of_each_node for pid in machine.processes(words)]
+    def _running(self, part: str, node: str) -> list[tuple[Machine, int]]:
+        machines = [self.engine.machine(node)] if part == "agent" else self.engine.cluster.machines
+        return [(machine, pid) for machine in machines for pid in machine.processes(IN_CONTAINERS[part])]
 
     @contextlib.contextmanager
     def _cut(self, node: str) -> Iterator[None]:

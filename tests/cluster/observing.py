@@ -32,6 +32,7 @@ LOOK_S = 0.3
 LIST_S = 1.0
 WATCH_S = 3
 """a watch without news, before it is begun again"""
+GONE = 410
 DOWN = (OSError, http.client.HTTPException, RefusedError, json.JSONDecodeError)
 """what it looks like when the API server is away"""
 
@@ -93,6 +94,9 @@ class Observer:
             connection.sock.connect(str(self._cluster.door))
             connection.request("GET", f"{PODS}?watch=1&resourceVersion={self._version}&timeoutSeconds={WATCH_S}")
             answer = connection.getresponse()
+            if answer.status != 200:
+                self._version = 0 if answer.status == GONE else self._version
+                raise RefusedError(answer.status, answer.read().decode(errors="replace"))
             while not self._stop.is_set() and (line := answer.readline()):
                 self._heard_of(json.loads(line))
 

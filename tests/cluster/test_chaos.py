@@ -30,7 +30,7 @@ TRUTH = {
     node: {uuid(number, i): Room(card.memory_mib, SLOTS) for i, card in enumerate(CARDS)}
     for number, node in enumerate(NODES, 1)
 }
-MOST_LOST = 0.25
+MOST_LOST = 0.15
 """of all pods, that kubelet may give up because something of its node was away when they came"""
 LOOKED_AT = (
     *("pod changes", "containers heard", "looks at processes", "lists of devices"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.carrying import was_given_up
 from tests.cluster.chaos import NODE_PROGRAMS, OTHERS, Create, Delete, Fault, plan_for
 from tests.cluster.checker import LASTING_S, ORPHANS, Checker, Listed, Process
 from tests.cluster.counting import ASSIGNMENT, NAMES, Json, Part, Room, Share, Sum, peak
@@ -271,6 +272,14 @@ def test_pods_that_are_gone_when_all_are_told_anew_are_known_to_be(checker: Chec
     assert "1200 MiB of 1000" in found(checker)
 
 
+def test_who_ended_unseen_is_not_beside_those_who_came_when_all_are_told_anew(checker: Checker) -> None:
+    checker.pod("MODIFIED", pod("z", 600))
+    checker.all_pods(5, [pod("a", 600), pod("z", 600, phase="Succeeded")])
+    assert not checker.violations
+    checker.all_pods(6, [pod("a", 600), pod("b", 600)])
+    assert "1200 MiB of 1000" in found(checker)
+
+
 ROOM: dict[str, tuple[Json, bool]] = {
     "memory": (pod("w", 500, node=""), True),
     "too much memory": (pod("w", 601, node=""), False),
@@ -311,6 +320,29 @@ def test_a_percentage_is_of_the_card_that_it_is_on(checker: Checker) -> None:
     checker.pod("MODIFIED", pod("b", 251, card=SMALL))
     checker.pod("MODIFIED", pod("c", 1))
     assert checker.could_run() == ["w on two"]
+
+
+def terminated(code: int) -> Json:
+    return {"containerStatuses": [{"state": {"terminated": {"exitCode": code}}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "excused"),
+    [
+        ({"reason": "UnexpectedAdmissionError"}, True),
+        ({"reason": "OutOfnvidia.com/gpu"}, True),
+        ({"reason": "OutOfnvidia.com/gpumem"}, False),
+        ({"reason": "OutOfnvidia.com/gpucores"}, False),
+        (terminated(255), True),
+        (terminated(137), True),
+        (terminated(1), False),
+        (terminated(139), False),
+        ({"initContainerStatuses": terminated(1)["containerStatuses"]}, False),
+    ],
+    ids=str,
+)
+def test_only_what_a_failing_node_does_to_a_pod_excuses_its_loss(status: Json, excused: bool) -> None:
+    assert was_given_up({"status": status}) == excused
 
 
 def test_a_plan_is_the_same_for_the_same_seed_and_has_everything() -> None:

@@ -98,12 +98,14 @@ def processes(engine: Engine, pod: Json, *words: str) -> list[int]:
     return found
 
 
-def send(engine: Engine, pod: Json, number: signal.Signals, *words: str) -> None:
-    """A signal to programs of one of our pods."""
+def send(engine: Engine, pod: Json, number: signal.Signals, *words: str) -> list[int]:
+    """A signal to programs of one of our pods; to which."""
     machine = engine.machine(pod["spec"]["nodeName"])
-    for pid in processes(engine, pod, *words):
+    found = processes(engine, pod, *words)
+    for pid in found:
         with contextlib.suppress(RuntimeError):  # it has just ended
             machine.kill(pid, number)
+    return found
 
 
 # What may befall a leader: is done on entry, and mended on exit where kubelet does not do that.
@@ -114,7 +116,7 @@ Blow = Callable[[Engine, Json], AbstractContextManager[None]]
 def killed(*words: str) -> Blow:
     @contextlib.contextmanager
     def strike(engine: Engine, pod: Json) -> Iterator[None]:
-        send(engine, pod, signal.SIGKILL, *words)
+        assert len(send(engine, pod, signal.SIGKILL, *words)) >= len(words)  # or the blow would hit nobody
         yield
 
     return strike
@@ -123,7 +125,7 @@ def killed(*words: str) -> Blow:
 def stopped(*words: str) -> Blow:
     @contextlib.contextmanager
     def strike(engine: Engine, pod: Json) -> Iterator[None]:
-        send(engine, pod, signal.SIGSTOP, *words)
+        assert len(send(engine, pod, signal.SIGSTOP, *words)) >= len(words)
         try:
             yield
         finally:

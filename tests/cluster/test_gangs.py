@@ -38,7 +38,7 @@ def test_a_gang_starts_when_the_last_of_it_is_there(engine: Engine) -> None:
     add(engine, "g1", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000}, "pair", 2)
     for name in ("g0", "g1"):
         engine.started(name)
-        assert messages(engine, name, "Released")
+        wait_for("an event", lambda: messages(engine, name, "Released") or None)  # noqa: B023
 
 
 def test_a_gang_without_room_takes_nothing_and_starts_whole_when_there_is_room(engine: Engine) -> None:
@@ -102,7 +102,7 @@ def unbindable(engine: Engine, name: str) -> Iterator[None]:
 
 
 def kill_scheduler(engine: Engine) -> None:
-    send(engine, leader(engine), signal.SIGKILL, EXTENDER, STOCK)
+    assert send(engine, leader(engine), signal.SIGKILL, EXTENDER, STOCK)
 
 
 def test_a_gang_of_which_only_one_could_be_bound_is_made_whole_by_the_next_scheduler(engine: Engine) -> None:

@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,6 +114,39 @@ def test_a_burst_of_pods_all_get_a_region_of_their_own() -> None:
             for one, region in zip(ids, regions, strict=True):
                 assert Path(region).parent.name == region_of(here.host, GPU, [one]).parent.name
                 assert read_region(region_of(here.host, GPU, [one])).uuids == ()
+
+    asyncio.run(scenario())
+
+
+def test_containers_to_which_kubelet_gives_one_slot_have_a_region_each_however_often_they_start() -> None:
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            inodes = []
+            for _ in range(2):
+                await kubelet.allocate(GPU, "GPU-a::0")
+            with ExitStack() as mounted:
+                for _ in range(3):
+                    await kubelet.pre_start(GPU, "GPU-a::0")
+                    region = mounted.enter_context(region_of(here.host, GPU, ["GPU-a::0"]).open("r+b"))
+                    inodes.append(os.fstat(region.fileno()).st_ino)
+                    assert len(region.read()) == SIZE
+                    region.truncate(0)  # whatever it does to its own
+                assert len(set(inodes)) == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_container_is_not_started_without_its_region() -> None:
+    async def scenario() -> None:
+        async with registered() as (here, kubelet):
+            await kubelet.allocate(GPU, "GPU-a::0")
+            shutil.rmtree(here.host.slices.seen)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await kubelet.pre_start(GPU, "GPU-a::0")
+            assert "a slice cannot be made there" in str(refused.value.details())
+            here.host.slices.seen.mkdir()
+            await kubelet.pre_start(GPU, "GPU-a::0")
+            assert read_region(region_of(here.host, GPU, ["GPU-a::0"])).processes == ()
 
     asyncio.run(scenario())
 

@@ -115,6 +115,23 @@ def test_a_container_whose_pod_never_becomes_known_does_not_start() -> None:
     asyncio.run(scenario())
 
 
+def test_of_two_pods_with_the_same_slot_neither_sees_the_others_gpu_and_both_are_named() -> None:
+    async def scenario() -> None:
+        async with node() as here, kubelet_in(here.kubelet) as kubelet, here.plugins(strict=True, known_s=0.2):
+            await until(lambda: GPU in kubelet.registered)
+            for name, card in (("one", "GPU-b"), ("two", "GPU-c")):
+                here.pods.append(bound(name, held(0, card)))
+                kubelet.has(name, "app-0", GPU, "GPU-a::0")
+            with pytest.raises(grpc.aio.AioRpcError, match="delete all but one of team/one, team/two"):
+                await kubelet.pre_start(GPU, "GPU-a::0")
+            assert not here.host.cdi.exists()
+            kubelet.pods.pop()
+            await kubelet.pre_start(GPU, "GPU-a::0")
+            assert spec(here, "GPU-a::0")["env"] == ["NVIDIA_VISIBLE_DEVICES=GPU-b"]
+
+    asyncio.run(scenario())
+
+
 def listed(pod: str, container: str, *devices: str) -> Listed:
     return Listed(namespace="team", pod=pod, container=container, resource=GPU, devices=frozenset(devices))
 

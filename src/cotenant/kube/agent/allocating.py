@@ -142,6 +142,14 @@ def answer_for(
     return pb.ContainerAllocateResponse(envs=told, mounts=[*common, own])
 
 
+def renew_slice(host: HostPlaces, resource: str, ids: Iterable[str]) -> None:
+    """An empty slice for a container that is about to be made, with the file that it was promised.
+
+    Kubelet now and then gives a slot to two containers: whoever has the older file keeps it, and it is nobody else's.
+    """
+    _make_slice(host.slices.seen / slice_name(resource, ids))
+
+
 def device_ids(gpu: Gpu, machine: Machine) -> list[str]:
     """The slots of one card, as kubelet knows them."""
     return [f"{gpu.uuid}::{k}" for k in range(min(gpu.slots, MOST_DEVICES // len(machine.gpus)))]

@@ -6,7 +6,7 @@ What cannot be answered rightly is an error to kubelet, never a wrong value that
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Never, TypeVar
 
@@ -15,11 +15,11 @@ from google.protobuf.message import Message
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids
-from cotenant.kube.agent.podresources import list_devices
+from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, renew_slice
+from cotenant.kube.agent.podresources import PodKey, list_devices
 from cotenant.kube.agent.preferring import guess, prefer
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, owned_by, pod_with, write_spec
+from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, holders_of, owned_by, pod_with, write_spec
 from cotenant.kube.agent.vendor import brought_for
 from cotenant.kube.objects import Pod
 from cotenant.kube.troubles import Troubles
@@ -155,9 +155,10 @@ class Service:
         return answer
 
     async def pre_start(self, request: pb.PreStartContainerRequest, context: Context) -> pb.PreStartContainerResponse:
-        """In strict mode, writes down the GPUs of the container that is about to be made."""
+        """A region for the container that is about to be made; in strict mode, its GPUs are written down."""
         ids = frozenset(request.devices_ids)
         try:
+            renew_slice(self._around.host, self._resource, ids)
             if self._around.strict:
                 owned = await self._owned(ids)
                 brought = brought_for(owned.gpus, self._around.host.cdi_folders)
@@ -176,10 +177,7 @@ class Service:
             if pod is not None:
                 return owned_by(pod, self._resource, ids, listed)
             if loop.time() >= until:
-                raise CotenantError(
-                    f"{self._resource}: kubelet lists no pod that we know with {', '.join(sorted(ids))[:200]}; "
-                    "an init container has GPUs in strict mode only where another container of its pod has some"
-                )
+                raise CotenantError(f"{self._resource}: {_unowned(ids, holders_of(self._resource, ids, listed))}")
             await asyncio.sleep(LOOK_S)
 
     async def _refuse(self, context: Context, call: str, error: CotenantError) -> Never:
@@ -187,6 +185,18 @@ class Service:
         code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, InputError) else grpc.StatusCode.INTERNAL
         await context.abort(code, str(error))
         raise AssertionError("abort has raised")
+
+
+def _unowned(ids: frozenset[str], holders: Collection[PodKey]) -> str:
+    """Why it is not known whose these slots are."""
+    slots = ", ".join(sorted(ids))[:200]
+    if len(holders) > 1:
+        names = ", ".join(sorted(map("/".join, holders)))
+        return f"kubelet gave {slots} to several pods, which cannot be told apart: delete all but one of {names}"
+    return (
+        f"kubelet lists no pod that we know with {slots}; "
+        "an init container has GPUs in strict mode only where another container of its pod has some"
+    )
 
 
 def devices_of(machine: Machine) -> pb.ListAndWatchResponse:

@@ -17,7 +17,7 @@ import msgspec
 from cotenant.core.model import ContainerKind
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import VISIBLE, VOID
-from cotenant.kube.agent.podresources import Listed
+from cotenant.kube.agent.podresources import Listed, PodKey
 from cotenant.kube.agent.unclaimed import Unclaimed
 from cotenant.kube.agent.vendor import OWN, Brought
 from cotenant.kube.codec.asking import container_names
@@ -75,9 +75,14 @@ def tidy_specs(folder: Path, listed: Iterable[Listed], unclaimed: Unclaimed) -> 
     unclaimed.remove(path for path in folder.glob(f"{OWN}*{_SUFFIX}") if path not in held)
 
 
+def holders_of(resource: str, ids: frozenset[str], listed: Iterable[Listed]) -> set[PodKey]:
+    """Which pods have some of these slots: more than one where kubelet gave a slot away twice."""
+    return {one.key for one in listed if one.resource == resource and one.devices & ids}
+
+
 def pod_with(resource: str, ids: frozenset[str], listed: Iterable[Listed], pods: Iterable[Pod]) -> Pod | None:
     """Whose container has these slots; None where that is not known (yet)."""
-    keys = {one.key for one in listed if one.resource == resource and one.devices & ids}
+    keys = holders_of(resource, ids, listed)
     found = [pod for pod in pods if (pod.metadata.namespace, pod.metadata.name) in keys]
     # One that has ended or is going is an older one of the same name.
     alive = [pod for pod in found if not has_ended(pod) and pod.metadata.deletion_timestamp is None]
