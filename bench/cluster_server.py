@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from random import Random
 from typing import Any
 
-from bench.harness import server_process
+from bench.harness import serve_each, server_process
 from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.policies import build_policy
@@ -119,42 +119,32 @@ def _serve(parent: Connection, nodes: int, pods: int, waiting: int) -> None:
             watcher.write(b"%x\r\n%s\r\n" % (len(line), line))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                method, target = head.split()[:2]
-                length = next(
-                    (line.split(":")[1] for line in head.splitlines() if line.lower().startswith("content-l")), "0"
-                )
-                content = await reader.readexactly(int(length))
-                path, _, query = target.partition("?")
-                words = path.strip("/").split("/")
-                if "watch=1" in query:
-                    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                    if words[-1] == "pods":
-                        watchers.append(writer)
-                    await reader.read()
-                    return
-                status, body = b"200 OK", b"{}"
-                if method == "POST":
-                    status, body = b"201 Created", b'{"kind":"Status","status":"Success","metadata":{}}'
-                    if words[-1] == "binding":
-                        await bound(words[-2], content)
-                elif words[-1] in objects:
-                    _, found, rest = query.partition("continue=")
-                    body = objects[words[-1]][int(rest.split("&")[0]) if found else 0]
-                writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            method, target = head.split()[:2]
+            length = next(
+                (line.split(":")[1] for line in head.splitlines() if line.lower().startswith("content-l")), "0"
+            )
+            content = await reader.readexactly(int(length))
+            path, _, query = target.partition("?")
+            words = path.strip("/").split("/")
+            if "watch=1" in query:
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                if words[-1] == "pods":
+                    watchers.append(writer)
+                await reader.read()
+                return
+            status, body = b"200 OK", b"{}"
+            if method == "POST":
+                status, body = b"201 Created", b'{"kind":"Status","status":"Success","metadata":{}}'
+                if words[-1] == "binding":
+                    await bound(words[-2], content)
+            elif words[-1] in objects:
+                _, found, rest = query.partition("continue=")
+                body = objects[words[-1]][int(rest.split("&")[0]) if found else 0]
+            writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
 
-    async def run() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        parent.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(run())
+    serve_each(parent, answer)
 
 
 def _pages(items: list[dict[str, Any]]) -> list[bytes]:

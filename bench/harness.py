@@ -7,11 +7,12 @@ def replay_speed() -> Iterator[Figure]:
     yield at_most("one replay, CPU", cpu_seconds(replay, repeats=5), "s", limit=1.5, baseline="plain numpy 23")
 """
 
+import asyncio
 import gc
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,6 +121,27 @@ def server_process(
     finally:
         process.terminate()
         process.join()
+
+
+def serve_each(
+    parent: Connection, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+) -> None:
+    """The work of such a process: answers each who connects until they go, and closes after them."""
+
+    async def until_gone(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await answer(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(until_gone, "127.0.0.1", 0)
+        parent.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
 
 
 def _measured(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Usage[R]:

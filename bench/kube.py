@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from bench.harness import Figure, at_most, benchmark, in_fresh_process, server_process
+from bench.harness import Figure, at_most, benchmark, in_fresh_process, serve_each, server_process
 from cotenant.kube.access import Access
 from cotenant.kube.client import Client
 from cotenant.kube.objects import Pod
@@ -116,30 +116,20 @@ def serve(parent: Connection) -> None:
     chunks = [b"%x\r\n%s\r\n" % (len(line), line) for line in lines]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                request = await reader.readuntil(b"\r\n\r\n")
-                if b"watch=1" in request:
-                    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-                    for chunk in chunks:  # each by itself, as they happen
-                        writer.write(chunk)
-                        await writer.drain()
-                    await reader.read()
-                    return
-                _, found, rest = request.partition(b"continue=")
-                body = pages[int(rest.split()[0]) if found else 0]
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+        while True:
+            request = await reader.readuntil(b"\r\n\r\n")
+            if b"watch=1" in request:
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                for chunk in chunks:  # each by itself, as they happen
+                    writer.write(chunk)
+                    await writer.drain()
+                await reader.read()
+                return
+            _, found, rest = request.partition(b"continue=")
+            body = pages[int(rest.split()[0]) if found else 0]
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
-    async def run() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        parent.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(run())
+    serve_each(parent, answer)
 
 
 def _page(start: int) -> bytes:
