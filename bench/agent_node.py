@@ -26,13 +26,13 @@ from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import HostPlaces, at, device_ids, prepare
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.service import Context, Service, Surroundings
-from cotenant.kube.codec.asking import asked_of
-from cotenant.kube.codec.record import record_for
-from cotenant.kube.codec.telling import binding_annotations
-from cotenant.kube.inventory import machine_of
-from cotenant.kube.objects import decode_node, decode_pod
-from cotenant.kube.places import REGION
-from cotenant.kube.troubles import Troubles
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.objects import decode_node, decode_pod
+from cotenant.kube.codec.annotations import binding_annotations
+from cotenant.kube.codec.assignment import record_for
+from cotenant.kube.codec.inventory import machine_of
+from cotenant.kube.codec.paths import REGION
+from cotenant.kube.codec.request import asked_of
 from cotenant.node.preload import find_library
 from tests.kube.api_server import ApiServer
 from tests.kube.worlds import GPU
@@ -45,7 +45,7 @@ RUN_AGENT = """
 import sys
 from pathlib import Path
 from cotenant.kube.agent.allocating import HostPlaces, at
-from cotenant.kube.agent.running import AgentOptions, serve
+from cotenant.kube.agent.process import AgentOptions, serve
 folder, passing, node, cards = Path(sys.argv[1]), *sys.argv[2:]
 host = HostPlaces(lasting=at(folder / "l"), passing=at(passing), kubelet=folder / "k", cdi=folder / "c")
 serve(AgentOptions(node=node, host=host, kubeconfig=folder / "config", simulate=int(cards), gpu_memory="40GiB"))

@@ -14,16 +14,16 @@ from typing import Any
 from bench.harness import serve_each, server_process
 from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Machine, Slot
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import rate
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import rate
 from cotenant.core.units import MiB
-from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.api.objects import decode_pod
+from cotenant.kube.codec.annotations import binding_annotations
+from cotenant.kube.codec.assignment import record_for, seated
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.record import record_for, seated
-from cotenant.kube.codec.telling import binding_annotations
-from cotenant.kube.inventory import INVENTORY, inventory_for
-from cotenant.kube.objects import decode_pod
-from cotenant.kube.places import REGION
+from cotenant.kube.codec.inventory import INVENTORY, inventory_for
+from cotenant.kube.codec.paths import REGION
+from cotenant.kube.codec.request import asked_of
 from cotenant.kube.settings import SCHEDULER_NAME
 
 NODE = {"cards": 8, "memory": 40_960}

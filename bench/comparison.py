@@ -12,11 +12,21 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import cycle
 
-from cotenant.core.coordination import Coordinator, Tuning
-from cotenant.core.events import Action, Disturbed, Event, Joined, Pause, ReportEvery, Resume, SetBatch, StepReport
-from cotenant.core.goodput import NoiseAverage, efficiency, goodput, learning_rate_scale
+from cotenant.core.tuning.coordination import Coordinator, Tuning
+from cotenant.core.tuning.events import (
+    Action,
+    Disturbed,
+    Event,
+    Joined,
+    Pause,
+    ReportEvery,
+    Resume,
+    SetBatch,
+    StepReport,
+)
+from cotenant.core.tuning.goodput import NoiseAverage, efficiency, goodput, learning_rate_scale
+from cotenant.core.tuning.window import Window
 from cotenant.core.units import Seconds
-from cotenant.core.window import Window
 
 Sizes = dict[str, int]
 Speeds = Mapping[str, float]

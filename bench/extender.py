@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 from bench.cluster_server import KINDS, NODE, cluster_server, new_kind, pod_object
 from bench.harness import Figure, Usage, at_most, benchmark, in_fresh_process, p99
-from cotenant.kube.access import Access
-from cotenant.kube.client import Client
-from cotenant.kube.scheduler.running import ASKING, Scheduler, ready
-from cotenant.kube.scheduler.serving import Application, application
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.serving import Application, application
+from cotenant.kube.scheduler.process import ASKING, Scheduler, ready
 from cotenant.kube.settings import KubeSettings, SchedulerPart
-from cotenant.kube.troubles import Troubles
 from cotenant.sim.report.axes import Axis, straight
 from cotenant.sim.report.plots import Line, Plot, draw
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.harness import Figure, at_most, benchmark
 from cotenant.job import Session
 from cotenant.node.agent import AgentServer
-from cotenant.node.engine import EngineServer
+from cotenant.node.compute_lock import EngineServer
 
 STEPS = 50_000
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from bench.harness import Figure, at_most, benchmark, in_fresh_process, serve_each, server_process
-from cotenant.kube.access import Access
-from cotenant.kube.client import Client
-from cotenant.kube.objects import Pod
-from cotenant.kube.reading import Kind
-from cotenant.kube.reflector import Pace, Reflector
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.reading import Kind
+from cotenant.kube.api.reflector import Pace, Reflector
 
 PODS = 5_000
 EVENTS = 20_000
@@ -76,9 +76,7 @@ def list_once(port: int) -> int:
 
 
 def import_milliseconds() -> float:
-    code = (
-        "import time; start = time.process_time(); import cotenant.kube.reflector; print(time.process_time() - start)"
-    )
+    code = "import time; t = time.process_time(); import cotenant.kube.api.reflector; print(time.process_time() - t)"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True) for _ in range(9)]
     return statistics.median(float(run.stdout) for run in runs) * 1000
 

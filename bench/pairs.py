@@ -24,12 +24,12 @@ from pathlib import Path
 
 from bench.comparison import Comparison, Outcome
 from bench.harness import Figure, at_least, benchmark
-from cotenant.core.events import Disturbed, Event, StepReport, Tick
-from cotenant.core.goodput import GradientNoise
+from cotenant.core.tuning.events import Disturbed, Event, StepReport, Tick
+from cotenant.core.tuning.goodput import GradientNoise
 from cotenant.core.units import Seconds
 from cotenant.local.tuner import QUIET, TICK_S, Seat, message_of, translated
 from cotenant.node.agent import AgentServer, JobEvent
-from cotenant.node.engine import EngineServer
+from cotenant.node.compute_lock import EngineServer
 from cotenant.node.foreign import ForeignWork
 from cotenant.wire.local import JobRequest
 from cotenant.workloads.registry import TASKS

@@ -14,12 +14,12 @@ import numpy as np
 from bench.harness import Figure, at_most, benchmark, in_fresh_process
 from bench.studies import figures_of
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.company import Predicted, company_of
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.interference import Predictor, Signature
-from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Gpu, Machine, Tenant
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Ranker
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.sharing.speeds import Predicted, company_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 

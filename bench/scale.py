@@ -10,8 +10,8 @@ from random import Random
 from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Gpu, Job, Machine
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Ranker
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.timed import TimedRun, Timing

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from bench.harness import Figure
-from cotenant.core.mix import mix_of
+from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Machine
 from cotenant.core.units import Seconds
 from cotenant.sim.arrivals import Arrival

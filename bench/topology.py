@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.harness import Figure, at_least, benchmark, in_fresh_process
 from cotenant.core.links import LinkMatrix
-from cotenant.core.topology import best_linked, total_link
+from cotenant.core.placement.topology import best_linked, total_link
 
 SCORES = (10, 20, 30, 40, 50, 60, 100, 200, 300, 400, 600, 1200)
 BASELINE = "go-gpuallocator 4,230"

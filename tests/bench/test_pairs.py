@@ -9,8 +9,8 @@ import pytest
 
 from bench.comparison import Comparison, Outcome
 from bench.pairs import NOISE, Start, starts, summary, usual
-from cotenant.core.coordination import Joined
-from cotenant.core.goodput import GradientNoise, LearningRate
+from cotenant.core.tuning.coordination import Joined
+from cotenant.core.tuning.goodput import GradientNoise, LearningRate
 from cotenant.core.units import Seconds
 from cotenant.workloads.registry import TASKS
 from tests.core.fifo_device import Work

@@ -20,8 +20,8 @@ import yaml
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
-from cotenant.kube.inventory import USED, used_for
-from cotenant.kube.objects import Pod
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.inventory import USED, used_for
 from tests.cli.command import START, environment, run
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, books_of, machine, node, place, placer_of, waiting

@@ -12,7 +12,7 @@ from typing import TypeVar, assert_never
 
 import grpc
 
-from cotenant.kube.inventory import ORPHANS, USED
+from cotenant.kube.codec.inventory import ORPHANS, USED
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.chaos import CARDS, ENDS, FAILS, STAYS, Action, Create, Delete, Fault, Kill, Plan, Wish
 from tests.cluster.checker import Checker

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.codec.record import RECORD
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.inventory import CORDONED, INVENTORY
 from cotenant.kube.install.names import AGENT, ASKERS, EXTENDER_PORT, NAMESPACE, SCHEDULER, WEBHOOK_PORT
-from cotenant.kube.inventory import CORDONED, INVENTORY
 from cotenant.kube.webhook.protecting import is_assignment
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import EVERYTHING, PODS, SLICE, TEAM, VISIBLE, annotated, refusal

@@ -4,8 +4,8 @@
 
 import json
 
-from cotenant.kube.inventory import ORPHANS
-from cotenant.kube.places import AGENT_SOCKET
+from cotenant.kube.codec.inventory import ORPHANS
+from cotenant.kube.codec.paths import AGENT_SOCKET
 from tests.cluster.api import Json, wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from cotenant.kube.install.names import LEASE, NAMESPACE, SCHEDULER
-from cotenant.kube.scheduler.leading import WRITER
+from cotenant.kube.scheduler.leadership import WRITER
 from tests.cluster import pods
 from tests.cluster.api import Json, wait_for
 from tests.cluster.components import FIRST_SERVICE

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.codec.asking import NUMBERS
-from cotenant.kube.codec.record import RECORD
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.names import SCHEDULER
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.configuration import webhook_configurations

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.codec.turns import GANG, GANG_SIZE
+from cotenant.kube.codec.queueing import GANG, GANG_SIZE
 from cotenant.kube.webhook.rules import policy, rule_for
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.kube.inventory import USED
+from cotenant.kube.codec.inventory import USED
 from tests.cluster.api import wait_for
 from tests.cluster.components import node_address
 from tests.cluster.engine import Engine

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.codec.turns import GANG, GANG_SIZE
-from cotenant.kube.scheduler.news import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED, RELEASED
+from cotenant.kube.codec.queueing import GANG, GANG_SIZE
+from cotenant.kube.scheduler.events import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED, RELEASED
 from tests.cluster.api import Json, wait_for
 from tests.cluster.conftest import QUEUE_LABEL
 from tests.cluster.engine import SLEEP, Engine, gpus_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.kube.codec.turns import ATTAINED, ESTIMATE, GANG, GANG_SIZE, GATE
+from cotenant.kube.codec.queueing import ATTAINED, ESTIMATE, GANG, GANG_SIZE, GATE
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal
 from tests.cluster.binaries import Binaries

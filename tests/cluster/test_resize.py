@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.scheduler.news import RESIZE_REFUSED, RESIZED
-from cotenant.kube.scheduler.resizing import RESIZE
+from cotenant.kube.scheduler.events import RESIZE_REFUSED, RESIZED
+from cotenant.kube.scheduler.resize import RESIZE
 from tests.cluster.api import wait_for
 from tests.cluster.engine import T4, V100, Engine
 from tests.cluster.gpus import uuid

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cotenant.core.cluster import Cluster as CoreCluster
-from cotenant.core.deciding import Queue
-from cotenant.core.mix import Knowledge
+from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Machine
+from cotenant.core.placement.deciding import Queue
 from cotenant.core.units import MiB, MilliCpu, Seconds
 from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
-from cotenant.kube.inventory import INVENTORY, inventory_for
 from cotenant.kube.scheduler.rankers import BY_MIX, POLICY
 from tests.cluster import pods
 from tests.cluster.api import Json, ask, wait_for

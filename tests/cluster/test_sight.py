@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cotenant.core.model import ContainerKind
-from cotenant.kube.places import AGENT_SOCKET
+from cotenant.kube.codec.paths import AGENT_SOCKET
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
 from tests.cluster.pods import container, create_pod

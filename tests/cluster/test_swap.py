@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cotenant.kube.places import LIMITS, LIMITS_FOLDER
+from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
 from tests.cluster.api import Json, wait_for
 from tests.cluster.engine import Engine, gpus_of
 from tests.cluster.images import PYTHON

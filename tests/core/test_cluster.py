@@ -8,9 +8,9 @@ import pytest
 
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.model import Demand, Gpus, Machine
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Ranker
-from cotenant.core.slots import candidate_slots
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.placement.slots import candidate_slots
 from cotenant.core.units import MiB, MilliCpu, Percent
 from tests.core.builders import card, cluster_with, job, machine, machine_of, node, placed, share
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from cotenant.core.candidates import MemoryModel
-from cotenant.core.coordination import (
+from cotenant.core.tuning.candidates import MemoryModel
+from cotenant.core.tuning.coordination import (
     Coordinator,
     Joined,
     Pause,
@@ -23,7 +23,7 @@ from cotenant.core.coordination import (
     Trial,
     Tuning,
 )
-from cotenant.core.goodput import GradientNoise, LearningRate
+from cotenant.core.tuning.goodput import GradientNoise, LearningRate
 from cotenant.core.units import MiB, Seconds
 from tests.core.fifo_device import Work, random_work
 from tests.core.virtual_device import TICK, Device, speeds_of

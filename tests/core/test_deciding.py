@@ -5,10 +5,10 @@
 from dataclasses import replace
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Queue, decide, rank, second_look
 from cotenant.core.model import Demand, Job, Placement
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Ranker
+from cotenant.core.placement.deciding import Queue, decide, rank, second_look
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MilliGpu, Seconds
 from tests.core.builders import job, machine, node, share
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Node
-from cotenant.core.eviction import Stake, Way, least_harm
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Machine, Tenant
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import rate
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import rate
+from cotenant.core.queueing.eviction import Stake, Way, least_harm
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from tests.core.builders import card, machine, machine_of, share
 

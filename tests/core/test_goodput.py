@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cotenant.core.goodput import (
+from cotenant.core.tuning.goodput import (
     PRIOR_NOISE,
     TRUSTED_STEPS,
     GradientNoise,

@@ -16,9 +16,9 @@ from cotenant.core.interference import Predictor, PredictorState, Profile, Signa
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue
 from cotenant.core.interference.factorisation import factorise
 from cotenant.core.interference.fitting import Measured, fit_shares
+from cotenant.core.interference.kernel import SHARES, Pairs, Shares, covariance, variance
 from cotenant.core.interference.observations import MOST_ROWS, NOISE, Row
 from cotenant.core.interference.posterior import JITTER, Posterior
-from cotenant.core.kernel import SHARES, Pairs, Shares, covariance, variance
 from cotenant.errors import InputError
 
 FAMILIES = "abcde"

@@ -5,11 +5,11 @@
 import pytest
 
 from cotenant.core.cluster import Cluster
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.links import link_matrix_of_pairs
-from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Link
-from cotenant.core.policies import ORDERS, QUEUES, build_policy
-from cotenant.core.ranking import Ranker
+from cotenant.core.placement.policies import ORDERS, QUEUES, build_policy
+from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MilliCpu, Seconds
 from tests.core.builders import card, cluster_with, job, machine, machine_of, placed, share
 

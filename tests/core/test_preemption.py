@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Machine, Placement
-from cotenant.core.policies import build_policy
-from cotenant.core.preemption import make_way
-from cotenant.core.ranking import Ranker
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.queueing.preemption import make_way
 from cotenant.core.units import MilliCpu
 from tests.core.builders import card, cluster_with, job, machine, machine_of, placed, share
 

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Company, Predicted, Tabled, company_of
-from cotenant.core.deciding import Queue, decide, second_look
-from cotenant.core.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
+from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.interference import ALONE, Signature
-from cotenant.core.mix import Knowledge
 from cotenant.core.model import Demand, Placement
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Ranker
-from cotenant.core.sharing import by_gain, gain, low, mean
-from cotenant.core.slo import demands_for, latency_at
+from cotenant.core.placement.deciding import Queue, decide, second_look
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.sharing.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
+from cotenant.core.sharing.objectives import demands_for, latency_at
+from cotenant.core.sharing.orders import by_gain, gain, low, mean
+from cotenant.core.sharing.speeds import Company, Predicted, Tabled, company_of
 from cotenant.core.units import MilliGpu, Seconds
 from tests.core.builders import card, cluster_with, job, machine, machine_of, node, placed
 from tests.properties.strategies import examples

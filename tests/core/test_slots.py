@@ -4,8 +4,8 @@
 
 from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Link
-from cotenant.core.seating import host_fits
-from cotenant.core.slots import candidate_slots, refusal
+from cotenant.core.placement.seating import host_fits
+from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cotenant.core.links import LinkMatrix, link_matrix, link_matrix_of_pairs
 from cotenant.core.model import Gpus, Link
-from cotenant.core.topology import (
+from cotenant.core.placement.topology import (
     EXACT_UP_TO,
     STATIC_TABLES,
     best_linked,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.core.belief import prior
-from cotenant.core.candidates import MemoryModel, Point, Tenant, candidate_points, candidate_sizes
-from cotenant.core.goodput import efficiency
-from cotenant.core.kernel import JobType, Pairs, covariance, likeness
-from cotenant.core.tuning import Tuner
+from cotenant.core.interference.kernel import JobType, Pairs, covariance, likeness
+from cotenant.core.tuning.candidates import MemoryModel, Point, Tenant, candidate_points, candidate_sizes
+from cotenant.core.tuning.goodput import efficiency
+from cotenant.core.tuning.model import prior
+from cotenant.core.tuning.proposals import Tuner
 from cotenant.core.units import MiB
 from tests.core.fifo_device import Work, fifo_speeds, random_work
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from cotenant.core.coordination import (
+from cotenant.core.tuning.coordination import (
     Action,
     Coordinator,
     Disturbed,
@@ -24,7 +24,7 @@ from cotenant.core.coordination import (
     Tick,
     Trial,
 )
-from cotenant.core.goodput import GradientNoise, efficiency
+from cotenant.core.tuning.goodput import GradientNoise, efficiency
 from cotenant.core.units import Seconds
 from tests.core.fifo_device import Work, fifo_speeds
 

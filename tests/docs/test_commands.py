@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.cli import main
 from cotenant.cli.client import NeverFitsError, NoDaemonError, NotFoundError
-from cotenant.core.policies import ORDERS, QUEUES
+from cotenant.core.placement.policies import ORDERS, QUEUES
 from cotenant.errors import CotenantError, InputError
 from tests.cli.command import environment, run
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.codec.annotations import variable_names
+from cotenant.kube.codec.assignment import decode_record
 from cotenant.kube.codec.dialect import Dialect
-from cotenant.kube.codec.record import decode_record
+from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.codec.telling import variable_names
 from tests.kube.pods import pod
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "dialects.md").read_text()

@@ -120,7 +120,7 @@ def line_of(child: subprocess.Popen[str]) -> str:
 SERVE = """
 import asyncio, sys
 from cotenant.node.agent import AgentServer
-from cotenant.node.engine import EngineServer
+from cotenant.node.compute_lock import EngineServer
 
 async def main():
     tell = lambda event: print(type(event).__name__, flush=True)

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from cotenant.node.engine import LONGEST_HOLD
+from cotenant.node.compute_lock import LONGEST_HOLD
 from tests.job.serving import SERVE, line_of, process
 
 TRAIN = """

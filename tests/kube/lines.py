@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 import msgspec
 
 from cotenant.core.units import Seconds
-from cotenant.kube.codec.turns import ESTIMATE, GANG, GANG_SIZE, GATE, is_gated
-from cotenant.kube.objects import Gate, Node, Pod
-from cotenant.kube.scheduler.books import Books
+from cotenant.kube.api.objects import Gate, Node, Pod
+from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE, is_gated
+from cotenant.kube.scheduler.gang_slots import Together
 from cotenant.kube.scheduler.gangs import Gangs
-from cotenant.kube.scheduler.line import Line, Step
-from cotenant.kube.scheduler.placing import Choice, Placer
+from cotenant.kube.scheduler.placement import Choice, Placer
+from cotenant.kube.scheduler.queue import Line, Step
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
-from cotenant.kube.scheduler.together import Together
 from cotenant.kube.settings import QueuePart
+from cotenant.kube.state.books import Books
 from tests.kube.worlds import CORES, GPU, MEMORY, bound, waiting
 
 HOLD_S = 30.0

@@ -11,18 +11,18 @@ from typing import Any
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
-from cotenant.kube.access import Access
-from cotenant.kube.client import Client, Limits
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client, Limits
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.reflector import Pace
+from cotenant.kube.api.serving import Listener, application, listen
+from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.record import RECORD
+from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.install.names import KEY_HEADER
-from cotenant.kube.inventory import INVENTORY, inventory_for
-from cotenant.kube.reflector import Pace
-from cotenant.kube.scheduler.leasing import LOOKING, Election
-from cotenant.kube.scheduler.running import Scheduler
-from cotenant.kube.scheduler.serving import Listener, application, listen
+from cotenant.kube.scheduler.lease import LOOKING, Election
+from cotenant.kube.scheduler.process import Scheduler
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
-from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer, Pod
 from tests.kube.http import Answer, ask, serving
 from tests.kube.pods import pod_object

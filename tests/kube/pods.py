@@ -8,7 +8,7 @@ from typing import Any
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
-from cotenant.kube.objects import Pod, decode_pod
+from cotenant.kube.api.objects import Pod, decode_pod
 
 UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 NODE = Machine(

@@ -13,8 +13,8 @@ import trustme
 import yaml
 
 from cotenant.errors import InputError
-from cotenant.kube.access import find_access, from_kubeconfig, in_cluster
-from cotenant.kube.connection import Connection
+from cotenant.kube.api.access import find_access, from_kubeconfig, in_cluster
+from cotenant.kube.api.connection import Connection
 from tests.kube.api_server import ApiServer
 
 SECRET = "s3cr3t-token"

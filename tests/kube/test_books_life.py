@@ -17,16 +17,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.eviction import Stake
 from cotenant.core.model import Machine
+from cotenant.core.queueing.eviction import Stake
 from cotenant.core.units import Percent, Seconds
+from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, Node, Pod
+from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.record import RECORD, Record, decode_record
-from cotenant.kube.objects import ContainerState, ContainerStatus, Ended, Node, Pod
-from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.placing import Choice, Placer
+from cotenant.kube.scheduler.placement import Choice, Placer
+from cotenant.kube.scheduler.preemption_search import Movable, best_of, left_by
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.rooms import Movable, best_of, left_by
+from cotenant.kube.state.books import Books
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, bound, in_phase, machine, node, waiting
 from tests.properties.referee import overfull
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.inventory import AWAY
+from cotenant.kube.codec.inventory import AWAY
 from tests.kube.agent.kubelet import kubelet_in
 from tests.kube.agent_node.test_running import GPU, PROGRAM, Around, write_config
 from tests.kube.agent_node.waiting import in_loop
@@ -29,7 +29,7 @@ from tests.kube.http import ask
 from tests.kube.office import LEASE, add_node, add_pod, given_by
 from tests.kube.process import Doors, a_ready_process
 from tests.kube.reviews import response, review, written
-from tests.kube.test_leasing import hold, writer
+from tests.kube.test_lease import hold, writer
 from tests.native.kit import made, tool
 
 HOUR = 3600

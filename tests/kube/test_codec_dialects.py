@@ -25,14 +25,14 @@ import yaml
 from cotenant.core.model import Container, ContainerKind, Demand, Link, Slot
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.annotations import binding_annotations, variable_names
+from cotenant.kube.codec.assignment import record_for
 from cotenant.kube.codec.gpushare import GPUSHARE
 from cotenant.kube.codec.keys import PREFIX
-from cotenant.kube.codec.record import record_for
+from cotenant.kube.codec.paths import LIMITS
+from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.codec.telling import binding_annotations, variable_names
-from cotenant.kube.objects import Pod
-from cotenant.kube.places import LIMITS
 from tests.kube.pods import NODE, UID, pod
 
 MOMENT = 1_700_000_000_000_000_000

@@ -5,10 +5,10 @@
 import pytest
 
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.inventory import AWAY
-from cotenant.kube.scheduler.books import Books
+from cotenant.kube.codec.inventory import AWAY
 from cotenant.kube.scheduler.explaining import sentence, why_not
 from cotenant.kube.scheduler.refusing import class_of
+from cotenant.kube.state.books import Books
 from tests.kube.worlds import GPU, MEMORY, PERCENT, args, books_of, machine, node, place, placer_of, waiting
 
 NAMES = [f"n{i:02}" for i in range(20)]

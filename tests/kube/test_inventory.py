@@ -12,10 +12,10 @@ from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import MACHINE_TYPE_LABEL, Machine
 from cotenant.core.units import Percent
 from cotenant.errors import InputError
+from cotenant.kube.api.objects import Node, decode_node
+from cotenant.kube.codec.assignment import Held, Record, Share
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.record import Held, Record, Share
-from cotenant.kube.inventory import INVENTORY, ORPHANS, inventory_for, machine_of, orphans_for, orphans_of
-from cotenant.kube.objects import Node, decode_node
+from cotenant.kube.codec.inventory import INVENTORY, ORPHANS, inventory_for, machine_of, orphans_for, orphans_of
 from tests.kube.pods import NODE, UID
 
 CARDS = replace(

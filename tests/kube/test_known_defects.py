@@ -18,12 +18,12 @@ from msgspec.structs import replace as changed
 
 from cotenant.errors import InputError
 from cotenant.kube.agent.service import devices_of
+from cotenant.kube.codec.assignment import RECORD, record_of
 from cotenant.kube.codec.keys import container_key
-from cotenant.kube.codec.record import RECORD, record_of
 from cotenant.kube.install.configuration import kube_scheduler
 from cotenant.kube.install.rights import rights
 from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment
-from cotenant.kube.scheduler.running import SchedulerOptions, check
+from cotenant.kube.scheduler.process import SchedulerOptions, check
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.mutating import mutate
 from cotenant.kube.webhook.validating import validate

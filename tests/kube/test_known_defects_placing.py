@@ -14,12 +14,12 @@ from msgspec.structs import replace as changed
 from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Link, Machine, Reason
 from cotenant.core.units import MiB
 from cotenant.kube.agent.publishing import shared_machine, topology_text
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.keys import container_key
-from cotenant.kube.codec.record import RECORD, decode_record
-from cotenant.kube.objects import Pod
-from cotenant.kube.scheduler.books import Books
 from cotenant.kube.scheduler.protocol import HIGHEST
 from cotenant.kube.settings import parse_settings
+from cotenant.kube.state.books import Books
 from tests.kube.worlds import (
     GPU,
     MEMORY,

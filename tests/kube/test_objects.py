@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import InputError
-from cotenant.kube.objects import Node, Pod, containers_of, decode_node, decode_pod, has_ended
+from cotenant.kube.api.objects import Node, Pod, containers_of, decode_node, decode_pod, has_ended
 from tests.kube.pods import pod
 
 

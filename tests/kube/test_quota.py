@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cotenant.core.model import Reason
-from cotenant.kube.objects import decode_object
-from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.placing import Choice
+from cotenant.kube.api.objects import decode_object
+from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
+from cotenant.kube.state.books import Books
 from tests.kube.worlds import (
     CORES,
     GPU,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cotenant.kube.access import Access
-from cotenant.kube.client import Client, Limits
-from cotenant.kube.reading import Kind, Version
-from cotenant.kube.reflector import TURN_S, Key, Pace, Reflector
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client, Limits
+from cotenant.kube.api.reading import Kind, Version
+from cotenant.kube.api.reflector import TURN_S, Key, Pace, Reflector
 from tests.kube.api_server import ApiServer, Refusal
 
 QUICK = Limits(connect_s=5, answer_s=5, tries=2, first_pause_s=0.01, longest_pause_s=0.05, page=3)

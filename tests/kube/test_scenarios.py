@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cotenant.core.deciding import Queue
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Link, Machine, Slot
+from cotenant.core.placement.deciding import Queue
 from cotenant.core.units import Percent, Seconds
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import asked_of
-from cotenant.kube.codec.record import RECORD, encode_record, record_for
-from cotenant.kube.inventory import machine_of
-from cotenant.kube.objects import Node, Pod
-from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.placing import Placer
+from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
+from cotenant.kube.codec.inventory import machine_of
+from cotenant.kube.codec.request import asked_of
+from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.state.books import Books
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, annotated, args, chosen, node, waiting
 from tests.scenarios import test_scenarios as tables
 from tests.scenarios.loader import Answer, Scenario, written

@@ -14,12 +14,12 @@ import pytest
 import trustme
 
 from cotenant.errors import InputError
-from cotenant.kube.access import Access
-from cotenant.kube.client import Client
-from cotenant.kube.scheduler.resizing import RESIZE
-from cotenant.kube.scheduler.running import Scheduler, SchedulerOptions, check
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.scheduler.process import Scheduler, SchedulerOptions, check
+from cotenant.kube.scheduler.resize import RESIZE
 from cotenant.kube.settings import KubeSettings, SchedulerPart
-from cotenant.kube.troubles import Troubles
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import Answer, ask, beside
 from tests.kube.office import KNOWS, PACE, QUICK, Office, an_office, play, until

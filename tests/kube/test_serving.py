@@ -14,8 +14,9 @@ import pytest
 import trustme
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.scheduler.certificates import Certificates
-from cotenant.kube.scheduler.serving import (
+from cotenant.kube.api.certificates import Certificates
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.serving import (
     LARGE,
     MOST_LARGE,
     Listener,
@@ -26,7 +27,6 @@ from cotenant.kube.scheduler.serving import (
     serve_all,
     status_reply,
 )
-from cotenant.kube.troubles import Troubles
 from tests.kube.http import Answer, ask, connect, read_answer, serving
 
 MOST = 1024 * 1024

@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.codec.request import asked_of
 from cotenant.kube.settings import CardSharing, KubeSettings, parse_settings, read_settings
 from tests.kube.pods import pod
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import NUMBERS
-from cotenant.kube.codec.record import RECORD
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.mutating import mutate
 from cotenant.kube.webhook.reviewing import MOST_BYTES

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.codec.asking import NUMBERS, asked_of
-from cotenant.kube.codec.record import RECORD
+from cotenant.kube.api.objects import Pod, decode_pod
+from cotenant.kube.codec.annotations import variable_names
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.request import NUMBERS, asked_of
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.codec.telling import variable_names
-from cotenant.kube.objects import Pod, decode_pod
 from cotenant.kube.settings import Defaults, KubeSettings, ResourceNames, SchedulerPart, WebhookPart
 from cotenant.kube.webhook.mutating import mutate
 from cotenant.kube.webhook.validating import validate

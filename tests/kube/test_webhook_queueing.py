@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.codec.turns import ESTIMATE, GANG, GANG_SIZE, GATE
+from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE
 from cotenant.kube.settings import KubeSettings, QueuePart
 from cotenant.kube.webhook.mutating import mutate
 from cotenant.kube.webhook.policy import admission_policies

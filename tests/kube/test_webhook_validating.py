@@ -4,8 +4,8 @@
 
 import pytest
 
-from cotenant.kube.codec.asking import NUMBERS
-from cotenant.kube.codec.record import RECORD
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.protecting import SCHEDULER_USER, WAYS, records_of_others
 from cotenant.kube.webhook.validating import validate

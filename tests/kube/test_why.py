@@ -12,10 +12,9 @@ import pytest
 
 from cotenant.core.model import Reason
 from cotenant.errors import CotenantError
-from cotenant.kube.access import Access
-from cotenant.kube.install.names import KEY_HEADER
-from cotenant.kube.scheduler.explaining import refusals_words
-from cotenant.kube.scheduler.serving import (
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.serving import (
     Listener,
     ReceivedEvent,
     Reply,
@@ -27,8 +26,9 @@ from cotenant.kube.scheduler.serving import (
     listen,
     status_reply,
 )
+from cotenant.kube.install.names import KEY_HEADER
+from cotenant.kube.scheduler.explaining import refusals_words
 from cotenant.kube.scheduler.why import WhyPod, ask_scheduler
-from cotenant.kube.troubles import Troubles
 from tests.cli.command import refusal, run
 from tests.kube.http import ask, beside, serving
 from tests.kube.office import KEY, KNOWS, Office, play, until

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.core.company import Belief
 from cotenant.core.model import Gpu, Gpus, Machine
+from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import MiB
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal

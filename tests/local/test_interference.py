@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from cotenant.core.company import company_of
-from cotenant.core.coordination import Coordinator
-from cotenant.core.goodput import NOISE_BOUNDS
 from cotenant.core.model import Placement, Slot
-from cotenant.core.probing import Trial
+from cotenant.core.sharing.speeds import company_of
+from cotenant.core.tuning.coordination import Coordinator
+from cotenant.core.tuning.episode import Trial
+from cotenant.core.tuning.goodput import NOISE_BOUNDS
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
-from cotenant.local.beliefs import Beliefs
 from cotenant.local.engine import Engine
+from cotenant.local.interference import Neighbours, Ties
 from cotenant.local.journal import Journal, JournalEvent
-from cotenant.local.neighbours import Neighbours, Ties
-from cotenant.local.profiling import LOADING, LOOK, PATIENCE
+from cotenant.local.knowledge import Beliefs
+from cotenant.local.measurement import LOADING, LOOK, PATIENCE
 from cotenant.local.tuner import Seat, translated
 from cotenant.local.views import Used
 from cotenant.node.agent import Connected, Reported

@@ -14,10 +14,10 @@ import pytest
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.local.beliefs import Beliefs
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
-from cotenant.local.profiling import LOADING, LOOK, Meter, Pace
+from cotenant.local.knowledge import Beliefs
+from cotenant.local.measurement import LOADING, LOOK, Meter, Pace
 from cotenant.local.views import Used, used_by_jobs
 from cotenant.node.agent import Reported
 from cotenant.node.devices import GpuUsage, Running

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.deciding import decide, rank
 from cotenant.core.model import Demand, Job, Machine
+from cotenant.core.placement.deciding import decide, rank
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local.admission import RefusedError

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core.coordination import Tuning
-from cotenant.core.events import Joined, ReportEvery, StepReport
+from cotenant.core.tuning.coordination import Tuning
+from cotenant.core.tuning.events import Joined, ReportEvery, StepReport
 from cotenant.core.units import MiB, Seconds
 from cotenant.job import Session
 from cotenant.local.tuner import Seat, TuningLoop, message_of, translated

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.local.slices import JobSlices
+from cotenant.local.job_slices import JobSlices
 from cotenant.node.limits import write_limits
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until

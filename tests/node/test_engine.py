@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.job.engine import Engine
-from cotenant.node.engine import EngineServer
+from cotenant.job.compute_lock import Engine
+from cotenant.node.compute_lock import EngineServer
 from tests.job.serving import SOON, line_of, process, running, until
 
 TURNS = """
 import os, sys, time
-from cotenant.job.engine import Engine
+from cotenant.job.compute_lock import Engine
 
 path, marker, log, seconds = sys.argv[1:4] + [float(sys.argv[4])]
 engine = Engine(path)
@@ -37,7 +37,7 @@ while time.monotonic() < end:
 
 HOLD = """
 import sys, time
-from cotenant.job.engine import Engine
+from cotenant.job.compute_lock import Engine
 engine = Engine(sys.argv[1])
 assert engine.acquire()
 print("held", flush=True)

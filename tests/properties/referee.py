@@ -7,7 +7,7 @@ from itertools import combinations
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Gpus, Slot, Tenant
-from cotenant.core.ranking import Fit, Policy, rate
+from cotenant.core.placement.ranking import Fit, Policy, rate
 
 Seat = tuple[Container, Gpus]
 

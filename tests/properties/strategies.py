@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.company import Belief, Predicted, Tabled, company_of
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.links import link_matrix_of_pairs
-from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import MACHINE_TYPE_LABEL, Container, ContainerKind, Demand, Gpu, Gpus, Job, Link, Machine
-from cotenant.core.policies import build_policy, fifo
-from cotenant.core.ranking import Policy
+from cotenant.core.placement.policies import build_policy, fifo
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, company_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent, Seconds
 
 Test = TypeVar("Test", bound=Callable[..., None])

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Gpu, Machine, Slot, Tenant
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Ranker
-from cotenant.core.slots import refusal
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.placement.slots import refusal
 from cotenant.core.units import MiB, MilliGpu
 from tests.properties.referee import freshly_ranked
 from tests.properties.strategies import clusters, demands, events, examples

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.deciding import decide, place_together, rank
-from cotenant.core.filters import eligible_gpus
 from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
-from cotenant.core.policies import build_policy
-from cotenant.core.preemption import make_way
-from cotenant.core.ranking import Ranker
-from cotenant.core.seating import amounts_fit, host_fits
-from cotenant.core.slots import candidate_slots, refusal
+from cotenant.core.placement.checks import eligible_gpus
+from cotenant.core.placement.deciding import decide, place_together, rank
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.placement.seating import amounts_fit, host_fits
+from cotenant.core.placement.slots import candidate_slots, refusal
+from cotenant.core.queueing.preemption import make_way
 from cotenant.core.units import Seconds
 from tests.properties.referee import broken_wishes, group_nodes, overfull, peak
 from tests.properties.strategies import clusters, demands, examples, machines, plain_demands, policies, queues

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.deciding import decide
-from cotenant.core.ladder import Ladder
-from cotenant.core.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Gpu, Gpus, Job, Machine, Placement, Slot
-from cotenant.core.policies import build_policy, fifo
-from cotenant.core.ranking import Policy, Ranker
+from cotenant.core.placement.deciding import decide
+from cotenant.core.placement.ladder import Ladder
+from cotenant.core.placement.policies import build_policy, fifo
+from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from tests.properties.referee import freshly_ranked, tenants_of
 from tests.properties.strategies import (

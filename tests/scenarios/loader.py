@@ -27,13 +27,13 @@ from typing import Any
 import yaml
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Company, Tabled, company_of
-from cotenant.core.deciding import decide, rank
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.links import link_matrix
-from cotenant.core.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Slot
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Policy
+from cotenant.core.placement.deciding import decide, rank
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.sharing.speeds import Company, Tabled, company_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds, parse_compute, parse_memory, parse_percent
 
 Table = Mapping[str, Any]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core.filters import CHECKS
-from cotenant.core.policies import ORDERS
+from cotenant.core.placement.checks import CHECKS
+from cotenant.core.placement.policies import ORDERS
 from tests.properties.referee import overfull
 from tests.scenarios.loader import Scenario, decided, load, load_all
 

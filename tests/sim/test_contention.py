@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.core.company import Belief, Company, Predicted, Tabled, company_of
 from cotenant.core.model import Demand, Gpu, Job, Machine
+from cotenant.core.sharing.speeds import Belief, Company, Predicted, Tabled, company_of
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival

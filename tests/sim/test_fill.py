@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Decision
 from cotenant.core.model import Demand, Job
-from cotenant.core.ranking import Policy
+from cotenant.core.placement.deciding import Decision
+from cotenant.core.placement.ranking import Policy
 from cotenant.core.units import MilliGpu
 from cotenant.errors import InputError
 from cotenant.sim import fill

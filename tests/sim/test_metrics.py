@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.mix import mix_of
+from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Demand, Gpu, Job, Machine, Placement, Slot
 from cotenant.core.units import MilliGpu
 from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Decision, place_together
-from cotenant.core.mix import mix_of
+from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Demand, Job, Machine
-from cotenant.core.policies import PREEMPTIVE, QUEUES, build_policy
-from cotenant.core.ranking import Policy, Ranker
+from cotenant.core.placement.deciding import Decision, place_together
+from cotenant.core.placement.policies import PREEMPTIVE, QUEUES, build_policy
+from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import decide, place_together
-from cotenant.core.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Gpu, Job, Machine, Slot
-from cotenant.core.policies import QUEUES, build_policy
-from cotenant.core.ranking import Ranker
+from cotenant.core.placement.deciding import decide, place_together
+from cotenant.core.placement.policies import QUEUES, build_policy
+from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.wire.decision import RecordedDecision, decode, encode, record

@@ -26,7 +26,7 @@ import pytest
 
 from bench.pairs import ON_ONE_CORE
 from cotenant.node.agent import AgentServer, JobEvent, Reported
-from cotenant.node.engine import EngineServer
+from cotenant.node.compute_lock import EngineServer
 from cotenant.wire.agent import Pause, Resume
 from cotenant.workloads.registry import find
 from tests.core.fifo_device import Work, fifo_speeds

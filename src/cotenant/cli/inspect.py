@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from cotenant.kube.inspecting import ClusterUse
+    from cotenant.kube.inspect.report import ClusterUse
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -90,8 +90,8 @@ def read(
     import asyncio
     import os
 
-    from cotenant.kube.access import find_access
-    from cotenant.kube.listing import Wish, read_cluster
+    from cotenant.kube.api.access import find_access
+    from cotenant.kube.inspect.listing import Wish, read_cluster
     from cotenant.kube.settings import read_settings
 
     chosen = None if settings is None else read_settings(settings)

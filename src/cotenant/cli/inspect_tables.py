@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cotenant.cli.show import aligned, known
 from cotenant.core.model import Link
-from cotenant.kube.inspecting import ClusterUse, NodeUse, PodUse, requested
+from cotenant.kube.inspect.report import ClusterUse, NodeUse, PodUse, requested
 from cotenant.wire.text import printable
 
 UNITS = {"GiB": 1024, "MiB": 1}

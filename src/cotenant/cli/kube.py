@@ -75,7 +75,7 @@ def cluster_options(command: F) -> F:
 )
 def scheduler(extender: str, webhook: str | None, lease: str | None, **options: Any) -> None:
     """Places pods on GPUs: the extender of a stock kube-scheduler, and the webhook that prepares pods."""
-    from cotenant.kube.scheduler.running import SchedulerOptions, serve
+    from cotenant.kube.scheduler.process import SchedulerOptions, serve
 
     serve(
         SchedulerOptions(
@@ -97,7 +97,7 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
 @click.option("--remove", is_flag=True, help="Take back what an agent has said of the node, and end.")
 def agent(**options: Any) -> None:
     """Looks after the GPUs of one node: tells the cluster of them, and gives containers what was assigned to them."""
-    from cotenant.kube.agent.running import AgentOptions, serve
+    from cotenant.kube.agent.process import AgentOptions, serve
 
     serve(AgentOptions(**options))
 

@@ -15,7 +15,7 @@ from cotenant.errors import InputError
 if TYPE_CHECKING:
     from cotenant.core.interference import Predictor, PredictorState, Signature
     from cotenant.core.interference.evaluation import Pair
-    from cotenant.core.kernel import Shares
+    from cotenant.core.interference.kernel import Shares
 
 ACTIONS = ("train", "evaluate", "show")
 OBSERVED = (0.2, 0.4, 0.8)
@@ -96,7 +96,7 @@ def _evaluate(file: Path, splits: int, output: str) -> None:
     """Shares are fitted without the GPU type under test, unless it is the only one: then they are as shipped."""
     from cotenant.cli.show import emit
     from cotenant.core.interference.evaluation import factorisation_error, score, split, trained
-    from cotenant.core.kernel import SHARES
+    from cotenant.core.interference.kernel import SHARES
     from cotenant.sim.worlds.measured import read_pairs
 
     tables = read_pairs(file)
@@ -127,7 +127,7 @@ def _evaluate(file: Path, splits: int, output: str) -> None:
 def _show(file: Path | None, most: int, output: str) -> None:
     from cotenant.cli.show import render, table
     from cotenant.core.interference import Predictor
-    from cotenant.core.kernel import SHARES
+    from cotenant.core.interference.kernel import SHARES
 
     states = {} if file is None else _read(file)
     predictors = {gpu: Predictor.restore(state) for gpu, state in states.items()}

@@ -14,7 +14,7 @@ import click
 from cotenant.cli.options import finite, folder_option, output_option, processes_option
 from cotenant.cli.progress import progress
 from cotenant.cli.report_folder import check_writable, write_report
-from cotenant.core.policies import ORDERS, QUEUES
+from cotenant.core.placement.policies import ORDERS, QUEUES
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.text import printable

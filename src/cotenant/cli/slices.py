@@ -10,7 +10,7 @@ from cotenant.cli.options import output_option
 from cotenant.cli.show import render, table
 from cotenant.core.units import MIB_BYTES
 from cotenant.errors import DeviceError
-from cotenant.wire.slices import SliceGpu, SliceView
+from cotenant.wire.slice_status import SliceGpu, SliceView
 
 if TYPE_CHECKING:
     from cotenant.node.devices.nvml import NvmlBackend

@@ -13,7 +13,7 @@ from cotenant.errors import InputError
 
 if TYPE_CHECKING:
     from cotenant.core.model import Slot
-    from cotenant.core.ranking import Ranking
+    from cotenant.core.placement.ranking import Ranking
 
 MOST_BYTES = 512 * 1024 * 1024
 
@@ -88,8 +88,8 @@ def _told(neighbour: dict[str, Any]) -> str:
 
 def _replay(decision: Path, most: int, output: str) -> None:
     from cotenant.cli.show import render
-    from cotenant.core.deciding import place_together, rank
-    from cotenant.core.ranking import Ranker
+    from cotenant.core.placement.deciding import place_together, rank
+    from cotenant.core.placement.ranking import Ranker
     from cotenant.wire.decision import decode
     from cotenant.wire.files import read_bounded
 

@@ -11,7 +11,7 @@ import click
 
 from cotenant.cli.show import aligned, render
 from cotenant.errors import InputError
-from cotenant.kube.access import find_access
+from cotenant.kube.api.access import find_access
 from cotenant.kube.scheduler.why import WhyPod, ask_scheduler
 from cotenant.wire.text import printable
 

@@ -15,7 +15,7 @@ import time
 import weakref
 
 from cotenant.job import messages
-from cotenant.job.engine import Engine
+from cotenant.job.compute_lock import Engine
 from cotenant.job.link import Link
 from cotenant.job.noise import Smoothed, estimate
 

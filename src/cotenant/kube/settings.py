@@ -18,8 +18,8 @@ from msgspec import Meta
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.settings import DIALECTS, Settings
-from cotenant.kube.inventory import MOST_SLOTS, Scaling
 from cotenant.wire.files import read_bounded
 
 MOST_BYTES = 1024 * 1024

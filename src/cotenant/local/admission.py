@@ -5,13 +5,13 @@
 from dataclasses import replace
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import place_together
-from cotenant.core.filters import CHECKS
-from cotenant.core.learning import Learner
+from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Machine
-from cotenant.core.ranking import Policy
+from cotenant.core.placement.checks import CHECKS
+from cotenant.core.placement.deciding import place_together
+from cotenant.core.placement.ranking import Policy
 from cotenant.errors import CotenantError
-from cotenant.local.beliefs import Beliefs
+from cotenant.local.knowledge import Beliefs
 from cotenant.wire.local import JobRequest
 
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import uvicorn
 
-from cotenant.core.policies import QUEUES, build_policy
-from cotenant.core.probing import Tuning
+from cotenant.core.placement.policies import QUEUES, build_policy
+from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.api import application
 from cotenant.local.engine import Engine
+from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
-from cotenant.local.profiling import LOOK
-from cotenant.local.slices import find_slices
+from cotenant.local.measurement import LOOK
 from cotenant.node.devices import Backend, Kind, find_backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import find_shares

@@ -20,29 +20,29 @@ import msgspec
 
 from cotenant import __version__
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Belief
-from cotenant.core.deciding import Queue, decide, second_look
-from cotenant.core.learning import Learner
-from cotenant.core.mix import inventory_of
+from cotenant.core.fragmentation.mix import inventory_of
+from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Placement, Slot
-from cotenant.core.probing import Tuning
-from cotenant.core.ranking import Draw
+from cotenant.core.placement.deciding import Queue, decide, second_look
+from cotenant.core.placement.ranking import Draw
+from cotenant.core.sharing.speeds import Belief
+from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
 from cotenant.local.admission import admit, as_asked, predicts, usable_and_empty
-from cotenant.local.beliefs import Beliefs
-from cotenant.local.booking import ACTIVE, ENDED, book_end, queue_again, request_of
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, complain
+from cotenant.local.interference import Neighbours, Ties
+from cotenant.local.job_slices import NOTHING, Found, JobSlices
 from cotenant.local.journal import STATES, JobState, Journal, JournalError, JournalJob, Stop
+from cotenant.local.knowledge import Beliefs
 from cotenant.local.launching import Launcher
-from cotenant.local.neighbours import Neighbours, Ties
-from cotenant.local.profiling import LOOK
+from cotenant.local.measurement import LOOK
+from cotenant.local.outcomes import ACTIVE, ENDED, book_end, queue_again, request_of
 from cotenant.local.runs import Runs
-from cotenant.local.seats import Seats
-from cotenant.local.slices import NOTHING, Found, JobSlices
 from cotenant.local.supervisor import read_json
+from cotenant.local.tenants import Seats
 from cotenant.local.tuner import TuningLoop
 from cotenant.local.views import Waiting, chosen, explained, gpu_views, gpus_of, job_view, placed_because, slot_text
 from cotenant.node.devices import Backend, Kind

@@ -10,7 +10,7 @@ from pathlib import Path
 from cotenant.core.model import Machine, Placement
 from cotenant.core.units import MiB
 from cotenant.local import attempts
-from cotenant.local.slices import JobSlices
+from cotenant.local.job_slices import JobSlices
 from cotenant.local.supervisor import Spec
 from cotenant.node.devices import Backend, Kind
 from cotenant.node.launch import Allowance, Launch, Paths, Slice, enforcement, launch_for

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cotenant.core.candidates import MemoryModel
-from cotenant.core.coordination import Coordinator, Trial, Tuning
-from cotenant.core.events import (
+from cotenant.core.model import Gpus
+from cotenant.core.tuning.candidates import MemoryModel
+from cotenant.core.tuning.coordination import Coordinator, Trial, Tuning
+from cotenant.core.tuning.events import (
     Action,
     Disturbed,
     Event,
@@ -28,14 +29,13 @@ from cotenant.core.events import (
     StepReport,
     Tick,
 )
-from cotenant.core.goodput import GradientNoise, LearningRate
-from cotenant.core.model import Gpus
+from cotenant.core.tuning.goodput import GradientNoise, LearningRate
 from cotenant.core.units import MiB, Seconds
 from cotenant.errors import CotenantError
 from cotenant.local.events import complain
 from cotenant.local.supervisor import look_at
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
-from cotenant.node.engine import EngineServer
+from cotenant.node.compute_lock import EngineServer
 from cotenant.node.foreign import ForeignWork
 from cotenant.wire import agent as messages
 from cotenant.wire.local import JobRequest

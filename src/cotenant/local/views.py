@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.deciding import Queue, Turn, rank, turn_of
-from cotenant.core.filters import eligible_gpus
 from cotenant.core.model import Demand, Gpus, Job, Machine, Placement, Reason
-from cotenant.core.ranking import Policy, Ranker, Ranking
+from cotenant.core.placement.checks import eligible_gpus
+from cotenant.core.placement.deciding import Queue, Turn, rank, turn_of
+from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.local.journal import JournalJob
 from cotenant.node.devices import GpuUsage, Running

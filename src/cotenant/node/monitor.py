@@ -17,7 +17,7 @@ from cotenant.node.devices.processes import read_process
 from cotenant.node.limits import GpuLimit
 from cotenant.node.region import FAULTS, MOST, GpuUse, Process, Region, Who
 from cotenant.node.slices import Seen
-from cotenant.wire.slices import SliceGpu, SliceView
+from cotenant.wire.slice_status import SliceGpu, SliceView
 
 CONTEXT_BYTES = 768 * MIB_BYTES
 """what a driver may take for a process beside what it allocates; depends on the card and on the kernels it loads"""

@@ -10,9 +10,9 @@ from heapq import heappop, heappush
 from random import Random
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Belief
 from cotenant.core.model import Placement
-from cotenant.core.sharing import company, demands_on, residents
+from cotenant.core.sharing.orders import company, demands_on, residents
+from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import Seconds
 from cotenant.sim.worlds import World
 

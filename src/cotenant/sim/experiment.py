@@ -14,12 +14,12 @@ from random import Random
 import msgspec
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Belief, Predicted
-from cotenant.core.deciding import Decision
-from cotenant.core.mix import Mix, mix_of
+from cotenant.core.fragmentation.mix import Mix, mix_of
 from cotenant.core.model import Job, Machine
-from cotenant.core.policies import PREEMPTIVE, QUEUES, build_policy
-from cotenant.core.ranking import Policy
+from cotenant.core.placement.deciding import Decision
+from cotenant.core.placement.policies import PREEMPTIVE, QUEUES, build_policy
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.sharing.speeds import Belief, Predicted
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim import fill

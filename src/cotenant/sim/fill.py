@@ -13,12 +13,12 @@ from random import Random
 import numpy as np
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.deciding import Decision, place_together
-from cotenant.core.learning import Learner
-from cotenant.core.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
+from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Machine
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Policy, Ranker
+from cotenant.core.placement.deciding import Decision, place_together
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.errors import InputError
 from cotenant.sim.metrics import Floats, FragmentationMeter, GpuRows
 from cotenant.sim.results import HeatMap, RunResult

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.fgd import FRAGMENTED, Fragmentation
-from cotenant.core.mix import Mix
+from cotenant.core.fragmentation.fgd import FRAGMENTED, Fragmentation
+from cotenant.core.fragmentation.mix import Mix
 
 Floats = NDArray[np.float64]
 

@@ -16,15 +16,15 @@ from random import Random
 import numpy as np
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Belief, Predicted
-from cotenant.core.deciding import Decision, Queue, decide, place_together, second_look, turn_of
-from cotenant.core.learning import Learner
-from cotenant.core.mix import Knowledge, Mix, inventory_of
+from cotenant.core.fragmentation.mix import Knowledge, Mix, inventory_of
+from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand, Job, Machine, Placement
-from cotenant.core.policies import PREEMPTIVE, build_policy
-from cotenant.core.preemption import make_way
-from cotenant.core.ranking import Ranker
-from cotenant.core.repairing import whom_to_move
+from cotenant.core.placement.deciding import Decision, Queue, decide, place_together, second_look, turn_of
+from cotenant.core.placement.policies import PREEMPTIVE, build_policy
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.queueing.preemption import make_way
+from cotenant.core.sharing.repairing import whom_to_move
+from cotenant.core.sharing.speeds import Belief, Predicted
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival

@@ -11,14 +11,14 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 import msgspec
 
 from cotenant.core.cluster import Cluster, Node
-from cotenant.core.company import Company
-from cotenant.core.filters import CHECKS
+from cotenant.core.fragmentation.mix import Knowledge, Spec, inventory_of
 from cotenant.core.interference import ALONE, Speed
-from cotenant.core.mix import Knowledge, Spec, inventory_of
 from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
-from cotenant.core.policies import QUEUES, build_policy, queue_name
-from cotenant.core.ranking import Policy
-from cotenant.core.sharing import company, demands_on
+from cotenant.core.placement.checks import CHECKS
+from cotenant.core.placement.policies import QUEUES, build_policy, queue_name
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.sharing.orders import company, demands_on
+from cotenant.core.sharing.speeds import Company
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import InputError
 

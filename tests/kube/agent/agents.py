@@ -16,9 +16,9 @@ from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import Folder, HostPlaces, at
 from cotenant.kube.agent.plugin import Plugins
-from cotenant.kube.codec.record import RECORD, Held, Record, Share, encode_record
-from cotenant.kube.objects import Pod
-from cotenant.kube.troubles import Troubles
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
 from tests.kube.pods import UID, pod
 

@@ -29,7 +29,7 @@ from cotenant.kube.agent.allocating import (
     tidy_slices,
 )
 from cotenant.kube.agent.podresources import Listed
-from cotenant.kube.agent.preferring import guess, prefer
+from cotenant.kube.agent.preference import guess, prefer
 from cotenant.kube.agent.unclaimed import GRACE_S, Unclaimed
 from cotenant.node.region import SIZE, read_region
 from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, registered

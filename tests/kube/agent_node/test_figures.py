@@ -5,7 +5,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from cotenant.kube.agent.figures import figures_text, write_figures
+from cotenant.kube.agent.metrics import figures_text, write_figures
 from tests.kube.pods import NODE
 
 

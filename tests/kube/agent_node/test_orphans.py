@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cotenant.kube.agent.orphans import Leftovers, NodePods, Records, Timing
-from cotenant.kube.client import Client
-from cotenant.kube.codec.record import RECORD, Record
-from cotenant.kube.inventory import Orphans, orphans_of
-from cotenant.kube.objects import Pod, decode_node, decode_pod
+from cotenant.kube.api.client import Client
+from cotenant.kube.api.objects import Pod, decode_node, decode_pod
+from cotenant.kube.codec.assignment import RECORD, Record
+from cotenant.kube.codec.inventory import Orphans, orphans_of
 from tests.kube.agent_node.processes import add_process, end_process
 from tests.kube.agent_node.waiting import PACE, add_pod, change_pod, client_of, in_loop, running, until
 from tests.kube.api_server import ApiServer

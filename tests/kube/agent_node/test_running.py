@@ -21,11 +21,11 @@ from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, at
 from cotenant.kube.agent.orphans import Timing
-from cotenant.kube.agent.running import Agent, AgentOptions, Rhythm, find_cards, serve, vendor_of
+from cotenant.kube.agent.process import Agent, AgentOptions, Rhythm, find_cards, serve, vendor_of
+from cotenant.kube.api.objects import Node, decode_node
+from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.record import Held, Record, Share, encode_record
-from cotenant.kube.inventory import AWAY, Orphans, machine_of, orphans_of
-from cotenant.kube.objects import Node, decode_node
+from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.node.devices import Backend
 from cotenant.node.devices.nvml import NvmlBackend
@@ -322,7 +322,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from cotenant.kube.agent.allocating import HostPlaces, at
-from cotenant.kube.agent.running import AgentOptions, serve
+from cotenant.kube.agent.process import AgentOptions, serve
 folder = Path(sys.argv[1])
 host = HostPlaces(lasting=at(folder / "l"), passing=at(folder / "p"), kubelet=folder / "k", cdi=folder / "c")
 remove = "remove" in sys.argv

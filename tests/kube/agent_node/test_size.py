@@ -7,5 +7,5 @@ import sys
 
 
 def test_an_agent_loads_no_arrays() -> None:
-    code = "import sys, cotenant.kube.agent.running; sys.exit('numpy' in sys.modules)"
+    code = "import sys, cotenant.kube.agent.process; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

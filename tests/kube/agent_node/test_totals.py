@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Machine, Slot
-from cotenant.core.slots import candidate_slots
+from cotenant.core.placement.slots import candidate_slots
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.totals import NodeTotals, dialect_totals, kubelet_sum, most_percent
-from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.api.objects import Pod, decode_pod
+from cotenant.kube.codec.assignment import RECORD, encode_record, record_for, tenant_of
 from cotenant.kube.codec.cambricon import CAMBRICON_SMLU
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.gpushare import GPUSHARE
-from cotenant.kube.codec.record import RECORD, encode_record, record_for, tenant_of
+from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.codec.vgpu import VGPU
-from cotenant.kube.objects import Pod, decode_pod
 from tests.kube.pods import NODE, pod, pod_object
 
 

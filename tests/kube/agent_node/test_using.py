@@ -10,9 +10,9 @@ import pytest
 from cotenant.core.model import Gpus, Machine
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.agent.using import Using
-from cotenant.kube.inventory import SAID, USED, used_for, used_of
-from cotenant.kube.objects import Node, decode_node
+from cotenant.kube.agent.usage import Using
+from cotenant.kube.api.objects import Node, decode_node
+from cotenant.kube.codec.inventory import SAID, USED, used_for, used_of
 from cotenant.node.devices import Backend, GpuUsage, Kind, Running
 from tests.kube.worlds import machine
 

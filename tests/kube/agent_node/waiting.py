@@ -10,12 +10,12 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from cotenant.core.model import Machine, Slot
-from cotenant.kube.access import Access
-from cotenant.kube.client import Client, Limits
-from cotenant.kube.codec.asking import asked_of
-from cotenant.kube.codec.record import RECORD, encode_record, record_for
-from cotenant.kube.objects import decode_pod
-from cotenant.kube.reflector import Pace
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client, Limits
+from cotenant.kube.api.objects import decode_pod
+from cotenant.kube.api.reflector import Pace
+from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
+from cotenant.kube.codec.request import asked_of
 from tests.kube.api_server import ApiServer
 from tests.kube.pods import pod_object
 

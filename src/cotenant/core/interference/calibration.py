@@ -9,8 +9,8 @@ predicted without its pair. A family of which little was measured is judged as i
 import numpy as np
 
 from cotenant.core.interference.catalogue import Catalogue
+from cotenant.core.interference.kernel import Floats, Indices, Pairs
 from cotenant.core.interference.observations import Observations
-from cotenant.core.kernel import Floats, Indices, Pairs
 
 COVERED = 0.9
 FEW_ROWS = 20

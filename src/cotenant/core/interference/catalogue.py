@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cotenant.core.kernel import PROFILE_REACH, Indices, Likeness, Traits, alike
+from cotenant.core.interference.kernel import PROFILE_REACH, Indices, Likeness, Traits, alike
 
 MOST_TYPES = 512
 """types told apart; one more is taken for the type most like it"""

@@ -11,9 +11,9 @@ import numpy as np
 from cotenant.core.interference.catalogue import Signature
 from cotenant.core.interference.factorisation import factorise
 from cotenant.core.interference.fitting import Measured
+from cotenant.core.interference.kernel import Floats, Pairs, Shares
 from cotenant.core.interference.observations import SLOWEST
 from cotenant.core.interference.predictor import Predictor
-from cotenant.core.kernel import Floats, Pairs, Shares
 
 
 class Pair(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cotenant.core.kernel import Floats, Pairs
+from cotenant.core.interference.kernel import Floats, Pairs
 
 RANK = 2
 RIDGE = 0.3

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cotenant.core.interference.catalogue import Catalogue, Signature
+from cotenant.core.interference.kernel import SHARES, Floats, Pairs, Shares, covariance
 from cotenant.core.interference.observations import NOISE
 from cotenant.core.interference.posterior import JITTER
-from cotenant.core.kernel import SHARES, Floats, Pairs, Shares, covariance
 
 ROUNDS = 30
 NAMES = tuple(part.name for part in fields(Shares))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cotenant.core.interference.catalogue import Catalogue
+from cotenant.core.interference.kernel import Floats, Indices, Pairs, Shares
 from cotenant.core.interference.posterior import JITTER, Posterior
-from cotenant.core.kernel import Floats, Indices, Pairs, Shares
 
 SLOWEST, FASTEST = 0.05, 1.2
 """a speed beyond is taken for this"""

@@ -9,7 +9,7 @@ updated row by row, loses all its digits within forty updates.) Values come in o
 import numpy as np
 
 from cotenant.core.interference.catalogue import Catalogue
-from cotenant.core.kernel import Floats, Indices, Pairs, Shares, covariance, variance
+from cotenant.core.interference.kernel import Floats, Indices, Pairs, Shares, covariance, variance
 
 JITTER = 1e-4
 """variance of a row that no model and no repetition explains, which also keeps the matrix regular"""

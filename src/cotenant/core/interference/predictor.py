@@ -15,10 +15,10 @@ import numpy as np
 
 from cotenant.core.interference.calibration import Calibration
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue, Signature
+from cotenant.core.interference.kernel import SHARES, Floats, Indices, Pairs, Shares
 from cotenant.core.interference.observations import FASTEST, MOST_COUNTED, MOST_ROWS, SLOWEST, Observations, Row
 from cotenant.core.interference.probing import most_telling
 from cotenant.core.interference.unrelated import Unrelated
-from cotenant.core.kernel import SHARES, Floats, Indices, Pairs, Shares
 from cotenant.errors import InputError
 
 ABSURD = 1.5

@@ -4,9 +4,9 @@
 
 import numpy as np
 
+from cotenant.core.interference.kernel import Indices, Pairs
 from cotenant.core.interference.observations import NOISE
 from cotenant.core.interference.posterior import JITTER, Posterior
-from cotenant.core.kernel import Indices, Pairs
 
 MOST_WEIGHED = 128
 """partners that are weighed against each other; more would tell little more"""

@@ -11,8 +11,8 @@ import numpy as np
 from cotenant.core.interference.calibration import COVERED
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue
 from cotenant.core.interference.factorisation import Factors, factorise, left_out_errors
+from cotenant.core.interference.kernel import Floats, Pairs
 from cotenant.core.interference.observations import SLOWEST, Observations
-from cotenant.core.kernel import Floats, Pairs
 
 WELL_MET = 4
 """measured directions of each type, as victim and as partner, from which on its factors are worth something"""

@@ -20,7 +20,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.unclaimed import Unclaimed
-from cotenant.kube.places import (
+from cotenant.kube.codec.paths import (
     AGENT_FOLDER,
     AGENT_SOCKET,
     HOST_LASTING,

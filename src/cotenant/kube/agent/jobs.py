@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.kube.agent.cgroups import PROC, pod_of
-from cotenant.kube.places import AGENT_SOCKET
+from cotenant.kube.codec.paths import AGENT_SOCKET
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
 
 

@@ -17,11 +17,11 @@ from cotenant.kube.agent.registration import LOOK_S, keep_registered
 from cotenant.kube.agent.service import Pods, Service, Surroundings
 from cotenant.kube.agent.strict import tidy_specs
 from cotenant.kube.agent.unclaimed import Unclaimed
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.assignment import record_of
 from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.record import record_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.objects import Pod
-from cotenant.kube.troubles import Troubles
 from cotenant.node.preload import find_library
 
 TIDY_S = 30.0

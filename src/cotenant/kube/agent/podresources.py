@@ -15,7 +15,7 @@ import grpc
 from cotenant.core.model import ContainerKind
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.proto import podresources_pb2 as pb
-from cotenant.kube.codec.record import Record
+from cotenant.kube.codec.assignment import Record
 
 LIST = "/v1.PodResourcesLister/List"
 PATIENCE_S = 10.0

@@ -20,16 +20,16 @@ from cotenant.core.model import Gpu, Link, Machine
 from cotenant.core.units import Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.totals import Totals
-from cotenant.kube.client import Client, Selection
+from cotenant.kube.api.client import Client, Selection
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.objects import Node
+from cotenant.kube.api.reading import Kind
+from cotenant.kube.api.reflector import Pace, Reflector, older
 from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, MOST_CARDS, OWN_TOTALS, SAID, inventory_for
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.topology import TOPOLOGY
-from cotenant.kube.connection import ApiError
-from cotenant.kube.inventory import GPU_TOPOLOGY, INVENTORY, MOST_CARDS, OWN_TOTALS, SAID, inventory_for
-from cotenant.kube.objects import Node
-from cotenant.kube.reading import Kind
-from cotenant.kube.reflector import Pace, Reflector, older
 from cotenant.kube.settings import KubeSettings
 
 NODES = Kind("nodes", Node, cluster_wide=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.troubles import Troubles, to_stderr
+from cotenant.kube.api.error_log import Troubles, to_stderr
 
 REGISTER = "/v1beta1.Registration/Register"
 VERSION = "v1beta1"

@@ -17,12 +17,12 @@ from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, renew_slice
 from cotenant.kube.agent.podresources import PodKey, list_devices
-from cotenant.kube.agent.preferring import guess, prefer
+from cotenant.kube.agent.preference import guess, prefer
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, holders_of, owned_by, pod_with, write_spec
 from cotenant.kube.agent.vendor import brought_for
-from cotenant.kube.objects import Pod
-from cotenant.kube.troubles import Troubles
+from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.objects import Pod
 
 SERVICE = "v1beta1.DevicePlugin"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

@@ -20,9 +20,9 @@ from cotenant.kube.agent.allocating import VISIBLE, VOID
 from cotenant.kube.agent.podresources import Listed, PodKey
 from cotenant.kube.agent.unclaimed import Unclaimed
 from cotenant.kube.agent.vendor import OWN, Brought
-from cotenant.kube.codec.asking import container_names
-from cotenant.kube.codec.record import record_of
-from cotenant.kube.objects import Pod, has_ended
+from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.assignment import record_of
+from cotenant.kube.codec.request import container_names
 from cotenant.node.limits import write_limits as write_read_only
 
 KIND = "cotenant.io/gpu"

@@ -14,12 +14,12 @@ from math import gcd
 from cotenant.core.footprint import memory_on
 from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import MOST_CONTAINERS, asked_of
+from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
+from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.dialect import Dialect, Vendor
 from cotenant.kube.codec.quantity import parse_quantity
-from cotenant.kube.codec.record import Record, record_of
+from cotenant.kube.codec.request import MOST_CONTAINERS, asked_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.objects import Pod, containers_of, has_ended, resources_of
 
 Totals = Mapping[str, int]
 """by resource name"""

@@ -7,8 +7,8 @@ from typing import TypeVar
 import msgspec
 
 from cotenant.errors import InputError
+from cotenant.kube.api.objects import decode_object
 from cotenant.kube.codec.keys import MOST_BYTES
-from cotenant.kube.objects import decode_object
 
 T = TypeVar("T")
 

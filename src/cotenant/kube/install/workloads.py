@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
 from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER, SETTINGS
 from cotenant.kube.install.names import (
     AGENT,
@@ -24,7 +25,6 @@ from cotenant.kube.install.names import (
     labels_of,
     object_of,
 )
-from cotenant.kube.places import HOST_LASTING, HOST_PASSING
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 WHY_FOLDER = "/etc/cotenant-why"

@@ -11,19 +11,19 @@ import time
 from collections.abc import Awaitable, Callable
 
 from cotenant.core.model import Reason
-from cotenant.kube.client import INTERRUPTED, Client, Guard
-from cotenant.kube.codec.record import RECORD
-from cotenant.kube.connection import ApiError
-from cotenant.kube.objects import Pod
-from cotenant.kube.reflector import Reflector
-from cotenant.kube.scheduler.books import Books
+from cotenant.kube.api.client import INTERRUPTED, Client, Guard
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.error_log import Troubles, to_stderr
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.reflector import Reflector
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.scheduler.events import PLACED, News
 from cotenant.kube.scheduler.explaining import seat_words
-from cotenant.kube.scheduler.leasing import Alone, Lead
-from cotenant.kube.scheduler.news import PLACED, News
-from cotenant.kube.scheduler.placing import Choice, Placer
+from cotenant.kube.scheduler.lease import Alone, Lead
+from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.protocol import BindingArgs
-from cotenant.kube.scheduler.watching import pod_now
-from cotenant.kube.troubles import Troubles, to_stderr
+from cotenant.kube.scheduler.watches import pod_now
+from cotenant.kube.state.books import Books
 
 ANSWERED_S = 6.0
 """within this, kube-scheduler hears what became of a bind; it asks for 10 s"""

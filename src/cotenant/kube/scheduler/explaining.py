@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from cotenant.core.model import Reason
-from cotenant.kube.codec.record import Record
-from cotenant.kube.objects import Pod, has_ended
-from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.placing import Placer, Refused, Why
-from cotenant.kube.scheduler.preempting import Plan
-from cotenant.kube.scheduler.seats import Seat
+from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.assignment import Record
+from cotenant.kube.scheduler.placement import Placer, Refused, Why
+from cotenant.kube.scheduler.preemption import Plan
 from cotenant.kube.scheduler.why import EvictionView, FitView, Given, Named, RefusalView, WhyPod
+from cotenant.kube.state.accounts import Seat
+from cotenant.kube.state.books import Books
 
 NO_GPUS = "no node has GPUs"
 MOST_NODES = 1000

@@ -12,10 +12,10 @@ from math import inf
 
 from cotenant.core.model import Reason
 from cotenant.errors import InputError
-from cotenant.kube.codec.turns import Gang, gang_of, gates_of_others
-from cotenant.kube.objects import Pod, has_ended
-from cotenant.kube.scheduler.books import Books
+from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.queueing import Gang, gang_of, gates_of_others
 from cotenant.kube.scheduler.refusing import nonsense
+from cotenant.kube.state.books import Books
 
 Key = tuple[str, str]
 """namespace and name of a gang"""

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from cotenant.errors import InputError
-from cotenant.kube.objects import Node, Pod, decode_object
+from cotenant.kube.api.objects import Node, Pod, decode_object
 from cotenant.wire.local import decode
 
 MOST_NODES = 100_000

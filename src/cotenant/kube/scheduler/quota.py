@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from cotenant.core.filters import plain_text
 from cotenant.core.model import Reason
+from cotenant.core.placement.checks import plain_text
+from cotenant.kube.api.objects import Metadata, Quantities
+from cotenant.kube.api.reading import Kind
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.settings import DEFAULTS, Settings
-from cotenant.kube.objects import Metadata, Quantities
-from cotenant.kube.reading import Kind
-from cotenant.kube.scheduler.books import Books
-from cotenant.kube.scheduler.seats import Seat, Used
+from cotenant.kube.state.accounts import Seat, Used
+from cotenant.kube.state.books import Books
 
 PREFIXES = ("requests.", "limits.", "")
 MILLI_PER_PERCENT = 10

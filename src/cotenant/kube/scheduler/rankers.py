@@ -5,11 +5,11 @@
 from collections.abc import Mapping
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.learning import Learner
-from cotenant.core.mix import Knowledge, inventory_of
+from cotenant.core.fragmentation.mix import Knowledge, inventory_of
+from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand
-from cotenant.core.policies import build_policy
-from cotenant.core.ranking import Ranker
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Ranker
 from cotenant.errors import InputError
 from cotenant.kube.codec.keys import own_key
 from cotenant.wire.text import printable

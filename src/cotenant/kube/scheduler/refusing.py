@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cotenant.core.cluster import Cluster, Versions
-from cotenant.core.filters import plain_text
 from cotenant.core.model import Demand, Reason
-from cotenant.core.ranking import Policy
-from cotenant.core.slots import refusal
+from cotenant.core.placement.checks import plain_text
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.placement.slots import refusal
 from cotenant.errors import InputError
-from cotenant.kube.inventory import AWAY
+from cotenant.kube.codec.inventory import AWAY
 
 MOST_DEMANDS = 16
 """for which it is remembered"""

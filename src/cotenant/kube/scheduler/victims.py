@@ -8,10 +8,10 @@ Times are arguments: seconds of any steady clock.
 from collections import Counter
 from datetime import datetime
 
-from cotenant.core.eviction import Stake
+from cotenant.core.queueing.eviction import Stake
 from cotenant.core.units import Seconds
-from cotenant.kube.codec.record import RECORD
-from cotenant.kube.objects import Pod, has_ended
+from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.settings import PreemptionPart, has_label
 
 USUAL_GRACE_S = 30.0

@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from cotenant.errors import CotenantError
-from cotenant.kube.access import Access
-from cotenant.kube.client import Client, Limits, unheard
-from cotenant.kube.connection import ApiError
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client, Limits, unheard
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.reading import Kind
 from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
-from cotenant.kube.reading import Kind
 
 NO_SUCH_POD = "NoSuchPod"
 WITHIN = Limits(answer_s=15.0, tries=2)

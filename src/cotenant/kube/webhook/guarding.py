@@ -9,10 +9,10 @@ import posixpath
 from collections.abc import Iterator, Mapping
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.mix import Knowledge
+from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import Asked
-from cotenant.kube.places import AGENT_FOLDER, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
+from cotenant.kube.codec.paths import AGENT_FOLDER, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
+from cotenant.kube.codec.request import Asked
 from cotenant.kube.scheduler.rankers import Rankers, policy_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.injecting import is_our_volume

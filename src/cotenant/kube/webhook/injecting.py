@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cotenant.kube.codec.asking import AskingContainer
+from cotenant.kube.codec.annotations import variable_names
 from cotenant.kube.codec.keys import container_key
+from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
+from cotenant.kube.codec.request import AskingContainer
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.codec.telling import variable_names
-from cotenant.kube.places import LIMITS, LIMITS_FOLDER
 from cotenant.kube.webhook.reviewing import Json
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

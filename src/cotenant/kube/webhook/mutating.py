@@ -5,9 +5,9 @@
 import msgspec
 
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import NUMBERS, Asked, asked_of, container_names
+from cotenant.kube.api.objects import containers_of, decode_object, resources_of
+from cotenant.kube.codec.request import NUMBERS, Asked, asked_of, container_names
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.objects import containers_of, decode_object, resources_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.guarding import check_mounts, check_pod
 from cotenant.kube.webhook.injecting import void, with_gpus, with_limits, without_gpus

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.kube.objects import MOST_CONTAINERS, Gate, Metadata, Pod, PodContainer, PodSpec, Resources
+from cotenant.kube.api.objects import MOST_CONTAINERS, Gate, Metadata, Pod, PodContainer, PodSpec, Resources
 
 DEBUG = "ephemeralcontainers"
 """the part of a pod by which debug containers are added to it"""

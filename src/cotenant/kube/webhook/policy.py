@@ -5,10 +5,10 @@
 CEL says here what validating.py says in Python. Each way on which annotations reach a pod is a resource of its own.
 """
 
-from cotenant.kube.codec.asking import NUMBERS
-from cotenant.kube.codec.record import RECORD
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.inventory import SAID
+from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.names import Json
-from cotenant.kube.inventory import SAID
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.pods import MIRROR
 from cotenant.kube.webhook.protecting import (

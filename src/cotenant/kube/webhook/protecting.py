@@ -8,14 +8,14 @@ from functools import lru_cache
 
 from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.units import MiB
-from cotenant.kube.codec.asking import asked_of
+from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
+from cotenant.kube.codec.annotations import binding_annotations
+from cotenant.kube.codec.assignment import RECORD, record_for
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import PREFIX
-from cotenant.kube.codec.record import RECORD, record_for
+from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.codec.telling import binding_annotations
 from cotenant.kube.install.names import AGENT, NAMESPACE, SCHEDULER
-from cotenant.kube.objects import Metadata, Pod, PodContainer, PodSpec, Resources
 
 SCHEDULER_USER = f"system:serviceaccount:{NAMESPACE}:{SCHEDULER}"
 AGENT_USER = f"system:serviceaccount:{NAMESPACE}:{AGENT}"

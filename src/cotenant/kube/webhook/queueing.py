@@ -7,10 +7,10 @@ Kubernetes lets everybody remove a gate who may change the pod, and nobody add o
 
 from collections.abc import Iterable
 
-from cotenant.kube.codec.asking import Asked
-from cotenant.kube.codec.turns import GATE, attained_of, estimate_of, gang_of, is_gated
+from cotenant.kube.api.objects import Gate, Pod
+from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of, is_gated
+from cotenant.kube.codec.request import Asked
 from cotenant.kube.install.names import Json
-from cotenant.kube.objects import Gate, Pod
 from cotenant.kube.settings import QueuePart
 from cotenant.kube.webhook.protecting import ONLY_THE_SCHEDULER, SCHEDULER_USER
 from cotenant.kube.webhook.rules import cel, named, policy, rule_for

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from cotenant.errors import InputError
-from cotenant.kube.objects import MOST_BYTES as MOST_OBJECT_BYTES
-from cotenant.kube.objects import decode_object
+from cotenant.kube.api.objects import MOST_BYTES as MOST_OBJECT_BYTES
+from cotenant.kube.api.objects import decode_object
 from cotenant.wire.local import decode
 
 MOST_BYTES = 2 * MOST_OBJECT_BYTES

@@ -9,8 +9,8 @@ The same rules as the admission policies in policy.py and queueing.py, for clust
 import msgspec
 
 from cotenant.errors import InputError
-from cotenant.kube.codec.asking import NUMBERS
-from cotenant.kube.objects import Gate, Metadata
+from cotenant.kube.api.objects import Gate, Metadata
+from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.pods import is_mirror
 from cotenant.kube.webhook.protecting import (

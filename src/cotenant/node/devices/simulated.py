@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs made of CPU cores and a memory budget, so that everything but the speed can be tried without a GPU.
 
-The third part of such a device, the engine that one training step at a time holds, is the agent's (`node/engine.py`).
+The third part of such a device, the engine that one training step at a time holds, is the agent's (`compute_lock.py`).
 """
 
 import os

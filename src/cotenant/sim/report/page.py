@@ -7,7 +7,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from cotenant.sim.report.figures import figures
+from cotenant.sim.report.charts import figures
 from cotenant.sim.report.stats import by_policy
 from cotenant.sim.report.summary import summarise
 from cotenant.sim.results import Results

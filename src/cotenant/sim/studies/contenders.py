@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cotenant.core.company import Belief, Company, Predicted, Tabled
+from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.interference.factorisation import factorise
-from cotenant.core.kernel import Pairs
-from cotenant.core.mix import mix_of
+from cotenant.core.interference.kernel import Pairs
 from cotenant.core.model import Demand, Gpu, Job, Machine
+from cotenant.core.sharing.speeds import Belief, Company, Predicted, Tabled
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.fill import Watch

@@ -8,12 +8,12 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from cotenant.core.mix import mix_of
+from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.units import MiB, Seconds
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.report import axes
-from cotenant.sim.report.figures import Figure
+from cotenant.sim.report.charts import Figure
 from cotenant.sim.studies.study import Finding, Sample, Samples, Study, Task, lines, numbers, over_seeds, plotted, row
 from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation

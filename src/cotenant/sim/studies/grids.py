@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cotenant.core.candidates import Point, Tenant
-from cotenant.core.goodput import efficiency
-from cotenant.core.tuning import Tuner
+from cotenant.core.tuning.candidates import Point, Tenant
+from cotenant.core.tuning.goodput import efficiency
+from cotenant.core.tuning.proposals import Tuner
 from cotenant.sim.worlds.colocation import FILE, read_colocation
 
 PROBES = 8

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cotenant.core import sharing
 from cotenant.core.cluster import Cluster
-from cotenant.core.company import Company
-from cotenant.core.deciding import Decision
 from cotenant.core.model import Job
-from cotenant.core.ranking import Policy
+from cotenant.core.placement.deciding import Decision
+from cotenant.core.placement.ranking import Policy
+from cotenant.core.sharing import orders as sharing
+from cotenant.core.sharing.speeds import Company
 from cotenant.sim.report import axes
-from cotenant.sim.report.figures import Figure
+from cotenant.sim.report.charts import Figure
 from cotenant.sim.report.stats import Estimate
 from cotenant.sim.studies.contenders import Setting
 from cotenant.sim.studies.contenders import run as simulate

@@ -12,9 +12,9 @@ import numpy as np
 from cotenant.core.interference import Signature
 from cotenant.core.interference.evaluation import Pair, factorisation_error, score, split, trained
 from cotenant.core.interference.fitting import ROUNDS, fit_shares
-from cotenant.core.kernel import Shares
+from cotenant.core.interference.kernel import Shares
 from cotenant.sim.report import axes
-from cotenant.sim.report.figures import Figure
+from cotenant.sim.report.charts import Figure
 from cotenant.sim.studies.study import (
     Finding,
     Sample,

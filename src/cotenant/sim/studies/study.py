@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from cotenant.sim.pool import side_by_side
 from cotenant.sim.report.axes import Axis
-from cotenant.sim.report.figures import Figure
+from cotenant.sim.report.charts import Figure
 from cotenant.sim.report.plots import Line, Plot, Point, draw
 from cotenant.sim.report.stats import Estimate, estimate
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cotenant.sim.report import axes
-from cotenant.sim.report.figures import Figure
+from cotenant.sim.report.charts import Figure
 from cotenant.sim.studies.grids import PROBES, Problem, choice, grids, middles, regrets
 from cotenant.sim.studies.study import (
     Finding,

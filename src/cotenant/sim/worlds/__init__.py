@@ -4,7 +4,7 @@
 
 from typing import Protocol
 
-from cotenant.core.company import Company
+from cotenant.core.sharing.speeds import Company
 
 
 class World(Protocol):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from cotenant.core.company import Company, any_apart, company_of, mean_speed
 from cotenant.core.interference import Signature, Speed
+from cotenant.core.sharing.speeds import Company, any_apart, company_of, mean_speed
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
 from cotenant.sim.traces.rows import Row, parsed

@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Our own potential of free room, for a known mix of demands: what can still be done with a node, priced.
+
+Per GPU, a remainder is worth what the best packing could still cut from it (`cutting.py`), less where the CPU to use it
+is gone. Per node, free room that some demand cannot use counts against it, each demand weighed by how scarce its places
+are, so that the few nodes that can hold an 8-GPU job or a rare card are kept for it.
+
+    value = packing - strands - places, in milli-GPU, for rooms r_i, T = sum r_i, C free milli-CPU
+    packing  PACKING * 1000 * sum_i v(r_i)            what can still be cut from each GPU
+    strands  1000 * sum_i v(r_i) * (1 - u(r_i, C))    u: share of that work which still finds its CPU
+    places   sum_m w_m * (COPIES * (T - copies_m * k_m * g_m) + (1 - COPIES) * F_m)
+                                                      room that demand m cannot use: in whole copies of it, and as FGD
+                                                      counts it; w_m grows with popularity and with scarcity
+
+`docs/explanation/fragmentation.md` has what each term brings and what was tried instead.
+"""
+
+import math
+
+import numpy as np
+
+from cotenant.core.fragmentation.cutting import STEP, WHOLE, remainder_values
+from cotenant.core.fragmentation.mix import Inventory, MachineKind, Mix, Spec, spec_of
+from cotenant.core.fragmentation.potential import Rooms
+from cotenant.core.model import Card, Demand
+from cotenant.core.placement.checks import type_allowed
+
+PACKING = 30
+COPIES = 0.25
+QUANTUM = 100
+"""milli-GPU: smaller differences are ties, which go to the first node; chasing them costs more than it brings"""
+
+
+def descent_score(change: float) -> int:
+    """Changes of the potential in steps of a tenth of a GPU."""
+    return math.floor(change / QUANTUM + 1e-9)
+
+
+class FreeRoom:
+    """The potential for one mix on one inventory, remembered for every state of a node that was asked about."""
+
+    def __init__(self, mix: Mix, inventory: Inventory) -> None:
+        self._asking = {spec: count for spec, count in mix.items() if spec.gpus > 0}
+        self._weights = _weights(self._asking, inventory)
+        self._cards: dict[Card, _CardTables] = {}
+        self._values: dict[tuple[Card, int, Rooms], float] = {}
+        self._expected: dict[tuple[int, int, Card], float] = {}
+
+    def expected_loss(self, demand: Demand, card: Card) -> float:
+        """What a demand costs on each fresh card of this kind in packing alone, in whole quanta."""
+        spec = spec_of(demand)
+        key = (spec.compute, spec.memory, card)
+        loss = self._expected.get(key)
+        if loss is None:
+            left = max(0, 1000 - _size(spec, card)) if spec.gpus else 1000
+            raw = PACKING * 1000 * (1 - self._tables(card).worth(left))
+            loss = self._expected[key] = float(QUANTUM * round(raw / QUANTUM))
+        return loss
+
+    def _tables(self, card: Card) -> "_CardTables":
+        tables = self._cards.get(card)
+        if tables is None:
+            tables = self._cards[card] = _CardTables(card, self._asking, self._weights)
+        return tables
+
+    def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
+        tables = self._tables(card)
+        key = (card, tables.most_cpu if cpu is None else min(max(cpu, 0), tables.most_cpu), rooms)
+        value = self._values.get(key)
+        if value is None:
+            value = self._values[key] = tables.value(key[1], rooms)
+        return value
+
+
+class _CardTables:
+    """The tables of one kind of card: sizes of the demands on it, values of remainders."""
+
+    def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float]) -> None:
+        own = {spec: count for spec, count in asking.items() if type_allowed(card.type, spec.types, ())}
+        self._elsewhere = sum(weights[spec] for spec in asking if spec not in own)
+        self._weight = np.array([weights[spec] for spec in own])
+        sizes = {spec: _size(spec, card) for spec in own}
+        self._size = np.array(list(sizes.values()), dtype=np.int64)
+        self._gpus = np.array([spec.gpus for spec in own], dtype=np.int64)
+        self._single = self._gpus == 1
+        self._cpu = np.array([spec.cpu for spec in own], dtype=np.int64)
+        self._asks_cpu = self._cpu > 0
+        self._whole = self._gpus * self._size
+        wanted: dict[int, int] = {}
+        for spec, count in own.items():
+            wanted[sizes[spec]] = wanted.get(sizes[spec], 0) + count * spec.gpus
+        self._worth = remainder_values(wanted)
+        self._shares = [
+            (sizes[spec], spec.cpu, float(count * sizes[spec]))
+            for spec, count in own.items()
+            if spec.gpus == 1 and self._worth[min(WHOLE, sizes[spec] // STEP)] > 0
+        ]
+        self.most_cpu = max((spec.cpu for spec in asking), default=0) * 64 + 1
+        self._usable: dict[tuple[int, int], float] = {}
+
+    def worth(self, room: int) -> float:
+        """What so much room on one GPU is worth, as a share of a whole one."""
+        return self._worth[room // STEP]
+
+    def value(self, cpu: int, rooms: Rooms) -> float:
+        total = sum(rooms)
+        gpus = 0.0
+        for room in rooms:
+            worth = self._worth[room // STEP]
+            if worth:
+                gpus += worth * (PACKING - 1 + self._usable_share(room, cpu // 1000))
+        return 1000 * gpus - self._unplaceable(cpu, rooms, total)
+
+    def _usable_share(self, room: int, cores: int) -> float:
+        """Of the work of single-GPU demands that this much room could serve, the share that finds its CPU."""
+        key = (room, cores)
+        share = self._usable.get(key)
+        if share is None:
+            fitting = [(cpu, volume) for size, cpu, volume in self._shares if size <= room]
+            most = cores * 1000 + 999
+            served = sum(volume for cpu, volume in fitting if cpu <= most)
+            share = self._usable[key] = served / sum(volume for _, volume in fitting) if fitting else 1.0
+        return share
+
+    def _unplaceable(self, cpu: int, rooms: Rooms, total: int) -> float:
+        """Free room that demands cannot use, weighed by how scarce their places are."""
+        if not len(self._size):
+            return self._elsewhere * total
+        free = np.array(rooms, dtype=np.int64)[:, None]
+        size = self._size
+        enough = free >= size
+        holding = enough.sum(axis=0)
+        copies = np.where(self._single, (free // size).sum(axis=0), holding // self._gpus)
+        copies = np.where(self._asks_cpu, np.minimum(copies, cpu // np.maximum(self._cpu, 1)), copies)
+        too_small = np.where(enough, 0, free).sum(axis=0)
+        fragmented = np.where((self._cpu <= cpu) & (holding >= self._gpus), too_small, total)
+        lost = COPIES * (total - copies * self._whole) + (1 - COPIES) * fragmented
+        return float(self._weight @ lost) + self._elsewhere * total
+
+
+def _weights(asking: Mix, inventory: Inventory) -> dict[Spec, float]:
+    """w_m ~ popularity / (GPU room of all copies of m that the empty cluster holds); they add up to one."""
+    raw = {
+        spec: count / max(1, sum(machines * _room_of_copies(spec, kind) for kind, machines in inventory.items()))
+        for spec, count in asking.items()
+    }
+    total = sum(raw.values()) or 1.0
+    return {spec: weight / total for spec, weight in raw.items()}
+
+
+def _room_of_copies(spec: Spec, kind: MachineKind) -> int:
+    """The GPU room taken on an empty machine of that kind by as many such jobs as it holds."""
+    if not type_allowed(kind.card.type, spec.types, ()):
+        return 0
+    size = _size(spec, kind.card)
+    copies = kind.gpus * (1000 // size) if spec.gpus == 1 else kind.gpus // spec.gpus
+    if kind.cpu is not None and spec.cpu:
+        copies = min(copies, kind.cpu // spec.cpu)
+    return copies * spec.gpus * size
+
+
+def _size(spec: Spec, card: Card) -> int:
+    """Thousandths of the card; what asks nothing that can be counted there counts as the least."""
+    return max(1, spec.size_on(card))

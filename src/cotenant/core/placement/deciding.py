@@ -1,0 +1,217 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The two doors of the core: `rank` and `decide`. Every engine calls these, and equal arguments give equal answers."""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heapreplace
+from itertools import chain, islice
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Demand, Job, Placement, Reason
+from cotenant.core.placement.ladder import Score
+from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
+from cotenant.core.sharing.gates import PLACE, Verdict
+from cotenant.core.sharing.orders import promises, taken
+from cotenant.core.units import Seconds
+
+Turn = tuple[int, float, str]
+"""whose turn it is: higher priority first, then the policy's order, then the id"""
+Kind = tuple[Demand, tuple[Demand, ...], int]
+"""what jobs have in common that fit or do not fit together: what they ask, and how many times"""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one scheduling pass placed, and the cluster after it."""
+
+    placements: tuple[Placement, ...]
+    cluster: Cluster
+    crowding: float = 0.0
+    """jobs that waited per GPU, where the policy has a gate that asks"""
+    kept: Collection[str] = ()
+    """nodes that nothing was put on, for a job that is overdue"""
+
+
+def turn_of(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
+    """Whose turn it is, smallest first: priority, then the policy's order."""
+    return -job.demand.priority, policy.queue(job, now)
+
+
+class Queue:
+    """Waiting jobs by what they ask, each kind in order. Jobs that ask the same fit or do not fit together, so one
+    pass tries each kind until it fails once: thousands may wait at the cost of the few kinds among them."""
+
+    def __init__(self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0)) -> None:
+        self._policy = policy
+        self._kinds: dict[Kind, list[tuple[Turn, Job]]] = {}
+        self._places: dict[str, tuple[Kind, Turn]] = {}
+        for job in jobs:
+            self.add(job, now)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Job]:
+        """All waiting jobs, in order."""
+        return (job for _, job in sorted(chain.from_iterable(self._kinds.values()), key=_turn))
+
+    def add(self, job: Job, now: Seconds) -> None:
+        turn = (*turn_of(self._policy, job, now), job.id)
+        kind = (job.demand, job.alternatives, job.replicas)
+        self._places[job.id] = kind, turn
+        insort(self._kinds.setdefault(kind, []), (turn, job), key=_turn)
+
+    def remove(self, job: Job) -> None:
+        kind, turn = self._places.pop(job.id)
+        waiting = self._kinds[kind]
+        del waiting[bisect_left(waiting, turn, key=_turn)]
+        if not waiting:
+            del self._kinds[kind]
+
+    def heads(self) -> list[tuple[Turn, int, int, list[tuple[Turn, Job]]]]:
+        """The first of each kind: its turn, the kind's number, a position to advance, and the kind's list."""
+        return [(kind[0][0], number, 0, kind) for number, kind in enumerate(self._kinds.values())]
+
+
+def _turn(item: tuple[Turn, Job]) -> Turn:
+    return item[0]
+
+
+def rank(
+    policy: Policy,
+    job: Job,
+    cluster: Cluster,
+    nodes: Collection[str] | None = None,
+    *,
+    most: int | None = None,
+    ranker: Ranker | None = None,
+    crowding: float | None = 0.0,
+) -> Ranking:
+    """The best slot of every node (default: all nodes) that has one, best first, and why the others have none."""
+    ranker = Ranker(policy) if ranker is None else ranker
+    fits = ranker.top(job.demand, cluster, nodes, most)
+    verdict = _asked(policy, fits[0].score, crowding) if fits else PLACE
+    return Ranking(tuple(fits), ranker.reasons(job.demand, cluster, nodes), verdict)
+
+
+def decide(
+    policy: Policy,
+    queue: Iterable[Job],
+    cluster: Cluster,
+    now: Seconds,
+    *,
+    ranker: Ranker | None = None,
+    draw: Draw | None = None,
+) -> Decision:
+    """One scheduling pass: jobs in the policy's order, each on its best slot, those that fit nowhere passed over.
+
+    An overdue one is not asked whether it is worth its place; if it fits nowhere, nodes are kept free for it. The queue
+    is not changed; the caller takes out what was placed.
+    """
+    ranker = Ranker(policy) if ranker is None else ranker
+    waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now)
+    crowding = len(waiting) / max(1, cluster.gpus) if policy.gate is not None else 0.0
+    heads = waiting.heads()
+    heapify(heads)
+    placements: list[Placement] = []
+    kept: list[str] = []
+    while heads:
+        _, number, position, kind = heads[0]
+        job = kind[position][1]
+        overdue = not kept and _is_overdue(policy, job, now)
+        placed = place_together(ranker, job, cluster, draw, None if overdue else crowding, kept)
+        if placed is None and overdue:
+            kept = roomy_nodes(policy, job, cluster)
+        if placed is None:  # nothing frees up during a pass: what asks the same cannot fit either
+            heappop(heads)
+            continue
+        placements.extend(placed.placements)
+        cluster = placed.cluster
+        if position + 1 < len(kind):
+            heapreplace(heads, (kind[position + 1][0], number, position + 1, kind))
+        else:
+            heappop(heads)
+    return Decision(tuple(placements), cluster, crowding, kept)
+
+
+def _is_overdue(policy: Policy, job: Job, now: Seconds) -> bool:
+    return policy.overdue is not None and policy.overdue(job, now)
+
+
+def _asked(policy: Policy, score: Score, crowding: float | None) -> Verdict:
+    return PLACE if policy.gate is None or crowding is None else policy.gate(score, crowding)
+
+
+def roomy_nodes(policy: Policy, job: Job, cluster: Cluster) -> list[str]:
+    """As many nodes as a job has replicas: those with most idle cards on which it would fit if they were empty."""
+
+    def idle(name: str) -> int:
+        node = cluster.node(name)
+        return len(node.machine.gpus) - len(taken(node))
+
+    able = (
+        name
+        for name in sorted(cluster.names, key=lambda name: (-idle(name), name))
+        if rate(policy, job.demand, Cluster.of([cluster.node(name).machine]).at(0)) is not None
+    )
+    return list(islice(able, job.replicas))
+
+
+def place_together(
+    ranker: Ranker,
+    job: Job,
+    cluster: Cluster,
+    draw: Draw | None = None,
+    crowding: float | None = 0.0,
+    closed: Collection[str] = (),
+) -> Decision | None:
+    """All replicas of a job, each on the best slot left by the ones before it; None unless all of them fit.
+
+    Nothing goes on closed nodes. A crowding of None leaves the gate unasked.
+
+    Where the policy's own choices leave no room for the last ones, the roomiest slots are tried before giving up; then
+    the other ways in which the job may ask. The placements' job asks as it was placed.
+    """
+    for demand in (job.demand, *job.alternatives):
+        asking = job if demand is job.demand else replace(job, demand=demand, alternatives=())
+        decision = _one_after_the_other(ranker, asking, cluster, draw, crowding, closed)
+        if decision is None and job.replicas > 1 and (ranker.policy.gate is None or crowding is None):
+            decision = _one_after_the_other(ranker.roomiest(), asking, cluster, draw, crowding, closed)
+        if decision is not None:
+            return decision
+    return None
+
+
+def _one_after_the_other(
+    ranker: Ranker, job: Job, cluster: Cluster, draw: Draw | None, crowding: float | None, closed: Collection[str]
+) -> Decision | None:
+    placements = []
+    for replica in range(job.replicas):
+        fit = ranker.best(job.demand, cluster, draw, closed)
+        if fit is None:
+            return None  # the tentative cluster is simply dropped
+        verdict = _asked(ranker.policy, fit.score, crowding)
+        if verdict.reason is not None:
+            return None
+        placements.append(Placement(job, fit.slot, replica, verdict.trial, crowding is None))
+        cluster = cluster.place(placements[-1])
+    return Decision(tuple(placements), cluster)
+
+
+def second_look(policy: Policy, placement: Placement, cluster: Cluster, crowding: float) -> Verdict:
+    """What would be said of a tenant if it came only now, with all that has been measured since it did.
+
+    Nobody is to be slower than was promised, and the gate is asked again. Judge it by the crowding of its own time:
+    that fewer wait now is no reason to send it back among them. One that is overdue may only break no promise.
+    """
+    if policy.gate is None:
+        return PLACE
+    slot, demand = placement.slot, placement.job.demand
+    node = cluster.finish(placement).node(slot.node)
+    kept = promises(policy.known.belief, demand, node, list(slot.gpus))
+    if isinstance(kept, Reason):
+        return Verdict(kept)
+    score = tuple(order(demand, node, [slot.gpus])[0] for order in policy.nodes)
+    return _asked(policy, score, None if placement.overdue else crowding)

@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The policies by name. A policy is an order of the queue, an order of nodes and an order of the GPUs within a node.
+
+`binpack` names a policy; `spread/binpack` chooses nodes by the first and GPUs by the second; `binpack+numa` compares by
+the first and breaks ties by the second.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from cotenant.core.fragmentation import fgd
+from cotenant.core.fragmentation import ours as fragmentation
+from cotenant.core.fragmentation.mix import Knowledge
+from cotenant.core.fragmentation.potential import gradient
+from cotenant.core.model import Job
+from cotenant.core.placement import scores
+from cotenant.core.placement.checks import CHECKS, Check
+from cotenant.core.placement.ranking import Policy, QueueOrder
+from cotenant.core.placement.scores import Order
+from cotenant.core.queueing.patience import UNKNOWN_LENGTH, is_overdue
+from cotenant.core.sharing import orders as sharing
+from cotenant.core.sharing.gates import Gate, worth_sharing
+from cotenant.core.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """How a named order compares nodes, and how it chooses GPUs within one."""
+
+    nodes: tuple[Order, ...]
+    gpus: tuple[Order, ...]
+    checks: tuple[Check, ...] = CHECKS
+    gate: Gate | None = None
+    by_card: tuple[Order, ...] = ()
+    """see `Policy.by_card`"""
+
+
+TIGHTEST = (scores.binpack,)
+
+
+def _same(*orders: Order) -> Orders:
+    return Orders(orders, orders)
+
+
+def _fgd(known: Knowledge) -> Orders:
+    return _same(gradient(fgd.Fragmentation(known.mix), fgd.descent_score))
+
+
+def _fragmentation(known: Knowledge) -> Orders:
+    potential = fragmentation.FreeRoom(known.mix, known.inventory)
+    return _same(gradient(potential, fragmentation.descent_score, potential.expected_loss))
+
+
+def _alone(known: Knowledge) -> Orders:
+    return Orders((scores.best_fit,), TIGHTEST, (*CHECKS, sharing.alone))
+
+
+def _share(known: Knowledge) -> Orders:
+    """An idle card first, else any that has room, whatever comes of it."""
+    orders = sharing.idle, scores.binpack
+    return Orders(orders, orders, sharing.checks(known.belief))
+
+
+def _coscheml(known: Knowledge) -> Orders:
+    """Least predicted interference; an idle card has none. It always shares if it must."""
+    orders = sharing.by_gain(known.belief, sharing.mean), sharing.idle
+    return Orders(orders, orders, sharing.checks(known.belief), by_card=orders)
+
+
+def _iadeep(known: Knowledge) -> Orders:
+    """An idle card first, else the least slowdown in sum. It always shares if it must."""
+    orders = sharing.idle, sharing.by_slowdown(known.belief)
+    return Orders(orders, orders, sharing.checks(known.belief))
+
+
+def _lucid(known: Knowledge) -> Orders:
+    """Packs first, where sharing scores allow it; else an idle card, else it waits."""
+    checks = sharing.checks(known.belief, partial(sharing.meek, known.belief))
+    return Orders((sharing.shared,), (sharing.shared,), checks)
+
+
+def _cotenant(known: Knowledge) -> Orders:
+    """An idle card first, by our fragmentation policy; else beside whom it adds most, if that is enough to share."""
+    gains = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
+    by_card = (sharing.idle, *gains)
+    orders = (*by_card, *_fragmentation(known).nodes)
+    return Orders(orders, orders, sharing.checks(known.belief), worth_sharing, by_card)
+
+
+ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
+    "binpack": lambda known: Orders((scores.binpack, scores.node_binpack), TIGHTEST),
+    "spread": lambda known: Orders((scores.spread, scores.node_spread), (scores.spread,)),
+    "exclusive": lambda known: _same(scores.exclusive_first, scores.binpack),
+    "numa": lambda known: _same(scores.one_numa),
+    "bestfit": lambda known: Orders((scores.best_fit,), TIGHTEST),
+    "dotprod": lambda known: Orders((scores.dot_product,), TIGHTEST),
+    "clustering": lambda known: Orders((scores.clustering,), TIGHTEST),
+    "packing": lambda known: Orders((scores.packing,), TIGHTEST),
+    "fgd": _fgd,
+    "fragmentation": _fragmentation,
+    "topology": lambda known: _same(scores.linked),
+    "topology-static": lambda known: _same(scores.listed),
+    "topology-simple": lambda known: Orders((scores.anything,), (scores.lowest_index,)),
+    "alone": _alone,
+    "share": _share,
+    "coscheml": _coscheml,
+    "iadeep": _iadeep,
+    "lucid": _lucid,
+    "cotenant": _cotenant,
+    "random": lambda known: _same(scores.anything),
+}
+"""Every name that a policy can be made of. To add one, write its order in `scores.py` and give it a line here."""
+
+
+AGEING = 0.3
+"""a second of waiting is worth so many seconds less of work"""
+
+
+def fifo(job: Job, now: Seconds) -> float:
+    return job.submitted
+
+
+def shortest_first(job: Job, now: Seconds) -> float:
+    """By the whole work believed; jobs of unknown length last."""
+    if job.estimate is None:
+        return float("inf")
+    return job.estimate * job.demand.steady.gpus * job.replicas
+
+
+def least_attained(job: Job, now: Seconds) -> float:
+    return job.attained
+
+
+def shortest_remaining(job: Job, now: Seconds) -> float:
+    """By the work believed to be left."""
+    return shortest_first(job, now) - job.attained
+
+
+def aged_shortest(job: Job, now: Seconds) -> float:
+    """By the work believed to be left, and a part of the time waited: a job waits only so long for shorter ones.
+
+    All waiting jobs age alike, so their order does not depend on the time of day. Of a job that says nothing of its
+    length it is believed that it has done half.
+    """
+    left = max(UNKNOWN_LENGTH, job.attained) if job.estimate is None else shortest_remaining(job, now)
+    return left + AGEING * job.submitted
+
+
+QUEUES: Mapping[str, QueueOrder] = {
+    "fifo": fifo,
+    "sjf": shortest_first,
+    "srpt": shortest_remaining,
+    "las": least_attained,
+    "aged": aged_shortest,
+}
+PREEMPTIVE = frozenset({"srpt", "las"})
+"""orders that mean something only if running jobs can be set aside"""
+
+
+def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo") -> Policy:
+    """The policy of that name; ValueError with the list of names where there is none."""
+    known = Knowledge() if known is None else known
+    node_part, slash, gpu_part = spec.partition("/")
+    if "random" in spec and spec != "random":
+        raise ValueError(f"{spec!r}: random draws nodes and GPUs by lot and cannot be combined with other orders")
+    if slash and not gpu_part:
+        raise ValueError(f"{spec!r}: expected an order of GPUs after the slash, for example spread/binpack")
+    nodes = _orders(node_part, known)
+    gpus = _orders(gpu_part, known) if gpu_part else nodes  # not built twice: what is checked would be, too
+    alone = not gpu_part and len(nodes) == 1 and nodes[0].nodes == nodes[0].gpus
+    node_orders = tuple(order for one in nodes for order in one.nodes)
+    return Policy(
+        name=spec,
+        queue=QUEUES[queue],
+        checks=_strictest(known, nodes, gpus),
+        by_card=tuple(order for one in nodes for order in one.by_card),
+        gate=nodes[0].gate,
+        overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
+        nodes=node_orders,
+        gpus=node_orders if alone else tuple(order for one in gpus for order in one.gpus),
+        random=spec == "random",
+        known=known,
+    )
+
+
+def _strictest(known: Knowledge, *parts: Iterable[Orders]) -> tuple[Check, ...]:
+    """All checks of all parts; the usual ones as they are, which is what fast paths look for."""
+    extra = dict.fromkeys(check for orders in parts for one in orders for check in one.checks[len(CHECKS) :])
+    if not extra and known.belief.knows_memory:
+        extra = dict.fromkeys([partial(sharing.memory_apart, known.belief)])
+    return (*CHECKS, *extra) if extra else CHECKS
+
+
+def queue_name(policy: Policy) -> str:
+    """The name of a policy's queue order."""
+    return next(name for name, order in QUEUES.items() if order is policy.queue)
+
+
+def _orders(part: str, known: Knowledge) -> list[Orders]:
+    names = part.split("+")
+    for name in names:
+        if name not in ORDERS:
+            raise ValueError(f"unknown policy {name!r}; there are: {', '.join(sorted(ORDERS))}")
+    return [ORDERS[name](known) for name in names]

@@ -1,0 +1,389 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ranking: which slots fit a demand, best first, and why the other nodes will not do.
+
+A `Ranker` is a memo of pure functions: for each demand it has been asked about, one number per node and the
+node version it was computed for. To rank, only nodes whose version differs are rated again. Drop it at any time and
+every answer is the same; so tentative clusters, older ones and recorded ones all get right answers from one ranker.
+
+Where a policy looks at each card's tenants first, the best node is found without rating all: a node's number is then
+first the most that its score can be, and only those at the top are looked at more closely, until the top one is sure.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotenant.core.cluster import ROW, Cluster, Node
+from cotenant.core.fragmentation.mix import Knowledge
+from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
+from cotenant.core.placement.checks import CHECKS, Check, card_type, eligible_gpus, gpu_compute, plain_text
+from cotenant.core.placement.gpu_arrays import Cards, asks_each_card, compares_rooms
+from cotenant.core.placement.ladder import Score
+from cotenant.core.placement.scores import Order, node_spread, spread
+from cotenant.core.placement.shapes import BY_CARDS, BY_SLOTS, REFUSED, SURE, Labels, Shape, best_first
+from cotenant.core.placement.slots import candidate_slots, refusal
+from cotenant.core.placement.tenant_arrays import Crowds
+from cotenant.core.sharing.gates import PLACE, Gate, Verdict
+from cotenant.core.units import Seconds
+
+QueueOrder = Callable[[Job, Seconds], float]
+Draw = Callable[[int], int]
+"""a number from 0 to n - 1 by lot, for policies that are random"""
+
+FEW = 8
+"""nodes that are quicker rated than compared in arrays"""
+SOME = 64
+"""nodes that are quicker picked out of all than found among all"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How jobs are ordered, which slots will do and which is best: values and pure functions."""
+
+    name: str
+    queue: QueueOrder
+    """smallest goes first"""
+    nodes: tuple[Order, ...]
+    """compares nodes, each by its chosen slot"""
+    gpus: tuple[Order, ...]
+    """chooses the GPUs within a node"""
+    checks: tuple[Check, ...] = CHECKS
+    """the usual ones first; of each card, all others ask for its type and its tenants alone"""
+    by_card: tuple[Order, ...] = ()
+    """those of its orders that look at the type and the tenants of each card alone, and like a slot no better than the
+    card of it that they like least"""
+    gate: Gate | None = None
+    """asked about the best slot: perhaps it is better to wait"""
+    overdue: Callable[[Job, Seconds], bool] | None = None
+    """whether a job has been passed over for long enough; None: however long"""
+    random: bool = False
+    """nodes and GPUs that fit are drawn by lot"""
+    known: Knowledge = field(default_factory=Knowledge)
+    """what it was built from, so that a decision can be written down whole"""
+
+
+class Fit(NamedTuple):
+    """A slot that will do, and its score."""
+
+    score: Score
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a policy makes of a demand on a cluster."""
+
+    fits: tuple[Fit, ...]
+    """the best slot of each node that has one, best first"""
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    """for every other node, what refused"""
+    verdict: Verdict = PLACE
+    """of the policy's gate on the best of them"""
+
+
+def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | None:
+    """The best slot of one node and its score; None where the demand does not fit."""
+    slots = candidate_slots(demand, node, policy.checks)
+    if not slots:
+        return None
+    if len(slots) == 1:
+        return tuple([order(demand, node, slots)[0] for order in policy.nodes]), slots[0]
+    known: dict[Order, float] = {}
+    for order in policy.gpus:  # each is asked only about those that are equal to all before it
+        values = order(demand, node, slots)
+        known[order] = best = max(values)
+        if len(slots) > 1:
+            slots = [slot for slot, value in zip(slots, values, strict=True) if value == best]
+        if len(slots) == 1:
+            break
+    chosen = slots[:1]
+    score = [known[order] if order in known else order(demand, node, chosen)[0] for order in policy.nodes]
+    return tuple(score), chosen[0]
+
+
+class Ranker:
+    """Remembers ratings per demand; the demands asked about least recently are forgotten first."""
+
+    def __init__(self, policy: Policy, remember: int = 512, few: int = FEW) -> None:
+        self.policy = policy
+        self.rated = 0
+        """nodes rated so far: what the memo did not save"""
+        self._remember = remember
+        self._needs_compute = gpu_compute in policy.checks
+        self._shapes: dict[Demand, Shape] = {}
+        self._believed = policy.known.belief.version
+        self._roomiest: Ranker | None = None
+        self._few = few
+        self._by_card = len(list(takewhile(lambda order: order in policy.by_card, policy.nodes)))
+        self._crowds = Crowds()
+        self._cards = Cards(remember)
+        self._by_room = compares_rooms(policy)
+
+    def roomiest(self) -> "Ranker":
+        """A ranker with the same checks that takes the slots with the most room."""
+        if self._roomiest is None:
+            orders = (spread, node_spread)
+            policy = replace(self.policy, nodes=orders, gpus=orders, gate=None, random=False)
+            self._roomiest = Ranker(policy, 32, self._few)
+        return self._roomiest
+
+    def best(
+        self, demand: Demand, cluster: Cluster, draw: Draw | None = None, closed: Collection[str] = ()
+    ) -> Fit | None:
+        """The best slot of all nodes that are not closed. A random policy draws among those that fit."""
+        only = self._home(demand, cluster)
+        if only is not None:
+            return next(iter(self.top(demand, cluster, only.difference(closed), 1)), None)
+        by_card = self._by_card > 0 and demand.gpus > 0 and not demand.containers
+        labels = self._ceilings(demand, cluster) if by_card else self._labels(demand, cluster)
+        if closed:
+            labels = labels.copy()
+            labels[[cluster.index[name] for name in closed]] = REFUSED
+        if by_card and not self._settle(demand, cluster, labels):
+            return self.best(demand, cluster, draw, closed)
+        if self.policy.random and draw is not None:
+            fits = np.flatnonzero(labels > REFUSED)
+            if len(fits) == 0:
+                return None
+            return self._drawn(demand, cluster.at(int(fits[draw(len(fits))])), draw)
+        if len(labels) == 0:
+            return None
+        i = int(labels.argmax())  # the first of equals: name order
+        return None if labels[i] == REFUSED else Fit(*self._shapes[demand].fit(i))
+
+    def top(
+        self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
+    ) -> list[Fit]:
+        """The best slot of each of the named nodes (default: all) that has one, best first, at most so many."""
+        wanted = self._wanted(demand, cluster, nodes)
+        if wanted is not None and len(wanted) <= FEW:
+            rated = (self._fit(demand, cluster.node(name)) for name in sorted(wanted) if name in cluster.index)
+            found = [fit for fit in rated if fit is not None]
+            return sorted(found, key=lambda fit: [-part for part in fit.score])[:most]
+        chosen = islice(self._ordered(demand, cluster, wanted), most)
+        if self.at_once(demand):
+            fits = (self._fit(demand, cluster.at(i)) for i in chosen)
+            return [fit for fit in fits if fit is not None]
+        return [Fit(*self._shapes[demand].fit(i)) for i in chosen]
+
+    def shortlist(
+        self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
+    ) -> list[str]:
+        """The names of the best of these nodes that fit, best first: `top` without the slots, and faster."""
+        names = cluster.names
+        return [names[i] for i in islice(self._ordered(demand, cluster, self._wanted(demand, cluster, nodes)), most)]
+
+    def _ordered(self, demand: Demand, cluster: Cluster, wanted: Set[str] | None) -> Iterator[int]:
+        names = cluster.names
+        at_once = self.at_once(demand)
+        labels = self._cards.labels(self.policy, demand, cluster) if at_once else self._labels(demand, cluster)
+        if wanted is not None and len(wanted) <= SOME:
+            some = np.array(sorted(cluster.index[name] for name in wanted if name in cluster.index), dtype=np.intp)
+            return (int(some[i]) for i in best_first(labels[some]))
+        ordered = best_first(labels)
+        return ordered if wanted is None else (i for i in ordered if names[i] in wanted)
+
+    def _wanted(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None) -> Set[str] | None:
+        """The only nodes to look at; None: all."""
+        only = self._home(demand, cluster)
+        asked = nodes if nodes is None or isinstance(nodes, Set) else set(nodes)
+        return only if asked is None else asked if only is None else only & asked
+
+    def at_once(self, demand: Demand) -> bool:
+        """Whether all nodes can be compared without rating any."""
+        return self._by_room and asks_each_card(demand)
+
+    def refusers(self, demand: Demand, cluster: Cluster) -> list[str] | None:
+        """For every node the check that refuses, empty where it fits; None where each must be asked for itself."""
+        if self.policy.checks is CHECKS and asks_each_card(demand):
+            return self._cards.refusers(demand, cluster)
+        return None
+
+    def reasons(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None) -> dict[str, Reason]:
+        """For each of the named nodes (default: all) on which the demand does not fit, what refused."""
+        nodes = None if nodes is None else set(nodes)
+        only = self._home(demand, cluster)
+        if only is not None:
+            elsewhere = Reason("affinity", f"group {plain_text(demand.affinity or '')} is on another node")
+            here = {n: refusal(demand, cluster.node(n), self.policy.checks) for n in only}
+            said = {name: here.get(name, elsewhere) for name in cluster.names}
+            return {n: why for n, why in said.items() if why is not None and (nodes is None or n in nodes)}
+        labels = self._labels(demand, cluster)
+        refused = np.flatnonzero(labels == REFUSED).tolist()
+        known: dict[int, Reason | None] = {}
+        versions, by_name = cluster.versions, demand.by_name
+        found: dict[str, Reason] = {}
+        for i in refused:
+            if nodes is not None and cluster.names[i] not in nodes:
+                continue
+            version = int(versions[i])
+            if version not in known or by_name:
+                known[version] = refusal(demand, cluster.at(i), self.policy.checks)
+            why = known[version]
+            if why is not None:
+                found[cluster.names[i]] = why
+        return found
+
+    def nearest(self, demand: Demand, cluster: Cluster, nodes: Set[str]) -> list[tuple[int, str, Reason]] | None:
+        """By check, how many of these nodes it refuses and the one on which least is missing, with its numbers.
+
+        None where one of them fits, or each must be asked for itself.
+        """
+        if self.policy.checks is not CHECKS or not asks_each_card(demand):
+            return None
+        among = None if len(nodes) == len(cluster) else np.array([name in nodes for name in cluster.names])
+        found = []
+        for count, i in self._cards.nearest(demand, cluster, among):
+            why = refusal(demand, cluster.at(i), self.policy.checks)
+            if why is None:
+                return None
+            found.append((count, cluster.names[i], why))
+        return found
+
+    def _home(self, demand: Demand, cluster: Cluster) -> set[str] | None:
+        """The only nodes that will do, where a job must join its affinity group."""
+        members = cluster.groups.get(demand.affinity, ()) if demand.affinity is not None else ()
+        return {name for name, _ in members} or None
+
+    def _fit(self, demand: Demand, node: Node) -> Fit | None:
+        rated = rate(self.policy, demand, node)
+        return None if rated is None else Fit(rated[0], Slot(node.name, rated[1]))
+
+    def _drawn(self, demand: Demand, node: Node, draw: Draw) -> Fit | None:
+        """A slot of this node by lot: every GPU that fits is as likely as every other."""
+        fit = self._fit(demand, node)
+        if fit is None or demand.containers or demand.link is not None or demand.one_numa or demand.gpus == 0:
+            return fit
+        eligible = eligible_gpus(demand, node, self.policy.checks)
+        pool = [] if isinstance(eligible, Reason) else list(eligible)
+        chosen = tuple(sorted(pool.pop(draw(len(pool))) for _ in range(demand.gpus)))
+        return Fit(fit.score, Slot(node.name, chosen))
+
+    def _labels(self, demand: Demand, cluster: Cluster) -> Labels:
+        """Of the score of every node."""
+        shape = self._shape(demand, cluster)
+        stale = shape.seen != cluster.versions
+        if self._by_card:
+            stale |= shape.doubt > SURE
+        stale = stale.nonzero()[0]
+        if len(stale):
+            self._rate_all(demand, cluster, shape, stale)
+        if shape.worn_out:
+            shape.forget()
+            return self._labels(demand, cluster)
+        return shape.labels
+
+    def _ceilings(self, demand: Demand, cluster: Cluster) -> Labels:
+        """Of the score of every node, or of the most that it can be."""
+        shape = self._shape(demand, cluster)
+        stale = (shape.seen != cluster.versions).nonzero()[0]
+        if 0 < len(stale) <= self._few:
+            self._rate_all(demand, cluster, shape, stale)
+        elif len(stale):
+            heights = self._heights(demand, cluster, shape, stale)
+            missing = max(0, demand.gpus - len(heights))
+            heights = np.pad(heights, ((0, missing), (0, 0)), constant_values=REFUSED)
+            # A slot is no better than the worst of its cards, and these cannot all be among the best.
+            labels = np.partition(heights, -demand.gpus, axis=0)[-demand.gpus] if demand.gpus > 1 else heights.max(0)
+            doubt = BY_CARDS if demand.gpus == 1 and len(self.policy.nodes) > self._by_card else BY_SLOTS
+            shape.labels[stale], shape.seen[stale] = labels, cluster.versions[stale]
+            shape.doubt[stale] = np.where(labels > REFUSED, doubt, SURE)
+        if shape.worn_out:
+            shape.forget()
+            return self._ceilings(demand, cluster)
+        return shape.labels
+
+    def _settle(self, demand: Demand, cluster: Cluster, labels: Labels) -> bool:
+        """Looks closer at what is on top until the best is sure; whether labels still mean what they did."""
+        shape, versions = self._shapes[demand], cluster.versions
+        while len(labels) and labels[i := labels.argmax()] > REFUSED and (doubt := shape.doubt[i]) > SURE:
+            level = ((labels == labels[i]) & (shape.doubt == doubt)).nonzero()[0]
+            if doubt == BY_CARDS:
+                self._rate_cards(demand, cluster, shape, level)
+            else:
+                level = level[versions[level] == versions[i]]
+                self._rate_all(demand, cluster, shape, level)
+            if shape.ladder.renumbered:
+                return False
+            labels[level] = shape.labels[level]
+        return True
+
+    def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
+        """Labels of the most that a slot with each card can score, as far as its type and tenants say."""
+        self._crowds.look(cluster)
+        numbers = self._crowds.with_room(demand, at)
+        one = demand if demand.gpus == 1 else replace(demand, gpus=1)
+        for number in np.bincount(numbers.ravel() + 1)[1:].nonzero()[0].tolist():
+            if number not in shape.heights:
+                shape.heights[number] = self._height(one, shape, *self._crowds.examples[number])
+        heights = np.full(len(self._crowds.examples) + 1, REFUSED)  # the last is NO_CARD's
+        heights[list(shape.heights)] = list(shape.heights.values())
+        found: Labels = heights[numbers]
+        return found
+
+    def _height(self, demand: Demand, shape: Shape, node: Node, gpu: int) -> float:
+        policy = self.policy
+        for check in (card_type, *policy.checks[len(CHECKS) :]):
+            if isinstance(check(demand, node, [gpu]), Reason):
+                return REFUSED
+        slots: list[Gpus] = [(gpu,)]
+        first = [order(demand, node, slots)[0] for order in policy.nodes[: self._by_card]]
+        return shape.ladder.label((*first, *[np.inf] * (len(policy.nodes) - self._by_card)))
+
+    def _rate_cards(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> None:
+        """Labels of the most that a demand for one GPU can score on the best cards of these nodes, alike so far."""
+        _, first, again = np.unique(cluster.versions[at], return_index=True, return_inverse=True)
+        top = self._heights(demand, cluster, shape, at[first]) == shape.labels[at[first]]
+        known = shape.ladder.score(float(shape.labels[at[0]]))[: self._by_card]
+        rest = self.policy.nodes[self._by_card :]
+        labels = []
+        for i, column in zip(at[first].tolist(), top.T.tolist(), strict=True):
+            node = cluster.at(i)
+            slots: list[Gpus] = [(gpu,) for gpu, best in enumerate(column) if best]
+            scores = zip(*[order(demand, node, slots) for order in rest], strict=True)
+            labels.append(shape.ladder.label((*known, *max(scores))))
+        shape.labels[at], shape.doubt[at] = np.array(labels)[again], BY_SLOTS
+
+    def _shape(self, demand: Demand, cluster: Cluster) -> Shape:
+        if self._believed != self.policy.known.belief.version:  # every score may be another now
+            self._believed = self.policy.known.belief.version
+            self._shapes.clear()
+        if self._crowds.worn_out:
+            self._crowds = Crowds()
+            self._shapes.clear()
+        shape = self._shapes.pop(demand, None)
+        if shape is None:
+            shape = Shape(cluster)
+        elif shape.names is not cluster.names:
+            shape.align(cluster)
+        self._shapes[demand] = shape  # most recent last
+        if len(self._shapes) > self._remember:
+            del self._shapes[next(iter(self._shapes))]
+        return shape
+
+    def _rate_all(self, demand: Demand, cluster: Cluster, shape: Shape, stale: NDArray[np.intp]) -> None:
+        """Labels of these nodes' scores; equal versions are rated once, unless the demand tells cards apart by name."""
+        policy, rows, slots, label_of = self.policy, cluster.rows, shape.slots, shape.ladder.label
+        by_name = demand.by_name
+        # Most nodes that refuse do so for want of compute, which is known without looking at them.
+        least = demand.compute if self._needs_compute and demand.gpus and not demand.containers else -1
+        known: dict[int, tuple[float, Gpus]] = {}
+        labels = []
+        versions = cluster.versions[stale]
+        for i, version, widest in zip(stale.tolist(), versions.tolist(), cluster.widest[stale].tolist(), strict=True):
+            if widest < least:
+                labels.append(REFUSED)
+                continue
+            rated = known.get(version)
+            if rated is None or by_name:
+                found = rate(policy, demand, rows[i // ROW][i % ROW])
+                rated = known[version] = (REFUSED, ()) if found is None else (label_of(found[0]), found[1])
+                self.rated += 1
+            labels.append(rated[0])
+            slots[i] = rated[1]
+        shape.labels[stale], shape.seen[stale], shape.doubt[stale] = labels, versions, SURE

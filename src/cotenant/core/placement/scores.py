@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Orders: each rates the candidate slots of one node with a number, larger is better.
+
+An order sees a demand, a node and slots; never the cluster, a clock or a job's identity. That is the locality contract:
+what was computed for a demand and a node's version stays true. Orders compose left to right, for choosing the GPUs of a
+node and for choosing among nodes apart (`policies.py`).
+
+The baselines of FGD's evaluation (best-fit, dot-product, clustering, packing) are the published integer scores; their
+128 cores and 8 GPUs are the published normalisation, not a limit.
+"""
+
+from collections.abc import Callable
+
+from cotenant.core.cluster import Node
+from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus
+from cotenant.core.placement import topology
+
+Order = Callable[[Demand, Node, list[Gpus]], list[float]]
+
+_CPU_SCALE = 128_000.0
+_GPU_SCALE = 8_000.0
+
+
+def binpack(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The least room on the chosen GPUs, then on the node: what is nearly full is filled first."""
+    room = node.room
+    if demand.gpus == 1 and not demand.containers:
+        return [-room[slot[0]] for slot in slots]
+    return [-sum([room[i] for i in slot]) for slot in slots]
+
+
+def spread(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The most room on the chosen GPUs."""
+    return [sum([node.room[i] for i in slot]) for slot in slots]
+
+
+def node_binpack(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The node with the least room in all."""
+    return [-sum(node.room)] * len(slots)
+
+
+def node_spread(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The node with the most room in all."""
+    return [sum(node.room)] * len(slots)
+
+
+def exclusive_first(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """GPUs that nobody uses yet before GPUs to share."""
+    fresh = [1 if node.slots[i] == gpu.slots else 0 for i, gpu in enumerate(node.machine.gpus)]
+    return [sum(fresh[i] for i in slot) for slot in slots]
+
+
+def one_numa(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """GPUs on as few NUMA nodes as possible."""
+    cards = node.machine.gpus
+    return [-len({cards[i].numa for i in slot}) for slot in slots]
+
+
+def anything(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """No preference; ties are broken by name and index, or by lot where a policy is random."""
+    return [0.0] * len(slots)
+
+
+def best_fit(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The node with least CPU and GPU left afterwards, weighed half and half."""
+    asked = demand.total_compute
+    left = 0.0
+    left += (float(node.cpu or 0) - demand.cpu) / _CPU_SCALE * 0.5
+    left += (float(sum(node.room)) - asked) / _GPU_SCALE * 0.5
+    return [int((1.0 - left) * 100.0)] * len(slots)
+
+
+def dot_product(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The node whose free resources point least the same way as the demand."""
+    asked = demand.total_compute
+    product = ((node.cpu or 0) / _CPU_SCALE) * (demand.cpu / _CPU_SCALE)
+    product += (sum(node.room) / _GPU_SCALE) * (asked / _GPU_SCALE)
+    return [int(100.0 * (1 - product / 2.0))] * len(slots)
+
+
+def clustering(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """Like with like: shares beside shares, k-GPU jobs beside k-GPU jobs."""
+    if demand.total_compute == 0:
+        return [0.0] * len(slots)
+    base = 25 * (8000 - sum(node.room)) // 8000
+    kinds = {_kind(tenant.demand) for tenant in node.tenants if tenant.gpus}
+    if _kind(demand) in kinds:
+        bonus = 75 if len(kinds) == 1 else 50
+    else:
+        bonus = 0 if kinds else 25
+    return [base + bonus] * len(slots)
+
+
+def packing(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """Used GPUs before free ones, free ones of a used node before a fresh node."""
+    if demand.gpus == 0:
+        return [0.0] * len(slots)
+    rooms = node.sorted_room
+    if rooms[0] == 1000:
+        return [max(33 - len(rooms), len(rooms))] * len(slots)
+    asked = demand.steady
+    used = [room for room in rooms if room >= asked.compute][: asked.gpus]
+    fresh = used.count(1000)
+    if fresh:
+        return [max(50 - fresh, 33)] * len(slots)
+    left = sum(room * 100 // 1000 for room in used)
+    return [max(100 - left // 10, 50)] * len(slots)
+
+
+def linked(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The best linked GPUs: the sum of their pair scores."""
+    links = node.machine.links
+    return [0.0 if links is None else topology.total_link(links, slot) for slot in slots]
+
+
+def listed(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """Sets that the machine's static table lists, in its order; then sets inside a listed one; then the best linked."""
+    table = topology.STATIC_TABLES.get(node.machine.labels.get(MACHINE_TYPE_LABEL, ""))
+    if table is None:
+        return linked(demand, node, slots)
+    sets = table.get(demand.gpus, ())
+    choice = topology.static_or_best(table, node.machine.links or (), _free(slots), demand.gpus)
+    return [2.0 if slot in sets else 1.0 if slot == choice else 0.0 for slot in slots]
+
+
+def lowest_index(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The lowest GPU indices that are free."""
+    return [-sum(slot) for slot in slots]
+
+
+def _kind(demand: Demand) -> int:
+    """0 for a share, else how many whole GPUs."""
+    asked = demand.steady
+    return 0 if asked.compute < 1000 else asked.gpus
+
+
+def _free(slots: list[Gpus]) -> list[int]:
+    return sorted({i for slot in slots for i in slot})

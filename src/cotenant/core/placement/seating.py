@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods whose containers ask for different things: which container goes on which GPUs of a node."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
+
+from cotenant.core.cluster import Node
+from cotenant.core.footprint import NOTHING, claims, larger_of, memory_on
+from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gpus, Reason
+from cotenant.core.placement.checks import Check, by_numa, eligible_gpus, linked_slot
+from cotenant.core.units import MiB, MilliGpu
+
+_SEATING_STEPS = 300
+"""how many ways to seat a pod's containers are tried where the obvious ones fail"""
+
+
+class _Load(NamedTuple):
+    """What the containers that are seated so far take of one GPU; as in `footprint`, but one container at a time, since
+    thousands of ways are tried."""
+
+    peak: Claim = NOTHING
+    """of init containers and sidecars"""
+    sidecars: Claim = NOTHING
+    apps: Claim = NOTHING
+
+    def beside(self, container: Container, gpu: Gpu) -> "_Load":
+        own = Claim(memory_on(container, gpu), container.compute, 1)
+        if container.kind is ContainerKind.APP:
+            return _Load(self.peak, self.sidecars, _sum(self.apps, own))
+        running = _sum(self.sidecars, own)
+        return _Load(
+            larger_of(self.peak, running),
+            running if container.kind is ContainerKind.SIDECAR else self.sidecars,
+            self.apps,
+        )
+
+    @property
+    def claim(self) -> Claim:
+        return larger_of(self.peak, _sum(self.sidecars, self.apps))
+
+
+_Loads = Mapping[int, _Load]
+_EMPTY = _Load()
+
+
+def seatings(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[Gpus]:
+    """Slots for a pod: each container on the tightest, or the roomiest, GPUs that still take it; else any way."""
+    pools = _pools(demand, node, checks)
+    if isinstance(pools, Reason):
+        return []
+    outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
+    found = [slot for slot in outcomes if not isinstance(slot, Reason)]
+    return list(dict.fromkeys(found)) or _seated_somehow(demand, node, pools)
+
+
+def seating_refusal(demand: Demand, node: Node, checks: tuple[Check, ...]) -> Reason | None:
+    pools = _pools(demand, node, checks)
+    if isinstance(pools, Reason):
+        return pools
+    outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
+    reasons = [one for one in outcomes if isinstance(one, Reason)]
+    return reasons[0] if len(reasons) == len(outcomes) and not _seated_somehow(demand, node, pools) else None
+
+
+def _seated_somehow(demand: Demand, node: Node, pools: list[list[int]]) -> list[Gpus]:
+    """The first way to seat all containers, for pods that no greedy pass can seat."""
+    steps = iter(range(_SEATING_STEPS))
+    found = (_seat_rest(demand, node, pool, (), {}, steps) for pool in pools if _is_thinkable(demand, node, pool))
+    return [slot for slot in found if slot is not None][:1]
+
+
+def _is_thinkable(demand: Demand, node: Node, pool: list[int]) -> bool:
+    """Whether each container would fit alone, and those that stay would in sum: nearly always it ends here."""
+    needed, there = NOTHING, NOTHING
+    for container in demand.containers:
+        fits = [i for i in pool if _takes(demand, node, {}, container, i)]
+        if len(fits) < container.gpus:
+            return False
+        if container.kind is not ContainerKind.INIT and container.gpus:
+            least = min(memory_on(container, node.machine.gpus[i]) for i in fits)
+            for _ in range(container.gpus):
+                needed = _sum(needed, Claim(least, container.compute, 1))
+    for i in pool:
+        there = _sum(there, node.free(i))
+    return _within(needed, there)
+
+
+def _seat_rest(
+    demand: Demand, node: Node, pool: list[int], seated: tuple[Gpus, ...], loads: _Loads, steps: Iterator[int]
+) -> Gpus | None:
+    """Depth first: the containers that are not seated yet, beside those that are."""
+    if len(seated) == len(demand.containers):
+        return tuple(gpu for own in seated for gpu in own)
+    container = demand.containers[len(seated)]
+    fits = [i for i in pool if _takes(demand, node, loads, container, i)]
+    for own in combinations(fits, container.gpus):
+        if next(steps, None) is None:
+            return None
+        if not _linked_enough(demand, node, own):
+            continue
+        found = _seat_rest(demand, node, pool, (*seated, own), _loaded(loads, node, container, own), steps)
+        if found is not None:
+            return found
+    return None
+
+
+def _linked_enough(demand: Demand, node: Node, own: Gpus) -> bool:
+    links = node.machine.links
+    if demand.link is None or len(own) < 2:
+        return True
+    return links is not None and all(min(links[a][b], links[b][a]) >= demand.link for a, b in combinations(own, 2))
+
+
+def _pools(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[list[int]] | Reason:
+    """The GPUs that the pod as a whole may use, by NUMA node where it must stay on one."""
+    one = 1 if any(container.gpus for container in demand.containers) else 0
+    anywhere = replace(demand, containers=(), gpus=one, memory=MiB(0), memory_percent=None, compute=MilliGpu(0))
+    eligible = eligible_gpus(replace(anywhere, one_numa=False, link=None), node, checks)
+    if isinstance(eligible, Reason):
+        return eligible
+    return list(by_numa(node, eligible).values()) or [[]] if demand.one_numa else [eligible]
+
+
+def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus | Reason:
+    """One greedy pass: tightest first (sign 1) or roomiest first (sign -1), init containers' before all."""
+    chosen: Gpus = ()
+    loads: _Loads = {}
+    free_again: set[int] = set()
+    for position, container in enumerate(demand.containers):
+        fits = [i for i in pool if _takes(demand, node, loads, container, i)]
+        if len(fits) < container.gpus:
+            text = f"container {position} ({container.kind}) needs {{needed}} GPUs, {{available}} take it"
+            return Reason("container", text, container.gpus, len(fits))
+        if demand.link is not None and container.gpus > 1:
+            own = linked_slot(replace(demand, gpus=container.gpus), node, fits)
+            if own is None:
+                return Reason("link", f"container {position} needs {{needed}} linked GPUs", container.gpus, 0)
+        else:
+            ranked = sorted(fits, key=lambda i: (i not in free_again, sign * node.room[i], i))
+            own = tuple(sorted(ranked[: container.gpus]))
+        chosen += own
+        loads = _loaded(loads, node, container, own)
+        if container.kind is ContainerKind.INIT:
+            free_again.update(own)
+    return chosen
+
+
+def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Loads:
+    cards = node.machine.gpus
+    return {**loads, **{i: loads.get(i, _EMPTY).beside(container, cards[i]) for i in own}}
+
+
+def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> bool:
+    """Whether a container fits on that GPU beside the ones that are seated."""
+    card = node.machine.gpus[gpu]
+    claim = loads.get(gpu, _EMPTY).beside(container, card).claim
+    return _within(claim._replace(slots=card.slots) if demand.exclusive else claim, node.free(gpu))
+
+
+def _sum(a: Claim, b: Claim) -> Claim:
+    return Claim(MiB(a.memory + b.memory), MilliGpu(a.compute + b.compute), a.slots + b.slots)
+
+
+def host_fits(demand: Demand, node: Node) -> bool:
+    return (node.cpu is None or demand.cpu <= node.cpu) and (
+        node.host_memory is None or demand.host_memory <= node.host_memory
+    )
+
+
+def amounts_fit(demand: Demand, node: Node, gpus: Gpus, counted: Collection[int]) -> bool:
+    """Whether those GPUs of a slot that count have what the demand takes of them."""
+    asked = claims(demand, gpus, node.machine.gpus)
+    return all(_within(claim, node.free(i)) for i, claim in asked.items() if i in counted)
+
+
+def _within(claim: Claim, free: Claim) -> bool:
+    return claim.memory <= free.memory and claim.compute <= free.compute and claim.slots <= free.slots

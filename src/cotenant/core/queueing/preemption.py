@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who must give way so that jobs that come first can run: the last in order first, and none that can stay after all.
+
+A cluster is a value, so trying means removing tenants from a tentative one; nothing has happened until the caller acts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Job, Placement, Reason
+from cotenant.core.placement.checks import companions
+from cotenant.core.placement.deciding import Decision, place_together
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.placement.seating import amounts_fit, host_fits
+
+Turn = Callable[[Job], tuple[int, float]]
+"""whose turn it is, smallest first: `deciding.turn_of` at some time"""
+Holder = tuple[Job, tuple[Placement, ...]]
+
+
+def make_way(
+    ranker: Ranker, waiting: Iterable[Job], running: Sequence[Holder], cluster: Cluster, turn: Turn
+) -> Iterator[list[Job]]:
+    """For each waiting job that displaces someone, in order: the jobs it displaces.
+
+    A job whose kind found no way is not followed by others that ask the same.
+    """
+    last_first = sorted(running, key=lambda holder: (turn(holder[0]), holder[0].id), reverse=True)
+    gone: set[str] = set()
+    hopeless: set[object] = set()
+    for job in waiting:
+        kind = (job.demand, job.replicas)
+        if kind in hopeless:
+            continue
+        found = _displace(ranker, job, [one for one in last_first if one[0].id not in gone], cluster, turn)
+        if found is None:
+            hopeless.add(kind)
+            continue
+        victims, decision = found
+        cluster = decision.cluster
+        gone.update(victim.id for victim in victims)
+        if victims:
+            yield victims
+
+
+def _displace(
+    ranker: Ranker, job: Job, last_first: Sequence[Holder], cluster: Cluster, turn: Turn
+) -> tuple[list[Job], Decision] | None:
+    """The fewest last jobs whose leaving lets this one start; those that can stay after all are put back."""
+    tentative: Cluster = cluster
+    removed: list[Holder] = []
+    for holder in last_first:
+        decision = place_together(ranker, job, tentative)
+        if decision is not None:
+            return _put_back(removed, decision)
+        if turn(holder[0]) <= turn(job):
+            return None
+        for placement in holder[1]:
+            tentative = tentative.finish(placement)
+        removed.append(holder)
+    decision = place_together(ranker, job, tentative)
+    return None if decision is None else _put_back(removed, decision)
+
+
+def _put_back(removed: Sequence[Holder], decision: Decision) -> tuple[list[Job], Decision]:
+    cluster, victims = decision.cluster, []
+    for job, placements in reversed(removed):
+        tentative: Cluster | None = cluster
+        for placement in placements:
+            if tentative is not None and _can_stay(placement, tentative, decision.placements):
+                tentative = tentative.place(placement)
+            else:
+                tentative = None
+        if tentative is None:
+            victims.append(job)
+        else:
+            cluster = tentative
+    return victims, Decision(decision.placements, cluster)
+
+
+def _can_stay(placement: Placement, cluster: Cluster, new: Iterable[Placement]) -> bool:
+    """Whether a tenant still has its place beside the newcomers, whose group may also be its own."""
+    demand, slot = placement.job.demand, placement.slot
+    if demand.affinity is not None and any(name != slot.node for name, _ in cluster.groups.get(demand.affinity, ())):
+        return False
+    newcomers = [one.slot.gpus for one in new if one.slot.node == slot.node]
+    if not newcomers:
+        return True
+    # GPUs that no newcomer is on are as they were, even such as take no new tenants.
+    contested = set(slot.gpus) & set(chain.from_iterable(newcomers))
+    node = cluster.node(slot.node)
+    apart = isinstance(companions(replace(demand, gpus=len(set(slot.gpus))), node, sorted(set(slot.gpus))), Reason)
+    return not apart and host_fits(demand, node) and amounts_fit(demand, node, slot.gpus, contested)

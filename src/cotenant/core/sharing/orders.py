@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Orders and checks for who goes beside whom on one card, from what is believed of them together.
+
+Speeds are of a job's speed alone, so two tenants at 0.7 do 1.4 cards' worth of work. A newcomer's gain is what it adds
+to that sum: 1 on an idle card, less beside others, below 0 where it costs them more than it does itself.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from cotenant.core.cluster import Node
+from cotenant.core.interference import Speed
+from cotenant.core.model import Demand, Gpus, Reason, Tenant
+from cotenant.core.placement.checks import CHECKS, Check, enough
+from cotenant.core.placement.scores import Order
+from cotenant.core.sharing.speeds import Belief, Company, company_of
+
+DOMINANT, FELT, MOST_SHARING_SCORE = 0.6, 0.8, 2
+"""Lucid's three kinds of jobs by their mean speed beside others, and what two tenants may add up to"""
+
+
+def residents(node: Node, gpu: int) -> list[Tenant]:
+    return [tenant for tenant in node.tenants if gpu in tenant.gpus]
+
+
+def demands_on(node: Node, gpu: int) -> list[Demand]:
+    """What the tenants of a card have asked for."""
+    return [tenant.demand for tenant in node.tenants if gpu in tenant.gpus]
+
+
+def taken(node: Node) -> set[int]:
+    """The cards that somebody is on."""
+    return {gpu for tenant in node.tenants for gpu in tenant.gpus}
+
+
+def company(node: Node, gpu: int, demands: Iterable[Demand]) -> Company:
+    return company_of(node.machine.gpus[gpu].type, [one.workload for one in demands])
+
+
+def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Node, gpu: int) -> float:
+    """What a newcomer adds to the work that a card does."""
+    there = demands_on(node, gpu)
+    if not there:
+        return 1.0
+    before = sum([of(speed) for speed in belief.speeds(company(node, gpu, there))]) if len(there) > 1 else 1.0
+    after = sum([of(speed) for speed in belief.speeds(company(node, gpu, [*there, demand]))])
+    return after - before
+
+
+def by_gain(belief: Belief, of: Callable[[Speed], float]) -> Order:
+    """The most gain; on several cards, that of the worst."""
+
+    def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+        gains = {i: gain(belief, of, demand, node, i) for i in {i for slot in slots for i in slot}}
+        return [min((gains[i] for i in slot), default=1.0) for slot in slots]
+
+    return order
+
+
+def by_slowdown(belief: Belief) -> Order:
+    """The least slowdown of all tenants in sum, each against its speed alone: IADeep's measure of interference."""
+
+    def slowdown(demand: Demand, node: Node, gpu: int) -> float:
+        there = demands_on(node, gpu)
+        if not there:
+            return 0.0
+        return sum(1 / speed.mean - 1 for speed in belief.speeds(company(node, gpu, [*there, demand])))
+
+    def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+        return [-sum(slowdown(demand, node, i) for i in slot) for slot in slots]
+
+    return order
+
+
+def idle(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """Cards that nobody is on."""
+    others = taken(node)
+    return [float(others.isdisjoint(slot)) for slot in slots]
+
+
+def shared(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """Cards that somebody is on."""
+    return [1.0 - one for one in idle(demand, node, slots)]
+
+
+def mean(speed: Speed) -> float:
+    return speed.mean
+
+
+def low(speed: Speed) -> float:
+    return speed.low
+
+
+def memory_apart(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    """Cards whose tenants and the newcomer are known not to fit into its memory together are left out."""
+    if not belief.knows_memory:
+        return eligible
+    left = [
+        i
+        for i in eligible
+        if not (there := demands_on(node, i)) or not belief.apart(company(node, i, [*there, demand]))
+    ]
+    text = "needs {needed} GPUs whose tenants leave it memory, as measured; {available} do"
+    return enough(demand, left, Reason("measured-memory", text, demand.gpus, len(left)))
+
+
+def promises(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    """Nobody is pushed below the speed it was promised, as far as can be told with confidence."""
+    if demand.least_speed is None and all(tenant.demand.least_speed is None for tenant in node.tenants):
+        return eligible
+    left = [i for i in eligible if _kept(belief, demand, node, i)]
+    text = "needs {needed} GPUs on which it and all tenants keep the speed they were promised, {available} will do"
+    return enough(demand, left, Reason("least-speed", text, demand.gpus, len(left)))
+
+
+def _kept(belief: Belief, demand: Demand, node: Node, gpu: int) -> bool:
+    there = demands_on(node, gpu)
+    everyone = sorted([*there, demand], key=lambda one: str(one.workload))
+    if not there or all(one.least_speed is None for one in everyone):
+        return True
+    speeds = belief.speeds(company(node, gpu, everyone))
+    return all(100 * speed.low >= (one.least_speed or 0) for one, speed in zip(everyone, speeds, strict=True))
+
+
+def alone(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    """Nobody shares."""
+    others = taken(node)
+    left = [i for i in eligible if i not in others]
+    return enough(demand, left, Reason("alone", "needs {needed} idle GPUs, {available} are", demand.gpus, len(left)))
+
+
+def meek(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    """Lucid's packing: only with neighbours whose sharing scores and the newcomer's add up to little."""
+    left = [
+        i
+        for i in eligible
+        if not (there := demands_on(node, i))
+        or sum(sharing_score(belief, node.machine.gpus[i].type, one) for one in (*there, demand)) <= MOST_SHARING_SCORE
+    ]
+    text = "needs {needed} GPUs that are idle or whose tenants are meek enough, {available} are"
+    return enough(demand, left, Reason("sharing-score", text, demand.gpus, len(left)))
+
+
+def sharing_score(belief: Belief, card: str, demand: Demand) -> int:
+    """0: hardly felt, 1: felt, 2: dominant; by how much it suffers beside the likes of itself and others."""
+    mildness = belief.mildness(card, demand.workload)
+    return 2 if mildness < DOMINANT else 1 if mildness < FELT else 0
+
+
+def checks(belief: Belief, *more: Check) -> tuple[Check, ...]:
+    """All that any policy checks, and what a belief adds."""
+    return (*CHECKS, partial(memory_apart, belief), partial(promises, belief), *more)

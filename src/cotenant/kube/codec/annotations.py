@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an assignment means inside the containers: variables, limits, and all annotations that a Binding carries.
+
+Kubelet hands them on by the downward API, so each variable and each limits file is an annotation of its own. Their
+content is what the one-machine engine would tell a process on the same GPUs; a dialect only chooses and renames.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from cotenant.core.model import ContainerKind, Demand, Gpu, Gpus, Machine, Slot
+from cotenant.core.units import MiB
+from cotenant.errors import InputError
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of
+from cotenant.kube.codec.dialect import Dialect, Given
+from cotenant.kube.codec.keys import checked_annotations, container_key
+from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
+from cotenant.kube.codec.request import Asked, AskingContainer, demand_for
+from cotenant.node.devices import Kind
+from cotenant.node.launch import Launch, Paths, Slice, launch_for
+from cotenant.node.limits import limits_text
+from cotenant.node.shares import Means, Shares
+
+_NO_SHARES = Shares(Means.SLOTS, None, "")
+"""shares of real cards are in the limits; none are made by cgroup"""
+
+
+def binding_annotations(
+    pod: Pod, asked: Asked, record: Record, machine: Machine, *, moment: int, region: Path | None = None
+) -> dict[str, str]:
+    """All that a pod must carry to run where the record says; `moment` is in nanoseconds since 1970."""
+    told = {RECORD: encode_record(record)}
+    given: dict[str, list[Given]] = {}
+    for one in asked.containers:
+        if record.held_by(one.number):
+            dialect, what = one.amounts.dialect, _given(pod, asked, record, machine, one, region)
+            words = {LIMITS: limits_text(what.launch.limits), **_variables(dialect, what)}
+            told |= {container_key(one.number, name): value for name, value in words.items()}
+            given.setdefault(dialect.name, []).append(what)
+    dialects = {one.amounts.dialect.name: one.amounts.dialect for one in asked.containers}
+    for name, containers in given.items():
+        told |= dialects[name].annotations(dialects[name], containers, moment)
+    return checked_annotations(told, pod.metadata.annotations)
+
+
+@lru_cache(maxsize=256)
+def variable_names(dialect: Dialect, gpus: int) -> tuple[str, ...]:
+    """The variables that a container of so many GPUs will have: what the webhook prepares before a card is chosen."""
+    machine = Machine(name="any", gpus=tuple(Gpu(uuid=f"GPU-{i}", memory=MiB(1)) for i in range(gpus)))
+    shares = tuple(Share(gpu=gpu.uuid, memory=1, compute=0) for gpu in machine.gpus)
+    launch = _launch("any", shares, machine, low=False, region=None)
+    return tuple(_variables(dialect, Given(launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False)))
+
+
+def _variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+    return {"COTENANT_JOB": given.launch.env["COTENANT_JOB"], **dialect.variables(dialect, given)}
+
+
+def _given(
+    pod: Pod, asked: Asked, record: Record, machine: Machine, one: AskingContainer, region: Path | None
+) -> Given:
+    shares = record.held_by(one.number)
+    staying = [held.gpus for held in record.containers if held.kind is not ContainerKind.INIT]
+    apps = [container.name for container in pod.spec.containers]
+    low = one.amounts.low or asked.demand.priority < 0
+    return Given(
+        launch=_launch(record.pod, shares, machine, low=low, region=region),
+        gpus=_present(shares, machine),
+        pod_memory=MiB(sum(share.memory for gpus in staying for share in gpus)),
+        low=low,
+        app=apps.index(one.name) if one.name in apps else None,
+    )
+
+
+def _launch(job: str, shares: Sequence[Share], machine: Machine, *, low: bool, region: Path | None) -> Launch:
+    return launch_for(
+        machine,
+        Slot(machine.name, _present(shares, machine)),
+        demand_for(as_containers(ContainerKind.APP, shares), Demand(priority=-1 if low else 0)),
+        job=job,
+        paths=Paths(agent=AGENT_SOCKET),
+        slice_=Slice(limits=LIMITS_FOLDER / LIMITS, region=region),
+        kind=Kind.NVIDIA,
+        cores=(),
+        shares=_NO_SHARES,
+    )
+
+
+def _present(shares: Sequence[Share], machine: Machine) -> Gpus:
+    gpus = gpus_of(shares, machine)
+    absent = [share.gpu for share, gpu in zip(shares, gpus, strict=True) if gpu >= len(machine.gpus)]
+    if absent:
+        raise InputError(f"node {machine.name} has no GPU {absent[0]}")
+    return gpus

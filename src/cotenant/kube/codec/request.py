@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pod as the core's Demand.
+
+Cores and memory of the host are not in it: kube-scheduler has counted them before it asks us.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import msgspec
+
+from cotenant.core.model import Container, ContainerKind, Demand
+from cotenant.core.units import WHOLE_GPU, MilliGpu
+from cotenant.errors import InputError
+from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
+from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
+from cotenant.kube.codec.amounts import Amounts, amounts_of, has_card_alone
+from cotenant.kube.codec.constraints import wishes_of
+from cotenant.kube.codec.dialect import Vendor
+from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
+from cotenant.wire.text import printable
+
+NUMBERS = own_key("containers")
+"""annotation: the names of all containers when the pod was admitted; a container's number is its place in it"""
+MOST_CONTAINERS = 100
+"""with GPUs"""
+MOST_PRIORITY = 1_000_000_000
+"""what users may give; those of the system itself are larger"""
+NOTHING = Demand(gpus=0, compute=MilliGpu(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskingContainer:
+    """A container with GPUs."""
+
+    number: int
+    name: str
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a pod asks for."""
+
+    demand: Demand
+    wishes: Demand
+    """the same without amounts"""
+    containers: tuple[AskingContainer, ...]
+    """those with GPUs, in the order of the demand"""
+    vendor: Vendor | None
+    """whose cards it needs; None: none"""
+
+
+def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
+    """What a pod asks for; InputError says in a sentence what to write instead of nonsense."""
+    wanting = {container.name: _amounts(container, kind, settings) for kind, container in containers_of(pod)}
+    if not any(wanting.values()):  # whatever else it says is not for us
+        return Asked(demand=NOTHING, wishes=NOTHING, containers=(), vendor=None)
+    numbers = {name: number for number, name in enumerate(container_names(pod))}
+    containers = [
+        AskingContainer(number=numbers[name], name=name, amounts=amounts)
+        for name, amounts in wanting.items()
+        if amounts is not None
+    ]
+    if len(containers) > MOST_CONTAINERS:
+        raise InputError(f"{len(containers)} containers with GPUs: expected at most {MOST_CONTAINERS}")
+    gpus = sum(one.amounts.asked.gpus for one in containers)
+    if gpus > MOST_GPUS:  # each adds to the pod, which could be stored no more
+        raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
+    wishes = _wishes(pod, containers)
+    demand = demand_for([one.amounts.asked for one in containers], wishes)
+    return Asked(demand=demand, wishes=wishes, containers=tuple(containers), vendor=_vendor(containers))
+
+
+def _amounts(container: PodContainer, kind: ContainerKind, settings: Settings) -> Amounts | None:
+    try:
+        return amounts_of(resources_of(container), kind, settings)
+    except InputError as error:
+        raise InputError(f"container {printable(container.name[:80])}: {error}") from None
+
+
+def container_names(pod: Pod) -> tuple[str, ...]:
+    """All containers, each at its number: as they were at admission, whatever was put between them since."""
+    now = [container.name for _, container in containers_of(pod)]
+    if len(set(now)) != len(now):
+        raise InputError("two containers have the same name: Kubernetes takes no such pod")
+    return tuple(dict.fromkeys([*_names_then(pod), *now]))
+
+
+def _names_then(pod: Pod) -> list[str]:
+    written = pod.metadata.annotations.get(NUMBERS)
+    if written is None:
+        return []
+    try:
+        names = msgspec.json.decode(written, type=list[str])
+    except (msgspec.MsgspecError, UnicodeError):
+        names = []
+    if not 1 <= len(names) <= MOST_NAMES or len(set(names)) != len(names):
+        raise InputError(f"annotation {NUMBERS}: not a list of names; leave it out, it is set at admission")
+    return names
+
+
+def demand_for(containers: Sequence[Container], wishes: Demand) -> Demand:
+    """The wishes with amounts; one container alone is said the short way, which is also the faster one."""
+    return _demand_for(tuple(containers), wishes) if containers else NOTHING
+
+
+@lru_cache(maxsize=1024)
+def _demand_for(containers: tuple[Container, ...], wishes: Demand) -> Demand:
+    """Thousands of pods ask for the same few things: one value for all that are alike."""
+    if len(containers) > 1 or containers[0].kind is not ContainerKind.APP:
+        return replace(wishes, gpus=1, compute=WHOLE_GPU, containers=containers)
+    only = containers[0]
+    return replace(wishes, gpus=only.gpus, memory=only.memory, memory_percent=only.memory_percent, compute=only.compute)
+
+
+def _wishes(pod: Pod, containers: Sequence[AskingContainer]) -> Demand:
+    dialects = {one.amounts.dialect.name: one.amounts.dialect for one in containers}
+    wishes = wishes_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
+    alone = all(has_card_alone(one.amounts) for one in containers)
+    priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
+    exclusive = wishes.exclusive or alone
+    if (exclusive, priority) == (wishes.exclusive, wishes.priority):
+        return wishes
+    return replace(wishes, exclusive=exclusive, priority=priority)
+
+
+def _vendor(containers: Sequence[AskingContainer]) -> Vendor:
+    vendors = sorted({one.amounts.dialect.vendor for one in containers})
+    if len(vendors) > 1:
+        raise InputError(f"cards of {' and '.join(vendors)} in one pod: no node is asked for both; use two pods")
+    for one in containers:
+        if one.amounts.dialect.one_share and (len(containers) > 1 or one.amounts.asked.gpus > 1):
+            raise InputError(
+                f"{one.amounts.dialect.count}: expected one card for one container, more cannot be handed on"
+            )
+    return vendors[0]

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of a simulated device: a lock that is handed on in the order in which jobs asked for it.
+
+A job's connection is its place in the queue and its hold on the engine, so both end with the process, also by kill -9.
+"""
+
+import asyncio
+import socket
+from collections import deque
+
+from cotenant.job.compute_lock import ACQUIRE, GRANTED, RELEASE
+from cotenant.node.listening import Listener, receive
+
+LONGEST_HOLD = 10.0
+"""seconds that one may keep the engine while others wait: a stopped process must not stop its neighbours"""
+MOST_CONNECTIONS = 256
+
+
+class EngineServer:
+    """Serves one device's engine in the running event loop."""
+
+    def __init__(self, path: str, *, longest_hold: float = LONGEST_HOLD, mode: int = 0o600) -> None:
+        self.path = path
+        self.granted = 0
+        """turns so far"""
+        self.revoked = 0
+        """turns that lasted too long"""
+        self._longest_hold = longest_hold
+        self._listener = Listener(path, mode, self._welcome)
+        self._loop: asyncio.AbstractEventLoop
+        self._connections: set[socket.socket] = set()
+        self._waiting: deque[socket.socket] = deque()
+        self._holder: socket.socket | None = None
+        self._overdue: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        self._loop = self._listener.start()
+
+    async def close(self) -> None:
+        """Let everybody go: their steps run on without an engine."""
+        self._listener.close()
+        self._waiting.clear()
+        for connection in list(self._connections):
+            self._leave(connection)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        if len(self._connections) >= MOST_CONNECTIONS:
+            connection.close()
+            return
+        self._connections.add(connection)
+        self._loop.add_reader(connection, self._read, connection)
+
+    def _read(self, connection: socket.socket) -> None:
+        request = receive(connection, 2)
+        if request == ACQUIRE:
+            self._ask(connection)
+        elif request == RELEASE:
+            if connection is self._holder:
+                self._release()
+        elif request is not None:  # the end, or not our protocol
+            self._leave(connection)
+
+    def _ask(self, connection: socket.socket) -> None:
+        if connection in self._waiting:
+            return
+        if connection is self._holder:  # it has lost its release; it goes to the end like anyone else
+            self._release()
+        self._waiting.append(connection)
+        self._hand_on()
+
+    def _release(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        self._holder = None
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        while self._waiting and self._holder is None:
+            connection = self._waiting.popleft()
+            try:
+                connection.send(GRANTED, socket.MSG_NOSIGNAL)
+            except OSError:
+                self._leave(connection)
+                continue
+            self._holder = connection
+            self.granted += 1
+            self._overdue = self._loop.call_later(self._longest_hold, self._revoke, connection)
+
+    def _revoke(self, connection: socket.socket) -> None:
+        if connection is not self._holder:
+            return
+        if self._waiting:
+            self.revoked += 1
+            self._release()
+        else:
+            self._overdue = self._loop.call_later(self._longest_hold / 10, self._revoke, connection)
+
+    def _leave(self, connection: socket.socket) -> None:
+        self._loop.remove_reader(connection)
+        self._connections.discard(connection)
+        connection.close()
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+        if connection is self._holder:
+            self._release()

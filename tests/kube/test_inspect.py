@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen of a cluster follows from its nodes and pods, and tells requests, assignments and use apart."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.core.model import Link
+from cotenant.core.units import MiB
+from cotenant.errors import CotenantError
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.codec.assignment import RECORD, decode_record, encode_record
+from cotenant.kube.codec.inventory import INVENTORY, USED, used_for
+from cotenant.kube.inspect.listing import TRIES, NoSuchNodeError, Wish, read_cluster
+from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
+from cotenant.kube.settings import KubeSettings, SchedulerPart
+from tests.kube.api_server import ApiServer, Refusal
+from tests.kube.worlds import (
+    CORES,
+    GPU,
+    MEMORY,
+    PERCENT,
+    annotated,
+    books_of,
+    in_phase,
+    machine,
+    node,
+    place,
+    placer_of,
+    waiting,
+)
+
+SETTINGS = KubeSettings()
+
+
+def placed(pod: Pod, on: Node, *before: Pod) -> Pod:
+    books = books_of(on, pods=before)
+    return place(books, placer_of(books), pod, on.metadata.name)
+
+
+def only_node(nodes: Sequence[Node], pods: Sequence[Pod] = ()) -> NodeUse:
+    (seen,) = cluster_use(nodes, pods, SETTINGS).nodes
+    return seen
+
+
+def test_nodes_are_sorted_and_those_without_cards_left_out() -> None:
+    seen = cluster_use([node(machine("b")), node("plain"), node(machine("a"))], [], SETTINGS)
+    assert [one.name for one in seen.nodes] == ["a", "b"]
+    assert seen.unread == ()
+
+
+def test_what_was_given_differs_from_what_is_asked_for_after_a_resize() -> None:
+    here = node(machine("a"))
+    pod = placed(waiting("p", {GPU: 1, MEMORY: 4000, CORES: 30}), here)
+    record = decode_record(pod.metadata.annotations[RECORD])
+    (held,) = record.containers
+    larger = msgspec.structs.replace(held, gpus=(msgspec.structs.replace(held.gpus[0], memory=6000),))
+    resized = annotated(pod, {RECORD: encode_record(msgspec.structs.replace(record, containers=(larger,)))})
+    seen = only_node([here], [resized])
+    (use,) = seen.pods
+    assert (use.requested_mib, use.assigned) == (4000, (Part(gpu=0, memory_mib=6000, compute_percent=30.0),))
+    assert (seen.requested_mib, seen.assigned_mib, seen.used_mib, seen.memory_mib) == (4000, 6000, None, 32000)
+    assert [card.tenants for card in seen.cards] == [1, 0]
+
+
+def test_a_percentage_is_of_the_card_that_the_pod_is_on() -> None:
+    here = node(machine("a", cards=1))
+    (use,) = only_node([here], [placed(waiting("p", {GPU: 1, PERCENT: 25}), here)]).pods
+    assert (use.requested_mib, use.requested_percent) == (4000, 0)
+
+
+def test_init_containers_count_at_their_peak() -> None:
+    here = node(machine("a"))
+    pod = waiting("p", {GPU: 1, MEMORY: 1000}, {GPU: 1, MEMORY: 2000}, init=[{GPU: 1, MEMORY: 5000}])
+    (there,) = only_node([here], [placed(pod, here)]).pods
+    assert there.requested_mib == sum(part.memory_mib for part in there.assigned)
+    (use,) = cluster_use([here], [pod], SETTINGS).pending
+    assert (use.requested_mib, use.gpus) == (5000, 1)
+
+
+def test_pods_that_wait_are_told_with_what_they_ask_for() -> None:
+    pods = [
+        waiting("two", {GPU: 2, MEMORY: 3000}),
+        waiting("part", {GPU: 2, PERCENT: 50}),
+        waiting("whole", {GPU: 1}),
+        waiting("nonsense", {GPU: 1, MEMORY: -1}),
+        waiting("none", {"cpu": 1}),
+        in_phase(waiting("over"), "Failed"),
+    ]
+    seen = cluster_use([node(machine("a"))], pods, SETTINGS)
+    assert [(one.name, one.gpus, one.requested_mib, one.requested_percent) for one in seen.pending] == [
+        ("nonsense", 0, None, 0),
+        ("part", 2, 0, 100),
+        ("two", 2, 6000, 0),
+        ("whole", 1, 0, 100),
+    ]
+
+
+def test_only_pods_of_our_scheduler_wait_for_us() -> None:
+    other = KubeSettings(scheduler=SchedulerPart(name="another"))
+    assert cluster_use([], [waiting("p")], other).pending == ()
+
+
+def test_a_pod_on_a_node_without_an_assignment_pends_there() -> None:
+    pod = waiting("p")
+    there = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name="a"))
+    seen = cluster_use([node(machine("a"))], [there], SETTINGS)
+    assert [one.name for one in seen.nodes[0].pending] == ["p"]
+    assert (seen.nodes[0].pods, seen.pending) == ((), ())
+    assert only_node([node(machine("a"))], [in_phase(there, "Succeeded")]).pending == ()
+
+
+def test_what_runs_on_after_its_pod_is_gone_still_counts() -> None:
+    here = node(machine("a"))
+    record = decode_record(placed(waiting("p"), here).metadata.annotations[RECORD])
+    seen = only_node([node(machine("a"), orphans=("7", [record]))])
+    assert [(one.name, one.uid, one.requested_mib) for one in seen.pods] == [("", "uid-p", None)]
+    assert seen.assigned_mib == 4000
+
+
+def test_use_is_told_where_all_cards_are_known_and_well() -> None:
+    uuids = ["GPU-a-0", "GPU-a-1"]
+
+    def used(mib: dict[str, int], **each: Any) -> tuple[list[int | None], int | None]:
+        seen = only_node([node(machine("a", **each), annotations={USED: used_for(mib)})])
+        return [card.used_mib for card in seen.cards], seen.used_mib
+
+    assert used(dict.fromkeys(uuids, 700)) == ([700, 700], 1400)
+    assert used({uuids[1]: 700}) == ([None, 700], None)
+    assert used(dict.fromkeys(uuids, 700), healthy=False) == ([None, None], None)
+    assert only_node([node(machine("a"), annotations={USED: "{}"})]).used_mib is None
+
+
+def test_links_of_busy_cards_are_shown_too() -> None:
+    two = machine("a")
+    linked = node(replace(two, links=((0, Link.PIX), (Link.PIX, 0))))
+    pod = placed(waiting("p", {GPU: 2}), linked)
+    seen = only_node([linked], [pod])
+    assert [card.tenants for card in seen.cards] == [1, 1]
+    assert seen.links == ((0, 50), (50, 0))
+
+
+def test_cordons_and_unclear_pods_are_told() -> None:
+    here = node(machine("a"), annotations={"cotenant.io/cordon": "GPU-a-1"})
+    broken = annotated(placed(waiting("p"), here), {RECORD: "{}"})
+    seen = only_node([here], [broken])
+    assert [card.state for card in seen.cards] == ["ok", "cordoned"]
+    assert len(seen.closed) == 1
+    assert "pod team/p" in seen.closed[0]
+
+
+def test_a_node_whose_inventory_cannot_be_read_is_told_of() -> None:
+    seen = cluster_use([node("a", annotations={INVENTORY: "{"})], [], SETTINGS)
+    assert seen.nodes == ()
+    assert seen.unread[0].startswith("node a: not annotation cotenant.io/inventory")
+
+
+# From an API server
+
+
+def read(server: ApiServer, **wish: Any) -> ClusterUse:
+    async def ask() -> ClusterUse:
+        async with server.serving():
+            return await read_cluster(Access(host="127.0.0.1", port=server.port, namespace="mine"), Wish(**wish))
+
+    return asyncio.run(ask())
+
+
+def a_server(*pods: Pod) -> ApiServer:
+    server = ApiServer()
+    for one in (node(machine("b")), node(machine("a"))):
+        server.nodes.merge(one.metadata.name, msgspec.to_builtins(one))
+    for pod in pods:
+        server.merge(pod.metadata.name, msgspec.to_builtins(pod), pod.metadata.namespace)
+    return server
+
+
+def pod_lists(server: ApiServer) -> list[tuple[str, str]]:
+    asked = [one for one in server.asked if one.path.endswith("/pods")]
+    return [(one.path, one.query["fieldSelector"]) for one in asked]
+
+
+def test_all_pods_are_read_where_that_is_allowed() -> None:
+    server = a_server(waiting("p"))
+    seen = read(server)
+    assert ([one.name for one in seen.nodes], [one.name for one in seen.pending]) == (["a", "b"], ["p"])
+    assert (seen.namespace, seen.policy) == (None, None)
+    assert pod_lists(server) == [("/api/v1/pods", "status.phase!=Succeeded,status.phase!=Failed")]
+
+
+def test_who_may_not_read_all_pods_sees_those_of_one_namespace() -> None:
+    server = a_server()
+    server.refusals.append(Refusal(403, "Forbidden", only="list"))
+    assert read(server).namespace == "mine"
+    assert [path for path, _ in pod_lists(server)] == ["/api/v1/pods", "/api/v1/namespaces/mine/pods"]
+
+
+def test_a_namespace_that_was_asked_for_is_not_replaced_by_another() -> None:
+    server = a_server()
+    server.refusals.append(Refusal(403, "Forbidden", only="list"))
+    with pytest.raises(CotenantError, match="you may not read this: it takes the right to `list` nodes"):
+        read(server, namespace="other")
+    assert [path for path, _ in pod_lists(server)] == ["/api/v1/namespaces/other/pods"]
+
+
+def test_of_one_node_only_its_own_pods_are_asked_for() -> None:
+    server = a_server()
+    assert [one.name for one in read(server, node="b").nodes] == ["b"]
+    ((_, fields),) = pod_lists(server)
+    assert fields.endswith(",spec.nodeName=b")
+
+
+def test_an_unknown_node_and_one_without_cards_are_refused() -> None:
+    server = a_server()
+    server.nodes.merge("plain", {})
+    with pytest.raises(NoSuchNodeError, match="the cluster has no node c; kubectl get nodes lists them"):
+        read(server, node="c")
+    with pytest.raises(NoSuchNodeError, match="node plain: no agent has told of GPUs there"):
+        read(server, node="plain")
+
+
+def test_the_settings_of_the_installation_are_used_where_they_can_be_read() -> None:
+    server = a_server(waiting("p", {"example.com/card": 1}))
+    text = "dialects: {vgpu: {count: example.com/card}}\nscheduler: {policy: spread}\n"
+    server.merge("cotenant-configuration", {"data": {"settings.yaml": text}}, "cotenant-system")
+    seen = read(server)
+    assert (seen.policy, [one.name for one in seen.pending]) == ("spread", ["p"])
+    assert read(server, settings=SETTINGS).pending == ()
+
+
+def test_a_list_that_the_server_forgets_halfway_is_read_anew_in_larger_pages() -> None:
+    server = a_server(*(waiting(f"p-{number}") for number in range(501)))
+    server.page_hook = server.forget
+    assert len(read(server).pending) == 501
+    assert server.parts() == ["500", *["500", "500"], "2000"]  # nodes, pods in vain, pods
+
+
+def test_a_server_that_forgets_again_and_again_is_given_up() -> None:
+    server = a_server()
+    server.nodes.refusals += [Refusal(410, "Expired", only="list")] * TRIES
+    with pytest.raises(CotenantError, match="410 Expired"):
+        read(server)
+
+
+def test_pods_that_are_not_as_they_should_be_are_counted() -> None:
+    server = a_server(waiting("p"))
+    server.merge("odd", {"spec": {"nodeName": 7}}, "team")
+    seen = read(server)
+    assert [one.name for one in seen.pending] == ["p"]
+    assert seen.unread == ("pods that are not as Kubernetes defines them: 1",)
+
+
+def test_memory_is_handed_out_as_scaled() -> None:
+    (card,) = only_node([node(machine("a", cards=1, memory=MiB(1000), memory_scaling=150))]).cards
+    assert card.memory_mib == 1500

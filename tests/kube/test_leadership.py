@@ -1,0 +1,263 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who may write: never two, whatever the lease, the network and the processes do, and in the end one of them."""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotenant.kube.api.objects import Metadata
+from cotenant.kube.scheduler.leadership import FRESH_S, WRITE_S, WRITER, Lease, LeaseSpec, Standing
+
+
+def lease(holder: str | None, writer: str | None = None) -> Lease:
+    said = {} if writer is None else {WRITER: writer}
+    return Lease(metadata=Metadata(annotations=said), spec=LeaseSpec(holder_identity=holder and f"{holder}_1f-2e"))
+
+
+def led_by(before: str | None) -> Standing:
+    """One of host `a` that has just put its name in the place of another."""
+    found = Standing("a", "me")
+    found.looked(lease("a", before), 0.0, 0.1)
+    assert found.should_claim()
+    found.looked(lease("a", "me"), 0.2, 0.3)
+    return found
+
+
+def test_one_that_takes_over_waits_for_what_the_one_before_may_write_and_lists_pods() -> None:
+    found = led_by("somebody")
+    landed = 0.3 + FRESH_S + WRITE_S
+    assert found.rebuild_from(landed - 0.01) is None
+    found.looked(lease("a", "me"), landed - 0.01, landed)
+    assert "may not be there yet" in (found.doubt(landed - 0.01) or "")
+    assert found.rebuild_from(landed) == landed
+    assert "read anew" in (found.doubt(landed) or "")
+    found.rebuilt()
+    assert found.doubt(landed) is None
+
+
+def test_one_that_follows_one_which_let_go_does_not_wait() -> None:
+    found = led_by("")
+    assert found.rebuild_from(0.3) == 0.3
+    found.rebuilt()
+    assert found.doubt(0.4) is None
+
+
+def test_a_lease_that_nobody_wrote_on_may_be_new_and_the_one_before_not_gone() -> None:
+    assert led_by(None).rebuild_from(1.0) is None
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [lease("b", "me"), lease("", "me"), lease(None, "me"), lease("a", "other"), lease("a", ""), None],
+    ids=["another holds it", "let go", "nobody", "another writes", "nobody writes", "no lease"],
+)
+def test_one_that_is_deposed_writes_nothing_and_what_it_decided_before_is_void_for_ever(seen: Lease | None) -> None:
+    found = led_by("")
+    found.rebuilt()
+    term = found.term
+    assert found.doubt_of(term, 0.4) is None
+    found.looked(seen, 0.5, 0.6)
+    assert found.doubt(0.6)
+    found.looked(lease("a", ""), 0.7, 0.8)
+    found.looked(lease("a", "me"), 0.9, 1.0)
+    found.rebuilt()
+    assert found.doubt(1.0) is None
+    assert "since this was decided" in (found.doubt_of(term, 1.0) or "")
+
+
+def test_a_look_allows_writes_for_a_moment_only_counted_from_its_beginning() -> None:
+    found = led_by("")
+    found.rebuilt()
+    found.looked(lease("a", "me"), 10.0, 10.9)
+    assert found.doubt(10.0 + FRESH_S) is None
+    assert "last seen" in (found.doubt(10.01 + FRESH_S) or "")
+
+
+def test_one_that_leaves_writes_nothing_and_claims_nothing() -> None:
+    found = led_by("")
+    found.rebuilt()
+    found.leave()
+    assert found.doubt(0.3)
+    assert found.may_let_go()
+    found.looked(lease("a", ""), 0.5, 0.6)
+    assert not found.should_claim()
+    assert not found.may_let_go()
+
+
+def test_a_host_whose_name_begins_alike_is_another() -> None:
+    found = Standing("a", "me")
+    for holder in ("a_b", "a-b", "b_a"):
+        found.looked(lease(holder, ""), 0.0, 0.1)
+        assert not found.should_claim()
+
+
+# Whole lives
+
+
+@dataclass
+class World:
+    """A lease, replicas and their writes. Whoever holds the lease may change at any time, and time itself is replayed:
+    each process has a clock of its own that began anywhere."""
+
+    random: Random
+    landing_s: float
+    now: float = 0.0
+    version: int = 0
+    holder: str = ""
+    writer: str | None = None
+    writes: list[tuple[str, float, float]] = field(default_factory=list)
+    """whose, when it was allowed, when it landed"""
+    rebuilt: list[tuple[str, float, float]] = field(default_factory=list)
+    """by whom, when pods were listed, when it put its name on the lease"""
+    due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    number: Iterator[int] = field(default_factory=count)
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self.due, (self.now + seconds, next(self.number), do))
+
+    def live(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.due and self.due[0][0] <= until:
+            self.now, _, do = heapq.heappop(self.due)
+            do()
+        self.now = until
+
+    def lease(self) -> Lease:
+        return lease(self.holder, self.writer)
+
+    def hand_over(self, holder: str) -> None:
+        self.holder = holder
+        self.version += 1
+
+
+class Process:
+    """A replica: looks, claims, lists and writes as `leasing.py` does, with answers that are late or lost."""
+
+    def __init__(self, world: World, host: str, name: str) -> None:
+        self.world, self.host = world, host
+        self.offset = world.random.uniform(-5000, 5000)
+        self.standing = Standing(host, name, landing_s=world.landing_s)
+        self.claimed = float("-inf")
+        self.dead = False
+        self.look()
+
+    @property
+    def clock(self) -> float:
+        return self.world.now + self.offset
+
+    def delay(self) -> float:
+        return self.world.random.choice([0.001, 0.001, 0.05, 0.9])
+
+    def look(self) -> None:
+        began, world = self.clock, self.world
+
+        def server() -> None:
+            seen, version = world.lease(), world.version
+            lost = world.random.random() < 0.3
+            world.later(self.delay(), lambda: self.answered(None if lost else seen, version, began))
+
+        world.later(self.delay(), server)
+
+    def answered(self, seen: Lease | None, version: int, began: float) -> None:
+        if self.dead:
+            return
+        if seen is not None:
+            self.standing.looked(seen, began, self.clock)
+            if self.standing.should_claim():
+                self.claim(version)
+                return
+        self.go_on()
+
+    def claim(self, version: int) -> None:
+        began, world = self.clock, self.world
+
+        def server() -> None:
+            taken = world.version == version
+            if taken:
+                world.writer, self.claimed = self.standing.me, world.now
+                world.version += 1
+            heard = taken and world.random.random() > 0.2
+            seen = world.lease() if heard else None
+            world.later(self.delay(), lambda: self.claim_answered(seen, began))
+
+        world.later(self.delay(), server)
+
+    def claim_answered(self, seen: Lease | None, began: float) -> None:
+        if not self.dead and seen is not None:
+            self.standing.looked(seen, began, self.clock)
+        self.go_on()
+
+    def go_on(self) -> None:
+        if self.dead:
+            return
+        if self.standing.rebuild_from(self.clock) is not None:
+            self.world.rebuilt.append((self.standing.me, self.world.now, self.claimed))
+            self.standing.rebuilt()
+        if self.standing.doubt(self.clock) is None:
+            self.write()
+        self.world.later(self.world.random.choice([0.02, 0.05, 0.9]), self.look)
+
+    def write(self) -> None:
+        """Decided now, allowed at any time later, landed at any time within its limit."""
+        term = self.standing.term
+
+        def send() -> None:
+            if not self.dead and self.standing.doubt_of(term, self.clock) is None:
+                landing = self.world.now + self.world.random.choice([0.0, WRITE_S, WRITE_S])
+                self.world.writes.append((self.standing.me, self.world.now, landing))
+
+        for _ in range(4):
+            self.world.later(self.world.random.choice([0.0, 0.3, 0.6, 0.95, 3.0]), send)
+
+
+def a_life(seed: int, landing_s: float = FRESH_S + WRITE_S) -> World:
+    random = Random(seed)
+    world = World(random, landing_s)
+    hosts = ["a", "b", "c"]
+    running = {host: Process(world, host, f"{host}-0") for host in hosts}
+    for number in range(1, 12):
+        chance = random.random()
+        host = random.choice(hosts)
+        if chance < 0.6:
+            world.hand_over(host)
+        elif chance < 0.75:
+            world.hand_over("")
+        else:  # one process ends, another begins in its place
+            running[host].dead = True
+            running[host] = Process(world, host, f"{host}-{number}")
+        world.live(random.choice([0.1, 0.7, 2.0, 6.0]))
+    world.hand_over("a")
+    world.live(60.0)
+    assert world.writes[-1][0] == running["a"].standing.me  # in the end, the one that should does lead
+    return world
+
+
+def late_writes(world: World) -> list[tuple[str, float, float]]:
+    """What landed after a later leader had read the pods: it would not know of it."""
+    claims = {(me, claimed) for me, _, claimed in world.rebuilt}
+    found = []
+    for me, listed, claimed in world.rebuilt:
+        for whose, allowed, landed in world.writes:
+            its = max((at for one, at in claims if one == whose and at <= allowed), default=None)
+            if whose != me and its is not None and its < claimed and landed > listed:
+                found.append((whose, allowed, landed))
+    return found
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_nothing_lands_after_a_later_leader_has_read_the_pods(seed: int) -> None:
+    world = a_life(seed)
+    assert world.writes
+    assert late_writes(world) == []
+
+
+def test_a_shorter_wait_would_not_do() -> None:
+    assert any(late_writes(a_life(seed, landing_s=WRITE_S)) for seed in range(400))

@@ -1,0 +1,313 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Several schedulers over one API server: one places pods, the others are ready to, and no GPU is given twice."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from socket import gethostname
+
+import pytest
+
+from cotenant.cli.kube import kube
+from cotenant.errors import InputError
+from cotenant.kube.scheduler.leadership import WRITER, Standing
+from cotenant.kube.scheduler.lease import Elected
+from cotenant.kube.settings import KubeSettings
+from tests.kube.api_server import ApiServer, Refusal
+from tests.kube.http import ask
+from tests.kube.office import KNOWS, LEASE, Office, a_scheduler, until
+from tests.kube.process import a_process, free_port, kubeconfig
+
+LANDING_S = 0.4
+
+
+def lead_of(office: Office) -> Elected:
+    assert isinstance(office.scheduler.lead, Elected)
+    return office.scheduler.lead
+
+
+@asynccontextmanager
+async def a_replica(server: ApiServer, host: str) -> AsyncIterator[Office]:
+    """One of several schedulers, quicker than usual."""
+    async with a_scheduler(server, KubeSettings(), host=host) as office:
+        lead = lead_of(office)
+        lead.standing = Standing(host, f"{host}-process", fresh_s=0.3, landing_s=LANDING_S)
+        lead.look_s, lead.patience_s, lead.released_s = 0.02, 3.0, 0.1
+        yield office
+
+
+def hold(server: ApiServer, host: str) -> None:
+    """What the kube-scheduler of that host does with the lease; none: lets go."""
+    namespace, name = LEASE
+    identity = f"{host}_5a0c6f2e-1111-4222-8333-444455556666" if host else ""
+    lease = {"metadata": {"name": name, "namespace": namespace}, "spec": {"holderIdentity": identity}}
+    server.leases.merge(name, lease, namespace)
+
+
+def writer(server: ApiServer) -> str | None:
+    found: str | None = server.leases.pods[LEASE]["metadata"].get("annotations", {}).get(WRITER)
+    return found
+
+
+def play(story: Callable[[Office, Office], Awaitable[None]]) -> None:
+    """With one node, the pods a, b and c of which two fit, and two schedulers of which the first leads."""
+
+    async def told() -> None:
+        server = ApiServer()
+        async with server.serving(), a_replica(server, "one") as one, a_replica(server, "two") as two:
+            one.add_node("n1")
+            for name in ("a", "b", "c"):
+                one.add_pod(name)
+            hold(server, "one")
+            await until(lambda: one.scheduler.lead.doubt() is None)
+            for office in (one, two):
+                await until(lambda office=office: office.scheduler.books.vendors)  # type: ignore[misc]
+                await office.knows("a", "b", "c")
+            await story(one, two)
+
+    asyncio.run(told())
+
+
+async def hand_over_and_back(one: Office, two: Office) -> None:
+    """The second leads for a moment, then the first again."""
+    for host, office in (("two", two), ("one", one)):
+        hold(one.server, host)
+        await until(lambda office=office: office.scheduler.lead.doubt() is None)  # type: ignore[misc]
+
+
+def binds(server: ApiServer) -> list[str]:
+    return [asked.path.split("/")[-2] for asked in server.asked if asked.path.endswith("/binding")]
+
+
+def test_one_places_pods_and_the_other_answers_all_but_kube_scheduler() -> None:
+    async def story(one: Office, two: Office) -> None:
+        assert await one.place("a", "n1") == "n1"
+        lead_of(two).patience_s = 0.05
+        for verb in ("filter", "prioritize", "bind", "preempt"):
+            answer = await two.call(verb, two.args("b", "n1"))
+            assert (answer.status, b"one leads now, not two" in answer.body) == (503, True)
+        assert (await ask(two.api_port, "GET", "/readyz")).status == 200
+        await two.knows("a")
+        assert (await two.why("a"))["gpus"][0]["gpu"] == "GPU-n1-0"
+        assert (await ask(two.api_port, "GET", "/why/team/b", headers=KNOWS)).status == 200
+
+    play(story)
+
+
+def test_the_next_one_waits_lists_and_places_what_is_left() -> None:
+    async def story(one: Office, two: Office) -> None:
+        assert await one.place("a", "n1") == "n1"
+        lists = one.server.requests("list")
+        hold(one.server, "two")
+        assert await two.place("b", "n1") == "n1"  # is kept waiting until it leads
+        assert one.server.requests("list") > lists
+        assert "does not fit" in await two.bind("c", "n1")
+        assert writer(one.server) == "two-process"
+        lead_of(one).patience_s = 0.05
+        assert (await one.call("filter", one.args("c", "n1"))).status == 503
+
+    play(story)
+
+
+def test_what_the_one_before_wrote_at_the_last_moment_is_known_even_if_the_watch_hangs() -> None:
+    async def story(one: Office, two: Office) -> None:
+        one.server.hang_watches()
+        assert await one.place("a", "n1") == "n1"
+        assert await one.place("b", "n1") == "n1"
+        hold(one.server, "two")
+        await until(lambda: two.scheduler.lead.doubt() is None)
+        assert "does not fit" in await two.bind("c", "n1")
+
+    play(story)
+
+
+def test_a_bind_that_was_decided_before_another_led_is_not_written() -> None:
+    """It waits for an answer of the server, or for its turn, while the lease goes to another and comes back."""
+
+    async def story(one: Office, two: Office) -> None:
+        guard = one.scheduler.lead.guard()
+        await hand_over_and_back(one, two)
+        one.server.asked.clear()
+        with pytest.raises(Exception, match="another scheduler led since this was decided"):
+            await one.scheduler.binder._client.bind("a", "n1", namespace="team", guard=guard)
+        assert binds(one.server) == []
+
+    play(story)
+
+
+def test_one_that_cannot_see_the_lease_binds_nothing() -> None:
+    async def story(one: Office, two: Office) -> None:
+        lead_of(one).patience_s = 0.05
+        one.server.leases.refusals = [Refusal(500)] * 10_000
+        await until(lambda: one.scheduler.lead.doubt())
+        answer = await one.call("bind", {"PodName": "a", "PodNamespace": "team", "PodUID": "uid-a", "Node": "n1"})
+        assert (answer.status, b"last seen" in answer.body) == (503, True)
+        assert binds(one.server) == []
+        one.server.leases.refusals = []
+        lead_of(one).patience_s = 3.0
+        assert await one.bind("a", "n1") == ""  # a look that failed is no change
+
+    play(story)
+
+
+def test_a_bind_is_given_up_when_it_takes_too_long_for_the_next_one_to_wait_for() -> None:
+    async def story(one: Office, two: Office) -> None:
+        lead_of(one).write_s = 0.1
+        one.scheduler.binder.answered_s = 0.3
+        one.server.hang_everything = True
+        assert "has not answered yet" in await one.bind("a", "n1")
+        assert len(binds(one.server)) == 1
+        one.server.hang_everything = False
+
+    play(story)
+
+
+def test_holds_of_an_earlier_term_are_forgotten() -> None:
+    async def story(one: Office, two: Office) -> None:
+        assert (await one.filter("a", "n1"))["NodeNames"] == ["n1"]  # and never bound
+        assert one.scheduler.books.held("uid-a")
+        await hand_over_and_back(one, two)
+        assert one.scheduler.books.held("uid-a") is None
+
+    play(story)
+
+
+def test_who_was_refused_by_the_one_before_is_put_back_when_there_is_room() -> None:
+    async def story(one: Office, two: Office) -> None:
+        for name in ("a", "b"):
+            assert (await one.filter(name, "n1"))["NodeNames"] == ["n1"]  # held, and never bound
+        assert "n1" in await one.place("c", "n1")
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        one.server.merge("c", {"status": {"conditions": [condition]}}, "team")
+        hold(one.server, "two")
+        await until(lambda: one.annotation("c", "tried-again"))
+        assert two.scheduler.lead.doubt() is None
+        assert one.annotation("a", "tried-again") is None
+
+    play(story)
+
+
+def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
+    async def story(one: Office, two: Office) -> None:
+        one.scheduler.preemptor.tick_s, one.scheduler.preemptor.settle_s = 0.01, 0.0
+        for name in ("a", "b"):
+            assert await one.place(name, "n1") == "n1"
+        one.add_pod("high", 12_000, priority=10)
+        assert "n1" in await one.place("high", "n1")
+        await until(lambda: sorted(one.server.evicted) == ["a", "b"])
+        await until(lambda: one.scheduler.books.is_reserved("uid-high"))
+        await hand_over_and_back(one, two)
+        await asyncio.sleep(0.1)  # for what must not happen
+        assert one.scheduler.books.held("uid-high") is None
+
+    play(story)
+
+
+def test_one_that_ends_says_so_and_the_next_one_need_not_wait() -> None:
+    async def story(one: Office, two: Office) -> None:
+        lead_of(two).standing = Standing("two", "two-process", fresh_s=0.3, landing_s=1000.0)
+        await lead_of(one).let_go()
+        assert writer(one.server) == ""
+        assert "is ending" in (one.scheduler.lead.doubt() or "")
+        hold(one.server, "two")
+        assert await two.place("a", "n1") == "n1"
+
+    play(story)
+
+
+def test_one_that_ends_waits_for_its_kube_scheduler_to_let_go_and_for_its_writes() -> None:
+    async def story(one: Office, two: Office) -> None:
+        lead_of(one).released_s = 1000.0
+        async with one.scheduler.lead.guard()():
+            leaving = asyncio.create_task(lead_of(one).let_go())
+            hold(one.server, "")
+            await asyncio.sleep(0.2)  # for what must not happen
+            assert writer(one.server) == "one-process"
+        await leaving
+        assert writer(one.server) == ""
+
+    play(story)
+
+
+def test_one_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone() -> None:
+    async def story(one: Office, two: Office) -> None:
+        lead_of(two).released_s = 1000.0
+        await lead_of(two).let_go()
+        assert writer(one.server) == "one-process"
+
+    play(story)
+
+
+def test_only_the_leader_answers_resizes_and_wakes_pods() -> None:
+    async def story(one: Office, two: Office) -> None:
+        for name in ("a", "b"):
+            assert await one.place(name, "n1") == "n1"
+        assert "n1" in await one.place("c", "n1")
+        hold(one.server, "two")
+        await until(lambda: two.scheduler.lead.doubt() is None)
+        one.server.asked.clear()
+        one.server.merge("a", {"metadata": {"annotations": {"cotenant.io/resize": "memory=2000MiB"}}}, "team")
+        await until(lambda: "2000" in (one.annotation("a", "assignment") or ""))
+        await asyncio.sleep(0.6)  # for what must not happen: the first one refused c, and there is room now
+        patches = [json.loads(asked.body) for asked in one.server.asked if "/pods/" in asked.path and asked.body]
+        assert len(patches) == 1
+
+    play(story)
+
+
+def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
+    async def told() -> None:
+        server = ApiServer()
+        async with server.serving(), a_replica(server, "one") as one, a_replica(server, "two") as two:
+            one.add_node("n1", cards=4)
+            names = [f"p{number}" for number in range(10)]
+            for name in names:
+                one.add_pod(name)
+            for office in (one, two):
+                await office.knows(*names)
+            await until(lambda: one.scheduler.books.vendors and two.scheduler.books.vendors)
+            for name in names:
+                lead_of(one).patience_s, lead_of(two).patience_s = 3.0, 0.1
+                hold(server, lead_of(one).standing.me.removesuffix("-process"))
+                await asyncio.gather(*(bind(office, name) for office in (one, two)))
+                one, two = two, one
+        given: dict[str, int] = {}
+        for pod in server.pods.values():
+            record = pod["metadata"]["annotations"].get("cotenant.io/assignment")
+            for share in json.loads(record)["containers"][0]["gpus"] if record else []:
+                given[share["gpu"]] = given.get(share["gpu"], 0) + share["memory"]
+        assert list(given.values()) == [12_000] * 4
+
+    async def bind(office: Office, name: str) -> None:
+        args = {"PodName": name, "PodNamespace": "team", "PodUID": f"uid-{name}", "Node": "n1"}
+        await office.call("bind", args)
+
+    asyncio.run(told())
+
+
+def test_a_process_leads_beside_the_holder_and_lets_go_when_it_is_asked_to_end(tmp_path: Path) -> None:
+    async def told() -> None:
+        server = ApiServer()
+        hold(server, gethostname())
+        async with server.serving():
+            options = ("--kubeconfig", kubeconfig(tmp_path, server.port), "--extender", f"127.0.0.1:{free_port()}")
+            async with a_process(*options, "--lease", "/".join(LEASE)) as process:
+                assert process.stderr is not None
+                assert b"leads now" in await process.stderr.readline()
+                assert (writer(server) or "").startswith(gethostname())
+                hold(server, "")
+                process.terminate()
+                assert (await process.communicate())[1] == b""
+                assert process.returncode == 0
+        assert writer(server) == ""
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("text", ["name", "/name", "namespace/", "a/b/c", ""])
+def test_a_lease_is_named_with_its_namespace(text: str) -> None:
+    with pytest.raises(InputError, match="expected NAMESPACE/NAME"):
+        kube.main(["scheduler", "--lease", text], standalone_mode=False)

@@ -1,0 +1,212 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The line at work, beside an API server: gates taken away, gangs bound at one moment, and failures cost nothing."""
+
+import asyncio
+from typing import Any
+
+from cotenant.kube.codec.queueing import GANG, GANG_SIZE, GATE
+from cotenant.kube.settings import KubeSettings, QueuePart, SchedulerPart
+from tests.kube.api_server import Refusal
+from tests.kube.office import Office, play, until
+
+QUEUE = KubeSettings(queue=QueuePart(namespaces=("team",)))
+OTHER = "example.com/other"
+
+
+def add(
+    office: Office, name: str, memory: int = 6000, *, gang: int = 0, gates: tuple[str, ...] = (GATE,), **more: Any
+) -> None:
+    """A pod that waits at its gate; of one gang, where that has a size."""
+    said = {GANG: "g", GANG_SIZE: str(gang)} if gang else None
+    office.add_pod(name, memory, said, schedulingGates=[{"name": gate} for gate in gates], **more)
+    about = {"creationTimestamp": f"2026-01-01T00:00:0{len(office.server.pods)}Z"}
+    office.server.merge(name, {"metadata": about}, "team")
+
+
+def gates(office: Office, *names: str) -> list[str]:
+    return [gate["name"] for name in names for gate in office.pod(name)["spec"]["schedulingGates"]]
+
+
+async def with_node(office: Office, memory: int = 16_000) -> None:
+    office.add_node("n1", memory=memory)
+    await until(lambda: office.scheduler.books.vendors)
+
+
+def test_gates_are_taken_away_as_there_is_room_and_why_says_whose_turn_it_is() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        for name in ("a", "b", "c", "d"):
+            add(office, name)
+        await until(lambda: not gates(office, "a", "b"))
+        why = await office.why("d")
+        assert why["state"] == "waiting"
+        assert why["reason"].startswith("it waits for its turn, with 1 before it in the queue (aged)")
+        assert await office.place("a", "n1") == "n1"
+        assert await office.place("b", "n1") == "n1"
+        assert gates(office, "c", "d") == [GATE, GATE]
+        office.end("a")
+        await until(lambda: not gates(office, "c"))
+        assert gates(office, "d") == [GATE]
+        await until(lambda: len(office.events("Released")) == 3)
+
+    play(story, QUEUE)
+
+
+def test_gates_of_others_stay() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        add(office, "a", gates=(OTHER, GATE))
+        await until(lambda: gates(office, "a") == [OTHER])
+
+    play(story)
+
+
+def test_who_waits_for_others_too_has_its_turn_when_they_have_let_it_go() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        add(office, "a", gates=(OTHER, GATE))
+        add(office, "b")
+        await until(lambda: not gates(office, "b"))
+        assert gates(office, "a") == [OTHER, GATE]
+        office.server.merge("a", {"spec": {"schedulingGates": [{"name": GATE}]}}, "team")
+        await until(lambda: not gates(office, "a"))
+
+    play(story, QUEUE)
+
+
+def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobody_else_is() -> None:
+    async def story(office: Office) -> None:
+        office.scheduler.releaser.displace_s = 0.01
+        preemptor = office.scheduler.preemptor
+        preemptor.tick_s, preemptor.settle_s = 0.01, 0.0
+        await with_node(office)
+        office.add_pod("runs", 12_000)
+        assert await office.place("runs", "n1") == "n1"
+        add(office, "equal", 12_000)
+        add(office, "huge", 99_000, priority=10)
+        add(office, "high", 12_000, priority=10)
+        await until(lambda: not gates(office, "high"))
+        await office.knows("high")
+        assert not (await office.filter("high", "n1"))["NodeNames"]
+        await until(lambda: office.server.evicted == ["runs"])
+        office.end("runs")
+        await office.knows("runs")
+        assert await office.place("high", "n1") == "n1"
+        assert gates(office, "equal", "huge") == [GATE, GATE]
+        await until(lambda: len(office.events("Released")) == 1)
+
+    play(story, QUEUE)
+
+
+def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_full() -> None:
+    async def story(office: Office) -> None:
+        preemptor = office.scheduler.preemptor
+        preemptor.tick_s, preemptor.settle_s, preemptor.again_s = 0.01, 0.0, 0.05
+        for name in ("n1", "n2"):
+            office.add_node(name)
+        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        office.add_pod("runs", 12_000)
+        assert await office.place("runs", "n1") == "n1"
+        await office.knows("runs")
+        for name in ("a", "b"):
+            add(office, name, gang=2, priority=10)
+        await until(lambda: not gates(office, "a", "b"))
+        await office.knows("a", "b")
+        assert not (await office.filter("a", "n1"))["NodeNames"], "it may not go to n2"
+        assert (await office.why("a"))["eviction"] is None
+        office.add_pod("alone", 12_000, priority=5)
+        assert "n1" in await office.place("alone", "n1")
+        await until(lambda: office.scheduler.books.is_reserved("uid-alone"))
+        assert not office.scheduler.books.is_reserved("uid-a")
+
+    play(story)
+
+
+def test_gates_that_nobody_asks_for_any_more_are_taken_away_whether_or_not_there_is_room() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office, 1000)
+        add(office, "a")
+        await until(lambda: not gates(office, "a"))
+        assert not office.events("Released")
+
+    play(story)
+
+
+def test_what_could_not_be_written_gives_its_slot_back_and_is_tried_again() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        office.server.refusals = [Refusal(422, "Invalid", only="PATCH")]
+        add(office, "a", 12_000)
+        await until(lambda: office.lines)
+        add(office, "b", 12_000)
+        await until(lambda: not gates(office, "a"))
+        assert gates(office, "b") == [GATE]
+
+    (line,) = play(story, QUEUE).lines
+    assert "releasing" in line
+
+
+def test_a_gang_is_bound_at_one_moment() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        add(office, "a", gang=2)
+        await until(lambda: office.events("GangWaits") == ["only 1 of the 2 pods of its gang are there"])
+        assert (await office.why("a"))["reason"] == "only 1 of the 2 pods of its gang are there"
+        assert "gang" in await office.place("a", "n1")
+        add(office, "b", gang=2)
+        await until(lambda: not gates(office, "a", "b"))
+        await office.knows("a", "b")
+        office.scheduler.releaser.meeting_s = 0.2
+        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
+        office.scheduler.releaser.meeting_s = 4.0
+        assert [*await asyncio.gather(office.place("a", "n1"), office.place("b", "n1"))] == ["n1", "n1"]
+        binds = [asked.path for asked in office.server.asked if asked.path.endswith("/binding")]
+        assert len(binds) == 2
+
+    play(story)
+
+
+def test_of_a_gang_too_large_to_meet_all_are_bound_once_each_was_about_to_be() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        for name in ("a", "b"):
+            add(office, name, gang=2)
+        await until(lambda: not gates(office, "a", "b"))
+        await office.knows("a", "b")
+        office.scheduler.releaser.meeting_s = 0.05
+        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
+        assert await office.place("b", "n1") == "n1"
+        assert await office.place("a", "n1") == "n1"
+
+    play(story)
+
+
+def test_a_gang_that_is_not_bound_in_time_says_so_and_is_woken_when_its_turn_comes_again() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office)
+        for name in ("a", "b"):
+            add(office, name, gang=2)
+        await until(lambda: not gates(office, "a", "b"))
+        await until(lambda: office.events("GangGivenUp"))
+        assert "2 of 2 could not be bound in time" in office.events("GangGivenUp")[0]
+        assert office.annotation("a", "tried-again") is None
+        await until(lambda: office.annotation("a", "tried-again") and office.annotation("b", "tried-again"))
+        await office.knows("a", "b")
+        assert [*await asyncio.gather(office.place("a", "n1"), office.place("b", "n1"))] == ["n1", "n1"]
+
+    play(story, KubeSettings(scheduler=SchedulerPart(hold_s=1.0)))
+
+
+def test_a_new_scheduler_binds_no_gang_by_halves() -> None:
+    async def story(office: Office) -> None:
+        await with_node(office, 10_000)
+        for name in ("a", "b"):  # they were let go by the one before, and now there is room for one
+            add(office, name, gang=2, gates=())
+        await office.knows("a", "b")
+        assert "gang must start as a whole" in (await office.place("a", "n1"))
+        assert not [asked for asked in office.server.asked if asked.path.endswith("/binding")]
+        wanted = "its gang waits until there is room for all 2 pods that it needs"
+        await until(lambda: office.events("NoRoom") == [wanted])
+
+    play(story)

@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits is put back into the queue when there is room for it, and not for nothing."""
+
+import asyncio
+import time
+
+from cotenant.kube.api.objects import Metadata, Pod
+from tests.kube.api_server import Refusal
+from tests.kube.office import Office, play, until
+
+
+async def two_nodes(office: Office, *pods: str, memory: int = 6000) -> None:
+    office.add_node("n1", memory=4000)
+    office.add_node("n2")
+    for name in pods:
+        office.add_pod(name, memory)
+    await until(lambda: len(office.scheduler.books.vendors) == 2)
+    await office.knows(*pods)
+
+
+def test_only_those_are_put_back_that_would_fit() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office, "b")
+        office.add_pod("a", 20_000)
+        await office.knows("a")
+        for name in ("a", "b"):
+            assert not (await office.filter(name, "n1"))["NodeNames"]
+        office.scheduler.waker.room()
+        await until(lambda: office.annotation("b", "tried-again"))
+        assert office.annotation("a", "tried-again") is None
+
+    play(story)
+
+
+def test_a_pod_that_is_refused_for_what_we_do_not_know_of_is_put_back_less_and_less_often() -> None:
+    async def story(office: Office) -> None:
+        office.scheduler.waker.again_s = 0.05
+        await two_nodes(office, "a")
+        assert not (await office.filter("a", "n1"))["NodeNames"]  # it may not go to n2
+        began, seen = time.monotonic(), set[str]()
+        while len(seen) < 4:
+            office.scheduler.waker.room()
+            await asyncio.sleep(0.005)
+            seen |= {found for found in [office.annotation("a", "tried-again")] if found}
+        assert time.monotonic() - began >= 0.05 + 0.1 + 0.2
+
+    play(story)
+
+
+def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office, "a", "b", "c")
+        for name in ("a", "b", "c"):
+            assert not (await office.filter(name, "n1"))["NodeNames"]
+        office.server.remove("a", "team")
+        await until(lambda: ("team", "a") not in office.scheduler.watching.pods.objects)
+        office.server.refusals = [Refusal(422, "Invalid", only="PATCH")]
+        office.scheduler.waker.room()
+        await until(lambda: office.annotation("c", "tried-again"))
+        assert office.annotation("b", "tried-again") is None
+
+    (line,) = play(story).lines
+    assert "waking" in line
+
+
+def test_a_pod_that_kube_scheduler_heard_of_first_is_put_back_too() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office, "b")
+        waker = office.scheduler.waker
+        waker.refused(Pod(metadata=Metadata(uid="uid-a")))
+        assert not (await office.filter("b", "n1"))["NodeNames"]
+        waker.room()
+        await until(lambda: office.annotation("b", "tried-again"))  # all have been looked at
+        office.add_pod("a")
+        await office.knows("a")
+        waker.room()
+        await until(lambda: office.annotation("a", "tried-again"))
+
+    play(story)
+
+
+def test_a_pod_that_kube_scheduler_heard_of_first_is_told_the_numbers_too() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office)
+        office.server.hang_watches()
+        office.add_pod("a")
+        assert not (await office.filter("a", "n1"))["NodeNames"]
+        await until(lambda: office.events("NoRoom"))
+
+    play(story)
+
+
+def test_a_question_about_whole_nodes_wakes_and_tells_nobody() -> None:
+    async def story(office: Office) -> None:
+        await two_nodes(office, "a")
+        nodes = {"items": [office.server.nodes.pods["", "n1"]]}
+        answer = await office.call("filter", {"Pod": office.pod("a"), "Nodes": nodes, "NodeNames": None})
+        assert answer.json["Error"] == ""
+        assert not answer.json["Nodes"]["items"]
+        office.add_pod("b")
+        await office.knows("b")
+        assert not (await office.filter("b", "n1"))["NodeNames"]
+        office.scheduler.waker.room()
+        await until(lambda: office.annotation("b", "tried-again"))
+        await until(lambda: office.events("NoRoom"))
+        assert office.annotation("a", "tried-again") is None
+        assert len(office.events("NoRoom")) == 1
+
+    play(story)
