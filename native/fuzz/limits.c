@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(_Bool holds) {
+static void check(bool holds) {
     if (!holds) abort();
 }
 

@@ -33,7 +33,7 @@ static int full(int count) {
     for (int i = 0; i < count; i++) {
         children[i] = fork();
         if (children[i] == 0) {
-            char answer[2] = {(char)ct_reserve(0, CT_DEVICE, MIB), ct_region != &ct_private};
+            char answer[2] = {(char)ct_reserve(0, CT_DEVICE, MIB), ct_region != &ct_private_region};
             if (write(answers[1], answer, sizeof answer) < 0) _exit(1);
             for (;;) pause();
         }
@@ -72,7 +72,7 @@ static int storm(int kills) {
     }
     ct_reap();
     printf("hit %u\nleft %llu\n", hit, (unsigned long long)ct_used(0, CT_DEVICE));
-    printf("whole %d\n", ct_reserve(0, CT_DEVICE, ct_now[0].memory));
+    printf("whole %d\n", ct_reserve(0, CT_DEVICE, ct_limits_now[0].memory));
     return 0;
 }
 
@@ -120,11 +120,11 @@ static _Atomic uint64_t granted; // on the first GPU
 static void *take_in_thread(void *rounds) {
     char uuid[] = "GPU-x";
     for (int i = 0; i < *(int *)rounds; i++) {
-        ct_refresh();
+        ct_refresh_limits();
         uuid[4] = (char)('a' + i % 4);
         bool has = ct_reserve(ct_device_of_uuid(uuid), CT_DEVICE, MIB) && ct_reserve(0, CT_DEVICE, MIB);
         // What was granted counts: ct_used also has what others only announce and are about to take back.
-        if (has && atomic_fetch_add(&granted, MIB) + MIB > ct_now[0].memory) abort();
+        if (has && atomic_fetch_add(&granted, MIB) + MIB > ct_limits_now[0].memory) abort();
         sched_yield();
         if (has) atomic_fetch_sub(&granted, MIB);
         if (has) ct_release(0, CT_DEVICE, MIB);

@@ -17,8 +17,8 @@ from cotenant.node.jumps import MACHINES, STUB, Machine
 
 LOADED = ("libdl.so.2", "libc.so.6")
 """before libcotenant, so that dlopen and dlsym are the C library's: a static program shows no other way to them"""
-IMPORTS = ("dlopen", "dlsym", "cotenant_strict_fill")
-MARK = "cotenant_driver"
+IMPORTS = ("dlopen", "dlsym", "ct_fill_front_end")
+MARK = "ct_front_end_driver"
 """the name under which the path of the real driver is found here; no driver has it"""
 
 PT_GNU_STACK = 0x6474E551
@@ -100,9 +100,9 @@ class _Places:
     """the code that runs when the object is loaded"""
     dynamic: int
     front: int
-    """struct cotenant_front of strict.c: the path, how many functions, names, table, dlopen, dlsym"""
+    """struct ct_front_end of strict.c: the path, how many functions, names, table, dlopen, dlsym"""
     fill: int
-    """the pointer to cotenant_strict_fill"""
+    """the pointer to ct_fill_front_end"""
     start: int
     names: int
     table: int
