@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library's side of the strict front-end: a libcuda.so.1 that src/cotenant/node/forwarders.py writes from the
+// The library's side of the strict front-end: a libcuda.so.1 that src/cotenant/node/front_end.py writes from the
 // symbols of the node's own driver. Its functions jump through a table, which is filled here when it is loaded: with
 // our hooks, and with the driver's functions that have no hook. An entry that is not filled returns
 // CUDA_ERROR_STUB_LIBRARY.
@@ -16,7 +16,7 @@
 #include "base.h"
 #include "hooks.h"
 
-// The layout is that of forwarders.py. open and find are the C library's own dlopen and dlsym, because in a static
+// The layout is that of front_end.py. open and find are the C library's own dlopen and dlsym, because in a static
 // program they cannot be found from here.
 struct ct_front_end {
     const char *driver;

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from cotenant.node.region import HEADER, LOCK_BASE, SLOT, GpuUse, Who
+from cotenant.node.region import HEADER, LOCK_BASE, SLOT, GpuUse, ProcessIdentity
 
 HIGH_AT = 28
 """where the number of slots that were ever used stands"""
@@ -27,7 +27,7 @@ def lock(path: Path, first: int, count: int) -> int:
     return descriptor
 
 
-def write_slot(path: Path, slot: int, who: Who, uses: Sequence[GpuUse], faults: Sequence[int] = ()) -> None:
+def write_slot(path: Path, slot: int, who: ProcessIdentity, uses: Sequence[GpuUse], faults: Sequence[int] = ()) -> None:
     """What a process there says it uses."""
     columns = [[*column, *[0] * (16 - len(uses))] for column in zip(*uses, strict=True)]
     words = [word for column in ([*faults, *[0] * (16 - len(faults))], *columns) for word in column]
