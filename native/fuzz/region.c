@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes as a slice's region, changed under the process that uses it: the account must stay its own, and the limit
-// must hold for what this process takes, whatever the others are said to have.
+// Any bytes as a slice's region, changed while a process uses it: the process's own account must stay right, and the
+// limit must apply to what it allocates, whatever the region says of other processes.
 
 #include "../programs/base_all.h"
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process with the base of the library in it and no driver: limits, region, slots and devices, called as it is told,
-// a line at a time. Each line is answered with numbers; `fork` and `clone` go on in a child, and answer again when the
-// child was told to `leave`.
+// A process with the base of the library in it and no driver. It reads commands, one per line, that call limits,
+// region, slots and devices, and answers each with numbers. After `fork` and `clone` a child reads on; the parent
+// answers again when the child has read `leave`.
 
 #include "base_all.h"
 

@@ -3,10 +3,10 @@
 //
 // Many processes in one slice at once, with the base of the library in them and no driver.
 //
-//   base_crowd full N        N children take 1 MiB each and stay: how many of them are in the region, what is used
-//   base_crowd storm N       N children are killed in the midst of it: what is left of them
-//   base_crowd threads N R   N threads of one process take and give, R times each: what is left, and the most
-//   base_crowd race N R B    N children want B bytes each, R times: most and fewest that had them at the same time
+//   base_crowd full N        N children take 1 MiB each and stay; prints how many are in the region, and what is used
+//   base_crowd storm N       N children are killed while they allocate; prints what is left of them
+//   base_crowd threads N R   N threads of one process allocate and free, R times each; prints the rest, and the peak
+//   base_crowd race N R B    N children want B bytes each, R times; prints the most and fewest that had them at once
 
 #include "base_all.h"
 

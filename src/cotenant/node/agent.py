@@ -91,7 +91,11 @@ class _Peer:
 
 
 class AgentServer:
-    """Serves the jobs of one machine in the running event loop. Times are those of time.monotonic."""
+    """Serves the jobs of one machine in the running event loop. Times are those of time.monotonic.
+
+    Each connection in `_peers` is in one of two states: silent (counted in `_silent`, with a timer running) or greeted
+    (its hello is set, and it is in the list of its job in `_jobs`). A job is in `_jobs` only while it has connections.
+    """
 
     def __init__(
         self, path: str, *, job_of: JobOf, sink: Sink, mode: int = 0o600, most: int = MOST_CONNECTIONS

@@ -19,7 +19,11 @@ MOST_CONNECTIONS = 256
 
 
 class ComputeLockServer:
-    """Serves the lock of one device in the running event loop."""
+    """Serves the lock of one device in the running event loop.
+
+    A connection is at most once in `_waiting`, and never there while it is the holder. While there is no holder, no
+    connection waits: each change that could break this ends with `_grant_next`.
+    """
 
     def __init__(self, path: str, *, longest_hold: float = LONGEST_HOLD, mode: int = 0o600) -> None:
         self.path = path

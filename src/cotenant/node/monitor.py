@@ -121,6 +121,8 @@ def notable_drift(view: SliceView) -> tuple[str, ...]:
 
 def _is_notable(gpu: SliceGpu, processes: int) -> bool:
     drift = gpu.drift_bytes or 0
+    # More by the driver is explained up to one context per process; less only by rounding and by memory that the driver
+    # counts late.
     return drift > processes * CONTEXT_BYTES or -drift > max(64 * MIB_BYTES, gpu.memory_bytes // 10)
 
 

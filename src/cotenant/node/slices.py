@@ -122,6 +122,8 @@ def remove_slice_if_unused(folder: Path) -> None:
     except OSError:
         return
     try:
+        # Three signs of use, in this order: a process that inherited the lock; one with a slot in the region; and one
+        # that closed what it inherited and has not used a GPU yet, which only its environment shows.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         seen = read_slice(folder)
         live = seen is not None and seen.region is not None and any(one.live for one in seen.region.processes)
