@@ -58,7 +58,7 @@ void ct_pay(int device, int64_t nanoseconds) {
 }
 
 // Nanoseconds until the slice may launch; 0: now.
-static uint64_t wait_for_tokens(int device, uint32_t rate, uint64_t now) {
+static uint64_t time_until_paid(int device, uint32_t rate, uint64_t now) {
     int64_t shared = fill(&ct_region->bucket[device], rate, now), mine = fill(&own[device], rate, now);
     int64_t tokens = shared < mine ? shared : mine;
     int64_t goal = atomic_load_explicit(&resting[device], memory_order_relaxed) || tokens < 0
@@ -87,7 +87,7 @@ static uint64_t try_to_launch(struct ct_meter *meter, int device, CUstream strea
     *held = is_share_enforced(device);
     ct_lock_meter(meter);
     ct_harvest(meter, now);
-    uint64_t wait = *held ? wait_for_tokens(device, rate_of(device), now) : 0;
+    uint64_t wait = *held ? time_until_paid(device, rate_of(device), now) : 0;
     if (wait == 0 && ct_is_crowded(meter, key, now)) wait = LOOK_AGAIN;
     if (atomic_load_explicit(&ct_limits_now[device].paused, memory_order_relaxed)) wait = NAP;
     if (wait) {

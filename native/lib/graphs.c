@@ -153,7 +153,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
 }
 
 // The graph memory of a GPU, if this graph allocates there: its key, or 0.
-static uint64_t memory_on(CUgraphExec exec, int device, uint64_t *bytes) {
+static uint64_t find_memory_on(CUgraphExec exec, int device, uint64_t *bytes) {
     struct ct_entry entry;
     if (!ct_get(CT_EXECS, key_of(exec, device), &entry)) return 0;
     *bytes = entry.bytes;
@@ -164,7 +164,7 @@ static uint64_t memory_on(CUgraphExec exec, int device, uint64_t *bytes) {
 CUresult ct_reserve_graph(CUgraphExec exec) {
     uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
     for (int device = 0; devices >> device; device++) {
-        uint64_t bytes, key = memory_on(exec, device, &bytes);
+        uint64_t bytes, key = find_memory_on(exec, device, &bytes);
         if (!key || ct_take_part(key, device, bytes, &draw[device])) continue;
         ct_settle_graph(exec);
         return ct_refuse(device);
@@ -175,7 +175,7 @@ CUresult ct_reserve_graph(CUgraphExec exec) {
 void ct_settle_graph(CUgraphExec exec) {
     uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
     for (int device = 0; devices >> device; device++) {
-        uint64_t bytes, key = memory_on(exec, device, &bytes);
+        uint64_t bytes, key = find_memory_on(exec, device, &bytes);
         if (key) ct_settle(key, draw[device]);
         draw[device] = (struct ct_draw){0};
     }

@@ -106,7 +106,7 @@ def headers(major: int = 12) -> Path:
 
 
 def tool(name: str) -> str:
-    """Where a tool of the machine is."""
+    """The path of a tool of the machine; skips the test without it."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"needs the tool {name}")

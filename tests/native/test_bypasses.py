@@ -54,7 +54,7 @@ def test_a_driver_of_cuda_13_is_held(place: kit.Slice, client: Path) -> None:
 
 
 FIXED = "machines-limits"
-"""where a library built for these tests looks first, whatever the environment says: in the folder it is started in"""
+"""the fixed limits file of a library that is built for these tests: in the folder in which the program starts"""
 
 
 @pytest.fixture

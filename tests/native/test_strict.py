@@ -24,7 +24,7 @@ def front(tmp_path: Path) -> Path:
 
 
 def ask(place: kit.Slice, program: Path, way: str, front: Path | None, preload: bool = False) -> dict[str, int]:
-    """Half the quota and then three quarters of it, with the front-end before the driver where there is one."""
+    """Allocates half the quota and then three quarters of it, with the front-end before the driver if there is one."""
     env = place.env()
     if not preload:
         del env["LD_PRELOAD"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from cotenant.node.region import HEADER, LOCK_BASE, SLOT, GpuUse, ProcessIdentity
 
 HIGH_AT = 28
-"""where the number of slots that were ever used stands"""
+"""offset of the number of slots that were ever used"""
 
 
 def claim(path: Path, slot: int) -> int:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of a simulated device: one at a time, in order, and never stuck, whoever dies."""
+"""The compute lock of a simulated device: one job at a time, in order, and never stuck, whichever process dies."""
 
 import contextlib
 import signal
@@ -156,7 +156,7 @@ def test_nonsense_costs_the_connection_and_nothing_else(server: ComputeLockServe
         until(lambda: server.waiting == 1)
         assert server.granted == 1
         twice.send(b"a")
-        assert other.recv(9) == b"g", "who asks again while holding goes to the end of the queue"
+        assert other.recv(9) == b"g", "a holder that requests the lock again goes to the end of the queue"
 
 
 def test_too_many_connections_do_not_shut_out_those_inside(server: ComputeLockServer) -> None:

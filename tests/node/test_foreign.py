@@ -49,7 +49,7 @@ def test_what_our_jobs_do_not_explain_is_foreign(machine: Machine) -> None:
     assert foreign.measure({10: (1,)}) == {}, "there is nothing to compare with yet"
     machine.now += 2.0
     machine.cores = {0: 1.0, 1: 2.0}
-    machine.processes |= {11: (10, 6.0), 12: (11, 0.5), 20: (1, 1.5)}  # the last one is nobody's
+    machine.processes |= {11: (10, 6.0), 12: (11, 0.5), 20: (1, 1.5)}  # the last one belongs to no job
     machine.write()
     shares = foreign.measure({10: (1,)})
     assert shares[0] == pytest.approx(0.5, abs=0.05)

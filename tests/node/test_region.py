@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def offsets(layout: str) -> list[int]:
-    """Where the fields of a struct format begin; a repeated number is one field, as is padding."""
+    """The offsets of the fields of a struct format; a repeated number is one field, as is padding."""
     at, found = 0, []
     for count, kind in re.findall(r"(\d*)([QIsx])", layout.removeprefix("<")):
         found.append(at)

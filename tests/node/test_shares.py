@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compute shares by cgroup: for real where this user may make a group, on stand-in folders for the rest."""
+"""Compute shares by cgroup: with real cgroups if this user can create them, otherwise on plain folders."""
 
 import os
 import subprocess

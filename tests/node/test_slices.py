@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Slices in their folder: made, kept while anybody is in them, and swept away when nobody is."""
+"""Slices in their folder: made, kept while a process uses them, and removed afterwards."""
 
 import os
 import resource
