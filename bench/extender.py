@@ -26,7 +26,7 @@ from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.serving import Application, application
 from cotenant.kube.scheduler.process import ASKING, Scheduler, ready
 from cotenant.kube.settings import KubeSettings, SchedulerPart
-from cotenant.sim.report.axes import Axis, straight
+from cotenant.sim.report.axes import Axis, linear
 from cotenant.sim.report.plots import Line, Plot, draw
 
 SIZES = 500, 1_000, 2_000, 5_000
@@ -115,7 +115,7 @@ def _plot(by_size: Mapping[int, Measured]) -> Plot:
         title="The extender's own time for a call",
         text=f"99th percentile of {CALLS} calls by nodes with {NODE['cards']} GPUs and {PODS_PER_NODE} pods each.",
         x=Axis(label="nodes", low=0.0, high=float(LARGEST), ticks=ticks),
-        y=straight("p99, ms of CPU", 0.0, highest, fit=True),
+        y=linear("p99, ms of CPU", 0.0, highest, fit=True),
         lines=lines,
         reference=[(0.0, LIMIT_MS), (float(LARGEST), LIMIT_MS)],
         reference_name="target",

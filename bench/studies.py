@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.harness import Figure, benchmark, in_fresh_process
 from cotenant.sim.studies.registry import STUDIES
-from cotenant.sim.studies.study import Finding, conduct
+from cotenant.sim.studies.study import Finding, run_study
 
 DATA = Path(os.environ.get("COTENANT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
@@ -32,7 +32,7 @@ def figures_of(name: str) -> Iterator[Figure]:
 
 def findings_of(name: str) -> list[Finding]:
     study = STUDIES[name]
-    return conduct(name, study, study.seeds, DATA, os.cpu_count() or 1).findings
+    return run_study(name, study, study.seeds, DATA, os.cpu_count() or 1).findings
 
 
 def _spread(finding: Finding) -> str:

@@ -138,7 +138,7 @@ def summary_of(
         for name, lives in (("compile", []), ("shared", shared), ("exclusive", alone))
     }
     compared = [Compared(*one) for one in zip(jobs, shared, alone, views, strict=True)]
-    return Summary(devices="2 simulated GPUs", together=2, jobs=compared, parts=ran)
+    return Summary(devices="2 simulated GPUs", most_together=2, jobs=compared, parts=ran)
 
 
 def test_a_gain_is_told_with_its_price() -> None:
