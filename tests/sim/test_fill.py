@@ -148,7 +148,7 @@ def test_seeds_differ() -> None:
 
 def test_trace_that_asks_no_compute_cannot_fill() -> None:
     cpu = Demand(gpus=0, compute=MilliGpu(0))
-    with pytest.raises(InputError, match="no job of this trace asks for a share of GPU compute"):
+    with pytest.raises(InputError, match="no job of this trace requests GPU compute"):
         fill.shuffled(jobs_of(cpu, cpu), open_cluster("1x1", data=None), 1, 1.3)
 
 

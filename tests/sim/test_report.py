@@ -251,7 +251,7 @@ def test_policies_keep_the_order_given(results: Results) -> None:
 
 def test_terminal_table_shows_policies_means_and_intervals(results: Results) -> None:
     text = printed(results)
-    assert "openb default on 1,213 nodes, 6,212 GPUs" in text
+    assert "openb default on 1,213 nodes with 6,212 GPUs" in text
     assert all(policy in text for policy in ("fragmentation", "fgd", "random"))
     assert re.search(r"±\d", text)
     assert "3 seeds" in text
@@ -491,7 +491,7 @@ def test_interrupted_results_say_so(tmp_path: Path) -> None:
 
 def test_jobs_that_fit_nowhere_are_mentioned() -> None:
     results = with_summaries("timed", {"a": [{"jobs": 10.0, "unplaceable": 2.0}]})
-    assert "2 jobs fit on no node" in render(results)
+    assert "2 jobs did not fit even the empty cluster" in render(results)
 
 
 @pytest.mark.parametrize("mode", ["fill", "timed"])

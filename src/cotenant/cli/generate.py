@@ -236,7 +236,12 @@ def _interruptible(submitter: Submitter, cancel: bool) -> Iterator[None]:
             cancel_all(Client(), set(submitter.views))
             click.echo(f"cotenant: submitted {submitted}; those that had not ended are cancelled", err=True)
         else:
-            click.echo(f"cotenant: submitted {submitted}, which continue; `cotenant jobs` lists them", err=True)
+            what = (
+                "continues; `cotenant jobs` lists it"
+                if submitted == "1 job"
+                else "continue; `cotenant jobs` lists them"
+            )
+            click.echo(f"cotenant: submitted {submitted}, which {what}", err=True)
         raise
 
 

@@ -27,14 +27,14 @@ Examples:
   kubectl inspect gpushare --unit MiB -o wide
 Allocated: given to pods. Requested: what pods request. Used: in use by any process.
 """
-CARDS_EPILOG = """\b
+GPUS_EPILOG = """\b
 Examples:
   kubectl inspect gpu
   kubectl inspect gpu -d worker-3
 """
 
 
-@click.group(epilog=EPILOG)
+@click.group(epilog=EPILOG, short_help="Shows the GPUs of a cluster.")
 def inspect() -> None:
     """Shows the GPUs of a cluster: memory requested, allocated and used, and the links between GPUs."""
 
@@ -68,7 +68,7 @@ def inspect_options(command: F) -> F:
     return command
 
 
-@inspect.command(epilog=MEMORY_EPILOG)
+@inspect.command(epilog=MEMORY_EPILOG, short_help="Shows GPU memory by node or pod.")
 @inspect_options
 @click.option("--unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True, help="Unit of GPU memory.")
 def gpushare(details: bool, unit: str, output: str, **which: Any) -> None:
@@ -79,7 +79,7 @@ def gpushare(details: bool, unit: str, output: str, **which: Any) -> None:
     show(seen, output, lambda wide: (memory_details if details else memory_summary)(seen, unit, wide))
 
 
-@inspect.command(epilog=CARDS_EPILOG)
+@inspect.command(epilog=GPUS_EPILOG, short_help="Shows GPUs and their links by node.")
 @inspect_options
 def gpu(details: bool, output: str, **which: Any) -> None:
     """Shows the number of GPUs of each node and how many are in use; with --details how they are linked."""

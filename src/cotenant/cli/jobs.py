@@ -107,7 +107,10 @@ def jobs(state: str, limit: int, output: str) -> None:
     found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}", list[JobView])
     emit(found, output, COLUMNS, "no jobs")
     if len(found) == limit:
-        click.echo(f"only the newest {counted(limit, 'job')} shown; use --limit or --state to see others", err=True)
+        click.echo(
+            f"the output is limited to the newest {counted(limit, 'job')}; use --limit or --state to see others",
+            err=True,
+        )
 
 
 @click.command(epilog="\b\nExample:\n  cotenant show j-000001 -o yaml\n")

@@ -60,7 +60,7 @@ def cluster_options(command: F) -> F:
     return command
 
 
-@kube.command(epilog=SCHEDULER_EPILOG)
+@kube.command(epilog=SCHEDULER_EPILOG, short_help="Runs the scheduler extender and the webhooks.")
 @cluster_options
 @click.option(
     "--extender",
@@ -107,7 +107,7 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
     )
 
 
-@kube.command(epilog=AGENT_EPILOG)
+@kube.command(epilog=AGENT_EPILOG, short_help="Runs the agent of one node.")
 @cluster_options
 @click.option("--node", required=True, metavar="NAME", help="Name of the node in the cluster.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs, for nodes without any.")
@@ -126,7 +126,7 @@ def agent(**options: Any) -> None:
     serve(AgentOptions(**options))
 
 
-@kube.command(epilog=INSTALL_EPILOG)
+@kube.command(epilog=INSTALL_EPILOG, short_help="Prints the manifests of an installation.")
 @click.option(
     "--dev", is_flag=True, help="Create a self-signed certificate. Required: there is no other way to install yet."
 )

@@ -33,7 +33,7 @@ SECTIONS = {
         "cancel": ("jobs", "Stops a running job, or removes a queued one."),
         "retry": ("jobs", "Runs a job again after it has ended."),
         "profile": ("profile", "Measures a command while it runs alone on a GPU."),
-        "profiles": ("profile", "Lists, shows, exports, imports and removes profiles of workloads."),
+        "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),
         "generate": ("generate", "Submits benchmark tasks at the arrival times of a trace."),
     },
     "Limit a command without the daemon": {
@@ -51,11 +51,11 @@ SECTIONS = {
         "up": ("daemon", "Starts the daemon."),
         "down": ("daemon", "Stops the daemon; running jobs continue."),
         "status": ("daemon", "Shows the state of the daemon: GPUs, policy, number of jobs."),
-        "demo": ("demo", "Compares shared with exclusive GPUs on this machine, in a few minutes."),
+        "demo": ("demo", "Compares shared with exclusive GPUs, in a few minutes."),
         "completion": ("main", "Prints the completion script for your shell."),
     },
     "Kubernetes": {
-        "kube": ("kube", "Inspects and installs GPU sharing in a cluster; runs its scheduler and agents."),
+        "kube": ("kube", "Installs and inspects GPU sharing in a cluster."),
     },
     "Compare policies without a GPU": {
         "simulate": ("simulate", "Replays a trace of jobs under several policies."),

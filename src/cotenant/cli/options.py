@@ -61,7 +61,7 @@ def gpu_argument(command: F) -> F:
 def finite(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
     """Rejects NaN and infinity, which click's ranges let through."""
     if value is not None and not math.isfinite(value):
-        raise InputError(f"--{option.name} {value}: expected a finite number")
+        raise InputError(f"{option.opts[0]} {value}: expected a finite number")
     return value
 
 

@@ -261,7 +261,7 @@ def simulate(
         raise stopped
     missing = plan.record.difference(one.job.id for run in runs for one in run.decisions)
     if missing:
-        click.echo(f"no decision was recorded about {', '.join(sorted(missing))}: no such job was simulated", err=True)
+        click.echo(f"no decision was recorded about {', '.join(sorted(missing))}", err=True)
 
 
 def data_folder() -> Path | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 512 * 1024 * 1024
 
 EPILOG = """\b
-Example:
+Examples:
   cotenant simulate --policy fgd --mode timed --record demo-0017 --out report
   cotenant why --decision report/decision-fgd-42-demo_0017.json
   cotenant why j-000001

@@ -258,7 +258,9 @@ class TimedRun:
             self._report_refused([job])
             return []
         if job.id in self._progress:  # parsers find duplicates only among the first IDs
-            raise InputError(f"job {job.id!r} appears twice in the trace; expected unique job IDs")
+            raise InputError(
+                f"job {job.id!r} appears twice in the trace while it waits or runs; expected unique job IDs"
+            )
         self._progress[job.id] = _Progress(arrival, float(arrival.duration or 0.0), now)
         self._queue.add(job, Seconds(now))
         return [job]
