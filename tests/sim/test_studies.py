@@ -70,7 +70,7 @@ def test_report_says_the_command_and_every_row(tmp_path: Path) -> None:
 # Placement
 
 
-SMALL = Setting(card="v100", load=1.4, jobs=200)
+SMALL = Setting(gpu_type="v100", load=1.4, jobs=200)
 
 
 def test_sharing_by_prediction_beats_one_job_to_a_card(data: Path) -> None:
@@ -87,7 +87,8 @@ def test_exclusive_baseline_is_that_of_the_reference(data: Path) -> None:
 
 def test_guessed_lengths_are_of_the_same_jobs(data: Path) -> None:
     known, guessed = (
-        contenders.scene(Setting(card="p100", load=1.1, jobs=50, error=error), 3, data).arrivals for error in (0.0, 1.0)
+        contenders.scene(Setting(gpu_type="p100", load=1.1, jobs=50, error=error), 3, data).arrivals
+        for error in (0.0, 1.0)
     )
     assert [one.duration for one in known] == [one.duration for one in guessed] == [one.job.estimate for one in known]
     assert all(one.job.estimate != one.duration for one in guessed)

@@ -125,9 +125,9 @@ def _sum_rows(node: NodeUse, unit: str, more: int) -> list[Row]:
         [name, f"{_in(unit, amount)}{_part(amount, whole)}", *(_in(unit, one) for one in cards), *blank]
         for name, amount, cards in sums
     ]
-    asked = ["Requested :", _in(unit, node.requested_mib), *[""] * len(node.cards), *blank]
+    requests = ["Requested :", _in(unit, node.requested_mib), *[""] * len(node.cards), *blank]
     total = ["Total :", _in(unit, whole), *(_in(unit, card.memory_mib) for card in node.cards), *blank]
-    return [*rows, asked, total]
+    return [*rows, requests, total]
 
 
 def _more(node: NodeUse) -> list[str]:

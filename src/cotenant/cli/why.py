@@ -38,13 +38,13 @@ POD_STATES = {
     "ended": "has ended",
     "elsewhere": "is not managed by cotenant",
 }
-NEXT_STEPS = {
-    "lost": "its supervisor was killed, so its outcome is unknown. `cotenant retry {job}` runs it again",
-    "interrupted": "the machine restarted while it ran. `cotenant retry {job}` runs it again",
-    "cancelled": "`cotenant retry {job}` runs it again",
-    "finished": "`cotenant show {job}` shows its outcome",
+ENDED = {
+    "lost": "{job} is lost: its supervisor was killed, so its outcome is unknown. `cotenant retry {job}` runs it again",
+    "interrupted": "{job} was interrupted by a restart of the machine. `cotenant retry {job}` runs it again",
+    "cancelled": "{job} was cancelled. `cotenant retry {job}` runs it again",
+    "finished": "{job} has finished. `cotenant show {job}` shows its outcome",
 }
-"""state of a job that has ended -> what happened and what to do"""
+"""state of a job that has ended -> what happened, and what the user can do"""
 
 
 @click.command(epilog=EPILOG)
@@ -93,15 +93,19 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
     from cotenant.wire.text import counted, printable
 
     job, state = answer["job"], answer["state"]
-    lines = [f"{job} is {state} (policy {answer['policy']})"]
-    if state in NEXT_STEPS:
-        lines = [f"{job} is {state}: {NEXT_STEPS[state].format(job=job)}"]
-    if answer["placed_on"] is not None:
-        lines.append(f"on {_gpus(answer['placed_on'])}: {answer['reason']}")
-    elif state == "queued":
+    policy, placed, reason = answer["policy"], answer["placed_on"], answer["reason"] or ""
+    if state in ENDED:
+        lines = [ENDED[state].format(job=job)]
+    elif placed is not None:
+        lines = [f"{job} is {state} on {_gpus(placed)} (policy {policy})", reason.removeprefix(f"{policy}: ")]
+    else:
+        lines = [f"{job} is {state} (policy {policy})"]
+    if state == "queued":
         ahead = answer["ahead"]
-        position = f"{counted(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it in the queue"
-        lines.append(f"it waits: {answer['reason']} ({position})")
+        position = (
+            f"{counted(ahead, 'job') if ahead else 'no job'} {'are' if ahead > 1 else 'is'} ahead of it in the queue"
+        )
+        lines.append(f"it waits: {reason}; {position}")
     lines += map(_neighbour, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
     if wide:
         for fit in answer["fits"]:

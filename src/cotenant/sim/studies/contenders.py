@@ -39,7 +39,7 @@ RANK, LEAST, MOST = 3, 0.1, 1.2
 class Setting:
     """One setting of the study."""
 
-    card: str
+    gpu_type: str
     load: float
     """work that arrives, in multiples of the GPUs"""
     jobs: int = 600
@@ -75,7 +75,7 @@ def scene(setting: Setting, seed: int, data: Path) -> Scene:
     The random draws and their order are those of the reference table, so that baselines can be compared with it.
     """
     world = read_colocation(data / FILE)
-    workloads = world.workloads(setting.card)
+    workloads = world.workloads(setting.gpu_type)
     chance = np.random.RandomState(seed)
     count = setting.jobs
     durations = np.where(
@@ -88,7 +88,7 @@ def scene(setting: Setting, seed: int, data: Path) -> Scene:
     measured = frozenset(
         company
         for i, j in zip(*np.nonzero(drawn), strict=True)
-        if (company := Company(setting.card, (workloads[i], workloads[j]))) in world.pairs
+        if (company := Company(setting.gpu_type, (workloads[i], workloads[j]))) in world.pairs
     )
     demands = [_demand(workload) for workload in workloads]
     arrivals = tuple(
@@ -113,7 +113,7 @@ def _demand(workload: str) -> Demand:
 
 def predicted(here: Scene) -> Belief:
     """Our predictor, trained on the prior measurements."""
-    belief = Predicted(here.world.signatures(here.setting.card), here.world.apart)
+    belief = Predicted(here.world.signatures(here.setting.gpu_type), here.world.apart)
     for company in sorted(here.measured):
         belief.observe(company, here.world.pairs[company])
     return belief
@@ -121,8 +121,8 @@ def predicted(here: Scene) -> Belief:
 
 def factored(here: Scene, *, learns: bool) -> Belief:
     """A table of all pairs from a matrix factorisation of the prior measurements."""
-    card, world = here.setting.card, here.world
-    workloads = world.workloads(card)
+    gpu_type, world = here.setting.gpu_type, here.world
+    workloads = world.workloads(gpu_type)
     place = {workload: i for i, workload in enumerate(workloads)}
     speeds: dict[tuple[int, int], float] = {}
     for company in here.measured:
@@ -138,7 +138,7 @@ def factored(here: Scene, *, learns: bool) -> Belief:
     every = [(i, j) for i in range(len(workloads)) for j in range(len(workloads))]
     guess = np.clip(factors.predict(Pairs(*np.array(every).T)), LEAST, MOST)
     known = {pair: speeds.get(pair, float(value)) for pair, value in zip(every, guess, strict=True)}
-    table = {Company(card, (workloads[i], workloads[j])): (known[i, j], known[j, i]) for i, j in every if i <= j}
+    table = {Company(gpu_type, (workloads[i], workloads[j])): (known[i, j], known[j, i]) for i, j in every if i <= j}
     return Tabled(table, learns=learns, apart=world.apart)
 
 
@@ -163,13 +163,13 @@ def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Wa
         queue=contender.queue, restart=Seconds(60.0), repair=contender.repair, fragmentation=False, heat=False
     )
     timed = TimedRun(
-        _machines(setting.card),
+        _machines(setting.gpu_type),
         contender.policy,
         mix_of(arrival.job.demand for arrival in here.arrivals),
         seed,
         timing,
         watches,
-        world=here.world.on(setting.card),
+        world=here.world.on(setting.gpu_type),
         belief=contender.belief(here),
     )
     return timed.run(iter(here.arrivals)).result(name, seed)
@@ -178,9 +178,10 @@ def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Wa
 _scene = lru_cache(maxsize=1)(scene)
 
 
-def _machines(card: str) -> Iterator[Machine]:
+def _machines(gpu_type: str) -> Iterator[Machine]:
     for node in range(GPUS // GPUS_PER_NODE):
         gpus = (
-            Gpu(uuid=f"{card}-{node}-{i}", type=card, memory=MiB(16_384), slots=TENANTS) for i in range(GPUS_PER_NODE)
+            Gpu(uuid=f"{gpu_type}-{node}-{i}", type=gpu_type, memory=MiB(16_384), slots=TENANTS)
+            for i in range(GPUS_PER_NODE)
         )
         yield Machine(name=f"node-{node}", gpus=tuple(gpus))

@@ -35,7 +35,7 @@ PUBLISHED = {0.4: 17.58, 1.2: 17.70, 2.0: 18.32, 2.8: 18.62, 3.6: 24.25, 4.0: 25
 PROMISED, WITHIN = 4.0, 10.0
 """the rate in jobs per hour that has a target, and the target in percent; from 4.4 on the queue grows without bound and
 results depend on the seed"""
-CARDS = ("v100", "p100", "k80")
+GPU_TYPES = ("v100", "p100", "k80")
 """GPU types in the order in which a job takes them"""
 EACH, PER_NODE = 36, 4
 FIRST, LAST = 4000, 5000
@@ -93,10 +93,10 @@ def _sum_of_times(jobs: Sequence[Arrival], world: Colocation) -> float:
 
 def _machines() -> Iterator[Machine]:
     """Ties between equal slots are broken by node name, so the names put the GPU types in order."""
-    for place, card in enumerate(CARDS):
+    for place, gpu_type in enumerate(GPU_TYPES):
         for node in range(EACH // PER_NODE):
-            gpus = (Gpu(uuid=f"{card}-{node}-{i}", type=card, memory=MiB(16_384)) for i in range(PER_NODE))
-            yield Machine(name=f"{place}-{card}-{node}", gpus=tuple(gpus))
+            gpus = (Gpu(uuid=f"{gpu_type}-{node}-{i}", type=gpu_type, memory=MiB(16_384)) for i in range(PER_NODE))
+            yield Machine(name=f"{place}-{gpu_type}-{node}", gpus=tuple(gpus))
 
 
 def findings(samples: Samples) -> Iterator[Finding]:

@@ -82,18 +82,18 @@ class Problem:
 
 
 @lru_cache
-def grids(card: str, data: Path) -> Mapping[tuple[str, str], Grid]:
+def grids(gpu_type: str, data: Path) -> Mapping[tuple[str, str], Grid]:
     """The grids of all pairs of families on a GPU type, by (family, family) in alphabetical order."""
     world = read_colocation(data / FILE)
-    jobs = {workload: (job.family, job.batch) for workload, job in world.signatures(card).items()}
+    jobs = {workload: (job.family, job.batch) for workload, job in world.signatures(gpu_type).items()}
     alone: dict[str, dict[int, float]] = {}
     for workload, (family, batch) in jobs.items():
         if family is not None and batch is not None:
-            alone.setdefault(family, {})[batch] = batch * world.rates[card, workload]
+            alone.setdefault(family, {})[batch] = batch * world.rates[gpu_type, workload]
     together: dict[tuple[str, str], dict[Point, tuple[float, float]]] = {}
     for company, speeds in world.pairs.items():
         families, sizes = zip(*(jobs.get(str(workload), (None, None)) for workload in company.workloads), strict=True)
-        if company.card == card and None not in sizes:
+        if company.card == gpu_type and None not in sizes:
             one, other = (
                 alone[family][size] * speed for family, size, speed in zip(families, sizes, speeds, strict=True)
             )
@@ -105,9 +105,11 @@ def grids(card: str, data: Path) -> Mapping[tuple[str, str], Grid]:
     }
 
 
-def middles(card: str, noise: float, data: Path) -> list[Problem]:
+def middles(gpu_type: str, noise: float, data: Path) -> list[Problem]:
     """One problem for each grid whose middle sizes fit together, with these as initial sizes."""
-    return [Problem(grid, grid.middle, noise) for grid in grids(card, data).values() if grid.middle in grid.together]
+    return [
+        Problem(grid, grid.middle, noise) for grid in grids(gpu_type, data).values() if grid.middle in grid.together
+    ]
 
 
 def regrets(problem: Problem, seed: int, *, curve_known: bool = True) -> list[float]:

@@ -41,19 +41,28 @@ RIVALS = ("iadeep", "coscheml", "lucid", "sjf")
 NEAR_ORACLE = 2.0
 """percent by which our policy may be above its own result with true speeds"""
 SETTINGS = {
-    "V100, load 1.2": Setting(card="v100", load=1.2),
-    "V100, load 1.4": Setting(card="v100", load=1.4),
-    "P100, load 1.1": Setting(card="p100", load=1.1),
-    "V100, load 1.2, durations estimated": Setting(card="v100", load=1.2, error=1.0),
+    "V100, load 1.2": Setting(gpu_type="v100", load=1.2),
+    "V100, load 1.4": Setting(gpu_type="v100", load=1.4),
+    "P100, load 1.1": Setting(gpu_type="p100", load=1.1),
+    "V100, load 1.2, durations estimated": Setting(gpu_type="v100", load=1.2, error=1.0),
 }
 NOT_ABOVE = {("P100, load 1.1", "sjf")}
 """(setting, policy) for which the target is only not to be worse: interference is mild and the load is low"""
 
 REFERENCE_SEEDS = (0, 1)
 REFERENCE = {
-    "V100, load 1.2, 800 jobs": (Setting(card="v100", load=1.2, jobs=800), (61.86, 24.37, 26.45, 22.85, 21.16, 23.33)),
-    "V100, load 1.4, 800 jobs": (Setting(card="v100", load=1.4, jobs=800), (86.24, 28.51, 31.37, 30.92, 28.47, 26.18)),
-    "P100, load 1.1, 800 jobs": (Setting(card="p100", load=1.1, jobs=800), (47.09, 22.90, 23.07, 21.41, 21.15, 23.31)),
+    "V100, load 1.2, 800 jobs": (
+        Setting(gpu_type="v100", load=1.2, jobs=800),
+        (61.86, 24.37, 26.45, 22.85, 21.16, 23.33),
+    ),
+    "V100, load 1.4, 800 jobs": (
+        Setting(gpu_type="v100", load=1.4, jobs=800),
+        (86.24, 28.51, 31.37, 30.92, 28.47, 26.18),
+    ),
+    "P100, load 1.1, 800 jobs": (
+        Setting(gpu_type="p100", load=1.1, jobs=800),
+        (47.09, 22.90, 23.07, 21.41, 21.15, 23.31),
+    ),
 }
 """setting, and mean completion times in hours over two seeds of `BASELINES`, from an independent simulator"""
 BASELINES = ("fifo", "sjf", "share-anything", "coscheml", "iadeep", "lucid")

@@ -38,20 +38,20 @@ RANKS = (2, 4)
 COVERED = (85.0, 95.0)
 """percent of the true speeds that the 90 % intervals should contain"""
 ERROR = "mean absolute error"
-NEW, NEW_CARD = "new family", "v100"
+NEW, NEW_GPU_TYPE = "new family", "v100"
 PROBES = (2, 4, 8)
 NEW_GOALS = (0.13, 0.095, 0.08)
 
 
 def tasks(seeds: Sequence[int]) -> list[Task]:
-    known = [Task(card.upper(), _seen(share), seed) for seed in seeds for card in GOALS for share in OBSERVED]
-    return known + [Task(NEW_CARD.upper(), NEW, seed) for seed in seeds]
+    known = [Task(gpu_type.upper(), _seen(share), seed) for seed in seeds for gpu_type in GOALS for share in OBSERVED]
+    return known + [Task(NEW_GPU_TYPE.upper(), NEW, seed) for seed in seeds]
 
 
 def run(task: Task, data: Path) -> Sample:
-    card = task.part.lower()
-    shares = shares_without(card, data)
-    pairs = measured_pairs(card, data)
+    gpu_type = task.part.lower()
+    shares = shares_without(gpu_type, data)
+    pairs = measured_pairs(gpu_type, data)
     if task.who == NEW:
         types = dict.fromkeys(job for pair in pairs for job in pair.jobs)
         errors = [new_type_errors(pairs, new, task.seed, shares) for new in types]
@@ -67,15 +67,15 @@ def _seen(share: float) -> str:
     return f"{100 * share:.0f} % of pairs seen"
 
 
-def measured_pairs(card: str, data: Path) -> list[Pair]:
+def measured_pairs(gpu_type: str, data: Path) -> list[Pair]:
     """All pairs that fit into the memory of the GPU type together."""
-    return read_pairs(data / FILE)[card]
+    return read_pairs(data / FILE)[gpu_type]
 
 
 @lru_cache
-def shares_without(card: str, data: Path, rounds: int = ROUNDS) -> Shares:
+def shares_without(gpu_type: str, data: Path, rounds: int = ROUNDS) -> Shares:
     """The kernel shares, fitted to the other GPU types."""
-    others = [measured_pairs(other, data) for other in GOALS if other != card]
+    others = [measured_pairs(other, data) for other in GOALS if other != gpu_type]
     return fit_shares([[row for pair in pairs for row in pair.directions()] for pairs in others], rounds=rounds)
 
 
@@ -101,8 +101,8 @@ def new_type_errors(pairs: Sequence[Pair], new: Signature, seed: int, shares: Sh
 
 
 def findings(samples: Samples) -> Iterator[Finding]:
-    for card, goals in GOALS.items():
-        part = card.upper()
+    for gpu_type, goals in GOALS.items():
+        part = gpu_type.upper()
         for share, goal in zip(OBSERVED, goals, strict=True):
             who = _seen(share)
             found = over_seeds(numbers(samples, part, who, "error"))
@@ -113,9 +113,9 @@ def findings(samples: Samples) -> Iterator[Finding]:
             verdict = f"{low:g} to {high:g}", low <= covered.mean <= high
             yield row(part, f"{who}: 90 % intervals hold", covered, "%", verdict=verdict)
     for place, (probes, goal) in enumerate(zip(PROBES, NEW_GOALS, strict=True)):
-        found = over_seeds([sample.curve[place] for sample in runs_of(samples, NEW_CARD.upper(), NEW)])
+        found = over_seeds([sample.curve[place] for sample in runs_of(samples, NEW_GPU_TYPE.upper(), NEW)])
         name = f"after {probes} chosen probes: {ERROR}"
-        yield row(f"A new family on {NEW_CARD.upper()}", name, found, "of speed", verdict=judge(found, goal))
+        yield row(f"A new family on {NEW_GPU_TYPE.upper()}", name, found, "of speed", verdict=judge(found, goal))
 
 
 def _plain(samples: Samples, part: str, who: str) -> float:
@@ -123,8 +123,8 @@ def _plain(samples: Samples, part: str, who: str) -> float:
 
 
 def figures(samples: Samples) -> Iterator[Figure]:
-    for card in GOALS:
-        part = card.upper()
+    for gpu_type in GOALS:
+        part = gpu_type.upper()
         curves = {
             name: [(100 * share, over_seeds(numbers(samples, part, _seen(share), key))) for share in OBSERVED]
             for name, key in (("cotenant", "error"), *((f"factorisation, rank {n}", f"rank {n}") for n in RANKS))

@@ -26,7 +26,7 @@ from cotenant.sim.studies.study import (
     runs_of,
 )
 
-CARDS = ("v100", "p100", "k80")
+GPU_TYPES = ("v100", "p100", "k80")
 NOISE_SCALES = (math.inf, 8.0, 2.0)
 AFTER = (4, 6, 8)
 GOALS = {"v100": (5.0, 3.0, 2.0), "p100": (1.5, 0.7, 0.3), "k80": (1.5, 0.7, 0.3)}
@@ -41,15 +41,17 @@ NO_CURVE, ELSEWHERE, NOISY = "speed alone known at m0 only", "any other start", 
 
 def tasks(seeds: Sequence[int]) -> list[Task]:
     parts = [*map(_middle, NOISE_SCALES), NO_CURVE, ELSEWHERE, NOISY]
-    return [Task(card.upper(), who, seed) for seed in seeds for card in CARDS for who in parts]
+    return [Task(gpu_type.upper(), who, seed) for seed in seeds for gpu_type in GPU_TYPES for who in parts]
 
 
 def run(task: Task, data: Path) -> Sample:
-    card = task.part.lower()
+    gpu_type = task.part.lower()
     if task.who == NOISY:
-        return _noisy([one for noise in NOISE_SCALES for one in middles(card, noise, data)], task.seed)
+        return _noisy([one for noise in NOISE_SCALES for one in middles(gpu_type, noise, data)], task.seed)
     known = task.who != NO_CURVE
-    problems = _elsewhere(card, task.seed, data) if task.who == ELSEWHERE else _from_middle(card, task.who, data)
+    problems = (
+        _elsewhere(gpu_type, task.seed, data) if task.who == ELSEWHERE else _from_middle(gpu_type, task.who, data)
+    )
     runs = [regrets(problem, task.seed, curve_known=known) for problem in problems]
     curve = tuple(statistics.mean(each) for each in zip(*runs, strict=True))
     untuned = statistics.mean(problem.above_best(problem.cost(problem.start)) for problem in problems)
@@ -60,18 +62,21 @@ def _middle(noise: float) -> str:
     return f"phi/m0 {noise:g}"
 
 
-def _from_middle(card: str, who: str, data: Path) -> list[Problem]:
+def _from_middle(gpu_type: str, who: str, data: Path) -> list[Problem]:
     return [
-        problem for noise in NOISE_SCALES if who in (NO_CURVE, _middle(noise)) for problem in middles(card, noise, data)
+        problem
+        for noise in NOISE_SCALES
+        if who in (NO_CURVE, _middle(noise))
+        for problem in middles(gpu_type, noise, data)
     ]
 
 
-def _elsewhere(card: str, seed: int, data: Path) -> list[Problem]:
+def _elsewhere(gpu_type: str, seed: int, data: Path) -> list[Problem]:
     """Problems with any initial sizes except the middle ones."""
     every = [
         Problem(grid, start, noise)
         for noise in NOISE_SCALES
-        for grid in grids(card, data).values()
+        for grid in grids(gpu_type, data).values()
         for start in grid.together
         if start != grid.middle
     ]
@@ -93,8 +98,8 @@ def _noisy(problems: Sequence[Problem], seed: int) -> Sample:
 
 
 def findings(samples: Samples) -> Iterator[Finding]:
-    for card, goals in GOALS.items():
-        part = card.upper()
+    for gpu_type, goals in GOALS.items():
+        part = gpu_type.upper()
         for who in [*map(_middle, NOISE_SCALES), NO_CURVE, ELSEWHERE]:
             untuned = over_seeds(numbers(samples, part, who, "untuned")).mean
             for after, goal in zip(AFTER, goals, strict=True):
@@ -103,7 +108,7 @@ def findings(samples: Samples) -> Iterator[Finding]:
                 found = over_seeds([sample.curve[after - 1] for sample in runs_of(samples, part, who)])
                 name, beside = f"{who}: regret after {after} probes", f"untuned {untuned:.1f}"
                 yield row(part, name, found, "%", beside=beside, verdict=judge(found, goal))
-        yield from _noisy_findings(part, samples, NOISY_GOALS[card])
+        yield from _noisy_findings(part, samples, NOISY_GOALS[gpu_type])
 
 
 def _noisy_findings(part: str, samples: Samples, goal: float) -> Iterator[Finding]:
@@ -117,9 +122,9 @@ def _noisy_findings(part: str, samples: Samples, goal: float) -> Iterator[Findin
 
 def figures(samples: Samples) -> Iterator[Figure]:
     curves = {}
-    for card in CARDS:
-        runs = runs_of(samples, card.upper(), ELSEWHERE)
-        curves[card.upper()] = [
+    for gpu_type in GPU_TYPES:
+        runs = runs_of(samples, gpu_type.upper(), ELSEWHERE)
+        curves[gpu_type.upper()] = [
             (float(probe + 1), over_seeds([sample.curve[probe] for sample in runs])) for probe in range(PROBES)
         ]
     top = max(found.mean + (found.half or 0.0) for points in curves.values() for _, found in points)
