@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.cli.demo import compilations, most_together, narrowed, parts_of
-from cotenant.cli.demo_summary import Compared, Ran, Summary, text_of
+from cotenant.cli.demo_summary import JobComparison, PartResult, Summary, text_of
 from cotenant.wire.local import JobView
 from cotenant.workloads.driving import Life
 from cotenant.workloads.generator import plan
@@ -134,10 +134,10 @@ def summary_of(
     alone = [Life(job=f"k{i}", submit=0.0, start=1.0, finish=end, state="done") for i, end in enumerate(alone_ends)]
     views = [view(f"j{i}", 1.0, end, 0, tuning=tuning) for i, end in enumerate(shared_ends)]
     ran = {
-        name: Ran(lives=lives, results=[{}, {}], seconds=1.0, others=others)
+        name: PartResult(lives=lives, results=[{}, {}], seconds=1.0, others=others)
         for name, lives in (("compile", []), ("shared", shared), ("exclusive", alone))
     }
-    compared = [Compared(*one) for one in zip(jobs, shared, alone, views, strict=True)]
+    compared = [JobComparison(*one) for one in zip(jobs, shared, alone, views, strict=True)]
     return Summary(devices="2 simulated GPUs", most_together=2, jobs=compared, parts=ran)
 
 

@@ -66,7 +66,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(pairs: Path, tmp_path: Path)
     wrong.write_text(HEADER + "fast,A,B,1,1,nan,1,0\n")
     assert "wrong.csv:2: norm1 is" in refusal("predictor", "train", wrong, "--out", tmp_path / "none.json")
     wrong.write_text(HEADER + "fast,A,B,1,1,0.5,9,0\n")
-    assert "A beside B on fast: 9 of the speed alone; expected at most 1.5" in refusal("predictor", "evaluate", wrong)
+    assert "A next to B on fast: speed 9 relative to alone; expected at most 1.5" in refusal(
+        "predictor", "evaluate", wrong
+    )
     wrong.write_text(HEADER + "fast,A,B,1,1,0.5,1,0\n")
     assert "only 1 pair on fast; expected at least 2" in refusal("predictor", "evaluate", wrong)
     assert "expected a file that `cotenant predictor train` wrote" in refusal("predictor", "show", pairs)

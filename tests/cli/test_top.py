@@ -40,7 +40,7 @@ def test_the_busiest_machine_fits_80_columns() -> None:
     lines = screen(busy(), wide=False).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("8 simulated GPUs, policy fragmentation: 40 running, 10000 queued, ")
-    assert lines[2].split() == ["GPU", "TYPE", "MEMORY", "GIVEN", "USED", "COMPUTE", "BUSY", "STATE", "JOBS"]
+    assert lines[2].split() == ["GPU", "TYPE", "ALLOCATED", "USED", "COMPUTE", "BUSY", "STATE", "JOBS"]
     assert lines[12].split() == ["GPU", "JOB", "NAME", "MEMORY", "BUSY", "SPEED", "BATCH", "RAN"]
     assert "83%" in lines[13]
 

@@ -124,7 +124,7 @@ def test_yaml_describes_machines_fully(tmp_path: Path) -> None:
         ("", "expected `nodes:`"),
         ("nodes: 3", "expected `nodes:`"),
         ("nodes: []", "no nodes"),
-        ("nodes: [{name: a}]", "node 1: a node needs both `name` and `gpus`"),
+        ("nodes: [{name: a}]", "node 1: name or gpus is missing"),
         ("nodes: [{name: a, gpus: 2, color: red}]", "node 1: unknown key 'color' in a node"),
         ("nodes: [{name: a, gpus: [{color: red}]}]", "node 1: unknown key 'color' in a GPU"),
         ("nodes: [{name: a, gpus: -1}]", "node 1: gpus is '-1'"),

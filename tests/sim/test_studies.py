@@ -87,7 +87,7 @@ def test_exclusive_baseline_is_that_of_the_reference(data: Path) -> None:
 
 def test_guessed_lengths_are_of_the_same_jobs(data: Path) -> None:
     known, guessed = (
-        contenders.scene(Setting(gpu_type="p100", load=1.1, jobs=50, error=error), 3, data).arrivals
+        contenders.draw_instance(Setting(gpu_type="p100", load=1.1, jobs=50, error=error), 3, data).arrivals
         for error in (0.0, 1.0)
     )
     assert [one.duration for one in known] == [one.duration for one in guessed] == [one.job.estimate for one in known]

@@ -26,8 +26,8 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, NoDaemonError, at
-from cotenant.cli.demo_screen import stage
-from cotenant.cli.demo_summary import Compared, Ran, Summary, text_of
+from cotenant.cli.demo_screen import show_progress
+from cotenant.cli.demo_summary import JobComparison, PartResult, Summary, text_of
 from cotenant.cli.generate import PLAN_COLUMNS, Submitter, active_jobs, cancel_all
 from cotenant.cli.options import finite
 from cotenant.cli.output import emit
@@ -105,7 +105,7 @@ def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, p
         emit(planned, "wide", PLAN_COLUMNS)
         return
     compiling, shared, exclusive = parts = parts_of(planned)
-    ran: dict[str, Ran] = {}
+    ran: dict[str, PartResult] = {}
     with _locked(out), _daemon(out / "state", policy) as client:
         status = client.get("/v1/status", dict[str, Any])
         click.echo(f"{status['notice']}; results go to {out}")
@@ -118,7 +118,7 @@ def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, p
     summary = Summary(
         devices=counted(status["gpus"], f"{status['devices']} GPU"),
         most_together=most_together(views),
-        jobs=[Compared(*one) for one in zip(planned, ours, theirs, views, strict=True)],
+        jobs=[JobComparison(*one) for one in zip(planned, ours, theirs, views, strict=True)],
         parts=ran,
     )
     (out / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary.as_json()), indent=1) + b"\n")
@@ -184,13 +184,13 @@ def most_together(views: Sequence[JobView]) -> int:
     )
 
 
-def _run(client: Client, part: Part, title: str, out: Path) -> Ran:
+def _run(client: Client, part: Part, title: str, out: Path) -> PartResult:
     """Runs one part of the demo until its last job has ended."""
     submitter = Submitter(client, memory=MEMORY, exclusive=part.exclusive)
     ended: dict[str, Life] = {}
     named = [replace(job, name=f"{JOB_PREFIX}{job.name}") for job in part.jobs]
     began, busy = time.monotonic(), _busy_seconds()
-    with stage(client, title, len(named)) as screen, Ledger(out / f"{part.name}.csv") as ledger:
+    with show_progress(client, title, len(named)) as screen, Ledger(out / f"{part.name}.csv") as ledger:
         for changes in drive(named, submitter.submit, submitter.poll):
             for change in changes:
                 ledger.add(change)
@@ -200,7 +200,7 @@ def _run(client: Client, part: Part, title: str, out: Path) -> Ran:
     seconds, busy = time.monotonic() - began, _busy_seconds() - busy
     results = [_result(client, job) for job in submitter.views]
     foreign = busy - sum(float(result.get("cpu_s", 0.0)) for result in results)
-    return Ran(
+    return PartResult(
         lives=[ended[job] for job in submitter.views],
         results=results,
         seconds=round(seconds, 1),

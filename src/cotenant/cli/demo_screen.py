@@ -115,7 +115,7 @@ class Screen:
 
 
 @contextmanager
-def stage(client: Client, title: str, total: int) -> Iterator[Lines | Screen]:
+def show_progress(client: Client, title: str, total: int) -> Iterator[Lines | Screen]:
     """Shows the progress of one part of the demo."""
     from rich.console import Console
     from rich.live import Live

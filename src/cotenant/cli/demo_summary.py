@@ -25,12 +25,12 @@ COLUMNS = (
     ("EXCLUSIVE", lambda job: or_dash(job.alone.jct, "{:.1f} s"), False),
     ("RAN SHARED", lambda job: or_dash(job.shared.ran, "{:.1f} s"), False),
     ("ALONE", lambda job: or_dash(job.alone.ran, "{:.1f} s"), False),
-    ("SLOWED", lambda job: or_dash(job.slowdown, "{:.2f}x"), False),
+    ("SLOWDOWN", lambda job: or_dash(job.slowdown, "{:.2f}x"), False),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class PartResult:
     """The result of one part of a demo; jobs are in the order of the plan."""
 
     lives: Sequence[Life]
@@ -42,7 +42,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class JobComparison:
     """One job, from both runs."""
 
     planned: PlannedJob
@@ -106,8 +106,8 @@ class Summary:
     devices: str
     most_together: int
     """the most jobs at once on one GPU"""
-    jobs: Sequence[Compared]
-    parts: Mapping[str, Ran]
+    jobs: Sequence[JobComparison]
+    parts: Mapping[str, PartResult]
     """compile, shared, exclusive"""
 
     @property
@@ -180,7 +180,7 @@ def compared(ours: float, theirs: float) -> str:
     return f"{1 - ours / theirs:.0%} shorter" if ours < theirs else f"{ours / theirs - 1:.0%} longer"
 
 
-def _tuned(jobs: Sequence[Compared]) -> str:
+def _tuned(jobs: Sequence[JobComparison]) -> str:
     names = {job.view.id: job.name for job in jobs}
     # a trial of several jobs is in the history of each of them
     trials = {(trial["at"], *trial["sizes"].items()): trial for job in jobs for trial in job.view.tuning}

@@ -190,7 +190,7 @@ def _from_yaml(path: Path) -> Iterator[Machine]:
     try:
         # A few aliases can expand to a billion nodes.
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise InputError(f"{path}: YAML aliases are not supported; use `count:` for identical nodes")
+            raise InputError(f"{path}: YAML aliases are not supported; expected `count:` for identical nodes")
         document: object = msgspec.yaml.decode(text)
     except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as problem:
         raise InputError(f"{path}: {' '.join(str(problem).split())}; expected YAML") from None
@@ -207,7 +207,7 @@ def _from_yaml(path: Path) -> Iterator[Machine]:
 def _entry(entry: object) -> Iterator[Machine]:
     known = _mapping(entry, "a node", _MACHINE_KEYS)
     if "name" not in known or "gpus" not in known:
-        raise ValueError("a node needs both `name` and `gpus`")
+        raise ValueError("name or gpus is missing; expected both")
     rest = {key: value for key, value in known.items() if key in _YAML_ONLY or key == "gpus"}
     row = {key: _cell(value, key) for key, value in known.items() if key not in rest}
     copies = fields.whole(_cell(rest.get("count", 1), "count"), "count", 1, MOST_NODES)

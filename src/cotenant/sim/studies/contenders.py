@@ -53,13 +53,13 @@ class Contender:
 
     policy: str
     queue: str
-    belief: Callable[["Scene"], Belief]
+    belief: Callable[["Instance"], Belief]
     repair: bool = False
     """whether jobs that share a GPU move to GPUs that become idle"""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Instance:
     """The jobs and the prior measurements that a seed draws for a setting."""
 
     setting: Setting
@@ -69,7 +69,7 @@ class Scene:
     """the pairs that were measured before the first job"""
 
 
-def scene(setting: Setting, seed: int, data: Path) -> Scene:
+def draw_instance(setting: Setting, seed: int, data: Path) -> Instance:
     """Draws the jobs and the prior measurements, which are the same for every policy.
 
     The random draws and their order are those of the reference table, so that baselines can be compared with it.
@@ -103,7 +103,7 @@ def scene(setting: Setting, seed: int, data: Path) -> Scene:
         )
         for n in range(count)
     )
-    return Scene(setting, world, arrivals, measured)
+    return Instance(setting, world, arrivals, measured)
 
 
 def _demand(workload: str) -> Demand:
@@ -111,21 +111,21 @@ def _demand(workload: str) -> Demand:
     return Demand(compute=MilliGpu(0), workload=workload)
 
 
-def predicted(here: Scene) -> Belief:
+def predicted(instance: Instance) -> Belief:
     """Our predictor, trained on the prior measurements."""
-    belief = Predicted(here.world.signatures(here.setting.gpu_type), here.world.apart)
-    for company in sorted(here.measured):
-        belief.observe(company, here.world.pairs[company])
+    belief = Predicted(instance.world.signatures(instance.setting.gpu_type), instance.world.apart)
+    for company in sorted(instance.measured):
+        belief.observe(company, instance.world.pairs[company])
     return belief
 
 
-def factored(here: Scene, *, learns: bool) -> Belief:
+def factored(instance: Instance, *, learns: bool) -> Belief:
     """A table of all pairs from a matrix factorisation of the prior measurements."""
-    gpu_type, world = here.setting.gpu_type, here.world
+    gpu_type, world = instance.setting.gpu_type, instance.world
     workloads = world.workloads(gpu_type)
     place = {workload: i for i, workload in enumerate(workloads)}
     speeds: dict[tuple[int, int], float] = {}
-    for company in here.measured:
+    for company in instance.measured:
         one, other = (place[str(workload)] for workload in company.workloads)
         speeds[one, other], speeds[other, one] = world.pairs[company]
     directions = np.array(sorted(speeds))
@@ -143,14 +143,14 @@ def factored(here: Scene, *, learns: bool) -> Belief:
 
 
 CONTENDERS: Mapping[str, Contender] = {
-    "fifo": Contender("alone", "fifo", lambda here: Oracle(here.world)),
-    "sjf": Contender("alone", "sjf", lambda here: Oracle(here.world)),
-    "share-anything": Contender("share", "sjf", lambda here: Oracle(here.world)),
-    "coscheml": Contender("coscheml", "sjf", lambda here: factored(here, learns=False)),
-    "iadeep": Contender("iadeep", "sjf", lambda here: factored(here, learns=True)),
-    "lucid": Contender("lucid", "sjf", lambda here: Oracle(here.world)),
+    "fifo": Contender("alone", "fifo", lambda instance: Oracle(instance.world)),
+    "sjf": Contender("alone", "sjf", lambda instance: Oracle(instance.world)),
+    "share-anything": Contender("share", "sjf", lambda instance: Oracle(instance.world)),
+    "coscheml": Contender("coscheml", "sjf", lambda instance: factored(instance, learns=False)),
+    "iadeep": Contender("iadeep", "sjf", lambda instance: factored(instance, learns=True)),
+    "lucid": Contender("lucid", "sjf", lambda instance: Oracle(instance.world)),
     "cotenant": Contender("cotenant", "aged", predicted),
-    "cotenant-oracle": Contender("cotenant", "aged", lambda here: Oracle(here.world)),
+    "cotenant-oracle": Contender("cotenant", "aged", lambda instance: Oracle(instance.world)),
     "cotenant-repair": Contender("cotenant", "aged", predicted, repair=True),
 }
 """Lucid gets sharing scores from the whole table, as if every workload had been profiled long enough."""
@@ -158,24 +158,24 @@ CONTENDERS: Mapping[str, Contender] = {
 
 def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Watch] = ()) -> RunResult:
     """Runs one contender on one seed."""
-    here, contender = _scene(setting, seed, data), CONTENDERS[name]
+    instance, contender = _instance(setting, seed, data), CONTENDERS[name]
     timing = Timing(
         queue=contender.queue, restart=Seconds(60.0), repair=contender.repair, fragmentation=False, heat=False
     )
     timed = TimedRun(
         _machines(setting.gpu_type),
         contender.policy,
-        mix_of(arrival.job.demand for arrival in here.arrivals),
+        mix_of(arrival.job.demand for arrival in instance.arrivals),
         seed,
         timing,
         watches,
-        world=here.world.on(setting.gpu_type),
-        belief=contender.belief(here),
+        world=instance.world.on(setting.gpu_type),
+        belief=contender.belief(instance),
     )
-    return timed.run(iter(here.arrivals)).result(name, seed)
+    return timed.run(iter(instance.arrivals)).result(name, seed)
 
 
-_scene = lru_cache(maxsize=1)(scene)
+_instance = lru_cache(maxsize=1)(draw_instance)
 
 
 def _machines(gpu_type: str) -> Iterator[Machine]:

@@ -159,8 +159,8 @@ def read_pairs(path: Path) -> dict[str, list[Pair]]:
     for company, speeds in world.pairs.items():
         if max(speeds) > ABSURD:
             raise InputError(
-                f"{path}: {' beside '.join(map(str, company.workloads))} on {company.card}: "
-                f"{max(speeds):g} of the speed alone; expected at most {ABSURD:g}"
+                f"{path}: {' next to '.join(map(str, company.workloads))} on {company.card}: "
+                f"speed {max(speeds):g} relative to alone; expected at most {ABSURD:g}"
             )
     return {gpu_type: pairs_on(world, gpu_type) for gpu_type in sorted({company.card for company in world.pairs})}
 
