@@ -51,7 +51,7 @@ def costs(place: Slice) -> tuple[Costs, Costs]:
     """Measures the stand-in alone and with the library in front of it, in turns."""
     inside = place.env(backing="none")
     alone = {name: value for name, value in inside.items() if name != "LD_PRELOAD"}
-    measure(alone, repeats=1)  # makes the stand-in's state, which is not to be paid for by whoever comes first
+    measure(alone, repeats=1)  # creates the state of the stand-in, so that no measured run pays for it
     rounds = [(measure(alone), measure(inside)) for _ in range(ROUNDS)]
     first, second = ([both[side] for both in rounds] for side in (0, 1))
     return least(first), least(second)

@@ -43,9 +43,7 @@ Examples:
     type=click.IntRange(1, 64),
     help="Simulate this number of GPUs on CPU cores. Default: real GPUs, else 2 simulated ones.",
 )
-@click.option(
-    "--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU. Default: an equal part of the free memory."
-)
+@click.option("--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option(
     "--policy",
     default="binpack",

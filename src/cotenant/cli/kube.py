@@ -111,9 +111,7 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
 @cluster_options
 @click.option("--node", required=True, metavar="NAME", help="Name of the node in the cluster.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs, for nodes without any.")
-@click.option(
-    "--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: an equal part of the free memory."
-)
+@click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
 @click.option(
     "--strict", is_flag=True, help="Pass GPUs to containers by CDI, for runtimes that ignore NVIDIA_VISIBLE_DEVICES."
@@ -153,9 +151,7 @@ def agent(**options: Any) -> None:
 )
 @click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML).")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs on every node.")
-@click.option(
-    "--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: an equal part of the free memory."
-)
+@click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
 @click.option("--strict", is_flag=True, help="Pass GPUs to containers by CDI.")
 @click.option(
