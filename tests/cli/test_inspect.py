@@ -231,7 +231,7 @@ def test_a_node_that_is_not_there_is_an_error_of_its_own(beside: Beside) -> None
 def test_who_may_read_one_namespace_only_is_told_so(beside: Beside) -> None:
     beside.server.refusals.append(Refusal(403, "Forbidden", only="list"))
     done = beside.run("gpushare")
-    assert done.stderr == "only pods of namespace team are counted; others may have more\n"
+    assert done.stderr == "only pods of namespace team are counted; pods of other namespaces may use more\n"
     assert done.stdout.startswith("NAME")
 
 
@@ -280,6 +280,6 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
 def test_an_empty_cluster_is_said_to_be_one(tmp_path: Path) -> None:
     beside = Beside(ApiServer(), tmp_path)
     try:
-        assert beside.run("gpushare").stdout == "no node has GPUs that an agent has told of\n"
+        assert beside.run("gpushare").stdout == "no node has GPUs that an agent has published\n"
     finally:
         beside.close()

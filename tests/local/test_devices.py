@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.cli.gpus import COLUMNS
-from cotenant.cli.show import table
+from cotenant.cli.output import table
 from cotenant.core.cluster import Node
 from cotenant.local.devices import Devices
 from cotenant.local.journal import Journal

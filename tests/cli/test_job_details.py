@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job as `cotenant show` draws it."""
 
-from cotenant.cli.card import card
+from cotenant.cli.job_details import describe
 from cotenant.wire.local import JobRequest, JobView
 
 REQUEST = JobRequest(
@@ -26,7 +26,7 @@ TUNED = JobView(
 
 
 def test_what_tuning_tried_is_a_table_with_predicted_and_measured_goodput() -> None:
-    assert card(TUNED, wide=False).split("tuning:\n")[1].splitlines() == [
+    assert describe(TUNED, wide=False).split("tuning:\n")[1].splitlines() == [
         "  AT    KIND     SIZES        MEASURED        PREDICTED      NOTE",
         "  12.5  default  j-000001=32  j-000001=410.2",
         "  14    choice   j-000001=64                  j-000001=1500  better",
@@ -34,12 +34,12 @@ def test_what_tuning_tried_is_a_table_with_predicted_and_measured_goodput() -> N
 
 
 def test_each_value_is_said_as_people_say_it() -> None:
-    lines = [" ".join(line.split()) for line in card(TUNED, wide=False).splitlines()]
+    lines = [" ".join(line.split()) for line in describe(TUNED, wide=False).splitlines()]
     assert {"gpus 0 1", "speed 83% of its speed alone", "memory used 120 MiB", "batch range 8-64"} <= set(lines)
     assert "command python 'my train.py'" in lines
     assert lines[lines.index("enforcement memory: 4096 MiB") + 1] == "compute: not limited"
 
 
 def test_the_environment_is_shown_only_where_there_is_room() -> None:
-    assert "PATH" not in card(TUNED, wide=False)
-    assert "PATH=/bin" in card(TUNED, wide=True)
+    assert "PATH" not in describe(TUNED, wide=False)
+    assert "PATH=/bin" in describe(TUNED, wide=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""One job as a person reads it: what is known line by line, and nothing about what is not."""
+"""The text of `cotenant show`: one line for each field of a job that has a value."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,27 +9,27 @@ from typing import Any
 
 import msgspec
 
-from cotenant.cli.show import aligned
+from cotenant.cli.output import aligned
 from cotenant.wire.local import JobView
 from cotenant.wire.text import printable
 
-UNSAID = ("env",)
-"""long, and rarely what is looked for; --output wide shows it"""
+ONLY_WIDE = ("env",)
+"""fields that are long and rarely needed; --output wide shows them"""
 
 
-def card(job: JobView, wide: bool) -> str:
-    """`field  value` lines; what was asked for and what tuning tried stand below, indented."""
-    fields = _known(msgspec.to_builtins(job))
+def describe(job: JobView, wide: bool) -> str:
+    """`field  value` lines; the request and the tuning history follow, indented."""
+    fields = _with_value(msgspec.to_builtins(job))
     below = {name: value for name, value in fields.items() if _is_nested(value)}
     lines = list(_lines({name: value for name, value in fields.items() if name not in below}))
     for name, value in below.items():
-        lines += ["", f"{_spoken(name)}:"]
-        inner = _trials(value) if isinstance(value, Sequence) else _lines(_known(value), () if wide else UNSAID)
+        lines += ["", f"{_label(name)}:"]
+        inner = _trials(value) if isinstance(value, Sequence) else _lines(_with_value(value), () if wide else ONLY_WIDE)
         lines += [f"  {line}" for line in inner]
     return "\n".join(lines)
 
 
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _with_value(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value not in ("", (), [], {})}
 
 
@@ -37,25 +37,25 @@ def _is_nested(value: object) -> bool:
     return isinstance(value, dict) or (isinstance(value, list | tuple) and isinstance(value[0], dict))
 
 
-def _lines(fields: Mapping[str, Any], unsaid: Sequence[str] = ()) -> Iterator[str]:
-    shown = {name: WORDS.get(name, _words)(value) for name, value in fields.items() if name not in unsaid}
-    pairs = ((_spoken(name) if i == 0 else "", line) for name, said in shown.items() for i, line in enumerate(said))
+def _lines(fields: Mapping[str, Any], hidden: Sequence[str] = ()) -> Iterator[str]:
+    shown = {name: FORMATS.get(name, _text)(value) for name, value in fields.items() if name not in hidden}
+    pairs = ((_label(name) if i == 0 else "", line) for name, text in shown.items() for i, line in enumerate(text))
     return iter(aligned([[name, printable(line)] for name, line in pairs]))
 
 
 def _trials(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What tuning tried, a row each."""
-    names = list(dict.fromkeys(name for trial in trials for name in _known(trial)))
-    rows = [[printable(" ".join(_words(trial.get(name, "")))) for name in names] for trial in trials]
-    return iter(aligned([[_spoken(name).upper() for name in names], *rows]))
+    """The tuning history as a table, one row for each trial."""
+    names = list(dict.fromkeys(name for trial in trials for name in _with_value(trial)))
+    rows = [[printable(" ".join(_text(trial.get(name, "")))) for name in names] for trial in trials]
+    return iter(aligned([[_label(name).upper() for name in names], *rows]))
 
 
-def _spoken(field: str) -> str:
+def _label(field: str) -> str:
     return field.removesuffix("_mib").removesuffix("_s").replace("_", " ")
 
 
-def _words(value: object) -> list[str]:
-    """A value as lines of text."""
+def _text(value: object) -> list[str]:
+    """Formats a value as lines of text."""
     if isinstance(value, dict):
         return [f"{name}={_number(one)}" for name, one in value.items()]
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def _when(at: float) -> list[str]:
     return [datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")]
 
 
-WORDS: Mapping[str, Callable[[Any], list[str]]] = {
+FORMATS: Mapping[str, Callable[[Any], list[str]]] = {
     "submitted": _when,
     "started": _when,
     "ended": _when,
@@ -89,4 +89,4 @@ WORDS: Mapping[str, Callable[[Any], list[str]]] = {
     "memory_used_mib": lambda memory: [f"{memory} MiB"],
     "grace_s": lambda seconds: [f"{seconds:g} s"],
 }
-"""fields that are not said as they are"""
+"""fields that need more than `_text` to be readable, mostly because of their unit"""
