@@ -312,7 +312,7 @@ def test_a_slow_reader_loses_the_oldest_and_holds_nobody_up(
     async def overflow() -> list[int]:
         with engine.events.subscribe(-1) as listener:
             for number in range(20):
-                engine.events.tell("tick", None, str(number))
+                engine.events.record("tick", None, str(number))
             return [int(event.text) for _ in range(listener.qsize()) if (event := listener.get_nowait()) is not None]
 
     assert runner.run(overflow()) == [15, 16, 17, 18, 19]

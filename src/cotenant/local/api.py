@@ -24,6 +24,7 @@ from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.admission import RefusedError
 from cotenant.local.engine import Engine, UnknownError
+from cotenant.wire.codec import decode
 from cotenant.wire.local import (
     MOST_BYTES,
     DrainRequest,
@@ -31,7 +32,6 @@ from cotenant.wire.local import (
     JobRequest,
     JobView,
     Problem,
-    decode,
     decode_request,
 )
 from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
@@ -109,17 +109,17 @@ async def profiles(engine: Engine, request: Request) -> Response:
 
 async def keep_profiles(engine: Engine, request: Request) -> Response:
     given = decode_profiles(await bounded_body(request))
-    return json_response([engine.beliefs.keep(one) for one in given.profiles])
+    return json_response([engine.profiles.add(one) for one in given.profiles])
 
 
 async def remove_profiles(engine: Engine, request: Request) -> Response:
     found = profiles_of(engine, request.query_params.get("workload", ""))
-    engine.beliefs.remove(found)
+    engine.profiles.remove(found)
     return json_response(found)
 
 
 def profiles_of(engine: Engine, name: str | None) -> list[JobProfile]:
-    found = engine.beliefs.profiles(name)
+    found = engine.profiles.profiles(name)
     if name is not None and not found:
         raise UnknownError(f"no profile of {name[:100]!r} here; `cotenant profiles list` lists them")
     return found

@@ -15,14 +15,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, Self, Unpack
 
 from cotenant.errors import CotenantError
+from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
 from cotenant.local.supervisor import look_at, sync_folder
 
-JobState = Literal["queued", "starting", "running", "finished", "cancelled", "interrupted", "lost"]
-STATES: tuple[str, ...] = get_args(JobState)
-Stop = Literal["cancel", "evict", "revert"]
 EVENTS_KEPT = 10_000
 EVENTS_BETWEEN_SWEEPS = 500
 DYING_S = 5.0
@@ -70,32 +68,6 @@ class JournalError(CotenantError):
     """The journal cannot be opened, read or written."""
 
 
-class WrongStateError(CotenantError):
-    """A job was not in the state that a change needs: somebody else was faster."""
-
-
-class JournalJob(NamedTuple):
-    """A job as it stands in the journal."""
-
-    id: str
-    state: str
-    submitted: float
-    started: float | None
-    ended: float | None
-    slot: str | None
-    outcome: str | None
-    code: int | None
-    signal: int | None
-    error: str | None
-    attempts: int
-    reason: str | None
-    forgiven: int
-    """attempts that do not count against its retries: it was sent away, or somebody asked for another run"""
-    stop: str | None
-    """why it was told to end: `cancel`, `evict`, or `revert` where it should not have come"""
-    request: bytes
-
-
 class JournalEvent(NamedTuple):
     """Something that happened; ids grow."""
 
@@ -104,22 +76,6 @@ class JournalEvent(NamedTuple):
     kind: str
     job: str | None
     text: str
-
-
-class Changes(TypedDict, total=False):
-    """The columns that may change together with a job's state."""
-
-    started: float | None
-    ended: float | None
-    slot: str | None
-    outcome: str | None
-    code: int | None
-    signal: int | None
-    error: str | None
-    attempts: int
-    reason: str | None
-    forgiven: int
-    stop: Stop | None
 
 
 class Journal:
@@ -176,38 +132,38 @@ class Journal:
         return ids
 
     def transition(
-        self, job: str, from_states: Iterable[str], to_state: JobState, **changes: Unpack[Changes]
-    ) -> JournalJob:
-        """Move a job to another state if it is in one of `from_states`; WrongStateError if it is not."""
-        if to_state not in STATES or not changes.keys() <= Changes.__annotations__.keys():
-            raise ValueError(f"no such state or column: {to_state}, {', '.join(changes)}")
-        expected = tuple(from_states)
-        sets = "".join(f", {column} = ?" for column in changes)
+        self, job: str, from_states: Iterable[str], to_state: JobState, **columns: Unpack[Columns]
+    ) -> JobRecord:
+        """Moves a job to another state if it is in one of `from_states`; WrongStateError if it is not."""
+        expected = tuple(JobState(state) for state in from_states)
+        if not columns.keys() <= Columns.__annotations__.keys():
+            raise ValueError(f"unknown columns: {', '.join(columns)}")
+        if any(to_state not in TRANSITIONS[state] for state in expected):
+            raise ValueError(f"no transition leads from {' and '.join(expected)} to {to_state}")
+        sets = "".join(f", {column} = ?" for column in columns)
         with self._writing(durable=True):
             update = f"UPDATE jobs SET state = ?{sets} WHERE number = ? AND state IN ({_marks(expected)})"
-            values = (to_state, *changes.values(), _number_of(job), *expected)
+            values = (to_state, *columns.values(), _number_of(job), *expected)
             changed = self._database.execute(update, values).rowcount
             found = self.job(job)
             if changed:
                 return found
         raise WrongStateError(f"{job} is {found.state}, not {' or '.join(expected)}: it cannot become {to_state}")
 
-    def job(self, job: str) -> JournalJob:
+    def job(self, job: str) -> JobRecord:
         """A job by its id."""
         found = self._jobs("WHERE number = ?", (_number_of(job),))
         if not found:
             raise CotenantError(f"no job {job[:100]!r} in {self._path}")
         return found[0]
 
-    def find(self, name: str) -> JournalJob | None:
+    def find(self, name: str) -> JobRecord | None:
         """A job by its id, or the newest of that name."""
         found = self._jobs("WHERE number = ?", (_number_of(name),))
         found = found or self._jobs("WHERE name = ? ORDER BY number DESC LIMIT 1", (name,))
         return found[0] if found else None
 
-    def jobs(
-        self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None
-    ) -> list[JournalJob]:
+    def jobs(self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None) -> list[JobRecord]:
         """Jobs in the order of their ids: those that follow the given one, or else the newest."""
         chosen = STATES if states is None else tuple(states)
         where = "number > ?" if states is None else f"number > ? AND state IN ({_marks(chosen)})"
@@ -216,7 +172,7 @@ class Journal:
             return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)
         return self._jobs(f"WHERE {where} ORDER BY number DESC LIMIT ?", values)[::-1]
 
-    def queued_in_order(self) -> list[JournalJob]:
+    def queued_in_order(self) -> list[JobRecord]:
         """All that wait, first come first."""
         return self.jobs(("queued",), limit=-1)
 
@@ -258,8 +214,8 @@ class Journal:
 
     # How
 
-    def _jobs(self, clause: str, values: tuple[object, ...]) -> list[JournalJob]:
-        return [JournalJob._make(row) for row in self._rows(f"SELECT {COLUMNS} FROM jobs {clause}", values)]
+    def _jobs(self, clause: str, values: tuple[object, ...]) -> list[JobRecord]:
+        return [_record(row) for row in self._rows(f"SELECT {COLUMNS} FROM jobs {clause}", values)]
 
     def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         with self._turn, _plain_errors(self._path, "read"):
@@ -412,6 +368,10 @@ def _name_in(request: bytes) -> str | None:
     content = json.loads(request)
     name = content.get("name") if isinstance(content, dict) else None
     return name if isinstance(name, str) else None
+
+
+def _record(row: tuple[Any, ...]) -> JobRecord:
+    return JobRecord(row[0], JobState(row[1]), *row[2:])
 
 
 def _id_of(number: int) -> str:

@@ -13,6 +13,7 @@ from cotenant.core.model import Demand, Job
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds, parse_compute, parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
+from cotenant.wire.codec import decode
 
 T = TypeVar("T")
 
@@ -138,17 +139,6 @@ def decode_request(content: bytes) -> JobRequest:
     if any("\0" in word for word in (*request.command, request.cwd)):
         raise InputError("the command contains a NUL character")
     return request
-
-
-def decode(content: bytes, kind: type[T], what: str) -> T:
-    """A body as this type; InputError names the field and what was expected of it."""
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except RecursionError:
-        raise InputError(f"not {what}: nested too deeply") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        problem, _, field = str(error).replace("`", "").partition(" - at ")
-        raise InputError(f"not {what}: {field.removeprefix('$.') + ': ' if field else ''}{problem}") from None
 
 
 def demand_of(request: JobRequest) -> Demand:

@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
-from cotenant.wire.local import MOST_BYTES, JobRequest, Workload, decode
+from cotenant.wire.codec import decode
+from cotenant.wire.local import MOST_BYTES, JobRequest, Workload
 
 VERSION = 1
 MOST_AVERAGED = 8
@@ -24,7 +25,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
-class Named(NamedTuple):
+class WorkloadId(NamedTuple):
     """What a job is to the predictor: its program, whatever the batch size, and that size."""
 
     family: str
@@ -63,8 +64,8 @@ class JobProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """measurements in it"""
 
     @property
-    def workload(self) -> Named:
-        return Named(self.family, self.batch)
+    def workload(self) -> WorkloadId:
+        return WorkloadId(self.family, self.batch)
 
 
 class Profiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,12 +80,12 @@ class _Versioned(msgspec.Struct, frozen=True):
     profiles: tuple["_Versioned", ...] = ()
 
 
-def named(request: JobRequest) -> Named:
+def workload_of(request: JobRequest) -> WorkloadId:
     """By what the owner calls it, else by its command: the same command is the same work."""
-    return Named(request.workload or f"command-{digest(request)[:12]}", request.batch)
+    return WorkloadId(request.workload or f"command-{command_digest(request)[:12]}", request.batch)
 
 
-def digest(request: JobRequest) -> str:
+def command_digest(request: JobRequest) -> str:
     return hashlib.sha256("\0".join(request.command).encode()).hexdigest()
 
 
@@ -99,7 +100,7 @@ def decode_profiles(content: bytes) -> Profiles:
     return decode(content, Profiles, "profiles")
 
 
-def checked(profile: JobProfile) -> JobProfile | None:
+def validated(profile: JobProfile) -> JobProfile | None:
     """The profile itself; None where a number in it cannot be."""
     try:
         return msgspec.convert(msgspec.to_builtins(profile), JobProfile)
