@@ -223,7 +223,7 @@ def test_with_a_token_only_who_has_it_is_heard(
     [
         ("0", None, 0o600, "needs --token-file"),
         ("0", "short", 0o600, "at least 16"),
-        ("0", TOKEN, 0o644, "others can read the token"),
+        ("0", TOKEN, 0o644, "other users can read the token"),
         ("here", TOKEN, 0o600, "expected PORT or HOST:PORT"),
     ],
 )

@@ -88,14 +88,14 @@ def test_changes_together_happen_all_or_not_at_all(journal: Journal) -> None:
     first, second = journal.submit_many([(REQUEST, 1.0), (REQUEST, 1.0)])
 
     def start_and_finish() -> None:
-        with journal.together():
+        with journal.transaction():
             journal.transition(first, ("queued",), JobState.STARTING)
             journal.transition(second, ("running",), JobState.FINISHED)
 
     with pytest.raises(WrongStateError):
         start_and_finish()
     assert journal.job(first).state == "queued"
-    with journal.together():
+    with journal.transaction():
         journal.transition(first, ("queued",), JobState.STARTING)
         journal.record_event(1.0, "started", first, "on GPU 0")
     assert journal.job(first).state == "starting"
@@ -115,7 +115,7 @@ def test_listing_by_state_and_in_pages(journal: Journal) -> None:
 
 def test_only_the_last_events_are_kept(journal: Journal) -> None:
     last = 0
-    with journal.together():
+    with journal.transaction():
         for i in range(EVENTS_KEPT + 2 * EVENTS_BETWEEN_SWEEPS):
             last = journal.record_event(float(i), "tick", None if i % 2 else "j-000007", str(i))
     kept = journal.events(after=0, limit=10**6)
