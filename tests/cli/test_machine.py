@@ -206,7 +206,7 @@ REFUSED = {
     "submit --retries -2 -- true": "Invalid value for '--retries': -2 is not in the range 0<=x<=100.",
     "submit --floor nan -- true": "--floor nan: expected a number",
     "submit --compute 130% -- true": "--compute: '130%' is not a percentage",
-    "submit --batch-range 9-3 -- true": "--batch-range 9-3: expected a rising range from 1 on",
+    "submit --batch-range 9-3 -- true": "--batch-range 9-3: expected LOW-HIGH with 1 <= LOW <= HIGH",
     "submit --batch-range 9 -- true": "--batch-range 9: expected LOW-HIGH, for example 16-512",
     "submit --cwd /no/such/folder -- true": "Invalid value for '--cwd': Directory '/no/such/folder' does not exist.",
     "submit --name a/b -- true": "--name a/b: expected up to 100 letters, digits, dots, dashes and underscores",
