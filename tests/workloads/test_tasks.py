@@ -48,9 +48,9 @@ def test_two_halves_learn_what_the_whole_batch_does_and_differ_by_noise() -> Non
     halves.prepare(256, noise=True)
     inputs = whole.draw(256)
     loss = whole.step(inputs)
-    same_loss, lengths = halves.step_with_noise(inputs)
+    same_loss, norms = halves.step_with_noise(inputs)
     assert same_loss == pytest.approx(loss, rel=1e-5)
-    assert lengths.half > lengths.whole > 0
+    assert norms.half > norms.whole > 0
     for name, weight in whole._params.items():
         # Adam's first step is as long as the rate for any gradient, so only the direction may tell them apart
         np.testing.assert_allclose(halves._params[name], weight, atol=1e-4)

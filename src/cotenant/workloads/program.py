@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What every family of tasks hands to the trainer: a model, a loss, data and how to learn."""
+"""What a family of tasks gives to the trainer: a model, a loss, data and an optimiser."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Program:
     loss: Model
     predict: Model
     samples: Arrays
-    """what batches are drawn from"""
+    """the samples that batches are drawn from"""
     optimiser: Optimiser
     rate: float
     """the learning rate at the default batch size"""
