@@ -23,8 +23,11 @@ HELLO = Hello(v=1, job="j-1", pid=1, batch=64)
 STEPS = Steps(n=2, samples=128, busy_s=0.5, wall_s=1.0, batch=64)
 
 
+TO_JOB: msgspec.json.Decoder[ToJob] = msgspec.json.Decoder(ToJob)
+
+
 def decode_to_job(message: bytes) -> ToJob:
-    return msgspec.json.decode(message, type=ToJob)
+    return TO_JOB.decode(message)
 
 
 FLOOD = """

@@ -78,11 +78,11 @@ def test_larger_sizes_fit_together(name: str, size: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(data, "MOST_BYTES", 0)
     program = build(find(name), size, 0, None)
-    asked: dict[str, Weight] = {}
+    needed: dict[str, Weight] = {}
     batch = {key: array[:2] for key, array in program.samples.items()}
-    loss = jax.eval_shape(lambda inputs: program.loss(Net(asked=asked), inputs), batch)
+    loss = jax.eval_shape(lambda inputs: program.loss(Net(needed=needed), inputs), batch)
     assert loss.shape == ()
-    count = sum(math.prod(weight.shape) for weight in asked.values())
+    count = sum(math.prod(weight.shape) for weight in needed.values())
     low, high = FULL_WEIGHTS.get(name, (1e5, 1e9)) if size == "full" else (5e4, 1e7)
     assert low < count < high
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""NeuMF, neural collaborative filtering: large tables and little arithmetic, so the batch size hardly changes a step."""
+"""NeuMF, neural collaborative filtering: large tables, little arithmetic, so the batch size hardly changes a step."""
 
 from dataclasses import dataclass
 from pathlib import Path
