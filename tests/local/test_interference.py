@@ -210,7 +210,7 @@ def test_where_sizes_are_tuned_the_trial_at_the_job_s_own_size_is_what_counts(tm
         monitor.add(placed("j", request(workload="bert", batch=32), gpu_type="V100", since=1.0))
         monitor.hear(Reported("j", 6.0, steps(batch=128)))
         monitor.tick(6.5)
-        (kept,) = known.profiles()
+        (kept,) = known.find()
     assert (kept.samples_per_second, kept.step_seconds, kept.utilisation) == (640.0, 0.05, 0.5)
 
 
@@ -256,7 +256,7 @@ def test_the_smallest_share_that_holds_is_given_and_enforced_and_survives_a_rest
 
     async def second(job: str) -> None:
         with one_card(tmp_path) as (engine, _):
-            engine.profiles.remove(engine.profiles.profiles())
+            engine.profiles.remove(engine.profiles.find())
             engine.recover()
             assert engine._tenants.placed[job].placement.job.demand.compute == 200
             assert engine.job(job).gpus == (0,)

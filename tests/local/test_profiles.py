@@ -75,7 +75,7 @@ def test_a_job_that_is_alone_gets_a_profile_from_its_reports(tmp_path: Path) -> 
         with one_card(tmp_path) as (engine, _):
             job, since = started(engine, workload="bert", batch=32)
             reports(engine, job, since, int(OBSERVE_S) + 2)
-            return engine.profiles.profiles()
+            return engine.profiles.find()
 
     (profile,) = asyncio.run(scene())
     assert (profile.family, profile.batch, profile.card) == ("bert", 32, "V100")
@@ -95,7 +95,7 @@ def test_what_the_card_was_seen_to_do_is_in_the_profile(tmp_path: Path) -> None:
                 )
                 engine._devices._used = usage_by_job([Running(job=job, gpus=(0,), supervisor=1)], [card])
                 last = reports(engine, job, last, int(OBSERVE_S) // 2 + 1)
-            return engine.profiles.profiles()
+            return engine.profiles.find()
 
     (profile,) = asyncio.run(scene())
     assert profile.bandwidth == pytest.approx(0.4)
@@ -108,7 +108,7 @@ def test_a_job_that_is_held_to_a_share_says_nothing_of_its_workload_alone(tmp_pa
             job, since = started(engine, compute="30%")
             last = reports(engine, job, since, int(OBSERVE_S) + 2)
             engine.interference.remove(job, last)
-            return engine.profiles.profiles()
+            return engine.profiles.find()
 
     assert asyncio.run(scene()) == []
 
@@ -118,9 +118,9 @@ def test_a_short_job_leaves_a_profile_when_it_ends(tmp_path: Path) -> None:
         with one_card(tmp_path) as (engine, _):
             job, since = started(engine)
             last = reports(engine, job, since, 5)
-            assert engine.profiles.profiles() == []
+            assert engine.profiles.find() == []
             engine.interference.remove(job, last)
-            return len(engine.profiles.profiles())
+            return len(engine.profiles.find())
 
     assert asyncio.run(scene()) == 1
 
@@ -194,10 +194,10 @@ def test_a_profile_of_another_card_is_kept_apart(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="run `cotenant profile`"):
         admission.admit("new", request(workload="bert", batch=32, latency_s=0.05), 0.0)
     known.add(BERT)
-    assert [one.card for one in known.profiles("bert@32")] == ["H100", "V100"]
+    assert [one.card for one in known.find("bert@32")] == ["H100", "V100"]
     assert known.profile(BERT.workload, "V100") == BERT
-    known.remove(known.profiles("bert"))
-    assert known.profiles() == []
+    known.remove(known.find("bert"))
+    assert known.find() == []
     journal.close()
 
 
@@ -237,7 +237,7 @@ def test_absurd_reports_make_no_profile_and_are_said_once(tmp_path: Path) -> Non
             job, since = started(engine)
             last = reports(engine, job, since, int(OBSERVE_S) + 2, samples=10**15, n=10**9)
             engine.interference.remove(job, last)
-            return engine.profiles.profiles(), [event.text for event in journal.events() if event.kind == "refused"]
+            return engine.profiles.find(), [event.text for event in journal.events() if event.kind == "refused"]
 
     kept, said = asyncio.run(scene())
     assert kept == []
@@ -254,7 +254,7 @@ def test_a_profile_that_cannot_be_read_any_more_is_forgotten_and_the_daemon_star
         journal.remember("profile:V100:later", later)
         journal.remember("predictor:V100", '{"version": 7}')
         known = ProfileStore(journal, V100)
-    assert known.profiles() == []
+    assert known.find() == []
     said = [line.split(" is skipped")[0] for line in capfd.readouterr().err.splitlines()]
     assert said == [f"cotenant: {key}" for key in ("profile:V100:bert", "profile:V100:later", "predictor:V100")]
 

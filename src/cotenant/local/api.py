@@ -119,7 +119,7 @@ async def remove_profiles(engine: Engine, request: Request) -> Response:
 
 
 def profiles_of(engine: Engine, name: str | None) -> list[JobProfile]:
-    found = engine.profiles.profiles(name)
+    found = engine.profiles.find(name)
     if name is not None and not found:
         raise UnknownError(f"no profile of {name[:100]!r} here; `cotenant profiles list` lists them")
     return found

@@ -99,10 +99,10 @@ def _backend(options: Options, journal: Journal) -> Backend:
     if journal.recall(DEVICES) != backend.kind:
         journal.remember(DEVICES, backend.kind)
     if backend.kind is Kind.SIMULATED:
-        cards = backend.machine().gpus
-        now = usual | {len(cards): cards[0].memory}
-        if now != usual:
-            journal.remember(SIMULATED, json.dumps(now))
+        gpus = backend.machine().gpus
+        sizes = usual | {len(gpus): gpus[0].memory}
+        if sizes != usual:
+            journal.remember(SIMULATED, json.dumps(sizes))
     return backend
 
 

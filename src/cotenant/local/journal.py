@@ -372,8 +372,11 @@ def _name_in(request: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
+_STATES = {state.value: state for state in JobState}
+
+
 def _record(row: tuple[Any, ...]) -> JobRecord:
-    return JobRecord(row[0], JobState(row[1]), *row[2:])
+    return JobRecord(row[0], _STATES[row[1]], *row[2:])
 
 
 def _id_of(number: int) -> str:

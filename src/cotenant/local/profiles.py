@@ -37,7 +37,7 @@ class ProfileStore:
 
     # Profiles
 
-    def profiles(self, name: str | None = None) -> list[JobProfile]:
+    def find(self, name: str | None = None) -> list[JobProfile]:
         """All profiles, or those of one workload or family."""
         wanted = (one for one in self._profiles.values() if name in (None, one.workload.name, one.family))
         return sorted_profiles(list(wanted))

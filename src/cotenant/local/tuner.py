@@ -78,7 +78,7 @@ class TuningLoop:
         self._settings = settings or Tuning()
         self._tenants: dict[str, PlacedJob] = {}
         self._rejected: set[str] = set()
-        """jobs whose owners were told that they are not tuned"""
+        """jobs for which `noted` was sent because they cannot be tuned"""
         self._coordinators: dict[int, Coordinator] = {}
         self._agent = AgentServer(str(paths.agent), job_of=self._job_of, sink=self._hear)
         self._engines = [EngineServer(str(path)) for path in paths.engines.values()]

@@ -111,11 +111,11 @@ class RecordedDecision:
 
     def build_policy(self) -> Policy:
         mix = {Spec(one.cpu, one.compute, one.gpus, one.types, one.memory): one.seen for one in self.mix}
-        known = Knowledge(mix, inventory_of(one.machine for one in self.nodes), Recalled(self))
+        known = Knowledge(mix, inventory_of(one.machine for one in self.nodes), RecordedBelief(self))
         return build_policy(self.policy, known, self.queue)
 
 
-class Recalled:
+class RecordedBelief:
     """The belief behind a recorded decision; it knows only what was recorded."""
 
     version = 0
@@ -191,50 +191,50 @@ def encode(decision: RecordedDecision) -> bytes:
     return msgspec.json.format(msgspec.json.encode(_compact(decision), order="deterministic"), indent=1) + b"\n"
 
 
-def decode(content: bytes, where: str) -> RecordedDecision:
+def decode(content: bytes, source: str) -> RecordedDecision:
     """The decision in the content of a file; InputError names the field that is wrong."""
     try:
         raw = msgspec.json.decode(content)
         version = raw.get("version") if isinstance(raw, dict) else None
         if version != VERSION:
-            raise InputError(f"{where}: not a recorded decision of version {VERSION} (its version is {version!r:.40})")
+            raise InputError(f"{source}: not a recorded decision of version {VERSION} (its version is {version!r:.40})")
         decision = msgspec.convert(raw, RecordedDecision)
         problem = _unknown(raw, decision, "$") or _absurd(decision, "$", "")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{where}: not a recorded decision: {error}") from None
+        raise InputError(f"{source}: not a recorded decision: {error}") from None
     if problem is not None:
-        raise InputError(f"{where}: {problem}")
-    _check(decision, where)
+        raise InputError(f"{source}: {problem}")
+    _check(decision, source)
     return decision
 
 
-def _check(decision: RecordedDecision, where: str) -> None:
+def _check(decision: RecordedDecision, source: str) -> None:
     """Checks what types alone cannot express."""
     names = [one.machine.name for one in decision.nodes]
     if len(set(names)) != len(names):
-        raise InputError(f"{where}: two nodes have the same name")
+        raise InputError(f"{source}: two nodes have the same name")
     for one in decision.nodes:
         count = len(one.machine.gpus)
         links = one.machine.links
         if links is not None and (len(links) != count or any(len(row) != count for row in links)):
-            raise InputError(f"{where}: node {one.machine.name}: links must be a {count} by {count} matrix")
+            raise InputError(f"{source}: node {one.machine.name}: links must be a {count} by {count} matrix")
         if count > MOST_GPUS:
-            raise InputError(f"{where}: node {one.machine.name}: {count} GPUs; expected at most {MOST_GPUS}")
+            raise InputError(f"{source}: node {one.machine.name}: {count} GPUs; expected at most {MOST_GPUS}")
         if any(gpu not in range(count) for tenant in one.tenants for gpu in tenant.gpus):
-            raise InputError(f"{where}: node {one.machine.name}: a tenant is on a GPU that is not there")
+            raise InputError(f"{source}: node {one.machine.name}: a tenant is on a GPU that is not there")
         if any(len(tenant.gpus) != _gpus_needed(tenant.demand) for tenant in one.tenants):
-            raise InputError(f"{where}: node {one.machine.name}: a tenant has another number of GPUs than its demand")
+            raise InputError(f"{source}: node {one.machine.name}: a tenant has another number of GPUs than its demand")
     demands = [decision.job.demand, *(tenant.demand for one in decision.nodes for tenant in one.tenants)]
     if any(len(demand.containers) > MOST_CONTAINERS or _gpus_needed(demand) > MOST_GPUS for demand in demands):
-        raise InputError(f"{where}: expected at most {MOST_CONTAINERS} containers and {MOST_GPUS} GPUs in a demand")
+        raise InputError(f"{source}: expected at most {MOST_CONTAINERS} containers and {MOST_GPUS} GPUs in a demand")
     if any(len(one.speeds) != len(one.workloads) for one in decision.companies):
-        raise InputError(f"{where}: a company does not have a speed for each of its workloads")
+        raise InputError(f"{source}: a company does not have a speed for each of its workloads")
     if decision.queue not in QUEUES:
-        raise InputError(f"{where}: unknown queue order {decision.queue!r}; there are: {', '.join(QUEUES)}")
+        raise InputError(f"{source}: unknown queue order {decision.queue!r}; there are: {', '.join(QUEUES)}")
     try:
         decision.build_policy()
     except ValueError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{source}: {error}") from None
 
 
 def _gpus_needed(demand: Demand) -> int:
