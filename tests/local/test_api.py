@@ -168,7 +168,7 @@ def test_a_body_without_bound_is_refused(runner: asyncio.Runner, engine: Engine)
     app = api.application(engine)
     for target in ("/v1/jobs", "/v1/gpus/0/drain"):
         answer = runner.run(ask(app, "POST", target, b" " * (MOST_BYTES + 1)))
-        assert (answer.status, f"more than {MOST_BYTES} bytes" in answer.json()["error"]) == (400, True)
+        assert (answer.status, f"larger than {MOST_BYTES} bytes" in answer.json()["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(
