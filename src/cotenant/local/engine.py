@@ -29,6 +29,7 @@ from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
 from cotenant.local.interference import InterferenceMonitor, Newcomer
+from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
 from cotenant.local.journal import JournalError
 from cotenant.local.launching import Launcher
@@ -53,7 +54,6 @@ from cotenant.local.lifecycle import (
     with_stored_compute,
 )
 from cotenant.local.profiles import ProfileStore
-from cotenant.local.queue import JobQueue
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import TuningLoop, read_history, save_history

@@ -9,7 +9,7 @@ from cotenant.core.model import Demand, Gpu, Job, Machine, Placement, Slot
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.units import MiB
-from cotenant.local.queue import JobQueue
+from cotenant.local.job_queue import JobQueue
 
 MACHINE = Machine(name="local", gpus=(Gpu(uuid="GPU-0", type="V100", memory=MiB(1024)),))
 CLUSTER = Cluster.of([MACHINE])
