@@ -108,6 +108,7 @@ class Engine:
         self._runs.changed.subscribe(self._on_run_change)
         self._tenants.added.subscribe(self._tuner.add)
         self._tenants.added.subscribe(self.interference.add)
+        # The tuner forgets a job last: saving its history and measuring it read from the tuner.
         self._tenants.removed.subscribe(resources.shares.remove)
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
