@@ -247,6 +247,9 @@ class Engine:
 
     def recover(self) -> None:
         """Rebuilds everything after a stop or a kill: running processes, ended ones, the queue in its order."""
+        # Check all jobs before changing anything, so that a refused start leaves everything as it was. Add all tenants
+        # before the sweeps, which remove the groups and slices of every other job, and before `_adopt`, which may find
+        # that a run has ended and remove its tenant again.
         active = self._journal.jobs(ACTIVE, -1, None)
         for record in active:
             self._refuse_missing_gpus(record)

@@ -62,11 +62,13 @@ class Runs:
         """Reads the status of a run: watches it if it runs, reports it if it ended, else looks again later."""
         loop = asyncio.get_running_loop()
         status = attempts.status(self.folder(job, attempt))
+        # "new": the supervisor has not written its intent yet. "running" without a handle: it cannot be watched.
         unclear = status.state == "new" or (status.state == "running" and status.pidfd is None)
         try:
             if not unclear:
                 self.changed(job, attempt, status)
         except CotenantError as error:
+            # An end that could not be stored must be reported again; a running run is reported again when it ends.
             log_error(f"{job}: {error}")
             unclear = status.state != "running"
         if status.pidfd is not None and status.pid is not None:
