@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cotenant.errors import InputError
-from cotenant.workloads.program import Arrays
+from cotenant.workloads.nn import Arrays
 
 CLASSES = 10
 MOST_BYTES = 64 << 20

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The layers and optimisers that the tasks need. A model is one function that requests its weights from a `Net`.
+"""Layers, losses, optimisers and programs of the tasks. A model is one function that requests weights from a `Net`.
 
 The function is used twice: traced without weights it records which weights it needs, and called with weights it
 computes. So a model is written once, and shapes need no second definition.
@@ -163,3 +163,20 @@ def _adam(
 
 SGD = Optimiser(lambda params: [_zeros(params)], _momentum)
 ADAM = Optimiser(lambda params: [_zeros(params), _zeros(params), {"count": jnp.zeros(())}], _adam)
+
+
+Arrays = Mapping[str, np.ndarray]
+"""samples by name; the first axis of each array counts them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A task at one size, as its family gives it to the trainer, before it is compiled."""
+
+    loss: Model
+    predict: Model
+    samples: Arrays
+    """the samples that batches are drawn from"""
+    optimiser: Optimiser
+    rate: float
+    """the learning rate at the default batch size"""

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cotenant.workloads.nn import Net, Params, initial
-from cotenant.workloads.program import Arrays, Program
+from cotenant.workloads.nn import Arrays, Net, Params, Program, initial
 from cotenant.workloads.registry import Task
 
 

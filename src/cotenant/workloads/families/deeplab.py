@@ -11,8 +11,7 @@ import numpy as np
 
 from cotenant.workloads.data import segments
 from cotenant.workloads.families.resnet import block
-from cotenant.workloads.nn import SGD, Batch, Net, cross_entropy, pool
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import SGD, Batch, Net, Program, cross_entropy, pool
 
 
 @dataclass(frozen=True, slots=True)

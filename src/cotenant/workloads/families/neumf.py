@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cotenant.workloads.data import ratings
-from cotenant.workloads.nn import ADAM, Batch, Net, binary_cross_entropy
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import ADAM, Batch, Net, Program, binary_cross_entropy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ import numpy as np
 from jax import lax
 
 from cotenant.workloads.data import read_text, sentences, signals
-from cotenant.workloads.nn import ADAM, Batch, Net, cross_entropy
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import ADAM, Batch, Net, Program, cross_entropy
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from cotenant.workloads.data import CLASSES, pictures, read_cifar
-from cotenant.workloads.nn import SGD, Batch, Net, cross_entropy, pool, shrink
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import SGD, Batch, Net, Program, cross_entropy, pool, shrink
 
 
 @dataclass(frozen=True, slots=True)
