@@ -22,6 +22,7 @@ from bench.harness import Figure, at_most, benchmark
 from cotenant.cli.client import Client, NoDaemonError
 from cotenant.core.units import MiB
 from cotenant.local import attempts
+from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
 from cotenant.node.devices import find_backend
@@ -121,7 +122,10 @@ async def measured_passes(state: Path, journal: Journal) -> tuple[float, float, 
     """Seconds to restore all jobs, of a pass without changes, and of a pass after a change."""
     backend, shares = find_backend(2, MiB(1024)), Shares(Means.SLOTS, None, "bench")
     paths = Paths(agent=state / "agent.sock")
-    engine = Engine(state, journal, backend, paths, shares, "binpack", "fifo", launch=lambda folder: None)
+    resources = Resources(
+        state=state, journal=journal, backend=backend, paths=paths, shares=shares, launch=lambda folder: None
+    )
+    engine = Engine(resources, Settings(policy="binpack", queue="fifo"))
     start = time.process_time()
     engine.recover()
     found = time.process_time() - start

@@ -24,14 +24,16 @@ from pathlib import Path
 
 from bench.comparison import Comparison, Outcome
 from bench.harness import Figure, at_least, benchmark
+from cotenant.core.model import Placement, Slot
 from cotenant.core.tuning.events import Disturbed, Event, StepReport, Tick
 from cotenant.core.tuning.goodput import GradientNoise
 from cotenant.core.units import Seconds
-from cotenant.local.tuner import QUIET, TICK_S, Seat, message_of, translated
+from cotenant.local.tenants import PlacedJob
+from cotenant.local.tuner import QUIET, TICK_S, coordinator_event, message_of
 from cotenant.node.agent import AgentServer, JobEvent
 from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
-from cotenant.wire.local import JobRequest
+from cotenant.wire.local import JobRequest, job_of
 from cotenant.workloads.registry import TASKS
 
 PAIRS = (("neumf", "bert"), ("adgcl", "vgg16"), ("yolo", "resnet50"), ("squeezenet", "lstm"))
@@ -155,7 +157,7 @@ class Device:
     def __init__(self, folder: Path, core: int, comparison: Comparison) -> None:
         self._folder, self._core, self._comparison = folder, core, comparison
         self._jobs: dict[int, str] = {}
-        self._seats: dict[str, Seat] = {}
+        self._tenants: dict[str, PlacedJob] = {}
         self._agent = AgentServer(str(folder / "agent"), job_of=self._jobs.get, sink=self._hear)
         self._engine = ComputeLockServer(str(folder / "engine"))
         self._foreign = ForeignWork({0: (core,)})
@@ -203,7 +205,8 @@ class Device:
         }
         environ.pop("COTENANT_BATCH", None)
         request = JobRequest(command=tuple(words), cwd="/", batch=start.batch, floor=start.floor, workload=start.task)
-        self._seats[job] = Seat(gpus=(0,), request=request, memory=None, since=time.monotonic())
+        placement = Placement(job_of(job, request, 0.0), Slot("local", (0,)))
+        self._tenants[job] = PlacedJob(placement=placement, request=request)
         process = subprocess.Popen(
             [sys.executable, "-c", ON_ONE_CORE, str(self._core), *words], env=environ, stdout=subprocess.DEVNULL
         )
@@ -211,10 +214,10 @@ class Device:
         return process
 
     def _hear(self, event: JobEvent) -> None:
-        seat = self._seats[event.job]
-        heard = translated(event, seat)
+        tenant = self._tenants[event.job]
+        heard = coordinator_event(event, tenant)
         if isinstance(heard, StepReport):
-            task = seat.request.workload or ""
+            task = tenant.request.workload or ""
             heard = replace(heard, noise=GradientNoise(sqr=1.0, var=NOISE[task] * usual(task)))
         self._handle(heard)
 

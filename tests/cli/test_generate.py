@@ -59,11 +59,11 @@ def test_arrivals_come_from_a_public_trace(data: Path) -> None:
     [
         ("--mix vgg=1", "mix 'vgg=1': 'vgg=1' is not task=weight; write one of iadeep, "),
         ("--mix vgg16=much", "mix 'vgg16=much': 'vgg16=much' is not task=weight"),
-        ("--mix vgg16=0", "a mix needs tasks with weights from 0 on, at least one above 0"),
-        ("--mix vgg16=-1", "a mix needs tasks with weights from 0 on"),
+        ("--mix vgg16=0", "a mix needs tasks with weights of at least 0, one of them above 0"),
+        ("--mix vgg16=-1", "a mix needs tasks with weights of at least 0"),
         ("--trace nobody", "unknown trace 'nobody'; expected a CSV file or one of demo, openb"),
         ("--trace philly", "philly needs the folder of public data (it is not set); set COTENANT_DATA"),
-        ("--scale -1", "scale must be a number from 0 on, not -1"),
+        ("--scale -1", "scale must be a number of at least 0, not -1"),
         ("--scale nan", "--scale nan: expected a finite number"),
         ("--work 0", "work must be a number above 0, not 0"),
     ],
@@ -75,7 +75,7 @@ def test_a_plan_that_cannot_be_made_is_refused_in_one_line(words: str, message: 
 def test_a_trace_with_too_few_jobs_is_refused(tmp_path: Path) -> None:
     trace = tmp_path / "team.csv"
     trace.write_text("id,submitted_s,duration_s,gpus\na,0,60,1\n")
-    assert refusal("generate", "--trace", trace) == "the trace has 1 arrivals, and 100 jobs were asked for"
+    assert refusal("generate", "--trace", trace) == "the trace has 1 arrivals, but 100 jobs were requested"
 
 
 def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ REFUSED = {
     "submit --retries -2 -- true": "Invalid value for '--retries': -2 is not in the range 0<=x<=100.",
     "submit --floor nan -- true": "--floor nan: expected a finite number",
     "submit --compute 130% -- true": "--compute: '130%' is not a percentage",
-    "submit --batch-range 9-3 -- true": "--batch-range 9-3: expected a rising range from 1 on",
+    "submit --batch-range 9-3 -- true": "--batch-range 9-3: expected LOW-HIGH with 1 <= LOW <= HIGH",
     "submit --batch-range 9 -- true": "--batch-range 9: expected LOW-HIGH, for example 16-512",
     "submit --cwd /no/such/folder -- true": "Invalid value for '--cwd': Directory '/no/such/folder' does not exist.",
     "submit --name a/b -- true": "--name a/b: expected up to 100 letters, digits, dots, dashes and underscores",
@@ -250,8 +250,7 @@ def test_a_detached_daemon_that_cannot_start_says_why_and_exits_as_it_did(daemon
 def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = environment(COTENANT_STATE=str(tmp_path / "file" / "state"))
-    expected = "the state folder cannot be created: Not a directory; set COTENANT_STATE to another folder"
-    assert refusal(*MACHINE, "--detach", env=env) == f"{tmp_path}/file/state: {expected}"
+    assert refusal(*MACHINE, "--detach", env=env) == f"{tmp_path}/file/state: cannot be created: Not a directory"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import InputError
-from cotenant.wire.local import decode
+from cotenant.wire.codec import decode
 
 MOST_BYTES = 4 * 1024 * 1024
 """of one object; the API server takes 3 MiB and stores about half of that"""

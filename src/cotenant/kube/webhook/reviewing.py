@@ -11,7 +11,7 @@ import msgspec
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_BYTES as MOST_OBJECT_BYTES
 from cotenant.kube.api.objects import decode_object
-from cotenant.wire.local import decode
+from cotenant.wire.codec import decode
 
 MOST_BYTES = 2 * MOST_OBJECT_BYTES
 """a review holds the object as it was and as it would be"""
