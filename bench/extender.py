@@ -23,7 +23,7 @@ from bench.harness import Figure, Usage, at_most, benchmark, in_fresh_process, p
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.serving import Application, application
+from cotenant.kube.api.server import Application, application
 from cotenant.kube.scheduler.process import ASKING, Scheduler, ready
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from cotenant.sim.report.axes import Axis, straight

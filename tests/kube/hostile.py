@@ -16,9 +16,9 @@ import yaml
 
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.policy import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DEFAULTS
-from cotenant.kube.scheduler.rankers import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.scheduler.resize import RESIZE
 from tests.kube.pods import pod_object
 

@@ -13,7 +13,7 @@ from queue import Queue
 from threading import Event
 from typing import Any, TypeVar
 
-from cotenant.kube.api.serving import Listener, serve_all
+from cotenant.kube.api.server import Listener, serve_all
 
 V = TypeVar("V")
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from cotenant.kube.settings import KubeSettings
-from cotenant.kube.webhook.mutating import mutate
+from cotenant.kube.webhook.mutation import mutate
 from tests.kube.pods import Amounts, pod_object
 
 Json = dict[str, Any]

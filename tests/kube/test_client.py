@@ -16,7 +16,7 @@ from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access, TokenFile
 from cotenant.kube.api.client import Client, Limits, Selection
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.reading import Kind
+from cotenant.kube.api.decoding import Kind
 from tests.kube.api_server import ApiServer, Refusal
 
 QUICK = Limits(connect_s=5, answer_s=5, tries=3, first_pause_s=0.01, longest_pause_s=0.05, page=2)

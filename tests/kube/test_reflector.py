@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits
-from cotenant.kube.api.reading import Kind, Version
+from cotenant.kube.api.decoding import Kind, Version
 from cotenant.kube.api.reflector import TURN_S, Key, Pace, Reflector
 from tests.kube.api_server import ApiServer, Refusal
 

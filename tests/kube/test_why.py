@@ -14,7 +14,8 @@ from cotenant.core.model import Reason
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.serving import (
+from cotenant.kube.api.names import WHY_HEADER
+from cotenant.kube.api.server import (
     Listener,
     ReceivedEvent,
     Reply,
@@ -26,7 +27,6 @@ from cotenant.kube.api.serving import (
     listen,
     status_reply,
 )
-from cotenant.kube.install.names import KEY_HEADER
 from cotenant.kube.scheduler.explaining import refusals_words
 from cotenant.kube.scheduler.why import WhyPod, ask_scheduler
 from tests.cli.command import refusal, run
@@ -119,7 +119,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("shown", [{}, {KEY_HEADER: ""}, {KEY_HEADER: "another"}], ids=["none", "empty", "wrong"])
+@pytest.mark.parametrize("shown", [{}, {WHY_HEADER: ""}, {WHY_HEADER: "another"}], ids=["none", "empty", "wrong"])
 def test_nobody_learns_of_a_pod_without_the_key(shown: dict[str, str]) -> None:
     async def story(office: Office) -> None:
         office.add_pod("a")
@@ -135,7 +135,7 @@ def test_a_key_that_is_empty_opens_nothing_and_without_one_nobody_may_ask() -> N
     async def story(office: Office) -> None:
         for key, status in ((lambda: b"", 403), (None, 404)):
             bound = listen("127.0.0.1", 0)
-            routes = office.scheduler.for_api_server(key)
+            routes = office.scheduler.for_api_server({}, key)
             async with serving([Listener(bound, application(routes, Troubles(print)))]):
                 assert (await ask(bound.getsockname()[1], "GET", "/why/team/a")).status == status
 

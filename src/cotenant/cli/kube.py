@@ -76,6 +76,7 @@ def cluster_options(command: F) -> F:
 def scheduler(extender: str, webhook: str | None, lease: str | None, **options: Any) -> None:
     """Places pods on GPUs: the extender of a stock kube-scheduler, and the webhook that prepares pods."""
     from cotenant.kube.scheduler.process import SchedulerOptions, serve
+    from cotenant.kube.webhook.mutation import webhook_routes
 
     serve(
         SchedulerOptions(
@@ -83,7 +84,8 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
             webhook=None if webhook is None else address(webhook),
             lease=None if lease is None else _lease(lease),
             **options,
-        )
+        ),
+        webhook_routes,
     )
 
 

@@ -20,14 +20,13 @@ from typing import NoReturn
 from cotenant.errors import InputError
 from cotenant.kube.agent.cgroups import PROC, running_pods
 from cotenant.kube.api.client import Client, Selection
+from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record, encode_record, record_of
 from cotenant.kube.codec.inventory import orphans_for
 from cotenant.kube.codec.keys import MOST_BYTES
 
-PODS = Kind("pods", Pod)
 _UID = re.compile(r"[A-Za-z0-9-]{1,253}")
 
 Publish = Callable[[str], object]

@@ -22,8 +22,8 @@ from cotenant.errors import InputError
 from cotenant.kube.agent.totals import Totals
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import NODES
 from cotenant.kube.api.objects import Node
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector, older
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, MOST_CARDS, OWN_TOTALS, SAID, inventory_for
@@ -32,7 +32,6 @@ from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.settings import KubeSettings
 
-NODES = Kind("nodes", Node, cluster_wide=True)
 PATCHES_S = 1.0
 """from one change of the node to the next, at least"""
 _NVLINKS = ("Single NVLink", "Two NVLinks", "Three NVLinks", "Four NVLinks", "Five NVLinks", "Six NVLinks")
@@ -51,7 +50,7 @@ _WORDS = {
 
 def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulated: bool = False) -> Machine:
     """The cards that a node hands out, each shared as the settings say; hidden ones are not among them."""
-    ways = [settings.card(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
+    ways = [settings.sharing_of(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
     shown = [index for index, way in enumerate(ways) if way is not None]
     if len(shown) > MOST_CARDS:
         raise InputError(f"node {node} has {len(shown)} cards, expected at most {MOST_CARDS}; hide some")

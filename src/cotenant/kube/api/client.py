@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.connection import Answer, ApiError, Connection
-from cotenant.kube.api.reading import Change, Kind, Page, T, Version, read_change, read_object, read_page, read_status
+from cotenant.kube.api.decoding import Change, Kind, Page, T, Version, read_change, read_object, read_page, read_status
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"

@@ -18,6 +18,10 @@ from cotenant.wire.local import decode
 MOST_BYTES = 4 * 1024 * 1024
 """of one object; the API server takes 3 MiB and stores about half of that"""
 MOST_CONTAINERS = 1000
+EPHEMERAL_CONTAINERS = "ephemeralcontainers"
+"""Subresource of a pod through which debug containers are added."""
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of a mirror pod: kubelet's record of a static pod, which runs from a file whatever the API server says."""
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from typing import Generic, NoReturn
 
 from cotenant.kube.api.client import ALL, TOO_LARGE, Client, Selection
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.reading import CHANGES, Change, Identity, Kind, T, Version
+from cotenant.kube.api.decoding import CHANGES, Change, Identity, Kind, T, Version
 
 Key = tuple[str, str]
 """namespace and name"""

@@ -15,13 +15,11 @@ from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import ALL, Client, Selection, unheard
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import NODES, PODS, Kind, T
+from cotenant.kube.api.names import CONFIGURATION, NAMESPACE, SETTINGS_FILE
 from cotenant.kube.api.objects import Metadata, Node
-from cotenant.kube.api.reading import Kind, T
 from cotenant.kube.api.reflector import GONE
 from cotenant.kube.inspect.report import ClusterUse, cluster_use
-from cotenant.kube.install.configuration import SETTINGS
-from cotenant.kube.install.names import CONFIGURATION, NAMESPACE
-from cotenant.kube.scheduler.watches import NODES, PODS
 from cotenant.kube.settings import KubeSettings, parse_settings
 
 TRIES = 3
@@ -130,7 +128,7 @@ async def _settings(client: Client) -> KubeSettings | None:
         if error.status not in (FORBIDDEN, NOT_FOUND):
             raise
         return None
-    return parse_settings(found.data.get(SETTINGS, "").encode(), f"ConfigMap {NAMESPACE}/{CONFIGURATION}")
+    return parse_settings(found.data.get(SETTINGS_FILE, "").encode(), f"ConfigMap {NAMESPACE}/{CONFIGURATION}")
 
 
 def _sentence(error: ApiError) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.install.names import NAMESPACE, SCHEDULER
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER
 
 DAYS = 3650
 SERVICE_NAMES = tuple(f"{SCHEDULER}.{NAMESPACE}{suffix}" for suffix in (".svc", ".svc.cluster.local", ""))

@@ -4,12 +4,11 @@
 
 import yaml
 
+from cotenant.kube.api.names import CONFIGURATION, EXTENDER_PORT, LEASE, NAMESPACE, SETTINGS_FILE, Json, object_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.install.names import CONFIGURATION, EXTENDER_PORT, LEASE, NAMESPACE, Json, object_of
 from cotenant.kube.settings import KubeSettings
 
 FOLDER = "/etc/cotenant-configuration"
-SETTINGS = "settings.yaml"
 KUBE_SCHEDULER = "kube-scheduler.yaml"
 WEIGHT = 1000
 """of our scores: one rank is worth 10,000 points, all that the stock plug-ins say together 1,200 at most"""
@@ -19,7 +18,7 @@ QUICK = {"qps": 500, "burst": 1000}
 
 def configuration(settings: KubeSettings, text: str) -> Json:
     """The ConfigMap; `text` is the settings file as it was given."""
-    files = {SETTINGS: text, KUBE_SCHEDULER: yaml.safe_dump(kube_scheduler(settings), sort_keys=False)}
+    files = {SETTINGS_FILE: text, KUBE_SCHEDULER: yaml.safe_dump(kube_scheduler(settings), sort_keys=False)}
     return object_of("ConfigMap", "v1", CONFIGURATION, data=files)
 
 

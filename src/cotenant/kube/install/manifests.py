@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import InputError
+from cotenant.kube.api.names import CERTIFICATE, NAMESPACE, WHY, WHY_KEY, Json, object_of
+from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.install.certificate import Certificate
 from cotenant.kube.install.configuration import configuration
-from cotenant.kube.install.names import ASKERS, CERTIFICATE, KEY, NAMESPACE, Json, object_of
-from cotenant.kube.install.rights import rights
+from cotenant.kube.install.policies import admission_policies
+from cotenant.kube.install.rbac import rights
 from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment, disruption_budget, service
 from cotenant.kube.settings import read_settings
-from cotenant.kube.webhook.configuration import webhook_configurations
-from cotenant.kube.webhook.policy import admission_policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ def manifests(options: InstallOptions, certificate: Certificate) -> list[Json]:
         *rights(),
         files,
         secret,
-        _secret(ASKERS, "Opaque", {KEY: secrets.token_hex(32)}),
+        _secret(WHY, "Opaque", {WHY_KEY: secrets.token_hex(32)}),
         service(),
         deployment(options.images, content, options.replicas),
         disruption_budget(),
         daemon_set(options.images, options.agents, content, settings.webhook.runtime_class),
         *admission_policies(settings),
-        *webhook_configurations(settings, certificate.certificate),
+        webhook_configuration(settings, certificate.certificate),
     ]
 
 

@@ -6,25 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
-from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER, SETTINGS
-from cotenant.kube.install.names import (
+from cotenant.kube.api.names import (
     AGENT,
-    ASKERS,
     CERTIFICATE,
     CONFIGURATION,
     EXTENDER_PORT,
     HEALTH_PORT,
-    KEY,
     LEASE,
     NAMESPACE,
     SCHEDULER,
     SERVICE_PORT,
+    SETTINGS_FILE,
     WEBHOOK_PORT,
+    WHY,
+    WHY_KEY,
     Json,
     labels_of,
     object_of,
 )
+from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
+from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 WHY_FOLDER = "/etc/cotenant-why"
@@ -91,7 +92,7 @@ def deployment(images: Images, content: str, replicas: int = 1) -> Json:
         "volumes": [
             {"name": "configuration", "configMap": {"name": CONFIGURATION}},
             {"name": "certificate", "secret": {"secretName": CERTIFICATE, "defaultMode": 0o440}},
-            {"name": "why", "secret": {"secretName": ASKERS, "defaultMode": 0o440}},
+            {"name": "why", "secret": {"secretName": WHY, "defaultMode": 0o440}},
         ],
     }
     # The next one is there before one goes: the webhook is never without an answer.
@@ -139,10 +140,10 @@ def _template(name: str, content: str, pod: Json) -> Json:
 
 def _our_scheduler(images: Images) -> Json:
     command = [
-        *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS}"),
+        *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS_FILE}"),
         *("--extender", f"127.0.0.1:{EXTENDER_PORT}", "--webhook", f"0.0.0.0:{WEBHOOK_PORT}"),
         *("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key"),
-        *("--why-key", f"{WHY_FOLDER}/{KEY}", "--lease", f"{NAMESPACE}/{LEASE}"),
+        *("--why-key", f"{WHY_FOLDER}/{WHY_KEY}", "--lease", f"{NAMESPACE}/{LEASE}"),
     ]
     return {
         **_container("scheduler", images.ours, images.pull, command),
@@ -167,7 +168,7 @@ def _stock_scheduler(images: Images) -> Json:
 
 
 def _agent(images: Images, wishes: AgentWishes, folders: Sequence[HostFolder]) -> Json:
-    command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS}", "--node", "$(NODE_NAME)"]
+    command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS_FILE}", "--node", "$(NODE_NAME)"]
     wished = {"--simulate": wishes.simulate, "--gpu-memory": wishes.gpu_memory, "--gpu-type": wishes.gpu_type}
     command += [word for name, value in wished.items() if value is not None for word in (name, str(value))]
     command += ["--strict"] if wishes.strict else []

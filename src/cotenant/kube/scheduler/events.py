@@ -19,9 +19,9 @@ import msgspec
 
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Metadata, Pod
-from cotenant.kube.api.reading import Kind
 from cotenant.wire.text import printable
 
 LONGEST_NOTE = 1000

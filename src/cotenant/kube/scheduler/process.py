@@ -29,7 +29,7 @@ from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.error_log import Troubles, in_words
 from cotenant.kube.api.objects import Pod, is_unschedulable
 from cotenant.kube.api.reflector import Pace
-from cotenant.kube.api.serving import (
+from cotenant.kube.api.server import (
     GRACE_S,
     Listener,
     Reply,
@@ -60,10 +60,7 @@ from cotenant.kube.scheduler.watches import AGAIN_S, Watching
 from cotenant.kube.scheduler.why import NO_SUCH_POD
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.state.books import Books
-from cotenant.kube.webhook.mutating import mutate
-from cotenant.kube.webhook.validating import validate
 
-MOST_REVIEW_BYTES = 8 * 1024 * 1024
 TICK_S = 1.0
 """between looks for holds that are over"""
 READY_S = 0.1
@@ -93,13 +90,13 @@ class SchedulerOptions:
     """namespace and name of the lease of the kube-scheduler beside it; none: there is no other scheduler"""
 
 
-def serve(options: SchedulerOptions) -> None:
-    """Runs until stopped by SIGTERM or SIGINT."""
+def serve(options: SchedulerOptions, webhook_routes: Callable[[KubeSettings], Routes]) -> None:
+    """Runs until stopped by SIGTERM or SIGINT; serves the webhook's routes beside its own."""
     check(options)
     settings = read_settings(options.settings)
     access = find_access(os.environ, options.kubeconfig)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(options, settings, access))
+        runner.run(_run(options, settings, access, webhook_routes(settings)))
 
 
 def check(options: SchedulerOptions) -> None:
@@ -213,7 +210,6 @@ class Scheduler:
             doubt=self.watching.doubt,
             starts_together=lambda pod: self.gangs.grant_of(pod.metadata.uid) is not None,
         )
-        self._settings = settings
 
     def for_kube_scheduler(self) -> Routes:
         """The first door."""
@@ -229,9 +225,9 @@ class Scheduler:
         )
         return {**extender.routes(), **self._health()}
 
-    def for_api_server(self, why_key: Callable[[], bytes] | None = None) -> Routes:
+    def for_api_server(self, webhook: Routes, why_key: Callable[[], bytes] | None = None) -> Routes:
         """The second door. Every pod of the cluster can reach it, so who asks about pods must show a key."""
-        routes = {"mutate": self._review(mutate), "validate": self._review(validate), **self._health()}
+        routes = {**webhook, **self._health()}
         if why_key is not None:
             routes["why"] = Route(method="GET", answer=self._why, words=2, refuse=status_reply, key=why_key)
         return routes
@@ -278,13 +274,6 @@ class Scheduler:
         self.preemptor.pod_changed(old, new)
         self.releaser.pod_changed(old, new)
 
-    def _review(self, answer: Callable[[bytes, KubeSettings], bytes]) -> Route:
-        async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
-            # A pod may be large enough to take a while, and it needs nothing of what changes here.
-            return Reply(await asyncio.to_thread(answer, body, self._settings))
-
-        return Route(method="POST", answer=answered, most_bytes=MOST_REVIEW_BYTES)
-
     async def _why(self, words: tuple[str, ...], _body: bytes) -> Reply:
         doubt = self.watching.doubt()
         if doubt is not None:
@@ -306,7 +295,7 @@ class Scheduler:
         return {"healthz": Route(method="GET", answer=alive), "readyz": Route(method="GET", answer=ready)}
 
 
-async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access) -> None:
+async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access, webhook: Routes) -> None:
     troubles, stop, gone = Troubles(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -314,7 +303,7 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     looking = Client(access, LOOKING, agent=settings.scheduler.name)
     election = None if options.lease is None else Election(looking, *options.lease, gethostname())
     scheduler = Scheduler(client, settings, troubles, election=election)
-    listeners = _listeners(options, scheduler)
+    listeners = _listeners(options, scheduler, webhook)
     print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
     try:
         async with asyncio.TaskGroup() as group:
@@ -356,7 +345,7 @@ async def _say_ready(scheduler: Scheduler) -> None:
     print("cotenant: the scheduler is ready", flush=True)
 
 
-def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener]:
+def _listeners(options: SchedulerOptions, scheduler: Scheduler, webhook: Routes) -> list[Listener]:
     remote = not is_loopback(options.extender[0])
     doors = [
         Listener(
@@ -369,7 +358,7 @@ def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener
         doors.append(
             Listener(
                 listen(*options.webhook),
-                application(scheduler.for_api_server(_key_in(options.why_key)), scheduler.troubles),
+                application(scheduler.for_api_server(webhook, _key_in(options.why_key)), scheduler.troubles),
                 _certificates(options, scheduler.troubles, None),
             )
         )

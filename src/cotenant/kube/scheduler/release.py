@@ -13,6 +13,7 @@ from typing import NoReturn
 from cotenant.core.units import Seconds
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.queueing import GATE, is_gated
@@ -20,7 +21,6 @@ from cotenant.kube.scheduler.events import GANG_GIVEN_UP, GANG_WAITS, RELEASED, 
 from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.queue import Line, Unit
 from cotenant.kube.scheduler.retry import PAUSE_S, SHARE, WOKEN, stirred
-from cotenant.kube.scheduler.watches import PODS
 
 SWEEP_S = 5.0
 """a look at the line, whatever was or was not told: time alone makes pods overdue and ends holds"""

@@ -14,6 +14,7 @@ from typing import NoReturn
 from cotenant.core.model import Reason
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import RECORD
@@ -23,7 +24,7 @@ from cotenant.kube.scheduler.explaining import seat_words
 from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.resize import RESIZE, Resized, resize
-from cotenant.kube.scheduler.watches import PODS, pod_now
+from cotenant.kube.scheduler.watches import pod_now
 from cotenant.kube.state.books import Books
 
 AGAIN_S = 10.0

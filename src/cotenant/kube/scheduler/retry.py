@@ -18,12 +18,12 @@ from typing import NamedTuple, NoReturn
 
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.placement import Placer
-from cotenant.kube.scheduler.watches import PODS
 from cotenant.kube.state.books import Books
 
 WOKEN = own_key("tried-again")

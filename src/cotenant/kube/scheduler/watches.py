@@ -14,17 +14,15 @@ from typing import NoReturn
 
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.objects import Node, Pod
-from cotenant.kube.api.reading import Kind
+from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.scheduler.quota import QUOTAS, Quotas, ResourceQuota
 from cotenant.kube.state.accounts import has_stopped
 from cotenant.kube.state.books import Books
 
-NODES = Kind("nodes", Node, cluster_wide=True)
-PODS = Kind("pods", Pod)
 SILENCE_S = 180.0
 """two watches in a row have died by then, and not even a bookmark came"""
 AGAIN_S = 600.0

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.objects import Node, Pod
 
 Version = str | int
 """of a resource: to be sent back as it came. It is a text; the number is for servers that forget the quotes."""
@@ -109,6 +110,10 @@ class Kind(Generic[T]):
     def event(self) -> msgspec.json.Decoder[Event[T]]:
         """Decodes a line that carries an object that is well."""
         return msgspec.json.Decoder(Event[self.of])  # type: ignore[name-defined]
+
+
+NODES = Kind("nodes", Node, cluster_wide=True)
+PODS = Kind("pods", Pod)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import trustme
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.serving import (
+from cotenant.kube.api.server import (
     LARGE,
     MOST_LARGE,
     Listener,

@@ -20,7 +20,7 @@ import uvicorn
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.error_log import Troubles, in_words
-from cotenant.kube.install.names import KEY_HEADER
+from cotenant.kube.api.names import WHY_HEADER
 
 BODY_S = 20.0
 """a whole body, from its first byte on"""
@@ -143,7 +143,7 @@ def application(routes: Routes, troubles: Troubles, *, body_s: float = BODY_S) -
 
 
 def _shows(scope: Scope, key: bytes) -> bool:
-    shown = dict(scope["headers"]).get(KEY_HEADER.encode(), b"")
+    shown = dict(scope["headers"]).get(WHY_HEADER.encode(), b"")
     return bool(key) and compare_digest(shown, key)
 
 

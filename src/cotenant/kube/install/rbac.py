@@ -4,7 +4,7 @@
 
 from collections.abc import Sequence
 
-from cotenant.kube.install.names import AGENT, ASKERS, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, Json, object_of
+from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, Json, object_of
 
 RBAC = "rbac.authorization.k8s.io"
 READ = ("get", "list", "watch")
@@ -47,10 +47,10 @@ def rights() -> list[Json]:
         object_of(
             "Role",
             f"{RBAC}/v1",
-            ASKERS,
+            WHY,
             rules=[
                 _may(("get",), "services/proxy", names=[f"https:{SCHEDULER}:{SERVICE_PORT}"]),
-                _may(("get",), "secrets", names=[ASKERS]),
+                _may(("get",), "secrets", names=[WHY]),
             ],
         ),
     ]
