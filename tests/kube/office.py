@@ -13,7 +13,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.names import WHY_HEADER
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.api.server import Listener, application, listen
@@ -153,9 +153,9 @@ async def a_scheduler(
     lines, access = list[str](), Access(host="127.0.0.1", port=server.port)
     client, looking = Client(access, QUICK), Client(access, LOOKING)
     election = None if host is None else Election(looking, *LEASE, host)
-    scheduler = Scheduler(client, settings, Troubles(lines.append), election=election, pace=pace)
+    scheduler = Scheduler(client, settings, ErrorLog(lines.append), election=election, pace=pace)
     doors = [
-        Listener(listen("127.0.0.1", 0), application(routes, scheduler.troubles))
+        Listener(listen("127.0.0.1", 0), application(routes, scheduler.error_log))
         for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(webhook_routes(settings), lambda: KEY))
     ]
     ports = [door.bound.getsockname()[1] for door in doors]

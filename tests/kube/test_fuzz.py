@@ -183,7 +183,7 @@ def test_whatever_the_protocol_allows_or_forbids_is_answered_as_it_says(target: 
 def check_sense(answer: Answer) -> Any:
     """Nothing that failed inside, and no sentence that fills a screen; what was said, None where it was a refusal."""
     assert answer.status in (200, 400), answer
-    assert b"failed inside cotenant" not in answer.body, answer
+    assert b"internal error in cotenant" not in answer.body, answer
     if answer.status == 400:
         sentence = answer.body.decode()
         assert len(sentence) < MOST_SENTENCE

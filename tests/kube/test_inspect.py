@@ -17,7 +17,7 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import RECORD, decode_record, encode_record
 from cotenant.kube.codec.inventory import INVENTORY, USED, used_for
-from cotenant.kube.inspect.listing import TRIES, NoSuchNodeError, Wish, read_cluster
+from cotenant.kube.inspect.listing import TRIES, NoSuchNodeError, Query, read_cluster
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from tests.kube.api_server import ApiServer, Refusal
@@ -164,10 +164,10 @@ def test_a_node_whose_inventory_cannot_be_read_is_told_of() -> None:
 # From an API server
 
 
-def read(server: ApiServer, **wish: Any) -> ClusterUse:
+def read(server: ApiServer, **query: Any) -> ClusterUse:
     async def ask() -> ClusterUse:
         async with server.serving():
-            return await read_cluster(Access(host="127.0.0.1", port=server.port, namespace="mine"), Wish(**wish))
+            return await read_cluster(Access(host="127.0.0.1", port=server.port, namespace="mine"), Query(**query))
 
     return asyncio.run(ask())
 

@@ -17,7 +17,7 @@ from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.certificate import MISSING, SERVICE_NAMES, Certificate, make_certificate
 from cotenant.kube.install.configuration import KUBE_SCHEDULER
 from cotenant.kube.install.manifests import InstallOptions, manifests
-from cotenant.kube.install.workloads import CONTENT, AgentWishes, Images
+from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images
 
 Json = dict[str, Any]
 PAIR = Certificate("a certificate\n", "its key\n")
@@ -26,7 +26,7 @@ IMAGES = Images(ours="ours:1", kube_scheduler="stock:1", pull="Never")
 
 def made(settings: Path | None = None, replicas: int = 1, **agents: Any) -> dict[tuple[str, str], Json]:
     """All objects, by kind and name."""
-    options = InstallOptions(images=IMAGES, agents=AgentWishes(**agents), settings=settings, replicas=replicas)
+    options = InstallOptions(images=IMAGES, agents=AgentFlags(**agents), settings=settings, replicas=replicas)
     found = manifests(options, PAIR)
     named = {(one["kind"], one["metadata"]["name"]): one for one in found}
     assert len(named) == len(found)

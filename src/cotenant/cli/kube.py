@@ -153,7 +153,7 @@ def _install_options(
     **agents: Any,
 ) -> Any:
     from cotenant.kube.install.manifests import InstallOptions
-    from cotenant.kube.install.workloads import AgentWishes, Images
+    from cotenant.kube.install.workloads import AgentFlags, Images
 
     if agents["gpu_memory"] is not None:
         memory(agents["gpu_memory"])
@@ -161,7 +161,7 @@ def _install_options(
         raise InputError("kube install: --gpu-memory and --gpu-type are for simulated GPUs only: say --simulate COUNT")
     return InstallOptions(
         images=Images(ours=image, kube_scheduler=scheduler_image, pull=pull),
-        agents=AgentWishes(nodes=dict(map(_label, node_selector)), **agents),
+        agents=AgentFlags(nodes=dict(map(_label, node_selector)), **agents),
         settings=settings,
         replicas=replicas,
     )

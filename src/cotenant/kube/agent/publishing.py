@@ -112,15 +112,15 @@ class OwnNode:
         name: str,
         *,
         pace: Pace = Pace(),  # noqa: B008 -- frozen
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         patches_s: float = PATCHES_S,
     ) -> None:
         self.name = name
         self.written = 0
         """patches that the API server took"""
-        self._client, self._tell, self._patches_s = client, tell, patches_s
+        self._client, self._report, self._patches_s = client, report, patches_s
         which = Selection(fields=f"metadata.name={name}")
-        self._reflector = Reflector(client, NODES, self._seen, which, pace=pace, tell=tell)
+        self._reflector = Reflector(client, NODES, self._seen, which, pace=pace, report=report)
         self._node: Node | None = None
         self._annotations: dict[str, str | None] = {}
         self._totals: Totals | None = None
@@ -157,7 +157,7 @@ class OwnNode:
                 failures = 0
             except ApiError as error:
                 failures += 1
-                self._tell(str(error))
+                self._report(str(error))
                 self._changed.set()
                 await asyncio.sleep(self._client.limits.pause(failures, error.retry_after))
             await asyncio.sleep(max(0.0, began + self._patches_s - time.monotonic()))
@@ -166,7 +166,7 @@ class OwnNode:
         """Totals go up before the scheduler may place more, and down after it was told to place less."""
         if self._node is None:
             if self._reflector.synced.is_set():
-                self._tell(f"the cluster has no node {self.name}")
+                self._report(f"the cluster has no node {self.name}")
             return
         if raised := self._wrong_totals(raising=True):
             await self._patch_totals(raised)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who scheduler and agents are, and the least that they may do."""
+"""Service accounts and roles: scheduler and agents get the least rights that they need."""
 
 from collections.abc import Sequence
 
@@ -10,53 +10,53 @@ RBAC = "rbac.authorization.k8s.io"
 READ = ("get", "list", "watch")
 
 
-def rights() -> list[Json]:
-    """Accounts, roles, and who has which."""
+def rbac_objects() -> list[Json]:
+    """Return accounts, roles and bindings."""
     return [
         object_of("ServiceAccount", "v1", SCHEDULER),
         object_of("ServiceAccount", "v1", AGENT),
         _role(
             SCHEDULER,
-            _may((*READ, "patch"), "pods"),
-            _may(("create",), "pods/binding", "pods/eviction"),
-            _may(READ, "nodes", "resourcequotas"),
-            _may(("create", "patch"), "events"),
+            _rule((*READ, "patch"), "pods"),
+            _rule(("create",), "pods/binding", "pods/eviction"),
+            _rule(READ, "nodes", "resourcequotas"),
+            _rule(("create", "patch"), "events"),
         ),
-        # An agent's token may be used on its own node only; the admission policy sees to that, roles cannot.
+        # An agent may write to its own node only. A role cannot express that; an admission policy enforces it.
         _role(
             AGENT,
-            _may((*READ, "patch"), "nodes"),
-            _may(("patch",), "nodes/status"),
-            _may(READ, "pods"),
+            _rule((*READ, "patch"), "nodes"),
+            _rule(("patch",), "nodes/status"),
+            _rule(READ, "pods"),
         ),
-        _given(SCHEDULER, SCHEDULER, SCHEDULER),
-        _given(AGENT, AGENT, AGENT),
-        # What the stock kube-scheduler beside it needs, which is the same account.
-        _given(f"{SCHEDULER}-as-kube-scheduler", "system:kube-scheduler", SCHEDULER),
-        _given(f"{SCHEDULER}-as-volume-scheduler", "system:volume-scheduler", SCHEDULER),
+        _binding(SCHEDULER, SCHEDULER, SCHEDULER),
+        _binding(AGENT, AGENT, AGENT),
+        # The stock kube-scheduler in the same pod uses the same account.
+        _binding(f"{SCHEDULER}-as-kube-scheduler", "system:kube-scheduler", SCHEDULER),
+        _binding(f"{SCHEDULER}-as-volume-scheduler", "system:volume-scheduler", SCHEDULER),
         _authentication_reader(),
-        # To make one is among the rights of a kube-scheduler.
+        # The role of kube-scheduler includes the right to create a lease.
         object_of(
             "Role",
             f"{RBAC}/v1",
             LEASE,
-            rules=[_may(("get", "update", "patch"), "leases", group="coordination.k8s.io", names=[LEASE])],
+            rules=[_rule(("get", "update", "patch"), "leases", group="coordination.k8s.io", names=[LEASE])],
         ),
-        object_of("RoleBinding", f"{RBAC}/v1", LEASE, roleRef=_ref("Role", LEASE), **_to(SCHEDULER)),
-        # Bound to nobody: whoever may ask about one pod may ask about all.
+        object_of("RoleBinding", f"{RBAC}/v1", LEASE, roleRef=_ref("Role", LEASE), **_subject(SCHEDULER)),
+        # The administrator binds this role. It allows `cotenant why` for the pods of all namespaces.
         object_of(
             "Role",
             f"{RBAC}/v1",
             WHY,
             rules=[
-                _may(("get",), "services/proxy", names=[f"https:{SCHEDULER}:{SERVICE_PORT}"]),
-                _may(("get",), "secrets", names=[WHY]),
+                _rule(("get",), "services/proxy", names=[f"https:{SCHEDULER}:{SERVICE_PORT}"]),
+                _rule(("get",), "secrets", names=[WHY]),
             ],
         ),
     ]
 
 
-def _may(verbs: Sequence[str], *resources: str, group: str = "", names: Sequence[str] = ()) -> Json:
+def _rule(verbs: Sequence[str], *resources: str, group: str = "", names: Sequence[str] = ()) -> Json:
     only = {"resourceNames": list(names)} if names else {}
     return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs), **only}
 
@@ -65,16 +65,21 @@ def _role(name: str, *rules: Json) -> Json:
     return object_of("ClusterRole", f"{RBAC}/v1", name, cluster_wide=True, rules=list(rules))
 
 
-def _given(name: str, role: str, account: str) -> Json:
+def _binding(name: str, role: str, account: str) -> Json:
     return object_of(
-        "ClusterRoleBinding", f"{RBAC}/v1", name, cluster_wide=True, roleRef=_ref("ClusterRole", role), **_to(account)
+        "ClusterRoleBinding",
+        f"{RBAC}/v1",
+        name,
+        cluster_wide=True,
+        roleRef=_ref("ClusterRole", role),
+        **_subject(account),
     )
 
 
 def _authentication_reader() -> Json:
     role = _ref("Role", "extension-apiserver-authentication-reader")
-    binding = object_of("RoleBinding", f"{RBAC}/v1", f"{SCHEDULER}-authentication", roleRef=role, **_to(SCHEDULER))
-    binding["metadata"]["namespace"] = "kube-system"  # where that role is
+    binding = object_of("RoleBinding", f"{RBAC}/v1", f"{SCHEDULER}-authentication", roleRef=role, **_subject(SCHEDULER))
+    binding["metadata"]["namespace"] = "kube-system"  # the namespace of that role
     return binding
 
 
@@ -82,5 +87,5 @@ def _ref(kind: str, name: str) -> Json:
     return {"apiGroup": RBAC, "kind": kind, "name": name}
 
 
-def _to(account: str) -> Json:
+def _subject(account: str) -> Json:
     return {"subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]}

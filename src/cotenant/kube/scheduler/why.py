@@ -14,7 +14,7 @@ import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
-from cotenant.kube.api.client import Client, Limits, unheard
+from cotenant.kube.api.client import Client, Limits, connection_problem
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY
@@ -133,4 +133,4 @@ def _sentence(error: ApiError, namespace: str, pod: str) -> str:
         return f"no service {SCHEDULER} in namespace {NAMESPACE}: is cotenant installed in this cluster?"
     if error.status == 503:
         return f"the scheduler does not answer, or does not know the whole cluster yet: {error}"
-    return unheard(error, "--kubeconfig") or str(error)
+    return connection_problem(error, "--kubeconfig") or str(error)
