@@ -87,8 +87,8 @@ async def _read(client: Client, access: Access, query: Query) -> ClusterUse:
         why = seen.unread[0] if seen.unread else f"node {query.node}: no agent has reported GPUs of this node"
         raise NoSuchNodeError(why)
     malformed = tuple(
-        f"{count} {what} could not be decoded"
-        for count, what in ((malformed_nodes, "nodes"), (malformed_pods, "pods"))
+        f"{count} {what}{'s' if count > 1 else ''} could not be decoded"
+        for count, what in ((malformed_nodes, "node"), (malformed_pods, "pod"))
         if count
     )
     return msgspec.structs.replace(
