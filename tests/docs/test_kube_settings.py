@@ -133,7 +133,7 @@ def own_names() -> Iterator[str]:
             yield from (match[0] for match in [re.match(r"cotenant\.io/[a-z-]+", text)] if match)
         uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "own_key"]
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "own_key"]
-        constant = [call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)]
+        constant = [str(call.args[0].value) for call in calls if isinstance(call.args[0], ast.Constant)]
         yield from (f"cotenant.io/{name}" for name in constant)
         if len(constant) < len(uses) and path.name != "keys.py":  # the names are in a table of the module
             for statement in tree.body:
