@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler's two doors take and answer, as OpenAPI documents made from the types that they are read with."""
+"""OpenAPI documents of the scheduler's two ports, generated from the types that decode the requests."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ TEXT: Json = {"text/plain; charset=utf-8": {"schema": {"type": "string"}}}
 
 
 def extender() -> Json:
-    """The first door."""
+    """Return the document of the extender's port."""
     kinds = [kind for pair in VERBS.values() for kind in pair]
     schemas, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     pairs = zip(schemas[::2], schemas[1::2], strict=True)
@@ -41,7 +41,7 @@ def extender() -> Json:
 
 
 def webhook() -> Json:
-    """The second door, as far as the API server asks there."""
+    """Return the document of the webhook's port."""
     (pod, resource, user), parts = msgspec.json.schema_components(
         [PodManifest, Resource, User], ref_template="#/components/schemas/{name}"
     )

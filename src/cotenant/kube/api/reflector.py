@@ -55,6 +55,10 @@ class Pace:
 class Reflector(Generic[T]):
     """Follows the objects of a kind while `run` runs, and calls a handler for each change.
 
+    Invariant: whenever another task runs, `objects` is the state of the server at `version`, as far as events and lists
+    are true, and the handler was called for every difference. Objects that cannot be decoded keep their last known
+    state. An event that contradicts the copy is not applied; a list follows, and is compared with the copy.
+
     The handler is called in the event loop and must not raise: its error would end `run`.
     """
 

@@ -292,14 +292,15 @@ async def _drop_slow_heads(server: uvicorn.Server, every_s: float) -> None:
 
 
 async def _shed_connections(server: uvicorn.Server, most: int, every_s: float) -> None:
+    """Close connections above the limit, one at a time, always of the client that has the most; idle ones first."""
     while True:
         await asyncio.sleep(every_s)
         connections: list[Any] = sorted(server.server_state.connections, key=_is_idle)
-        callers: dict[str, list[Any]] = {}
+        clients: dict[str, list[Any]] = {}
         for connection in connections:
-            callers.setdefault(connection.client[0] if connection.client else "", []).append(connection)
+            clients.setdefault(connection.client[0] if connection.client else "", []).append(connection)
         for _ in range(len(connections) - most):
-            max(callers.values(), key=len).pop().transport.abort()
+            max(clients.values(), key=len).pop().transport.abort()
 
 
 def _has_partial_head(connection: Any) -> bool:

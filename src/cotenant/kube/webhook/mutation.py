@@ -17,7 +17,15 @@ from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings, QueuePart, has_label
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
 from cotenant.kube.webhook.manifest import PodManifest, is_mirror, to_pod
-from cotenant.kube.webhook.review import MOST_BYTES, Json, Request, allow, decode_optional, decode_review, refuse
+from cotenant.kube.webhook.review import (
+    MOST_BYTES,
+    AdmissionRequest,
+    Json,
+    allow,
+    decode_optional,
+    decode_review,
+    refuse,
+)
 from cotenant.kube.webhook.validation import check_mounts, check_pod
 
 _GATES = "schedulingGates"
@@ -130,7 +138,7 @@ def _with_gate(spec: Json, pod: Pod, asked: Asked, namespace: str, queue: QueueP
     return {**rest, _GATES: gates} if gates else rest
 
 
-def _prepare_debug(old: Json, pod: PodManifest, request: Request) -> Json:
+def _prepare_debug(old: Json, pod: PodManifest, request: AdmissionRequest) -> Json:
     """Prepare the new debug containers; Kubernetes does not let existing ones change."""
     before = decode_optional(request.old_object, PodManifest, "a pod")
     existing = set() if before is None else {container.name for container in before.spec.ephemeral_containers}

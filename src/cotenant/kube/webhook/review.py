@@ -37,7 +37,7 @@ class User(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A write to one object that the API server is about to do."""
 
     uid: str
@@ -57,10 +57,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class _Review(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     api_version: str
     kind: str
-    request: Request
+    request: AdmissionRequest
 
 
-def decode_review(body: bytes) -> Request:
+def decode_review(body: bytes) -> AdmissionRequest:
     """Decode the request of a review; InputError if the body has no request that a response could refer to."""
     if len(body) > MOST_BYTES:
         raise InputError(f"not an admission review: {len(body)} bytes, expected at most {MOST_BYTES}")
@@ -76,7 +76,7 @@ def decode_optional(raw: msgspec.Raw, kind: type[T], what: str) -> T | None:
     return None if content == b"null" else decode_object(content, kind, what)
 
 
-def allow(request: Request, old: Json | None = None, new: Json | None = None) -> bytes:
+def allow(request: AdmissionRequest, old: Json | None = None, new: Json | None = None) -> bytes:
     """Return the response that admits the object after the changes from `old` to `new`."""
     patch = [] if old == new else list(_patch(_mutable(old), _mutable(new), ""))
     if not patch:
@@ -85,13 +85,13 @@ def allow(request: Request, old: Json | None = None, new: Json | None = None) ->
     return _response(request, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
 
 
-def refuse(request: Request, message: str) -> bytes:
+def refuse(request: AdmissionRequest, message: str) -> bytes:
     """Return the response that refuses the object as invalid, with a message for the user."""
     status = {"status": "Failure", "code": 422, "reason": "Invalid", "message": f"cotenant: {message}"}
     return _response(request, {"allowed": False, "status": status})
 
 
-def _response(request: Request, response: Json) -> bytes:
+def _response(request: AdmissionRequest, response: Json) -> bytes:
     return msgspec.json.encode({"apiVersion": VERSION, "kind": KIND, "response": {"uid": request.uid, **response}})
 
 
