@@ -15,7 +15,6 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from cotenant.core.placement.policies import QUEUES
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
@@ -125,6 +124,8 @@ class QueuePart(_Section, frozen=True):
 
     def check(self) -> None:
         """InputError if the queue order is unknown."""
+        from cotenant.core.placement.policies import QUEUES  # loads numpy, which an agent must not
+
         if self.order not in QUEUES:
             raise InputError(
                 f"queue.order: unknown queue order {self.order!r:.60}; expected one of {', '.join(QUEUES)}"
@@ -243,21 +244,26 @@ def has_label(labels: Mapping[str, str], text: str) -> bool:
     return bool(key) and key in labels and value in (None, labels[key])
 
 
-def read_settings(path: Path | None) -> KubeSettings:
+def read_settings(path: Path | None, *, check_queue: bool = True) -> KubeSettings:
     """Read a settings file, or return the defaults if there is none; InputError names the file and the fault."""
     if path is None:
         return KubeSettings()
-    return parse_settings(read_bounded(path, MOST_BYTES, "a settings file"), f"settings {path}")
+    content = read_bounded(path, MOST_BYTES, "a settings file")
+    return parse_settings(content, f"settings {path}", check_queue=check_queue)
 
 
-def parse_settings(content: bytes, what: str = "settings") -> KubeSettings:
-    """Parse settings from YAML; InputError starts with `what` and says what is wrong."""
+def parse_settings(content: bytes, what: str = "settings", *, check_queue: bool = True) -> KubeSettings:
+    """Parse settings from YAML; InputError starts with `what` and says what is wrong.
+
+    Agents have no queue and do not check its order: the core's table of queue orders would load numpy on every node.
+    """
     try:
         found = yaml.safe_load(content)
         settings = msgspec.convert({} if found is None else found, KubeSettings)
         settings.codec()
         settings.lease.check()
-        settings.queue.check()
+        if check_queue:
+            settings.queue.check()
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, InputError, RecursionError) as error:
         raise InputError(f"{what}: {' '.join(str(error).split())}") from None
     return settings

@@ -93,7 +93,7 @@ class Rhythm:
 
 def serve(options: AgentOptions) -> None:
     """Look after a node until SIGTERM or SIGINT; InputError where something cannot be as the options say."""
-    settings = read_settings(options.settings)
+    settings = read_settings(options.settings, check_queue=False)
     access = find_access(os.environ, options.kubeconfig)
     _checked_memory(options)
     if options.remove:
