@@ -26,7 +26,7 @@ from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import HostPlaces, at, device_ids, prepare
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.service import Context, Service, Surroundings
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import decode_node, decode_pod
 from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.assignment import record_for
@@ -76,7 +76,7 @@ async def allocate_directly(folder: Path, passing: Path) -> list[float]:
         common=prepare(host, find_library()),
         strict=False,
         known_s=1.0,
-        troubles=Troubles(),
+        error_log=ErrorLog(),
     )
     service, took = Service(GPU, around), []
     context = cast("Context", None)  # only a rejected call uses it

@@ -22,8 +22,8 @@ from bench.cluster_server import KINDS, NODE, cluster_server, new_kind, pod_obje
 from bench.harness import Figure, Usage, at_most, benchmark, in_fresh_process, p99
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.serving import Application, application
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.server import Application, application
 from cotenant.kube.scheduler.process import ASKING, Scheduler, ready
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from cotenant.sim.report.axes import Axis, linear
@@ -133,10 +133,10 @@ async def _measure(port: int, nodes: int) -> Measured:
     measured, client = Measured(), Client(Access(host="127.0.0.1", port=port), ASKING)
     start, began = time.monotonic(), time.process_time()
     settings = KubeSettings(scheduler=SchedulerPart(shortlist=SHORTLIST))
-    scheduler = Scheduler(client, settings, Troubles())
+    scheduler = Scheduler(client, settings, ErrorLog())
     running = asyncio.create_task(scheduler.run())
     await ready(scheduler)
-    asked = application(scheduler.for_kube_scheduler(), scheduler.troubles)
+    asked = application(scheduler.for_kube_scheduler(), scheduler.error_log)
     measured.ready_s, measured.ready_cpu_s = time.monotonic() - start, time.process_time() - began
     await _ask_all(asked, measured, nodes)
     running.cancel()

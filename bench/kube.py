@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from bench.harness import Figure, at_most, benchmark, in_fresh_process, serve_each, server_process
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
+from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector
 
 PODS = 5_000

@@ -225,7 +225,7 @@ def test_json_and_yaml_say_the_same_with_every_unit_in_its_name(beside: Beside) 
 def test_a_node_that_is_not_there_is_an_error_of_its_own(beside: Beside) -> None:
     done = beside.run("gpu", "nowhere")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == "cotenant: the cluster has no node nowhere; kubectl get nodes lists them\n"
+    assert done.stderr == "cotenant: the cluster has no node nowhere; `kubectl get nodes` lists its nodes\n"
 
 
 def test_who_may_read_one_namespace_only_is_told_so(beside: Beside) -> None:
@@ -239,7 +239,7 @@ def test_who_may_not_read_nodes_is_told_what_it_takes(beside: Beside) -> None:
     beside.server.nodes.refusals.append(Refusal(403, "Forbidden", only="list"))
     done = beside.run("gpu")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("cotenant: you may not read this: it takes the right to `list` nodes")
+    assert done.stderr.startswith("cotenant: you need the right to `list` nodes")
 
 
 @pytest.mark.parametrize(

@@ -97,12 +97,12 @@ def read(
     import os
 
     from cotenant.kube.api.access import find_access
-    from cotenant.kube.inspect.listing import Wish, read_cluster
+    from cotenant.kube.inspect.listing import Query, read_cluster
     from cotenant.kube.settings import read_settings
 
     chosen = None if settings is None else read_settings(settings)
     access = find_access(os.environ, kubeconfig, context)
-    return asyncio.run(read_cluster(access, Wish(node=node, namespace=namespace, settings=chosen)))
+    return asyncio.run(read_cluster(access, Query(node=node, namespace=namespace, settings=chosen)))
 
 
 def show(seen: "ClusterUse", output: str, draw: Callable[[bool], Iterable[str]]) -> None:

@@ -96,6 +96,7 @@ def cluster_options(command: F) -> F:
 def scheduler(extender: str, webhook: str | None, lease: str | None, **options: Any) -> None:
     """Runs the scheduler: the extender of a stock kube-scheduler, and the webhooks that prepare pods."""
     from cotenant.kube.scheduler.process import SchedulerOptions, serve
+    from cotenant.kube.webhook.mutation import webhook_routes
 
     serve(
         SchedulerOptions(
@@ -103,7 +104,8 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
             webhook=None if webhook is None else address(webhook),
             lease=None if lease is None else _lease(lease),
             **options,
-        )
+        ),
+        webhook_routes,
     )
 
 
@@ -182,7 +184,7 @@ def _install_options(
     **agents: Any,
 ) -> Any:
     from cotenant.kube.install.manifests import InstallOptions
-    from cotenant.kube.install.workloads import AgentWishes, Images
+    from cotenant.kube.install.workloads import AgentFlags, Images
 
     if agents["gpu_memory"] is not None:
         memory(agents["gpu_memory"])
@@ -192,7 +194,7 @@ def _install_options(
         )
     return InstallOptions(
         images=Images(ours=image, kube_scheduler=scheduler_image, pull=pull),
-        agents=AgentWishes(nodes=dict(map(_label, node_selector)), **agents),
+        agents=AgentFlags(nodes=dict(map(_label, node_selector)), **agents),
         settings=settings,
         replicas=replicas,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cotenant.kube.settings import KubeSettings, WebhookPart
-from cotenant.kube.webhook.mutating import mutate
+from cotenant.kube.webhook.mutation import mutate
 from tests.kube.reviews import SETTINGS, Json, admitted, refusal, review, written
 
 SHARED = {"nvidia.com/gpumem": 1000}
@@ -46,12 +46,12 @@ def refused(made: Json, settings: KubeSettings = SETTINGS) -> str:
         ),
         (
             written(SHARED, nodeName="n1"),
-            "spec.nodeName: n1, so nobody would choose GPUs for this pod; leave it out and write nodeSelector:"
+            "spec.nodeName: n1 bypasses the scheduler, so the pod would get no GPU; remove it, and write nodeSelector:"
             " {kubernetes.io/hostname: n1}",
         ),
         (
             written(SHARED, schedulerName="volcano"),
-            "spec.schedulerName: volcano does not hand out these GPUs; leave it out, or write cotenant-scheduler",
+            "spec.schedulerName: volcano cannot assign these GPUs; remove it, or write cotenant-scheduler",
         ),
     ],
 )
@@ -94,7 +94,7 @@ def test_nothing_is_mounted_over_what_decides_about_gpus(way: Callable[[str], Js
     made = written(SHARED)
     made["spec"]["containers"][0] |= way(path)
     assert refused(made) == (
-        f"container app-0: mounts something at {path}, which decides about GPUs; choose another path"
+        f"container app-0: a mount at {path} would change which GPUs the container uses; choose another path"
     )
 
 
@@ -108,12 +108,12 @@ def test_mounts_elsewhere_and_above_are_not_our_business(path: str) -> None:
 def test_devices_cannot_be_named_by_a_mount_without_gpus_either() -> None:
     made = written({})
     made["spec"]["containers"][0] |= mount("/var/run/nvidia-container-devices/all")
-    assert "decides about GPUs" in refused(made)
+    assert "would change which GPUs the container uses" in refused(made)
     for volume in ("mine", "cotenant-limits-0"):
         named = [{"name": volume, "mountPath": "/run/nvidia-container-devices/0"}]
         debug = written({}, ephemeralContainers=[{"name": "d", "volumeMounts": named}])
         asked = review(debug, written({}), operation="UPDATE", resource="pods/ephemeralcontainers")
-        assert "container d: mounts something at /run/nvidia-container-devices/0" in refusal(mutate(asked, SETTINGS))
+        assert "container d: a mount at /run/nvidia-container-devices/0" in refusal(mutate(asked, SETTINGS))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,10 @@ def test_devices_cannot_be_named_by_a_mount_without_gpus_either() -> None:
 def test_folders_of_an_agent_are_out_of_reach(asked: Json, path: str, is_refused: bool) -> None:
     made = written(asked, volumes=[{"name": "v", "hostPath": {"path": path}}])
     if is_refused:
-        assert refused(made) == f"volume v: host path {path} reaches into cotenant's own folders; choose another"
+        assert refused(made) == (
+            f"volume v: hostPath {path} overlaps a folder of cotenant (/var/lib/cotenant, /run/cotenant,"
+            " /run/cotenant-node); choose another path"
+        )
     else:
         assert made["spec"]["volumes"][0] in admitted(made)["spec"]["volumes"]
 
@@ -149,8 +152,8 @@ def test_privileged_containers_do_not_share_unless_allowed(asked: Any, allowed: 
     settings = KubeSettings(webhook=WebhookPart(allow_privileged=allowed))
     if is_refused:
         assert refused(made, settings) == (
-            "container app-0: privileged, so it reaches every GPU of its node and cannot share one; leave that out, or"
-            " ask for whole cards"
+            "container app-0: a privileged container reaches every GPU of its node, so it cannot share one; remove"
+            " securityContext.privileged, or request whole GPUs"
         )
     else:
         admitted(made, settings)

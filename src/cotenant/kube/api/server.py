@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP for a few known callers: short paths, whole bodies, and a limit on every size and wait.
+"""An HTTP server for a few known clients: short paths, whole bodies, and a limit on every size and every wait.
 
-No framework: a table of routes is all there is, and each call of kube-scheduler pays for what stands before it.
+It uses no web framework. A table of routes is enough, and every layer in front of it delays kube-scheduler's calls.
 """
 
 import asyncio
@@ -19,30 +19,30 @@ import uvicorn
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
-from cotenant.kube.api.error_log import Troubles, in_words
-from cotenant.kube.install.names import KEY_HEADER
+from cotenant.kube.api.error_log import ErrorLog, describe
+from cotenant.kube.api.names import WHY_HEADER
 
 BODY_S = 20.0
-"""a whole body, from its first byte on"""
+"""Time for a whole body, from its first byte."""
 HEAD_S = 20.0
-"""from connecting to a whole head, twice that at most"""
+"""Time from connecting to a whole request head; the check may be late by as much again."""
 KEPT_S = 120
-"""an unused connection: callers in Go drop theirs after 90 s, and never find one that we are just closing"""
+"""Keep-alive time. Go clients drop idle connections after 90 s, so they never use one that we are just closing."""
 MOST_CONNECTIONS = 1000
-"""at which callers are sent away"""
+"""Connections at which new requests are refused."""
 CROWD = MOST_CONNECTIONS * 3 // 4
-"""connections from which on the caller with most of them loses some: nobody can shut out the others"""
+"""Connections above which the client with the most loses some, so that no client can shut out the others."""
 CROWD_S = 1.0
 LARGE = 256 * 1024
-"""bytes of a body: what pods and lists of nodes rarely are"""
+"""Size of a body in bytes above which it counts as large; pods and lists of nodes rarely are."""
 MOST_LARGE = 16
-"""such bodies at a time: anybody may send them, and all of them together must fit into memory"""
+"""Large bodies at a time: every pod of the cluster can send them, and all together must fit into memory."""
 MOST_DROPPED = 128 * 1024 * 1024
-"""of a body that is too large, before its sender is cut off"""
+"""Bytes of a too large body that are read and dropped before the connection is closed."""
 GRACE_S = 10
-"""for requests under way when we are asked to stop"""
-LOOK_S = 2.0
-"""for new certificates"""
+"""Time for running requests when the server stops."""
+RELOAD_S = 2.0
+"""Interval between two looks for a new certificate."""
 
 ReceivedEvent = Callable[[], Awaitable[Any]]
 SentEvent = Callable[[Any], Awaitable[None]]
@@ -52,7 +52,7 @@ Application = Callable[[Scope, ReceivedEvent, SentEvent], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer."""
+    """An HTTP response."""
 
     body: bytes = b""
     status: int = 200
@@ -60,42 +60,42 @@ class Reply:
 
 
 Refuse = Callable[[int, str], Reply]
-"""how a caller is told that something was wrong: status and sentence"""
+"""Builds the response for an error from an HTTP status and a message."""
 
 
 def text_reply(status: int, text: str) -> Reply:
-    """For people and probes."""
+    """Return a plain-text response, for people and probes."""
     return Reply(f"{text}\n".encode(), status, b"text/plain; charset=utf-8")
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
-    """For programs."""
+    """Return a JSON response."""
     return Reply(msgspec.json.encode(value), status)
 
 
 def status_reply(status: int, text: str, reason: str = "") -> Reply:
-    """As an API server refuses, for those who came through one."""
-    said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
-    return json_reply(said | {"reason": reason or HTTPStatus(status).phrase.replace(" ", ""), "message": text}, status)
+    """Return an error as a Kubernetes Status object, for clients that call through the API server's proxy."""
+    base = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
+    return json_reply(base | {"reason": reason or HTTPStatus(status).phrase.replace(" ", ""), "message": text}, status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What is done at a path."""
+    """How requests to a path are answered."""
 
     method: str
     answer: Callable[[tuple[str, ...], bytes], Awaitable[Reply]]
-    """gets the words of the path after the first, and the body"""
-    words: int = 0
-    """how many there must be"""
+    """Called with the segments of the path after the first, and the body."""
+    segments: int = 0
+    """Number of segments that must follow the first."""
     most_bytes: int = 0
     refuse: Refuse = text_reply
     key: Callable[[], bytes] | None = None
-    """what callers have to show; none: anybody may ask"""
+    """Returns the key that a request must carry in its header; None: the route is open."""
 
 
 Routes = Mapping[str, Route]
-"""by the first word of the path"""
+"""Routes by the first segment of the path."""
 
 
 class _RefusedError(Exception):
@@ -104,72 +104,75 @@ class _RefusedError(Exception):
         self.status = status
 
 
-def application(routes: Routes, troubles: Troubles, *, body_s: float = BODY_S) -> Application:
-    """Answers at these routes; what is wrong with a request is said to its sender, never how it came about here."""
+def application(routes: Routes, error_log: ErrorLog, *, body_s: float = BODY_S) -> Application:
+    """Return the ASGI application for these routes. Clients get the message of an error, never its traceback."""
     large = asyncio.Semaphore(MOST_LARGE)
 
     async def answer(scope: Scope, receive: ReceivedEvent, send: SentEvent) -> None:
         if scope["type"] != "http":
             return
-        first, *words = scope["path"].removeprefix("/").split("/")
+        first, *segments = scope["path"].removeprefix("/").split("/")
         route = routes.get(first)
-        if route is None or len(words) != route.words:
-            reply = text_reply(404, "there is nothing here")
+        if route is None or len(segments) != route.segments:
+            reply = text_reply(404, "not found")
         elif scope["method"] not in (route.method, "HEAD" if route.method == "GET" else route.method):
             reply = text_reply(405, f"expected {route.method}")
         else:
-            reply = await _answered(first, route, tuple(words), scope, receive)
+            reply = await _answered(first, route, tuple(segments), scope, receive)
         await _send(send, reply)
 
     async def _answered(
-        first: str, route: Route, words: tuple[str, ...], scope: Scope, receive: ReceivedEvent
+        first: str, route: Route, segments: tuple[str, ...], scope: Scope, receive: ReceivedEvent
     ) -> Reply:
         try:
-            if route.key is not None and not _shows(scope, route.key()):
-                return route.refuse(403, "not without the key that only those may read who may ask")
+            if route.key is not None and not _has_key(scope, route.key()):
+                return route.refuse(
+                    403,
+                    f"expected the key of this installation in the header {WHY_HEADER}",
+                )
             async with _body(receive, route.most_bytes, body_s, large) as body:
-                return await route.answer(words, body)
+                return await route.answer(segments, body)
         except _RefusedError as error:
-            troubles.tell(f"/{first} refused with {error.status}", str(error))
+            error_log.report(f"/{first} refused with {error.status}", str(error))
             return text_reply(error.status, str(error))
         except InputError as error:
             return route.refuse(400, str(error))
-        except Exception as error:  # noqa: BLE001 -- the top loop: the next request must find us alive
+        except Exception as error:  # noqa: BLE001 -- the top loop: the next request must be answered
             kind = type(error).__name__
-            troubles.tell(f"/{first} failed with {kind}", in_words(error))
-            return route.refuse(500, f"failed inside cotenant ({kind}); its log says more")
+            error_log.report(f"/{first} failed with {kind}", describe(error))
+            return route.refuse(500, f"internal error in cotenant ({kind}); see the log of its scheduler")
 
     return answer
 
 
-def _shows(scope: Scope, key: bytes) -> bool:
-    shown = dict(scope["headers"]).get(KEY_HEADER.encode(), b"")
-    return bool(key) and compare_digest(shown, key)
+def _has_key(scope: Scope, key: bytes) -> bool:
+    sent = dict(scope["headers"]).get(WHY_HEADER.encode(), b"")
+    return bool(key) and compare_digest(sent, key)
 
 
 @asynccontextmanager
 async def _body(receive: ReceivedEvent, most: int, within_s: float, large: asyncio.Semaphore) -> AsyncIterator[bytes]:
-    """The whole body, while it is answered."""
+    """Read the whole body, and count it as large until the request is answered."""
     async with AsyncExitStack() as kept:
         try:
             async with asyncio.timeout(within_s):
                 body = await _read(receive, most, large, kept)
         except TimeoutError:
-            raise _RefusedError(408, f"the body was not whole within {within_s:g} s") from None
+            raise _RefusedError(408, f"the body was not complete within {within_s:g} s") from None
         yield body
 
 
 async def _read(receive: ReceivedEvent, most: int, large: asyncio.Semaphore, kept: AsyncExitStack) -> bytes:
-    """One that is too large is read on and dropped, or its sender would never hear why."""
+    """Read a body. A too large one is read to its end and dropped, else the client would never read the response."""
     parts, size, more, is_large = [], 0, True, False
     while more and size <= MOST_DROPPED:
         event = await receive()
         if event["type"] != "http.request":
-            raise _RefusedError(400, "the sender went away")
+            raise _RefusedError(400, "the client disconnected")
         part, more = event.get("body", b""), event.get("more_body", False)
         size += len(part)
         if size > LARGE and not is_large and size <= most:
-            await kept.enter_async_context(large)  # nothing is read meanwhile
+            await kept.enter_async_context(large)  # the client has to wait: nothing more is read from it
             is_large = True
         if size <= most:
             parts.append(part)
@@ -180,7 +183,7 @@ async def _read(receive: ReceivedEvent, most: int, large: asyncio.Semaphore, kep
 
 async def _send(send: SentEvent, reply: Reply) -> None:
     headers = [(b"content-type", reply.kind), (b"content-length", str(len(reply.body)).encode())]
-    if reply.status in (408, 413):  # what is left of the body is not read
+    if reply.status in (408, 413):  # the rest of the body is not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
@@ -188,7 +191,7 @@ async def _send(send: SentEvent, reply: Reply) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A socket and what is answered on it."""
+    """A bound socket and the application that serves it."""
 
     bound: socket.socket
     application: Application
@@ -196,13 +199,13 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """Where it is reached."""
+        """The URL of the listener."""
         host, port = self.bound.getsockname()[:2]
         return f"{'https' if self.certificates else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound; CotenantError where it cannot be."""
+    """Bind a socket; CotenantError if the address cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -224,24 +227,26 @@ async def serve_all(
     stop: asyncio.Event,
     *,
     head_s: float = HEAD_S,
-    look_s: float = LOOK_S,
+    reload_s: float = RELOAD_S,
     crowd: int = CROWD,
     crowd_s: float = CROWD_S,
 ) -> None:
-    """Answer on all of them until told to stop; requests under way are finished."""
+    """Serve all listeners until `stop` is set; running requests are completed."""
     servers = [_server(listener) for listener in listeners]
     async with asyncio.TaskGroup() as group:
         for server, listener in zip(servers, listeners, strict=True):
             group.create_task(server.serve(sockets=[listener.bound]))
-        caring = [group.create_task(_drop_slow_heads(server, head_s)) for server in servers]
-        caring += [group.create_task(_thin_out(server, crowd, crowd_s)) for server in servers]
-        caring += [
-            group.create_task(_renew(listener.certificates, look_s)) for listener in listeners if listener.certificates
+        maintenance = [group.create_task(_drop_slow_heads(server, head_s)) for server in servers]
+        maintenance += [group.create_task(_shed_connections(server, crowd, crowd_s)) for server in servers]
+        maintenance += [
+            group.create_task(_renew(listener.certificates, reload_s))
+            for listener in listeners
+            if listener.certificates
         ]
         await stop.wait()
         for server in servers:
             server.should_exit = True
-        for task in caring:
+        for task in maintenance:
             task.cancel()
 
 
@@ -264,7 +269,7 @@ def _server(listener: Listener) -> uvicorn.Server:
     config.load()
     config.ssl = listener.certificates.context if listener.certificates else None
     server = uvicorn.Server(config)
-    # It would die of signals before everything is put away.
+    # Its own signal handlers would end the process before the shutdown is complete.
     server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
     return server
 
@@ -272,34 +277,35 @@ def _server(listener: Listener) -> uvicorn.Server:
 async def _renew(certificates: Certificates, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        certificates.look()
+        certificates.reload()
 
 
 async def _drop_slow_heads(server: uvicorn.Server, every_s: float) -> None:
-    """Connections on which a request is neither awaited nor whole for so long: the server itself would keep them."""
+    """Close connections whose request head is incomplete for too long; uvicorn itself has no such timeout."""
     before: set[Any] = set()
     while True:
         await asyncio.sleep(every_s)
-        now = {one for one in server.server_state.connections if _is_half_asked(one)}
+        now = {one for one in server.server_state.connections if _has_partial_head(one)}
         for connection in now & before:
             connection.transport.abort()
         before = now
 
 
-async def _thin_out(server: uvicorn.Server, most: int, every_s: float) -> None:
+async def _shed_connections(server: uvicorn.Server, most: int, every_s: float) -> None:
+    """Close connections above the limit, one at a time, always of the client that has the most; idle ones first."""
     while True:
         await asyncio.sleep(every_s)
-        connections: list[Any] = sorted(server.server_state.connections, key=_is_unused)
-        callers: dict[str, list[Any]] = {}
+        connections: list[Any] = sorted(server.server_state.connections, key=_is_idle)
+        clients: dict[str, list[Any]] = {}
         for connection in connections:
-            callers.setdefault(connection.client[0] if connection.client else "", []).append(connection)
+            clients.setdefault(connection.client[0] if connection.client else "", []).append(connection)
         for _ in range(len(connections) - most):
-            max(callers.values(), key=len).pop().transport.abort()
+            max(clients.values(), key=len).pop().transport.abort()
 
 
-def _is_half_asked(connection: Any) -> bool:
-    return _is_unused(connection) and connection.timeout_keep_alive_task is None
+def _has_partial_head(connection: Any) -> bool:
+    return _is_idle(connection) and connection.timeout_keep_alive_task is None
 
 
-def _is_unused(connection: Any) -> bool:
+def _is_idle(connection: Any) -> bool:
     return connection.cycle is None or bool(connection.cycle.response_complete)

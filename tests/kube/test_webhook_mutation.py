@@ -14,8 +14,7 @@ from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.request import NUMBERS, asked_of
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.settings import Defaults, KubeSettings, ResourceNames, SchedulerPart, WebhookPart
-from cotenant.kube.webhook.mutating import mutate
-from cotenant.kube.webhook.validating import validate
+from cotenant.kube.webhook.mutation import mutate
 from tests.kube.reviews import SETTINGS, UNCHANGED, Json, admitted, changed, environment, response, review, written
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -152,7 +151,7 @@ def test_a_copy_without_gpus_that_names_our_scheduler_is_not_refused_for_words_t
     words = {"ALIYUN_COM_GPU_MEM_IDX": "0", "mine": "stays"}
     pod = admitted(written({}, annotations=words, schedulerName=SETTINGS.scheduler.name))
     assert pod["metadata"]["annotations"] == {"mine": "stays"}
-    assert response(validate(review(pod), SETTINGS)) == UNCHANGED
+    assert response(mutate(review(pod), SETTINGS)) == UNCHANGED
 
 
 def test_a_pod_without_metadata_is_prepared_as_any_other() -> None:

@@ -15,8 +15,8 @@ import trustme
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
-from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.serving import (
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.server import (
     LARGE,
     MOST_LARGE,
     Listener,
@@ -51,7 +51,7 @@ async def slow(words: tuple[str, ...], body: bytes) -> Reply:
 
 ROUTES = {
     "echo": Route(method="POST", answer=echo, most_bytes=MOST),
-    "words": Route(method="GET", answer=echo, words=2),
+    "words": Route(method="GET", answer=echo, segments=2),
     "nonsense": Route(method="POST", answer=nonsense, refuse=status_reply),
     "broken": Route(method="POST", answer=broken),
     "slow": Route(method="GET", answer=slow),
@@ -65,7 +65,7 @@ def talk(story: Callable[[int], Awaitable[None]], **paces: float) -> list[str]:
 
     async def told() -> None:
         bound = listen("127.0.0.1", 0)
-        app = application(ROUTES, Troubles(lines.append), body_s=body_s)
+        app = application(ROUTES, ErrorLog(lines.append), body_s=body_s)
         async with serving([Listener(bound, app)], **paces):
             await story(bound.getsockname()[1])
 
@@ -112,7 +112,7 @@ def test_a_failure_is_logged_once_with_its_kind_and_place_and_no_trace_back_is_s
     assert all(b"KeyError" in answer.body and b"secret" not in answer.body for answer in answers)
     assert len(lines) == 1
     assert "KeyError" in lines[0]
-    assert "test_serving.py line" in lines[0]
+    assert "test_server.py line" in lines[0]
 
 
 def test_a_body_that_is_too_large_is_answered_and_not_kept() -> None:
@@ -236,7 +236,7 @@ def test_requests_under_way_are_finished_when_told_to_stop() -> None:
     async def told() -> None:
         bound = listen("127.0.0.1", 0)
         port = bound.getsockname()[1]
-        async with serving([Listener(bound, application(ROUTES, Troubles(print)))]) as stop:
+        async with serving([Listener(bound, application(ROUTES, ErrorLog(print)))]) as stop:
             running = asyncio.create_task(ask(port, "GET", "/slow"))
             await asyncio.sleep(0.1)
             stop.set()
@@ -297,15 +297,15 @@ def talk_tls(folder: Path, story: Callable[[int, Files], Awaitable[None]], autho
     async def told() -> None:
         files = Files(folder)
         bound = listen("127.0.0.1", 0)
-        troubles = Troubles(lines.append)
+        error_log = ErrorLog(lines.append)
         certificates = Certificates(
             files.certificate,
             files.key,
             client_authority=authority,
-            tell=lambda text: troubles.tell("certificate", text),
+            report=lambda text: error_log.report("certificate", text),
         )
-        listener = Listener(bound, application(ROUTES, troubles), certificates)
-        async with serving([listener], look_s=0.02):
+        listener = Listener(bound, application(ROUTES, error_log), certificates)
+        async with serving([listener], reload_s=0.02):
             await story(bound.getsockname()[1], files)
 
     asyncio.run(told())
@@ -408,23 +408,23 @@ def test_a_client_authority_lets_only_its_clients_in_also_when_it_is_replaced(tm
 
 def test_files_that_are_no_certificate_are_named_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("nothing")
-    with pytest.raises(InputError, match=r"certificate .*/a with key .*/a: not a pair"):
-        Certificates(tmp_path / "a", tmp_path / "a", tell=print)
+    with pytest.raises(InputError, match=r"certificate .*/a with key .*/a: not a PEM certificate with its key"):
+        Certificates(tmp_path / "a", tmp_path / "a", report=print)
     with pytest.raises(InputError, match="No such file"):
-        Certificates(tmp_path / "none", tmp_path / "a", tell=print)
+        Certificates(tmp_path / "none", tmp_path / "a", report=print)
 
 
-def test_a_kind_of_trouble_is_said_once_in_a_while_and_counted() -> None:
+def test_a_kind_of_error_is_logged_once_per_pause_and_counted() -> None:
     now, lines = [0.0], list[str]()
-    troubles = Troubles(lines.append, every_s=10, clock=lambda: now[0])
+    error_log = ErrorLog(lines.append, pause_s=10, clock=lambda: now[0])
     for _ in range(5):
-        troubles.tell("watch", "it\nhung")
+        error_log.report("watch", "it\nhung")
     now[0] = 11.0
-    troubles.tell("watch", "it hung again")
-    assert lines == ["watch: it\\nhung", "watch: it hung again (5 times since it was last said)"]
+    error_log.report("watch", "it hung again")
+    assert lines == ["watch: it\\nhung", "watch: it hung again (5 times since it was last logged)"]
     for number in range(5000):
-        troubles.tell(f"kind {number}", "x")
-    assert len(troubles.counts) < 1100
+        error_log.report(f"kind {number}", "x")
+    assert len(error_log.counts) < 1100
 
 
 def test_serving_nothing_ends_when_told() -> None:

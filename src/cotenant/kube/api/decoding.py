@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an API server's answers say: objects, pages of lists, lines of watches, refusals.
+"""Decoding of an API server's responses: objects, pages of lists, events of watches, errors.
 
-The caller names a msgspec struct of what it reads of an object. An object that does not fit it is still known by name:
-one bad object must not hide the others.
+The caller gives a msgspec struct with the fields that it reads. An object that does not fit the struct is still known
+by its name: one malformed object must not hide the others.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ from urllib.parse import quote
 import msgspec
 
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.objects import Node, Pod
 
 Version = str | int
-"""of a resource: to be sent back as it came. It is a text; the number is for servers that forget the quotes."""
+"""A resource version, to be sent back unchanged. It is a string; some servers omit the quotes."""
 
 
 class Identity(Protocol):
-    """What every object says of itself."""
+    """The metadata that every object has."""
 
     @property
     def name(self) -> str: ...
@@ -44,7 +45,7 @@ V = TypeVar("V")
 
 
 class Trace(msgspec.Struct, frozen=True, rename="camel"):
-    """The identity alone: of a list, of a bookmark, or of an object of which nothing else could be decoded."""
+    """Only the identity: of a list, of a bookmark, or of an object that could not be decoded."""
 
     name: str = ""
     namespace: str = ""
@@ -54,7 +55,7 @@ class Trace(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What a server says when it refuses."""
+    """The Status object with which a server reports an error."""
 
     code: int = 0
     reason: str = ""
@@ -66,14 +67,14 @@ class _Traced(msgspec.Struct, frozen=True):
 
 
 class Items(msgspec.Struct, Generic[V], frozen=True):
-    """A list as it is sent."""
+    """A list in the server's format."""
 
     metadata: Trace
     items: list[V] | None = None
 
 
 class Event(msgspec.Struct, Generic[V], frozen=True):
-    """A line of a watch as it is sent."""
+    """An event of a watch in the server's format."""
 
     type: str
     object: V
@@ -81,62 +82,66 @@ class Event(msgspec.Struct, Generic[V], frozen=True):
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """A resource type, and what is read of its objects."""
+    """A resource type, and the struct that its objects are decoded to."""
 
     plural: str
     of: type[T]
     group: str = "api/v1"
-    """or as in `apis/coordination.k8s.io/v1`"""
+    """API group and version, for example `apis/coordination.k8s.io/v1`."""
     cluster_wide: bool = False
-    """whether its objects are in no namespace"""
+    """Whether its objects are in no namespace."""
 
     def path(self, *, namespace: str = "", name: str = "", part: str = "") -> str:
-        """Where all objects, one of them, or a part of one is found."""
+        """Return the path of all objects, of one object, or of one of its subresources."""
         parts = [*(["namespaces", namespace] if namespace else []), self.plural, name, part]
         return f"/{self.group}/" + "/".join(quote(piece, safe="") for piece in parts if piece)
 
     @cached_property
     def one(self) -> msgspec.json.Decoder[T]:
-        """Decodes an object."""
+        """Decoder of one object."""
         return msgspec.json.Decoder(self.of)
 
     @cached_property
     def items(self) -> msgspec.json.Decoder[Items[T]]:
-        """Decodes a list in which every object is well."""
+        """Decoder of a list in which every object is valid."""
         return msgspec.json.Decoder(Items[self.of])  # type: ignore[name-defined]
 
     @cached_property
     def event(self) -> msgspec.json.Decoder[Event[T]]:
-        """Decodes a line that carries an object that is well."""
+        """Decoder of an event with a valid object."""
         return msgspec.json.Decoder(Event[self.of])  # type: ignore[name-defined]
+
+
+NODES = Kind("nodes", Node, cluster_wide=True)
+PODS = Kind("pods", Pod)
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A part of a list."""
+    """One page of a list."""
 
     items: list[T]
     unread: list[Trace]
-    """objects that are there and could not be decoded"""
+    """Objects that exist but could not be decoded."""
     version: Version
     more: str
-    """what to ask for the next part with; empty: this was the last"""
+    """Token with which to request the next page; empty: this is the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """A line of a watch."""
+    """An event of a watch."""
 
     type: str
-    """ADDED, MODIFIED, DELETED or BOOKMARK"""
+    """ADDED, MODIFIED, DELETED or BOOKMARK."""
     metadata: Identity
     object: T | None
-    """None: a bookmark, or it could not be decoded"""
+    """None: the event is a bookmark, or the object could not be decoded."""
 
 
 CHANGES = ("ADDED", "MODIFIED", "DELETED")
 UNREADABLE = (ValueError, RecursionError)
-"""what a decoder raises: it is not JSON, not text, too deep, or not of this shape"""
+"""What a decoder raises if its input is not JSON, not UTF-8, too deep, or of another shape."""
 
 _STATUS = msgspec.json.Decoder(Status)
 _TRACED = msgspec.json.Decoder(_Traced)
@@ -144,21 +149,21 @@ _RAW_ITEMS = msgspec.json.Decoder(Items[msgspec.Raw])
 _RAW_EVENT = msgspec.json.Decoder(Event[msgspec.Raw])
 
 
-def read_object(decoder: msgspec.json.Decoder[V], body: bytes, asked: str) -> V:
-    """The one object of an answer, or ApiError: with nothing else to go on, it has to be well."""
+def read_object(decoder: msgspec.json.Decoder[V], body: bytes, request: str) -> V:
+    """Decode the only object of a response; ApiError if it is malformed."""
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
-        raise ApiError(asked, 0, "Malformed", str(error)) from None
+        raise ApiError(request, 0, "Malformed", str(error)) from None
 
 
-def read_page(kind: Kind[T], body: bytes, asked: str) -> Page[T]:
-    """Objects that are well, and the names of those that are not; ApiError where it is not a list."""
+def read_page(kind: Kind[T], body: bytes, request: str) -> Page[T]:
+    """Decode a page: the valid objects, and the names of the others. ApiError if the body is not a list."""
     try:
         found = kind.items.decode(body)
         return _page(found.items or [], [], found.metadata)
-    except UNREADABLE:  # find out which
-        raw = read_object(_RAW_ITEMS, body, asked)
+    except UNREADABLE:  # decode the objects one by one, to find the malformed ones
+        raw = read_object(_RAW_ITEMS, body, request)
     items: list[T] = []
     unread: list[Trace] = []
     for one in raw.items or []:
@@ -173,23 +178,23 @@ def _page(items: list[T], unread: list[Trace], metadata: Trace) -> Page[T]:
     return Page(items, unread, metadata.resource_version, metadata.continue_)
 
 
-def read_change(kind: Kind[T], line: bytes, asked: str) -> Change[T]:
-    """What happened; ApiError where the server says that the watch cannot go on, or the line is not an event."""
+def read_change(kind: Kind[T], line: bytes, request: str) -> Change[T]:
+    """Decode an event; ApiError if the server ends the watch with an error, or if the line is not an event."""
     try:
         event = kind.event.decode(line)
         if event.type in CHANGES:
             return Change(event.type, event.object.metadata, event.object)
     except UNREADABLE:
-        pass  # bookmarks and errors carry objects of other shapes
-    raw = read_object(_RAW_EVENT, line, asked)
+        pass  # bookmarks and errors have objects of other shapes
+    raw = read_object(_RAW_EVENT, line, request)
     if raw.type == "ERROR":
         status = read_status(raw.object)
-        raise ApiError(asked, status.code or 500, status.reason or "Error", status.message)
+        raise ApiError(request, status.code or 500, status.reason or "Error", status.message)
     return Change(raw.type, _trace(raw.object), None)
 
 
 def read_status(body: bytes) -> Status:
-    """An empty one where a proxy answers with a page of its own."""
+    """Decode a Status; an empty one if the body is something else, such as the error page of a proxy."""
     try:
         return _STATUS.decode(body)
     except UNREADABLE:
