@@ -13,7 +13,8 @@ from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import MiB
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
-from cotenant.node.devices import GpuUsage, Kind, Running
+from cotenant.node.devices.backend import GpuUsage, Running
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
 
@@ -25,7 +26,7 @@ class Cards:
     """Devices that are what the test says, and of which nothing is used."""
 
     installed: Machine
-    kind: Kind = Kind.NVIDIA
+    vendor: Vendor = Vendor.NVIDIA
     notes: tuple[str, ...] = ("cards of a test",)
 
     def machine(self) -> Machine:

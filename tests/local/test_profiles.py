@@ -20,7 +20,7 @@ from cotenant.local.knowledge import Beliefs
 from cotenant.local.measurement import LOADING, LOOK, Meter, Pace
 from cotenant.local.views import Used, used_by_jobs
 from cotenant.node.agent import Reported
-from cotenant.node.devices import GpuUsage, Running
+from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
 from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decode_profiles, named

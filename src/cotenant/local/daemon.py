@@ -24,7 +24,9 @@ from cotenant.local.engine import Engine
 from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import LOOK
-from cotenant.node.devices import Backend, Kind, find_backend
+from cotenant.node.devices.backend import Backend
+from cotenant.node.devices.finding import find_backend
+from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.shares import find_shares
 
@@ -32,7 +34,7 @@ MOST_SOCKET_PATH = 100
 """bytes; Linux takes 107"""
 SHORTEST_TOKEN = 16
 DEVICES = "devices"
-"""what the journal keeps the kind of the GPUs under"""
+"""what the journal keeps the vendor of the GPUs under"""
 SIMULATED = "simulated"
 """what the journal keeps the sizes of simulated GPUs under: by how many there are"""
 
@@ -43,6 +45,8 @@ class Options:
 
     state: Path
     """journal, logs, sockets"""
+    vendor: Vendor | None = None
+    """whose GPUs are used; None: those of the first vendor in the table whose driver answers"""
     simulate: int | None = None
     gpu_memory: str | None = None
     policy: str = "binpack"
@@ -64,7 +68,7 @@ def run(options: Options) -> None:
         backend = _backend(options, journal)
         stack.callback(backend.close)
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
-        count = len(backend.machine().gpus) if backend.kind is Kind.SIMULATED else 0
+        count = len(backend.machine().gpus) if backend.vendor is Vendor.SIMULATED else 0
         engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
         paths = Paths(agent=options.state / "agent.sock", engines=engines)
         engine = Engine(
@@ -76,7 +80,7 @@ def run(options: Options) -> None:
             options.policy,
             options.queue,
             tuning=Tuning(probe=Seconds(options.probe_s)),
-            slices=find_slices(owner) if backend.kind is Kind.NVIDIA else None,
+            slices=find_slices(owner) if backend.vendor.row.preload else None,
             look=Seconds(options.look_s),
         )
         asyncio.run(_serve(engine, options))
@@ -86,16 +90,17 @@ def _backend(options: Options, journal: Journal) -> Backend:
     """The devices; simulated ones are as large as at the last start, whatever is free now: jobs may be on them."""
     usual = {int(count): MiB(memory) for count, memory in json.loads(journal.recall(SIMULATED) or "{}").items()}
     memory = None if options.gpu_memory is None else _memory(options.gpu_memory)
-    backend = find_backend(options.simulate, memory, usual_memory=usual)
-    if backend.kind is Kind.SIMULATED and options.simulate is None and journal.recall(DEVICES) == Kind.NVIDIA:
+    backend = find_backend(options.simulate, memory, usual_memory=usual, vendor=options.vendor)
+    before = next((vendor for vendor in REAL if vendor == journal.recall(DEVICES)), None)
+    if backend.vendor is Vendor.SIMULATED and options.simulate is None and before is not None:
         backend.close()
         raise CotenantError(
-            "no NVIDIA GPU answers, and the last daemon here used some: mend the driver, or ask for simulated GPUs "
-            "with --simulate"
+            f"no {before.row.title} GPU answers, and the last daemon here used some: mend the driver, or ask for "
+            "simulated GPUs with --simulate"
         )
-    if journal.recall(DEVICES) != backend.kind:
-        journal.remember(DEVICES, backend.kind)
-    if backend.kind is Kind.SIMULATED:
+    if journal.recall(DEVICES) != backend.vendor:
+        journal.remember(DEVICES, backend.vendor)
+    if backend.vendor is Vendor.SIMULATED:
         cards = backend.machine().gpus
         now = usual | {len(cards): cards[0].memory}
         if now != usual:

@@ -15,7 +15,7 @@ from cotenant.errors import CotenantError
 from cotenant.local.events import complain
 from cotenant.local.journal import Journal
 from cotenant.local.views import UNKNOWN, Used, used_by_jobs
-from cotenant.node.devices import Backend, GpuUsage, Running
+from cotenant.node.devices.backend import Backend, GpuUsage, Running
 
 LOOK_EVERY_S = 1.0
 MOST_OF_A_CORE = 0.01

@@ -45,7 +45,8 @@ from cotenant.local.supervisor import read_json
 from cotenant.local.tenants import Seats
 from cotenant.local.tuner import TuningLoop
 from cotenant.local.views import Waiting, chosen, explained, gpu_views, gpus_of, job_view, placed_because, slot_text
-from cotenant.node.devices import Backend, Kind
+from cotenant.node.devices.backend import Backend
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Shares
 from cotenant.wire.local import GpuView, JobRequest, JobView
@@ -82,7 +83,7 @@ class Engine:
         look: Seconds = LOOK,
     ) -> None:
         self._journal, self._shares, self._draw = journal, shares, draw
-        self._notes, self._kind = backend.notes, backend.kind
+        self._notes, self._kind = backend.notes, backend.vendor
         self._devices = Devices(backend, journal)
         self._runs = Runs(state / "jobs", self._seen)
         self._slices = slices
@@ -103,7 +104,7 @@ class Engine:
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
         ties = Ties(
-            held=backend.kind is Kind.SIMULATED,
+            held=backend.vendor is Vendor.SIMULATED,
             used=self._devices.used_by,
             solo=lambda job: self._tuning.solo(job),
             untuned=lambda job: self._tuning.untuned(job),

@@ -12,7 +12,8 @@ from cotenant.core.units import MiB
 from cotenant.local import attempts
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.supervisor import Spec
-from cotenant.node.devices import Backend, Kind
+from cotenant.node.devices.backend import Backend
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Allowance, Launch, Paths, Slice, enforcement, launch_for
 from cotenant.node.limits import limits_text, write_limits
 from cotenant.node.shares import Shares
@@ -53,12 +54,12 @@ class Launcher:
 
     def enforcement(self, machine: Machine, placement: Placement, request: JobRequest) -> tuple[str, ...]:
         """Which limits hold for a job, and how."""
-        return tuple(enforcement(self.backend.kind, self._launch(machine, placement, request), self.shares.means))
+        return tuple(enforcement(self.backend.vendor, self._launch(machine, placement, request), self.shares.means))
 
     @property
     def baseline(self) -> MiB:
         """Memory of each job that its devices do not count."""
-        return Allowance().baseline if self.backend.kind is Kind.SIMULATED else MiB(0)
+        return Allowance().baseline if self.backend.vendor is Vendor.SIMULATED else MiB(0)
 
     def _launch(self, machine: Machine, placement: Placement, request: JobRequest) -> Launch:
         return launch_for(
@@ -68,7 +69,7 @@ class Launcher:
             job=placement.job.id,
             paths=self.paths,
             slice_=self._slice(placement.job.id, request),
-            kind=self.backend.kind,
+            vendor=self.backend.vendor,
             cores=self.backend.cores(placement.slot.gpus),
             shares=self.shares,
             batch=request.batch,

@@ -15,7 +15,7 @@ from cotenant.local.events import complain
 from cotenant.local.interference import Neighbours
 from cotenant.local.runs import Runs
 from cotenant.local.tuner import TuningLoop
-from cotenant.node.devices import Running
+from cotenant.node.devices.backend import Running
 from cotenant.node.shares import Shares
 from cotenant.wire.local import JobRequest
 

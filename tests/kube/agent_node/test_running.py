@@ -27,7 +27,7 @@ from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
 from cotenant.kube.settings import KubeSettings
-from cotenant.node.devices import Backend
+from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
 from tests.kube.agent.kubelet import Kubelet, kubelet_in
 from tests.kube.agent_node.processes import add_process, end_process

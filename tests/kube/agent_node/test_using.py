@@ -13,7 +13,8 @@ from cotenant.errors import InputError
 from cotenant.kube.agent.usage import Using
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.inventory import SAID, USED, used_for, used_of
-from cotenant.node.devices import Backend, GpuUsage, Kind, Running
+from cotenant.node.devices.backend import Backend, GpuUsage, Running
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import machine
 
 CARDS = machine("a", cards=2, memory=10_000)
@@ -24,8 +25,8 @@ class Cards:
 
     notes = ()
 
-    def __init__(self, kind: Kind = Kind.NVIDIA) -> None:
-        self.kind, self.used, self.looks = kind, dict[str, MiB | None](), 0
+    def __init__(self, vendor: Vendor = Vendor.NVIDIA) -> None:
+        self.vendor, self.used, self.looks = vendor, dict[str, MiB | None](), 0
 
     def machine(self) -> Machine:
         return CARDS
@@ -83,7 +84,7 @@ def test_cards_that_are_hidden_or_do_not_answer_are_left_out() -> None:
 
 def test_nothing_is_told_of_simulated_cards() -> None:
     said: list[str] = []
-    cards = Cards(Kind.SIMULATED)
+    cards = Cards(Vendor.SIMULATED)
     looked(Using(said.append, looks_s=0.0), cards)
     assert (said, cards.looks) == ([], 0)
 

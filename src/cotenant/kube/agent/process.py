@@ -34,13 +34,13 @@ from cotenant.kube.api.error_log import Troubles, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.assignment import Record, record_of
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY, ORPHANS, USED
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.settings import KubeSettings, read_settings
-from cotenant.node.devices import Backend, Kind
+from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend, load_library
 from cotenant.node.devices.simulated import SimulatedBackend
+from cotenant.node.devices.vendors import Vendor
 
 NOT_FOLLOWED = "kubelet and the agent's device plugin have not found each other"
 LEAVING = "the agent was told to end"
@@ -235,7 +235,7 @@ class Agent:
             await asyncio.sleep(self._rhythm.retry_s)
 
     def _shared(self, found: Machine, backend: Backend) -> Machine:
-        simulated = backend.kind is Kind.SIMULATED
+        simulated = backend.vendor is Vendor.SIMULATED
         if simulated and self._options.gpu_type is not None:
             found = replace(found, gpus=tuple(replace(gpu, type=self._options.gpu_type) for gpu in found.gpus))
         return shared_machine(found, self._options.node, self._settings, simulated=simulated)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from cotenant.core.model import Machine
 from cotenant.core.units import MiB
 from cotenant.kube.codec.inventory import used_for
-from cotenant.node.devices import Backend, GpuUsage, Kind
+from cotenant.node.devices.backend import Backend, GpuUsage
+from cotenant.node.devices.vendors import Vendor
 
 LOOKS_S = 30.0
 MUCH = 50
@@ -31,7 +32,7 @@ class Using:
         """The machine, and at times how much of it is used: one question after the other, in whatever thread."""
         machine = backend.machine()
         # Of simulated cards nobody knows: what pods hold of them is not told apart from other memory of the host.
-        if backend.kind is not Kind.SIMULATED and time.monotonic() >= self._due:
+        if backend.vendor is not Vendor.SIMULATED and time.monotonic() >= self._due:
             self._seen = backend.usage()
             self._due = time.monotonic() + self._looks_s
         return machine

@@ -19,7 +19,7 @@ from cotenant.kube.codec.dialect import Dialect, Given
 from cotenant.kube.codec.keys import checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
 from cotenant.kube.codec.request import Asked, AskingContainer, demand_for
-from cotenant.node.devices import Kind
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
 from cotenant.node.limits import limits_text
 from cotenant.node.shares import Means, Shares
@@ -83,7 +83,7 @@ def _launch(job: str, shares: Sequence[Share], machine: Machine, *, low: bool, r
         job=job,
         paths=Paths(agent=AGENT_SOCKET),
         slice_=Slice(limits=LIMITS_FOLDER / LIMITS, region=region),
-        kind=Kind.NVIDIA,
+        vendor=Vendor.NVIDIA,
         cores=(),
         shares=_NO_SHARES,
     )

@@ -19,11 +19,12 @@ from cotenant.core.links import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.model import Gpu, Gpus, Link, Machine
 from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, Seconds
 from cotenant.errors import DeviceError
-from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
+from cotenant.node.devices.backend import MACHINE, GpuUsage, NoDriverError, ProcessUsage, Running
 from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, Far, numa_node, nvlink_pairs
 from cotenant.node.devices.processes import job_members, process_table
+from cotenant.node.devices.vendors import Vendor
 
 Library = Any
 """`pynvml` or something of its shape; the package has no types"""
@@ -82,14 +83,19 @@ def load_library() -> Library:
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
-        raise DeviceError("the package nvidia-ml-py is not installed; it is needed to see NVIDIA GPUs") from None
+        raise NoDriverError("the package nvidia-ml-py is not installed; it is needed to see NVIDIA GPUs") from None
     return pynvml
+
+
+def open_backend() -> "NvmlBackend":
+    """The NVIDIA GPUs; DeviceError if no driver answers."""
+    return NvmlBackend(load_library())
 
 
 class NvmlBackend:
     """The NVIDIA GPUs of this machine; raises `DeviceError` where there is no driver or no GPU."""
 
-    kind = Kind.NVIDIA
+    vendor = Vendor.NVIDIA
 
     def __init__(
         self,
@@ -187,7 +193,9 @@ class NvmlBackend:
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
-            raise DeviceError(f"no NVIDIA driver answers ({self._described(error)})") from None
+            missing = error.value == getattr(self._nvml, "NVML_ERROR_LIBRARY_NOT_FOUND", None)
+            kind = NoDriverError if missing else DeviceError
+            raise kind(f"no NVIDIA driver answers ({self._described(error)})") from None
         try:
             return int(self._nvml.nvmlDeviceGetCount())
         except self._nvml.NVMLError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.units import MIB_BYTES, MiB
-from cotenant.node.devices import Running
+from cotenant.node.devices.backend import Running
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")

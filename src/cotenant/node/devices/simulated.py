@@ -14,8 +14,9 @@ from pathlib import Path
 from cotenant.core.model import Gpu, Gpus, Machine
 from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, format_memory
 from cotenant.errors import DeviceError, InputError
-from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
+from cotenant.node.devices.backend import MACHINE, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.processes import Process, job_members, process_table
+from cotenant.node.devices.vendors import Vendor
 
 MOST_DEVICES = 256
 LARGEST = MiB(16 * 1024)
@@ -32,7 +33,7 @@ _NAMESPACE = uuid.UUID("5f0c9a54-6d0b-5c43-9d55-0c1c27c0d1a7")
 class SimulatedBackend:
     """`count` devices over the cores and the memory that this process may use."""
 
-    kind = Kind.SIMULATED
+    vendor = Vendor.SIMULATED
 
     def __init__(
         self,
