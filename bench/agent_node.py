@@ -33,6 +33,7 @@ from cotenant.kube.codec.assignment import record_for
 from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.request import asked_of
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.preload import find_library
 from tests.kube.api_server import ApiServer
 from tests.kube.worlds import GPU
@@ -71,6 +72,7 @@ async def allocate_directly(folder: Path, passing: Path) -> list[float]:
     host = HostPlaces(lasting=at(folder / "own"), passing=at(passing), kubelet=folder, cdi=folder)
     around = Surroundings(
         machine=lambda: machine,
+        vendor=Vendor.NVIDIA,
         pods=list,
         host=host,
         common=prepare(host, find_library()),

@@ -14,10 +14,10 @@ from cotenant.core.model import Demand
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.request import NUMBERS, asked_of, container_names
 from cotenant.kube.codec.settings import DIALECTS, Settings
 from cotenant.kube.codec.vgpu import VGPU
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import pod, pod_object
 
 SHARE = {"nvidia.com/gpumem": 1000}

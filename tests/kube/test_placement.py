@@ -13,7 +13,6 @@ from cotenant.core.model import Reason
 from cotenant.core.placement.policies import build_policy
 from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import RECORD, decode_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.scheduler.placement import Choice
@@ -21,6 +20,7 @@ from cotenant.kube.scheduler.protocol import ExtenderArgs, MetaPod, MetaVictims,
 from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers, policy_of
 from cotenant.kube.scheduler.refusing import Refusals
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import (
     GPU,
     MEMORY,

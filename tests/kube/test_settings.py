@@ -9,6 +9,7 @@ import pytest
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.settings import CardSharing, KubeSettings, parse_settings, read_settings
 from tests.kube.pods import pod
 
@@ -79,7 +80,8 @@ def test_what_is_not_understood_is_refused_in_one_line(text: str, said: str) -> 
 
 
 def test_all_dialects_silenced_are_refused() -> None:
-    names = ("vgpu", "gpushare", "topology", "iadeep", "cambricon", "cambricon-smlu")
+    names = [dialect.name for dialect in DIALECTS]
+    assert {"vgpu", "gpushare", "topology", "iadeep", "cambricon", "cambricon-smlu", "amd"} == set(names)
     with pytest.raises(InputError, match="no dialect"):
         parse_settings(f"dialects: {{{', '.join(f'{name}: null' for name in names)}}}".encode())
 

@@ -14,7 +14,7 @@ from cotenant.cli.client import Client, NoDaemonError, state_folder
 from cotenant.cli.options import output_option
 from cotenant.cli.show import emit
 from cotenant.errors import CotenantError, InputError
-from cotenant.node.devices.vendors import REAL, Vendor
+from cotenant.node.devices.vendors import REAL_NAMES, Vendor
 
 LARGEST_LOG = 8 * 1024 * 1024
 """bytes; a daemon that starts beside a larger one sets it aside"""
@@ -37,7 +37,11 @@ Examples:
 
 @click.command(epilog=UP_EPILOG)
 @click.option("--detach", is_flag=True, help="Return as soon as it answers.")
-@click.option("--vendor", type=click.Choice(REAL), help="Use the GPUs of this vendor. Default: the first found.")
+@click.option(
+    "--vendor",
+    type=click.Choice(REAL_NAMES),
+    help="Use the GPUs of this vendor. Default: the first found.",
+)
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs on CPU cores.")
 @click.option("--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU.")
 @click.option("--policy", default="binpack", show_default=True, help="How slots are chosen.")

@@ -111,5 +111,8 @@ def show(seen: "ClusterUse", output: str, draw: Callable[[bool], Iterable[str]])
     render(seen, output, print_lines)
     if seen.namespace is not None:
         click.echo(f"only pods of namespace {printable(seen.namespace)} are counted; others may have more", err=True)
+    for sentence in dict.fromkeys(node.unenforced for node in seen.nodes):
+        if sentence is not None:
+            click.echo(f"note: {sentence}", err=True)
     for trouble in seen.unread:
         click.echo(f"not shown: {printable(trouble)}", err=True)

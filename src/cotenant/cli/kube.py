@@ -10,6 +10,7 @@ import click
 
 from cotenant.cli.inspect import inspect
 from cotenant.errors import InputError
+from cotenant.node.devices.vendors import REAL_NAMES
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -90,6 +91,7 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
 @kube.command(epilog=AGENT_EPILOG)
 @cluster_options
 @click.option("--node", required=True, metavar="NAME", help="The node's name in the cluster.")
+@click.option("--vendor", type=click.Choice(REAL_NAMES), help="Hand out the GPUs of this vendor.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs, for clusters without.")
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU.")
 @click.option("--gpu-type", metavar="NAME", help="What the simulated GPUs are called.")

@@ -36,6 +36,7 @@ def why_pod(name: str, namespace: str | None, kubeconfig: Path | None, most: int
 def _lines(answer: WhyPod, most: int, wide: bool) -> Iterable[str]:
     pod = f"pod {answer.metadata.namespace}/{answer.metadata.name}"
     yield f"{pod} {STATES.get(answer.state, answer.state)} under {answer.policy}: {answer.reason}"
+    yield from (f"note: {note}" for note in answer.notes)
     if answer.state != "waiting" and not wide:
         return
     rows = [

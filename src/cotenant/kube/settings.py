@@ -166,7 +166,7 @@ class KubeSettings(_Section, frozen=True):
 
     version: Literal[1] = 1
     dialects: Mapping[str, ResourceNames | None] = {}
-    """by name (vgpu, gpushare, topology, iadeep, cambricon, cambricon-smlu); null: not spoken here"""
+    """by name (vgpu, gpushare, topology, iadeep, cambricon, cambricon-smlu, amd); null: not spoken here"""
     defaults: Defaults = Defaults()
     scheduler: SchedulerPart = SchedulerPart()
     lease: LeasePart = LeasePart()

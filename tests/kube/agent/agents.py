@@ -19,6 +19,7 @@ from cotenant.kube.agent.plugin import Plugins
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
 from tests.kube.pods import UID, pod
 
@@ -64,6 +65,7 @@ class Node:
         """The plugins at work."""
         plugins = Plugins(
             lambda: self.machine,
+            Vendor.NVIDIA,
             resources,
             self.host,
             lambda: self.pods,

@@ -17,11 +17,11 @@ from cotenant.errors import InputError
 from cotenant.kube.agent.publishing import OwnNode, annotations_for, shared_machine, take_back, topology_text
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.objects import decode_node
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, OWN_TOTALS, machine_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import parse_settings
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent_node.waiting import PACE, client_of, in_loop, running, until
 from tests.kube.api_server import ApiServer, Refusal
 

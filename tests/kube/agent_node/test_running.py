@@ -21,14 +21,14 @@ from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, at
 from cotenant.kube.agent.orphans import Timing
-from cotenant.kube.agent.process import Agent, AgentOptions, Rhythm, find_cards, serve, vendor_of
+from cotenant.kube.agent.process import Agent, AgentOptions, Rhythm, find_gpus_of, serve
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
+from cotenant.node.devices.vendors import Vendor, vendor_of_type
 from tests.kube.agent.kubelet import Kubelet, kubelet_in
 from tests.kube.agent_node.processes import add_process, end_process
 from tests.kube.agent_node.waiting import PACE, access_to, add_pod, in_loop, running, until
@@ -179,7 +179,7 @@ class Hanging:
 @in_loop
 async def test_a_driver_that_hangs_has_no_healthy_cards_until_it_answers(folder: Path) -> None:
     around = Around(folder)
-    backend = Hanging(find_cards(options(folder, simulate=1, gpu_memory="1GiB")))
+    backend = Hanging(find_gpus_of(options(folder, simulate=1, gpu_memory="1GiB")))
     async with around.server.serving(), running(around.agent(lambda _: backend).run()):
         try:
             await until(lambda: around.machine and around.machine.gpus[0].healthy)
@@ -199,7 +199,7 @@ async def test_a_driver_that_comes_up_late_is_waited_for_in_one_line(folder: Pat
         tries.append(None)
         if len(tries) < 4:
             raise DeviceError("no NVIDIA driver answers")
-        return find_cards(asked)
+        return find_gpus_of(asked)
 
     async with around.server.serving(), running(around.agent(find, simulate=1, gpu_memory="1GiB").run()):
         await until(lambda: around.orphans is not None)  # what runs is told of all the same
@@ -289,9 +289,9 @@ async def test_what_kubelet_gave_and_the_record_does_not_say_is_counted(folder: 
 
 
 def test_simulated_cards_may_be_of_any_make() -> None:
-    assert vendor_of(None) is Vendor.NVIDIA
-    assert vendor_of("Tesla T4") is Vendor.NVIDIA
-    assert vendor_of("MLU370-X8") is Vendor.CAMBRICON
+    assert vendor_of_type(None) is Vendor.NVIDIA
+    assert vendor_of_type("Tesla T4") is Vendor.NVIDIA
+    assert vendor_of_type("MLU370-X8") is Vendor.CAMBRICON
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,12 @@ from cotenant.kube.codec.paths import (
     PRELOAD_FILE,
     REGION,
 )
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import write_limits as write_read_only
 from cotenant.node.preload import preload, stage
 from cotenant.node.region import SIZE, make_region
 from cotenant.wire.text import printable
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-VOID = "void"
 MOST_DEVICES = 32_768
 """of one resource: kubelet takes messages of 4 MiB, and one device is up to 80 bytes of it"""
 
@@ -124,7 +123,7 @@ def prepare(host: HostPlaces, library: Path | None) -> CommonMounts:
 
 
 def answer_for(
-    resource: str, ids: Sequence[str], machine: Machine, host: HostPlaces, common: CommonMounts
+    resource: str, ids: Sequence[str], machine: Machine, vendor: Vendor, host: HostPlaces, common: CommonMounts
 ) -> pb.ContainerAllocateResponse:
     """What one container gets; InputError where a slot is not of this node, CotenantError where nothing can be made."""
     if not ids:
@@ -138,8 +137,15 @@ def answer_for(
     # The file alone: in a folder, root in a container could make links, pipes and as many files as it likes.
     region = (host.slices / name / REGION.name).host
     own = pb.Mount(container_path=str(REGION), host_path=str(region), read_only=False)
-    told = {VISIBLE: VOID, "COTENANT_AGENT": str(AGENT_SOCKET)}
-    return pb.ContainerAllocateResponse(envs=told, mounts=[*common, own])
+    return pb.ContainerAllocateResponse(
+        envs={**no_gpus(vendor), "COTENANT_AGENT": str(AGENT_SOCKET)}, mounts=[*common, own]
+    )
+
+
+def no_gpus(vendor: Vendor) -> dict[str, str]:
+    """The variable by which the vendor's container runtime brings in no GPU; empty if it needs none for that."""
+    row = vendor.row
+    return {row.runtime_variable: row.runtime_none} if row.runtime_variable and row.runtime_none else {}
 
 
 def renew_slice(host: HostPlaces, resource: str, ids: Iterable[str]) -> None:

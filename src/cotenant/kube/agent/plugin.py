@@ -20,8 +20,8 @@ from cotenant.kube.agent.unclaimed import Unclaimed
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import record_of
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.settings import Settings
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.preload import find_library
 
 TIDY_S = 30.0
@@ -45,6 +45,7 @@ class Plugins:
     def __init__(
         self,
         machine: Callable[[], Machine],
+        vendor: Vendor,
         resources: Sequence[str],
         host: HostPlaces,
         pods: Pods,
@@ -59,6 +60,7 @@ class Plugins:
         self._look_s = look_s
         self._around = Surroundings(
             machine=machine,
+            vendor=vendor,
             pods=pods,
             host=host,
             common=prepare(host, find_library()),

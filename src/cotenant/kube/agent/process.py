@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,12 +34,11 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.inventory import AWAY, ORPHANS, USED
-from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.node.devices.backend import Backend
-from cotenant.node.devices.nvml import NvmlBackend, load_library
+from cotenant.node.devices.finding import find_gpus
 from cotenant.node.devices.simulated import SimulatedBackend
-from cotenant.node.devices.vendors import Vendor
+from cotenant.node.devices.vendors import Vendor, vendor_of_type
 
 NOT_FOLLOWED = "kubelet and the agent's device plugin have not found each other"
 LEAVING = "the agent was told to end"
@@ -56,12 +54,14 @@ class AgentOptions:
     settings: Path | None = None
     kubeconfig: Path | None = None
     """None: that of the environment, or the pod we run in"""
+    vendor: str | None = None
+    """Whose GPUs are handed out; None: those of the first vendor in the table whose driver answers."""
     simulate: int | None = None
-    """so many cards instead of real ones"""
+    """Number of GPUs to simulate instead of real ones."""
     gpu_memory: str | None = None
-    """of each simulated card, such as 16GiB"""
+    """Memory of each simulated GPU, such as 16GiB."""
     gpu_type: str | None = None
-    """what the simulated cards are called; those of other vendors have names of their own, such as MLU370"""
+    """Type of the simulated GPUs. Its name also says whose GPUs they stand for: MLU370 is Cambricon's."""
     strict: bool = False
     remove: bool = False
     """take back what an agent has said of this node, and end"""
@@ -149,8 +149,7 @@ class Agent:
     ) -> None:
         self.troubles = Troubles(say)
         self._options, self._settings, self._codec = options, settings, settings.codec()
-        self._say, self._rhythm, self._find = say, rhythm, find or find_cards
-        self._vendor = vendor_of(options.gpu_type)
+        self._say, self._rhythm, self._find = say, rhythm, find or find_gpus_of
         self._machine = Machine(name=options.node, gpus=())
         self._look: asyncio.Future[Machine] | None = None
         self._using = Using(lambda text: self._node.want({USED: text}), rhythm.use_s)
@@ -206,10 +205,12 @@ class Agent:
     async def _look_after_cards(self) -> None:
         backend = await self._found()
         try:
+            vendor = self._vendor_of(backend)
             self._machine = self._shared(await asyncio.to_thread(backend.machine), backend)
             plugins = Plugins(
                 lambda: self._machine,
-                count_resources(self._codec, self._vendor),
+                vendor,
+                count_resources(self._codec, vendor),
                 self._options.host,
                 self._pods.pods,
                 self.troubles,
@@ -218,7 +219,7 @@ class Agent:
             )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_looking(backend, plugins))
-                tasks.create_task(self._keep_published(plugins))
+                tasks.create_task(self._keep_published(plugins, vendor))
                 tasks.create_task(plugins.run())
                 tasks.create_task(self._compare(plugins))
                 tasks.create_task(self._say_when_published(backend))
@@ -233,6 +234,13 @@ class Agent:
             except DeviceError as error:
                 self.troubles.tell("cards", f"{error}; trying again every {self._rhythm.retry_s:.0f} s")
             await asyncio.sleep(self._rhythm.retry_s)
+
+    def _vendor_of(self, backend: Backend) -> Vendor:
+        """Whose GPUs the cluster sees; simulated ones stand for those of a vendor."""
+        vendor = vendor_of_type(self._options.gpu_type) if backend.vendor is Vendor.SIMULATED else backend.vendor
+        if self._options.strict and vendor.row.cdi_kind is None:
+            raise InputError(f"strict mode hands GPUs out by CDI, and {vendor.row.title} GPUs have no CDI devices")
+        return vendor
 
     def _shared(self, found: Machine, backend: Backend) -> Machine:
         simulated = backend.vendor is Vendor.SIMULATED
@@ -250,16 +258,16 @@ class Agent:
                 self._news.set()
                 plugins.changed()
 
-    async def _keep_published(self, plugins: Plugins) -> NoReturn:
+    async def _keep_published(self, plugins: Plugins, vendor: Vendor) -> NoReturn:
         """At once when a pod changes, too: kubelet must know of larger totals before the next pod is there."""
         # What pods ask for is part of the totals; and a scheduler that was not there must first hear what runs on.
         await self._pods.looked.wait()
-        counting = NodeTotals(self._vendor, self._codec)
+        counting = NodeTotals(vendor, self._codec)
         while True:
             self._news.clear()
             totals = counting.of(self._machine, self._pods.pods())
             away = LEAVING if self._leaving else None if plugins.is_followed() else NOT_FOLLOWED
-            self._node.want({**annotations_for(self._machine, self._vendor, self._codec), AWAY: away}, totals)
+            self._node.want({**annotations_for(self._machine, vendor, self._codec), AWAY: away}, totals)
             await self._news.wait()
 
     async def _looked(self, backend: Backend) -> Machine:
@@ -315,17 +323,11 @@ class Agent:
             self.troubles.tell("figures", f"{error.filename}: {error.strerror}")
 
 
-def find_cards(options: AgentOptions) -> Backend:
-    """Simulated cards only where they were asked for: a node whose driver failed must not seem to have others."""
+def find_gpus_of(options: AgentOptions) -> Backend:
+    """Simulated GPUs only if they were requested: a node whose driver failed must not seem to have other GPUs."""
     if options.simulate is not None:
         return SimulatedBackend(options.simulate, memory=_checked_memory(options))
-    return NvmlBackend(load_library())
-
-
-def vendor_of(card_type: str | None) -> Vendor:
-    """Whose cards are called like this."""
-    special = (dialect for dialect in DIALECTS if dialect.types != "*")
-    return next((one.vendor for one in special if fnmatchcase(card_type or "", one.types)), Vendor.NVIDIA)
+    return find_gpus(None if options.vendor is None else Vendor(options.vendor))
 
 
 def _checked_memory(options: AgentOptions) -> MiB | None:

@@ -25,12 +25,12 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.objects import Node
 from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector, older
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, MOST_CARDS, OWN_TOTALS, SAID, inventory_for
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.settings import KubeSettings
+from cotenant.node.devices.vendors import Vendor
 
 NODES = Kind("nodes", Node, cluster_wide=True)
 PATCHES_S = 1.0

@@ -16,13 +16,14 @@ from google.protobuf.message import Message
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, renew_slice
+from cotenant.kube.agent.cdi import brought_for
 from cotenant.kube.agent.podresources import PodKey, list_devices
 from cotenant.kube.agent.preference import guess, prefer
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, holders_of, owned_by, pod_with, write_spec
-from cotenant.kube.agent.vendor import brought_for
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Pod
+from cotenant.node.devices.vendors import Vendor
 
 SERVICE = "v1beta1.DevicePlugin"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
@@ -52,6 +53,7 @@ class Surroundings:
     """What all plugins of a node share."""
 
     machine: Callable[[], Machine]
+    vendor: Vendor
     pods: Pods
     """of this node, in any state"""
     host: HostPlaces
@@ -147,7 +149,7 @@ class Service:
 
     def _allocated(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         around = self._around
-        answer = answer_for(self._resource, ids, around.machine(), around.host, around.common)
+        answer = answer_for(self._resource, ids, around.machine(), around.vendor, around.host, around.common)
         if around.strict:
             name = device_name(self._resource, ids)
             forget_spec(around.host.cdi, name)
@@ -161,8 +163,8 @@ class Service:
             renew_slice(self._around.host, self._resource, ids)
             if self._around.strict:
                 owned = await self._owned(ids)
-                brought = brought_for(owned.gpus, self._around.host.cdi_folders)
-                write_spec(self._around.host.cdi, device_name(self._resource, ids), owned, brought)
+                brought = brought_for(self._around.vendor, owned.gpus, self._around.host.cdi_folders)
+                write_spec(self._around.host.cdi, device_name(self._resource, ids), self._around.vendor, owned, brought)
         except CotenantError as error:
             return await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()

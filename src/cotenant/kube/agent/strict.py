@@ -16,13 +16,13 @@ import msgspec
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import CotenantError
-from cotenant.kube.agent.allocating import VISIBLE, VOID
+from cotenant.kube.agent.cdi import OWN, Brought
 from cotenant.kube.agent.podresources import Listed, PodKey
 from cotenant.kube.agent.unclaimed import Unclaimed
-from cotenant.kube.agent.vendor import OWN, Brought
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import record_of
 from cotenant.kube.codec.request import container_names
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import write_limits as write_read_only
 
 KIND = "cotenant.io/gpu"
@@ -45,12 +45,13 @@ def device_name(resource: str, ids: Iterable[str]) -> str:
     return hashlib.sha256(" ".join([resource, *sorted(ids)]).encode()).hexdigest()[:32]
 
 
-def write_spec(folder: Path, name: str, owned: Owned, brought: Brought) -> None:
+def write_spec(folder: Path, name: str, vendor: Vendor, owned: Owned, brought: Brought) -> None:
     """Says what a CDI device is, whole or not at all; without GPUs, it takes away what the image asks for."""
-    # The vendor's own says `void`, lest the variable bring in more; what it says of the rest is right.
-    others = [one for one in brought.edits.get("env", []) if not str(one).startswith(f"{VISIBLE}=")]
-    # CDI takes no device that changes nothing.
-    own = f"{VISIBLE}={','.join(owned.gpus) or VOID}" if owned.sure else f"COTENANT_CDI={name}"
+    visible, none = vendor.row.runtime_variable, vendor.row.runtime_none
+    # The vendor's own edits set this variable to none, so that it does not bring in more; the other edits are right.
+    others = [one for one in brought.edits.get("env", []) if not str(one).startswith(f"{visible}=")]
+    # CDI accepts no device that changes nothing.
+    own = f"{visible}={','.join(owned.gpus) or none}" if owned.sure else f"COTENANT_CDI={name}"
     edits = {**brought.edits, "env": [*others, own]}
     spec = {"cdiVersion": brought.version, "kind": KIND, "devices": [{"name": name, "containerEdits": edits}]}
     try:

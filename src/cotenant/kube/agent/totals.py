@@ -16,10 +16,11 @@ from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
 from cotenant.kube.codec.assignment import Record, record_of
-from cotenant.kube.codec.dialect import Dialect, Vendor
+from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.request import MOST_CONTAINERS, asked_of
 from cotenant.kube.codec.settings import Settings
+from cotenant.node.devices.vendors import Vendor
 
 Totals = Mapping[str, int]
 """by resource name"""

@@ -51,7 +51,7 @@ def variable_names(dialect: Dialect, gpus: int) -> tuple[str, ...]:
     """The variables that a container of so many GPUs will have: what the webhook prepares before a card is chosen."""
     machine = Machine(name="any", gpus=tuple(Gpu(uuid=f"GPU-{i}", memory=MiB(1)) for i in range(gpus)))
     shares = tuple(Share(gpu=gpu.uuid, memory=1, compute=0) for gpu in machine.gpus)
-    launch = _launch("any", shares, machine, low=False, region=None)
+    launch = _launch("any", shares, machine, dialect.vendor, low=False, region=None)
     return tuple(_variables(dialect, Given(launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False)))
 
 
@@ -67,7 +67,7 @@ def _given(
     apps = [container.name for container in pod.spec.containers]
     low = one.amounts.low or asked.demand.priority < 0
     return Given(
-        launch=_launch(record.pod, shares, machine, low=low, region=region),
+        launch=_launch(record.pod, shares, machine, one.amounts.dialect.vendor, low=low, region=region),
         gpus=_present(shares, machine),
         pod_memory=MiB(sum(share.memory for gpus in staying for share in gpus)),
         low=low,
@@ -75,7 +75,9 @@ def _given(
     )
 
 
-def _launch(job: str, shares: Sequence[Share], machine: Machine, *, low: bool, region: Path | None) -> Launch:
+def _launch(
+    job: str, shares: Sequence[Share], machine: Machine, vendor: Vendor, *, low: bool, region: Path | None
+) -> Launch:
     return launch_for(
         machine,
         Slot(machine.name, _present(shares, machine)),
@@ -83,7 +85,7 @@ def _launch(job: str, shares: Sequence[Share], machine: Machine, *, low: bool, r
         job=job,
         paths=Paths(agent=AGENT_SOCKET),
         slice_=Slice(limits=LIMITS_FOLDER / LIMITS, region=region),
-        vendor=Vendor.NVIDIA,
+        vendor=vendor,
         cores=(),
         shares=_NO_SHARES,
     )

@@ -59,7 +59,7 @@ def _wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collect
         return None if name is None else f"{namespace}/{name}"
 
     numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
-    types = [one.types for one in dialects if one.types != "*"]
+    types = [pattern for one in dialects for pattern in one.vendor.row.types]
     return Demand(
         gpus=0,
         compute=MilliGpu(0),

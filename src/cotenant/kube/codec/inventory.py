@@ -16,9 +16,9 @@ from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node
 from cotenant.kube.codec.assignment import Record, Uuid, checked_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.versioned import decode_annotation
+from cotenant.node.devices.vendors import Vendor
 
 INVENTORY = own_key("inventory")
 ORPHANS = own_key("orphans")

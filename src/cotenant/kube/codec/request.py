@@ -12,15 +12,15 @@ from functools import lru_cache
 import msgspec
 
 from cotenant.core.model import Container, ContainerKind, Demand
-from cotenant.core.units import WHOLE_GPU, MilliGpu
+from cotenant.core.units import WHOLE_GPU, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_card_alone
 from cotenant.kube.codec.constraints import wishes_of
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
+from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
 
 NUMBERS = own_key("containers")
@@ -29,6 +29,7 @@ MOST_CONTAINERS = 100
 """with GPUs"""
 MOST_PRIORITY = 1_000_000_000
 """what users may give; those of the system itself are larger"""
+WHOLE_MEMORY = Percent(100)
 NOTHING = Demand(gpus=0, compute=MilliGpu(0))
 
 
@@ -52,6 +53,13 @@ class Asked:
     """those with GPUs, in the order of the demand"""
     vendor: Vendor | None
     """whose cards it needs; None: none"""
+
+
+def unenforced(asked: Asked) -> tuple[str, ...]:
+    """A sentence for each vendor whose GPUs cannot enforce the limits of this pod; a whole GPU has no limit."""
+    parts = [one.amounts for one in asked.containers if one.amounts.asked.memory_percent != WHOLE_MEMORY]
+    sentences = () if asked.demand.exclusive else (part.dialect.unenforced for part in parts)
+    return tuple(dict.fromkeys(sentence for sentence in sentences if sentence is not None))
 
 
 def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
+from cotenant.kube.codec.amd import AMD
 from cotenant.kube.codec.cambricon import CAMBRICON, CAMBRICON_SMLU
-from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.dialect import VENDORS, Dialect
 from cotenant.kube.codec.gpushare import GPUSHARE
 from cotenant.kube.codec.iadeep import IADEEP
 from cotenant.kube.codec.keys import is_key
@@ -16,7 +17,7 @@ from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.wire.text import printable
 
-DIALECTS = (VGPU, GPUSHARE, TOPOLOGY, IADEEP, CAMBRICON, CAMBRICON_SMLU)
+DIALECTS = (VGPU, GPUSHARE, TOPOLOGY, IADEEP, CAMBRICON, CAMBRICON_SMLU, AMD)
 MOST_GPUS = 1024
 """of one pod"""
 MOST_MEMORY = MiB((1 << 20) - 1)
@@ -47,6 +48,9 @@ class Settings:
                 raise InputError(f"resource {printable(name[:80])!r}: expected a name such as example.com/gpu")
             if names.count(name) > 1:
                 raise InputError(f"resource {name}: means two things; dialects need names of their own")
+        for dialect in self.dialects:
+            if dialect.name not in VENDORS:
+                raise InputError(f"dialect {dialect.name}: no row of the table of vendors names it")
         owners = {name: dialect for dialect in self.dialects for name in dialect.resources}
         object.__setattr__(self, "by_resource", owners)
         _within("default GPUs", self.default_gpus, 1, MOST_GPUS)

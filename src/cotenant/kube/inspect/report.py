@@ -80,6 +80,10 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
     """pods on it that ask for cards and have none"""
     closed: tuple[str, ...]
     """why it takes no new pods"""
+    vendor: str = ""
+    """of its GPUs"""
+    unenforced: str | None = None
+    """a sentence on the limits that nothing enforces on these GPUs; None: all are enforced"""
 
     @property
     def memory_mib(self) -> int:
@@ -174,6 +178,8 @@ def _node(
         pods=_sorted(_placed(tenant, books, placed, asking.get(tenant.job)) for tenant in placed.tenants),
         pending=_sorted(pending),
         closed=tuple(books.closed.get(name, {}).values()),
+        vendor=books.vendors[name],
+        unenforced=books.vendors[name].row.unenforced(),
     )
 
 

@@ -25,6 +25,7 @@ from cotenant.kube.install.names import (
     labels_of,
     object_of,
 )
+from cotenant.node.devices.vendors import REAL
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 WHY_FOLDER = "/etc/cotenant-why"
@@ -174,7 +175,8 @@ def _agent(images: Images, wishes: AgentWishes, folders: Sequence[HostFolder]) -
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     return {
         **_container("agent", images.ours, images.pull, command),
-        "env": [node, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+        # One agent for all nodes: the runtime of each vendor brings in its own library if it finds its variable.
+        "env": [node, *({"name": one.row.runtime_variable, "value": "all"} for one in REAL)],
         # Kubelet's sockets and our folders are root's; what tenants made of their regions is to be mended.
         "securityContext": {**CONFINED, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["FOWNER"]}},
         "volumeMounts": [

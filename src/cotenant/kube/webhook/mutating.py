@@ -6,7 +6,7 @@ import msgspec
 
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import containers_of, decode_object, resources_of
-from cotenant.kube.codec.request import NUMBERS, Asked, asked_of, container_names
+from cotenant.kube.codec.request import NUMBERS, Asked, asked_of, container_names, unenforced
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.guarding import check_mounts, check_pod
@@ -30,15 +30,17 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         if skipped or is_mirror(pod.metadata.annotations):
             return allowed(request)
         old = decode_object(bytes(request.object), Json, "a pod")
-        new = _prepared(old, pod, settings, request.namespace) if creates else _debugged(old, pod, request)
-        return allowed(request, old, new)
+        if not creates:
+            return allowed(request, old, _debugged(old, pod, request))
+        new, asked = _prepared(old, pod, settings, request.namespace)
+        return allowed(request, old, new, unenforced(asked))
     except InputError as error:
         return refused(request, 422, str(error))
     except RecursionError:
         return refused(request, 422, "not a pod: nested too deeply")
 
 
-def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings, namespace: str) -> Json:
+def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings, namespace: str) -> tuple[Json, Asked]:
     codec = settings.codec()
     annotations = without_assignment(pod.metadata.annotations)
     if not _are_its_names(pod, annotations):
@@ -58,8 +60,8 @@ def _prepared(old: Json, pod: WrittenPod, settings: KubeSettings, namespace: str
     else:
         annotations.pop(NUMBERS, None)
     if annotations == pod.metadata.annotations:
-        return {**old, "spec": spec}
-    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}
+        return {**old, "spec": spec}, asked
+    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, asked
 
 
 def _are_its_names(pod: WrittenPod, annotations: dict[str, str]) -> bool:

@@ -3,7 +3,7 @@
 """Admission reviews: the API server's question about one object, and the answers that it understands."""
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -76,13 +76,14 @@ def decode_there(raw: msgspec.Raw, kind: type[T], what: str) -> T | None:
     return None if content == b"null" else decode_object(content, kind, what)
 
 
-def allowed(request: Request, old: Json | None = None, new: Json | None = None) -> bytes:
-    """Yes, with what has to be changed first."""
+def allowed(request: Request, old: Json | None = None, new: Json | None = None, warnings: Sequence[str] = ()) -> bytes:
+    """Yes, with what has to be changed first; kubectl prints the warnings."""
     patch = [] if old == new else list(_changes(_ours(old), _ours(new), ""))
+    said: Json = {"allowed": True} | ({"warnings": [f"cotenant: {one}" for one in warnings]} if warnings else {})
     if not patch:
-        return _answer(request, {"allowed": True})
+        return _answer(request, said)
     encoded = b64encode(msgspec.json.encode(patch)).decode()
-    return _answer(request, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
+    return _answer(request, {**said, "patchType": "JSONPatch", "patch": encoded})
 
 
 def refused(request: Request, code: int, sentence: str) -> bytes:

@@ -124,6 +124,7 @@ ROWS: Mapping[Vendor, Row] = {
 
 REAL = tuple(vendor for vendor in ROWS if vendor is not Vendor.SIMULATED)
 """Vendors whose driver is asked, in this order."""
+REAL_NAMES = tuple(vendor.value for vendor in REAL)
 
 
 def vendor_of_type(gpu_type: str | None) -> Vendor:

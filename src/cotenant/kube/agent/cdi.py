@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import yaml
 
-KIND = "nvidia.com/gpu"
+from cotenant.node.devices.vendors import Vendor
+
 OWN = "cotenant.io-gpu_"
 """how the names of our own files begin"""
 MOST_BYTES = 4 * 1024 * 1024
@@ -47,6 +48,7 @@ class Brought:
 
 
 def brought_for(
+    vendor: Vendor,
     uuids: Sequence[str],
     folders: Sequence[Path],
     driver: Path = Path("/proc/driver/nvidia/gpus"),
@@ -55,7 +57,7 @@ def brought_for(
     """All that a container with these GPUs needs; nothing where neither the vendor nor a driver tells of them."""
     if not uuids:
         return Brought()
-    for spec in _specs(folders):
+    for spec in _specs(vendor.row.cdi_kind or "", folders):
         devices = {device.name: device.container_edits for device in spec.devices}
         if devices.keys() >= set(uuids):
             return Brought(_together(spec.container_edits, *(devices[uuid] for uuid in uuids)), spec.cdi_version)
@@ -74,13 +76,13 @@ def _together(*all_edits: _Edits) -> _Edits:
     return found
 
 
-def _specs(folders: Sequence[Path]) -> Iterator[_Spec]:
+def _specs(kind: str, folders: Sequence[Path]) -> Iterator[_Spec]:
     for folder in folders:
         for path in sorted([*folder.glob("*.json"), *folder.glob("*.yaml")]):
             if path.name.startswith(OWN):
                 continue
             try:
-                spec = _spec(path, path.stat().st_mtime_ns)
+                spec = _spec(kind, path, path.stat().st_mtime_ns)
             except OSError:  # it has just gone
                 continue
             if spec is not None:
@@ -88,17 +90,17 @@ def _specs(folders: Sequence[Path]) -> Iterator[_Spec]:
 
 
 @functools.lru_cache(maxsize=16)
-def _spec(path: Path, changed: int) -> _Spec | None:
+def _spec(kind: str, path: Path, changed: int) -> _Spec | None:
     """What the vendor says in a file; None: it is somebody else's, or nothing that could be understood."""
     with open(path, "rb") as file:
         content = file.read(MOST_BYTES)
-    if KIND.encode() not in content:
+    if kind.encode() not in content:
         return None
     try:
         spec = msgspec.convert(yaml.safe_load(content), _Spec)
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, RecursionError):
         return None
-    return spec if spec.kind == KIND else None
+    return spec if spec.kind == kind else None
 
 
 def _minors(driver: Path) -> Iterator[tuple[str, str]]:
