@@ -25,7 +25,7 @@ from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import HostPlaces, at, device_ids, prepare
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.service import Context, Service, Surroundings
+from cotenant.kube.agent.service import Context, PluginState, Service
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import decode_node, decode_pod
 from cotenant.kube.codec.annotations import binding_annotations
@@ -70,7 +70,7 @@ async def allocate_directly(folder: Path, passing: Path) -> list[float]:
     cards = tuple(Gpu(uuid=f"GPU-{card}", memory=MiB(40_960), slots=16) for card in range(CARDS))
     machine = Machine(name=NODE, gpus=cards)
     host = HostPlaces(lasting=at(folder / "own"), passing=at(passing), kubelet=folder, cdi=folder)
-    around = Surroundings(
+    around = PluginState(
         machine=lambda: machine,
         vendor=Vendor.NVIDIA,
         pods=list,

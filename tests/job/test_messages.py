@@ -41,7 +41,7 @@ def test_what_the_agent_sends_is_what_the_library_reads() -> None:
     assert pace.every_s == 0.25
     assert messages.action(wire.encode(wire.Pause())) == messages.PAUSE
     assert messages.action(wire.encode(wire.Resume())) == messages.RESUME
-    assert wire.decode_to_job(wire.encode(wire.Pause())) == wire.Pause()
+    assert msgspec.json.decode(wire.encode(wire.Pause()), type=wire.ToJob) == wire.Pause()
 
 
 @pytest.mark.parametrize(

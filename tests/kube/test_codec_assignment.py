@@ -27,12 +27,11 @@ from cotenant.kube.codec.assignment import (
     encode_record,
     record_for,
     record_of,
-    tenant_of,
 )
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.vgpu import VGPU
-from tests.kube.pods import NODE, UID, pod
+from tests.kube.pods import NODE, UID, pod, tenant_of
 
 shares = st.builds(
     Share,

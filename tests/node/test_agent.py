@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cotenant.job import Session
 from cotenant.node.agent import MOST_PER_JOB, AgentServer, Connected, Disconnected, JobEvent, Reported
-from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Resume, SetBatch, Steps, decode_to_job, encode
+from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Resume, SetBatch, Steps, ToJob, encode
 from tests.job.serving import SOON, process, running, until
 
 HELLO = Hello(v=1, job="j-1", pid=1, batch=64)
@@ -189,7 +190,7 @@ def test_the_oldest_process_speaks_for_its_job_and_the_next_one_follows(agent: A
         with agent.client(Hello(v=1, job="j-1", pid=2, batch=32), STEPS) as second:
             until(lambda: agent.server.dropped["not the first of its job"] == 1)
             agent.call(lambda: agent.server.send("j-1", Pause()))
-            assert [decode_to_job(one.recv(99)) for one in (first, second)] == [Pause(), Pause()]
+            assert [msgspec.json.decode(one.recv(99), type=ToJob) for one in (first, second)] == [Pause(), Pause()]
             first.close()
             until(lambda: agent.kinds() == ["Connected", "Disconnected", "Connected"])
             second.send(encode(STEPS))
@@ -211,7 +212,7 @@ def test_a_job_that_does_not_read_gets_the_last_wish(agent: Agent) -> None:
         heard = []
         with contextlib.suppress(TimeoutError):
             while True:
-                heard.append(decode_to_job(client.recv(99)))
+                heard.append(msgspec.json.decode(client.recv(99), type=ToJob))
         assert len(heard) < 4001, "the test is about a full socket"
         assert set(heard[-2:]) == {SetBatch(size=2000), Resume()}
 

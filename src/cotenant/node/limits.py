@@ -113,14 +113,19 @@ def parse_limits(text: str) -> Limits:
 
 
 def write_limits(path: Path, text: str) -> None:
-    """Put the limits file in place: whole or not at all, and read-only from its first moment."""
+    """Puts the limits file in place."""
+    write_read_only(path, text)
+
+
+def write_read_only(path: Path, text: str) -> None:
+    """Puts a file in place that other users read: whole or not at all, and read-only from its first moment."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
     with open(descriptor, "w") as file:
         os.fchmod(descriptor, 0o444)  # whatever the umask says: the job may run as another user
         file.write(text)
-    os.replace(fresh, path)  # not synced: after a crash of the machine there is nobody left to limit
+    os.replace(fresh, path)  # not synced: a crash of the machine ends the processes that the file is for
 
 
 def read_limits(path: Path) -> Limits:

@@ -79,17 +79,11 @@ FromJob: TypeAlias = Hello | Steps | Bye
 ToJob: TypeAlias = SetBatch | Pause | Resume | ReportEvery
 
 _from_job: msgspec.json.Decoder[FromJob] = msgspec.json.Decoder(FromJob)
-_to_job: msgspec.json.Decoder[ToJob] = msgspec.json.Decoder(ToJob)
 
 
 def decode_from_job(message: bytes) -> FromJob:
     """A message of a job; msgspec.MsgspecError where it is none of this version."""
     return _checked(_from_job.decode(_sized(message)))
-
-
-def decode_to_job(message: bytes) -> ToJob:
-    """A message of an agent; msgspec.MsgspecError where it is none of this version."""
-    return _to_job.decode(_sized(message))
 
 
 def encode(message: FromJob | ToJob) -> bytes:

@@ -19,10 +19,9 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NUMBERS
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.keys import own_key
-from cotenant.kube.codec.request import MOST_CONTAINERS, NOTHING, Asked, asked_of, demand_for
-from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
-from cotenant.kube.codec.versioned import decode_annotation
+from cotenant.kube.codec.keys import decode_annotation, own_key
+from cotenant.kube.codec.request import MOST_CONTAINERS, Asked, demand_for
+from cotenant.kube.codec.settings import MOST_GPUS
 from cotenant.node.limits import LONGEST_UUID
 
 RECORD = own_key("assignment")
@@ -102,15 +101,6 @@ def record_of(pod: Pod) -> Record | None:
     if record.node != pod.spec.node_name:
         raise InputError(f"annotation {RECORD}: for another node than the one that the pod is on")
     return record
-
-
-def tenant_of(pod: Pod, record: Record, machine: Machine, settings: Settings = DEFAULTS) -> Tenant:
-    """The pod in its place, with the amounts that it was given, which may be others than it once asked for."""
-    try:
-        wishes = asked_of(pod, settings).wishes
-    except InputError:  # it was understood when it came: it is there, whatever the settings are now
-        wishes = NOTHING
-    return seated(record, wishes, machine)
 
 
 def seated(record: Record, wishes: Demand, machine: Machine) -> Tenant:

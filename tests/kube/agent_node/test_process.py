@@ -21,7 +21,7 @@ from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, at
 from cotenant.kube.agent.orphans import Timing
-from cotenant.kube.agent.process import Agent, AgentOptions, Rhythm, find_gpus_of, serve
+from cotenant.kube.agent.process import Agent, AgentOptions, Intervals, find_gpus_of, serve
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
 from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
@@ -37,7 +37,7 @@ from tests.node.fake_nvml import Card, FakeNvml
 
 ONE = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 GPU = "nvidia.com/gpu"
-RHYTHM = Rhythm(
+INTERVALS = Intervals(
     looks_s=0.05,
     hung_s=0.3,
     compare_s=0.1,
@@ -75,7 +75,7 @@ class Around:
             KubeSettings(),
             access_to(self.server),
             say=self.said.append,
-            rhythm=RHYTHM,
+            intervals=INTERVALS,
             find=find,
             proc=self.folder / "proc",
         )
@@ -112,7 +112,7 @@ async def test_cards_are_published_registered_and_totalled(folder: Path) -> None
     async with around.server.serving(), kubelet_in(folder / "k") as kubelet:
         async with running(around.agent(simulate=2, gpu_memory="4GiB").run()):
             await until(lambda: around.machine is not None and len(kubelet.devices.get(GPU, [])) == 32)
-            await until(lambda: any("2 cards, 8 GiB, published" in line for line in around.said))
+            await until(lambda: any("2 GPUs, 8 GiB, published" in line for line in around.said))
             machine = around.machine
             assert machine is not None
             assert [gpu.memory for gpu in machine.gpus] == [4096, 4096]
@@ -205,7 +205,7 @@ async def test_a_driver_that_comes_up_late_is_waited_for_in_one_line(folder: Pat
         await until(lambda: around.orphans is not None)  # what runs is told of all the same
         await until(lambda: around.machine is not None)
     assert [line for line in around.said if "driver" in line] == [
-        "cards: no NVIDIA driver answers; trying again every 0 s"
+        "GPUs: no NVIDIA driver answers; trying again every 0 s"
     ]
 
 
@@ -234,7 +234,7 @@ async def test_what_runs_without_a_pod_is_told_before_the_cards_are(folder: Path
     ):
         try:
             await until(lambda: GPU in kubelet.devices)
-            await asyncio.sleep(4 * RHYTHM.patches_s)
+            await asyncio.sleep(4 * INTERVALS.patches_s)
             assert (around.machine, around.orphans) == (None, None)
         finally:
             tell()
@@ -298,7 +298,7 @@ def test_simulated_cards_may_be_of_any_make() -> None:
     ("wrong", "sentence"),
     [
         ({"simulate": 1, "gpu_memory": "much"}, "'much' is not an amount of memory"),
-        ({"gpu_memory": "4GiB"}, "said of simulated GPUs only"),
+        ({"gpu_memory": "4GiB"}, "describe simulated GPUs"),
         ({"settings": Path("/nowhere.yaml")}, "No such file"),
         ({"simulate": 1, "host": HostPlaces(lasting=at("/proc/nowhere"))}, "/proc/nowhere.*cannot be made"),
     ],
