@@ -36,7 +36,7 @@ class _Part:
 
 
 class NodeTotals:
-    """The totals of a node whose pods come and go. Each pod is parsed once, as long as it and the GPUs stay the same."""
+    """The totals of a node whose pods come and go. Each pod is parsed once, until it or the GPUs change."""
 
     def __init__(self, vendor: Vendor, settings: Settings) -> None:
         self._vendor, self._settings = vendor, settings

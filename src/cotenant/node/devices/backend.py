@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this machine behind one small interface, so that no engine cares whether they are real."""
+"""The interface to the GPUs of this machine: the same for every vendor and for simulated GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from cotenant.errors import DeviceError
 from cotenant.node.devices.vendors import Vendor
 
 MACHINE = "local"
-"""what the one machine is called in slots and placements"""
+"""Name of the one machine in slots and placements."""
 
 
 class NoDriverError(DeviceError):
@@ -20,61 +20,61 @@ class NoDriverError(DeviceError):
 
 
 class ProcessUsage(NamedTuple):
-    """What one process uses of a GPU; None where it cannot be known."""
+    """What one process uses of a GPU; None if it is not known."""
 
     pid: int
     memory_mib: MiB | None
     utilisation: int | None
-    """percent"""
+    """Percent."""
     job: str | None = None
-    """whose it is; None: nobody's that we started"""
+    """The job that it belongs to; None: it belongs to none of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUsage:
-    """What is used of a GPU right now; None where it cannot be known."""
+    """What is used of a GPU right now; None if it is not known."""
 
     uuid: str
     used_mib: MiB | None
     utilisation: int | None
-    """percent of the time, or of its cores or SMs, since the last look"""
+    """Percent of the time, or of its cores or SMs, since the last look."""
     processes: tuple[ProcessUsage, ...] | None
     bandwidth: int | None = None
-    """percent of what its memory can carry, else of the time in which it was read or written"""
+    """Percent of the bandwidth of its memory, or else of the time in which it was read or written."""
     pcie_mib_s: float | None = None
-    """to and from it; where asking takes long, only of a card with a single job"""
+    """Traffic to and from it; if measuring takes long, only of a GPU with a single job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A job as a device needs to know it: where it sits and whose descendants its processes are."""
+    """A job as a backend needs to know it: its GPUs, and the process whose descendants are the job's processes."""
 
     job: str
     gpus: Gpus
     supervisor: int
-    """a process id"""
+    """Process ID."""
     baseline: MiB = MiB(0)
-    """memory of the runtime itself, not charged to a simulated device"""
+    """Memory of the runtime itself, which is not charged to a simulated GPU."""
 
 
 class Backend(Protocol):
-    """The devices of one machine."""
+    """The GPUs of one machine."""
 
     @property
     def vendor(self) -> Vendor: ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the user: first which devices these are, then what is special about them."""
+        """Lines for the user: first which GPUs these are, then what is special about them."""
 
     def machine(self) -> Machine:
-        """What is installed, with its present health."""
+        """The installed GPUs, with their present health."""
 
     def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
-        """What is used of each GPU, in the order of `machine().gpus`, these jobs told apart; may wait for a driver."""
+        """The usage of each GPU, in the order of `machine().gpus`, by these jobs; may wait for a driver."""
 
     def cores(self, gpus: Gpus) -> tuple[int, ...]:
-        """The CPU cores that a job on these GPUs is kept on; empty: wherever the kernel puts it."""
+        """The CPU cores that a job on these GPUs is pinned to; empty: it is not pinned."""
 
     def faults(self) -> dict[str, str]:
         """Why each unhealthy GPU is unhealthy, by UUID."""
