@@ -128,7 +128,7 @@ def test_resources_may_have_other_names() -> None:
     [
         ({"dialects": (replace(VGPU, count="gpu"),)}, "resource 'gpu': expected a name such as example.com/gpu"),
         ({"dialects": (replace(VGPU, memory="a/b c"),)}, "resource 'a/b c': expected a name"),
-        ({"dialects": (VGPU, replace(VGPU, name="twin"))}, "resource nvidia.com/gpu: means two things"),
+        ({"dialects": (VGPU, replace(VGPU, name="twin"))}, "resource nvidia.com/gpu: two dialects use it"),
         ({"dialects": (VGPU, replace(VGPU, count="a/b"))}, "two dialects have the same name"),
         ({"default_gpus": 0}, "default GPUs: 0, expected 1 to 1024"),
         ({"default_memory": MiB(1 << 20)}, "default memory in MiB: 1048576, expected 1 to 1048575"),

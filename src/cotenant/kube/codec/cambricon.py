@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dialects for Cambricon's MLUs: that of 4paradigm's plugin, and that of the vendor's own (dynamic sMLU)."""
+"""The dialects for Cambricon's MLUs: of 4paradigm's plugin, and of the vendor's own plugin (dynamic sMLU)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ def _no_variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
 
 
 def _profile(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
-    """The vendor's plugin makes the slice that this names, and sets the variables itself."""
+    """The slice that the vendor's plugin makes; the plugin sets the variables itself."""
     (one,) = given
     (gpu,), (grant,) = one.gpus, one.launch.grants
     memory = in_units(grant.memory, dialect.memory_unit)
