@@ -81,7 +81,6 @@ def test_what_is_not_understood_is_refused_in_one_line(text: str, said: str) -> 
 
 def test_all_dialects_silenced_are_refused() -> None:
     names = [dialect.name for dialect in DIALECTS]
-    assert {"vgpu", "gpushare", "topology", "iadeep", "cambricon", "cambricon-smlu", "amd"} == set(names)
     with pytest.raises(InputError, match="no dialect"):
         parse_settings(f"dialects: {{{', '.join(f'{name}: null' for name in names)}}}".encode())
 

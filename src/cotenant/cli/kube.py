@@ -91,7 +91,7 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
 @kube.command(epilog=AGENT_EPILOG)
 @cluster_options
 @click.option("--node", required=True, metavar="NAME", help="The node's name in the cluster.")
-@click.option("--vendor", type=click.Choice(REAL_NAMES), help="Hand out the GPUs of this vendor.")
+@click.option("--vendor", type=click.Choice(REAL_NAMES), help="Hand out the GPUs of this vendor only.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs, for clusters without.")
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU.")
 @click.option("--gpu-type", metavar="NAME", help="What the simulated GPUs are called.")
@@ -122,6 +122,7 @@ def agent(**options: Any) -> None:
     help="When nodes fetch the images.",
 )
 @click.option("--settings", type=FILE, metavar="FILE", help="The settings file (YAML).")
+@click.option("--vendor", type=click.Choice(REAL_NAMES), help="Hand out the GPUs of this vendor only.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs on every node.")
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU.")
 @click.option("--gpu-type", metavar="NAME", help="What the simulated GPUs are called.")

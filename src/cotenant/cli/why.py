@@ -70,6 +70,7 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
         lines.append(f"on GPU {' '.join(map(str, answer['placed_on'])) or 'none'}: {answer['reason']}")
     elif answer["state"] == "queued":
         lines.append(f"it waits: {answer['reason']} ({answer['ahead']} jobs before it)")
+    lines += [f"note: {note}" for note in answer.get("notes", ())]
     lines += map(_told, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
     if wide:
         for fit in answer["fits"]:

@@ -194,6 +194,7 @@ class Engine:
             **explained(self._view(row, waiting), self._job(row), self._seats.placed.get(row.id), waiting),
             "policy": self._learner.policy.name,
             "company": self.neighbours.company(row.id),
+            "notes": [note for note in (self._kind.row.unenforced(),) if note is not None],
         }
 
     def gpus(self) -> list[GpuView]:

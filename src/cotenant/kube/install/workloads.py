@@ -70,6 +70,8 @@ class Images:
 class AgentWishes:
     """How agents are run."""
 
+    vendor: str | None = None
+    """whose GPUs are handed out; None: those of the first vendor whose driver answers"""
     simulate: int | None = None
     """GPUs of each node, where there are none"""
     gpu_memory: str | None = None
@@ -169,7 +171,12 @@ def _stock_scheduler(images: Images) -> Json:
 
 def _agent(images: Images, wishes: AgentWishes, folders: Sequence[HostFolder]) -> Json:
     command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS}", "--node", "$(NODE_NAME)"]
-    wished = {"--simulate": wishes.simulate, "--gpu-memory": wishes.gpu_memory, "--gpu-type": wishes.gpu_type}
+    wished = {
+        "--vendor": wishes.vendor,
+        "--simulate": wishes.simulate,
+        "--gpu-memory": wishes.gpu_memory,
+        "--gpu-type": wishes.gpu_type,
+    }
     command += [word for name, value in wished.items() if value is not None for word in (name, str(value))]
     command += ["--strict"] if wishes.strict else []
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
