@@ -25,7 +25,8 @@ from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import HostPlaces, at, device_ids, prepare
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.service import Context, PluginState, Service
+from cotenant.kube.agent.rpc import Context
+from cotenant.kube.agent.service import PluginState, Service
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import decode_node, decode_pod
 from cotenant.kube.codec.annotations import binding_annotations
