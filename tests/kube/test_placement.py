@@ -13,7 +13,6 @@ from cotenant.core.model import Reason
 from cotenant.core.placement.policies import build_policy
 from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import RECORD, decode_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY
 from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.request import asked_of
@@ -22,6 +21,7 @@ from cotenant.kube.scheduler.protocol import ExtenderArgs, MetaPod, MetaVictims,
 from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers
 from cotenant.kube.scheduler.refusing import Refusals
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import (
     GPU,
     MEMORY,
@@ -245,10 +245,10 @@ def test_a_gate_is_asked_with_how_many_wait() -> None:
 def test_nonsense_is_refused_with_its_sentence(books: Books) -> None:
     pod = waiting("a", {GPU: 1, PERCENT: 120})
     refused = placer_of(books).filter(args(pod, "n1"), 0.0).failed_and_unresolvable_nodes
-    assert "120 % of a card" in refused["n1"]
+    assert "120 % of a GPU" in refused["n1"]
     assert [one.score for one in placer_of(books).prioritize(args(pod, "n1"), 0.0)] == [0]
     why = placer_of(books).why(pod)
-    assert "120 % of a card" in str(why.waits)
+    assert "120 % of a GPU" in str(why.waits)
     assert placer_of(books).preempt(PreemptionArgs(pod=pod)).node_name_to_meta_victims == {}
 
 
