@@ -7,7 +7,6 @@ from dataclasses import replace
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Machine
-from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.deciding import place_together
 from cotenant.core.placement.ranking import Policy
 from cotenant.errors import CotenantError
@@ -25,7 +24,7 @@ class RefusedError(CotenantError):
 
 def predicts(policy: Policy) -> bool:
     """Whether it asks its belief who goes with whom."""
-    return policy.checks != CHECKS
+    return bool(policy.more_checks)
 
 
 def usable_and_empty(machine: Machine) -> Cluster:
