@@ -193,6 +193,10 @@ class Card(NamedTuple):
     """handed out in all: more than a whole GPU where it is oversubscribed"""
 
 
+_KINDS: dict[tuple[object, ...], object] = {}
+"""one object for each kind of machine, which is quicker to compare than all of the hardware"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What a node is: its cards, how they are linked, its host."""
@@ -206,9 +210,10 @@ class Machine:
     host_memory: MiB | None = None
 
     @cached_property
-    def kind(self) -> tuple[object, ...]:
-        """All that a policy can tell two machines apart by; names and UUIDs are not among it."""
-        return self._cards, self.links, tuple(sorted(self.labels.items())), self.cpu, self.host_memory
+    def kind(self) -> object:
+        """The same object for all machines that differ only in names and UUIDs, which policies do not see."""
+        hardware = self._cards, self.links, tuple(sorted(self.labels.items())), self.cpu, self.host_memory
+        return _KINDS.setdefault(hardware, object())
 
     @cached_property
     def _cards(self) -> tuple[tuple[object, ...], ...]:

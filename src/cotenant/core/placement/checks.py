@@ -7,7 +7,7 @@ This is the only place where feasibility is decided. Every fast path is compiled
 name and a function is right everywhere; `reads` and `mask` only make it fast.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import memory_of
-from cotenant.core.model import Demand, Machine, Reason
+from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Machine, Reason
 from cotenant.core.placement import topology
 from cotenant.core.units import WHOLE_GPU
 
@@ -115,6 +115,7 @@ class Floors(NamedTuple):
 
 
 Narrow = Callable[[Demand, Node, list[int]], list[int] | Reason]
+Fitting = Callable[[Node, Sequence[int]], list[int]]
 
 
 def always(demand: Demand) -> bool:
@@ -129,11 +130,16 @@ class Check:
     """of the `Reason` that it gives"""
     narrow: Narrow
     """From a demand, a node and the GPUs that earlier checks kept: those that it keeps too, in the same order, or a
-    Reason if they are fewer than `demand.gpus`. It judges each GPU, or the node, for itself."""
+    Reason if they are fewer than `demand.gpus`. It judges each GPU, or the node, for itself (but see `of_sets`)."""
     applies: Callable[[Demand], bool] = always
     """Whether it can refuse such a demand anything; if not, it is left out."""
     reads: Reads = Reads.EVERYTHING
     """What it looks at. The less it reads, the more nodes and GPUs share one answer."""
+    labels: tuple[str, ...] = ()
+    """Labels of nodes that it reads. Every engine knows a node by these alone (`NODE_LABELS`)."""
+    of_sets: bool = False
+    """It asks for a set of GPUs with some property, as links and NUMA nodes do. Such checks come last: an earlier one
+    could otherwise leave enough GPUs and break the set."""
     floors: Callable[[Demand], Floors | None] | None = None
     """The same rule as least amounts, if it is nothing else for that demand. All floors are compared in one pass."""
     mask: Callable[[Demand, GpuColumns], Mask] | None = None
@@ -176,9 +182,10 @@ def installed(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
 
 def gpu_type(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     machine, use, avoid = node.machine, demand.use_types, demand.avoid_types
-    if machine.card is not None and type_allowed(machine.card.type, use, avoid):
-        return eligible  # all its GPUs are of this type
-    left = [i for i in eligible if type_allowed(machine.gpus[i].type, use, avoid)]
+    if machine.card is not None:  # all its GPUs are of one type
+        left = eligible if type_allowed(machine.card.type, use, avoid) else []
+    else:
+        left = [i for i in eligible if type_allowed(machine.gpus[i].type, use, avoid)]
     return left if len(left) >= demand.gpus else Reason("type", _type_text(use, avoid), demand.gpus, len(left))
 
 
@@ -207,7 +214,9 @@ def named_gpu(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
 
 def usable(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     unusable = node.machine.unusable
-    left = [i for i in eligible if i not in unusable] if unusable else eligible
+    if not unusable:
+        return eligible
+    left = [i for i in eligible if i not in unusable]
     return enough(demand, left, "health", "needs {gpus} in good health and not cordoned; the node has {available}")
 
 
@@ -268,9 +277,8 @@ def gpu_memory(demand: Demand, node: Node, eligible: list[int]) -> list[int] | R
         text = f"needs {{gpus}}, each with {amount} free; the node has {{available}}"
         return enough(demand, left, "memory", text)
     freest = max(eligible, key=memory.__getitem__)
-    needed = memory_of(demand, node.machine.memory_capacities[freest])
     text = "needs {needed} MiB on one GPU; the freest has {available} MiB free"
-    return Reason("memory", text, needed, memory[freest])
+    return Reason("memory", text, memory_of(demand, node.machine.memory_capacities[freest]), memory[freest])
 
 
 def gpu_compute(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -360,15 +368,19 @@ CHECKS: tuple[Check, ...] = (
         floors=lambda demand: Floors(compute=demand.compute),
         nearness=lambda gpus: gpus.compute,
     ),
-    Check("numa", one_numa, lambda demand: demand.one_numa and needs_amounts(demand), Reads.HARDWARE),
+    Check("numa", one_numa, lambda demand: demand.one_numa and needs_amounts(demand), Reads.HARDWARE, of_sets=True),
     Check(
         "link",
         linked,
         lambda demand: demand.link is not None and demand.gpus > 1 and needs_amounts(demand),
         Reads.HARDWARE,
+        of_sets=True,
     ),
 )
 """What every policy checks, in the order in which they refuse; a policy may name more (`Policy.more_checks`)."""
+
+NODE_LABELS = frozenset({MACHINE_TYPE_LABEL}.union(*(check.labels for check in CHECKS)))
+"""The labels of nodes that a check or an order reads. The others are left out, so that equal machines stay equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -376,15 +388,16 @@ class Feasibility:
     """The checks of a table that apply to one demand, and what follows from them for the fast paths.
 
     Invariant: whatever is skipped, shared or computed in arrays gives the answer that `eligible` gives node by node.
-    The order of checks decides which of them refuses, never whether one does, since each judges GPUs for themselves.
+    The order of checks decides which of them refuses, never whether one does, since each judges GPUs for themselves;
+    those of sets are the exception and come last.
     """
 
     demand: Demand
     checks: tuple[Check, ...]
     floors: Floors
     """of all checks together"""
-    others: tuple[Narrow, ...]
-    """of the checks that are more than floors"""
+    fitting: Fitting
+    """Those of some GPUs of a node that `eligible` would keep, empty if too few are left; faster, without a reason."""
     by_name: bool
     """nodes of one kind may differ in their answer: it depends on a name or a UUID"""
     interchangeable: bool
@@ -402,25 +415,48 @@ class Feasibility:
             eligible = left
         return eligible
 
-    def fitting(self, node: Node, gpus: Iterable[int]) -> list[int]:
-        """Those of these GPUs that `eligible` would keep, empty if too few are left; faster, and without a reason."""
-        cpu, host_memory, least_compute, least_memory, least_slots = self.floors
-        if (node.cpu is not None and node.cpu < cpu) or (
-            node.host_memory is not None and node.host_memory < host_memory
-        ):
+
+def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], others: tuple[Narrow, ...]) -> Fitting:
+    """All checks in one pass: by kind of machine, by amounts, and the others."""
+    cpu, host_memory, least_compute, least_memory, least_slots = floors
+    needed = demand.gpus
+    known: dict[object, frozenset[int] | None] = {}
+
+    def fitting(node: Node, gpus: Sequence[int]) -> list[int]:
+        machine, _, compute, memory, slots, _, free_cpu, free_memory, _, _, _ = node
+        if (free_cpu is not None and free_cpu < cpu) or (free_memory is not None and free_memory < host_memory):
             return []
-        compute, memory, slots, demand = node.compute, node.memory, node.slots, self.demand
+        kind = machine.kind
+        if kind in known:
+            allowed = known[kind]
+        else:
+            allowed = known[kind] = _allowed(demand, node, of_machines)
+        if allowed is not None:
+            gpus = [i for i in gpus if i in allowed]
         left = [
             i for i in gpus if compute[i] >= least_compute and memory[i] >= least_memory and slots[i] >= least_slots
         ]
-        if len(left) < demand.gpus:
+        if len(left) < needed:
             return []
-        for narrow in self.others:
+        for narrow in others:
             kept = narrow(demand, node, left)
             if isinstance(kept, Reason):
                 return []
             left = kept
         return left
+
+    return fitting
+
+
+def _allowed(demand: Demand, node: Node, checks: tuple[Narrow, ...]) -> frozenset[int] | None:
+    """The GPUs that checks of the hardware keep on every machine of a kind; None: all."""
+    left = everything = list(range(len(node.compute)))
+    for narrow in checks:
+        kept = narrow(demand, node, left)
+        if isinstance(kept, Reason):
+            return frozenset()
+        left = kept
+    return None if left == everything else frozenset(left)
 
 
 @lru_cache(maxsize=512)
@@ -428,13 +464,15 @@ def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibili
     """Those of the checks that apply to a demand."""
     if demand.containers:  # its GPUs are those of its containers, which may share one
         demand = replace(demand, gpus=1 if any(container.gpus for container in demand.containers) else 0)
-    applied = tuple(check for check in checks if check.applies(demand))
-    floors, others, reads, in_arrays = Floors(), list[Narrow](), Reads(0), needs_amounts(demand)
+    applied = tuple(sorted((check for check in checks if check.applies(demand)), key=lambda check: check.of_sets))
+    floors, of_machines, others = Floors(), list[Narrow](), list[Narrow]()
+    reads, in_arrays = Reads(0), needs_amounts(demand)
     for check in applied:
         reads |= check.reads
         own = None if check.floors is None else check.floors(demand)
         if own is None:
-            others.append(check.narrow)
+            is_first = not check.of_sets and not check.reads & ~(Reads.TYPE | Reads.HARDWARE)
+            (of_machines if is_first else others).append(check.narrow)
             in_arrays = in_arrays and check.mask is not None
         else:
             floors = Floors(*map(max, floors, own))
@@ -442,7 +480,7 @@ def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibili
         demand,
         applied,
         floors,
-        tuple(others),
+        _fitting(demand, floors, tuple(of_machines), tuple(others)),
         by_name=Reads.NAMES in reads,
         interchangeable=not reads & (Reads.TENANTS | Reads.NAMES),
         in_arrays=in_arrays,

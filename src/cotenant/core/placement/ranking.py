@@ -216,7 +216,7 @@ class Ranker:
         return self._by_room and self._feasible(demand).in_arrays
 
     def refusers(self, demand: Demand, cluster: Cluster) -> list[str] | None:
-        """For every node the name of the check that refuses, empty if it fits; None if a check has no form in arrays."""
+        """For every node the check that refuses, empty if the demand fits; None if a check has no form in arrays."""
         feasible = self._feasible(demand)
         return self._arrays.refusers(feasible, cluster) if feasible.in_arrays else None
 
@@ -278,7 +278,7 @@ class Ranker:
         """A random slot of this node: every GPU that fits is as likely as every other."""
         feasible = self._feasible(demand)
         fit = self._fit(demand, feasible, node)
-        if fit is None or demand.containers or demand.link is not None or demand.one_numa or demand.gpus == 0:
+        if fit is None or demand.containers or demand.gpus == 0 or any(check.of_sets for check in feasible.checks):
             return fit
         eligible = feasible.eligible(node)
         pool = [] if isinstance(eligible, Reason) else list(eligible)
@@ -336,7 +336,7 @@ class Ranker:
 
     def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
         """Labels of the most that a slot with each GPU can score, as far as its type and tenants say."""
-        feasible, columns = self._feasible(demand), self._arrays.columns(cluster, at)
+        feasible, columns = shape.feasible, self._arrays.columns(cluster, at)
         numbers = np.where(kept(feasible.checks, feasible.demand, columns), columns.tenants, NO_GPU)
         one = feasible if demand.gpus == 1 else self._feasible(replace(demand, gpus=1))
         for number in np.bincount(numbers.ravel() + 1)[1:].nonzero()[0].tolist():
@@ -380,7 +380,7 @@ class Ranker:
             self._shapes.clear()
         shape = self._shapes.pop(demand, None)
         if shape is None:
-            shape = Shape(cluster)
+            shape = Shape(cluster, self._feasible(demand))
         elif shape.names is not cluster.names:
             shape.align(cluster)
         self._shapes[demand] = shape  # most recent last
@@ -391,16 +391,16 @@ class Ranker:
     def _rate_all(self, demand: Demand, cluster: Cluster, shape: Shape, stale: NDArray[np.intp]) -> None:
         """Labels of these nodes' scores; nodes of one version are rated once, unless a check reads names."""
         policy, rows, slots, label_of = self.policy, cluster.rows, shape.slots, shape.ladder.label
-        feasible, versions = self._feasible(demand), cluster.versions[stale]
-        shape.seen[stale], shape.doubt[stale] = versions, SURE
-        if feasible.floors.compute > 0:  # most nodes that refuse lack compute, which shows without a look at them
-            has_compute = cluster.widest[stale] >= feasible.floors.compute
-            shape.labels[stale] = REFUSED
-            stale, versions = stale[has_compute], versions[has_compute]
-        by_name = feasible.by_name
+        feasible = shape.feasible
+        # Most nodes that refuse do so for want of compute, which is known without looking at them.
+        by_name, least = feasible.by_name, feasible.floors.compute
         known: dict[int, tuple[float, Gpus]] = {}
         labels = []
-        for i, version in zip(stale.tolist(), versions.tolist(), strict=True):
+        versions = cluster.versions[stale]
+        for i, version, widest in zip(stale.tolist(), versions.tolist(), cluster.widest[stale].tolist(), strict=True):
+            if widest < least:
+                labels.append(REFUSED)
+                continue
             rated = known.get(version)
             if rated is None or by_name:
                 found = rate_feasible(policy, demand, feasible, rows[i // ROW][i % ROW])
@@ -408,4 +408,4 @@ class Ranker:
                 self.rated += 1
             labels.append(rated[0])
             slots[i] = rated[1]
-        shape.labels[stale] = labels
+        shape.labels[stale], shape.seen[stale], shape.doubt[stale] = labels, versions, SURE

@@ -133,12 +133,13 @@ def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> 
     for position, container in enumerate(demand.containers):
         fits = [i for i in pool if _takes(demand, node, loads, container, i)]
         if len(fits) < container.gpus:
-            text = f"container {position} ({container.kind}) needs {{needed}} GPUs, {{available}} take it"
-            return Reason("container", text, container.gpus, len(fits))
+            text = "needs {gpus} that can take it; the node has {available}"
+            return Reason("container", f"container {position} ({container.kind}) {text}", container.gpus, len(fits))
         if demand.link is not None and container.gpus > 1:
             own = linked_slot(replace(demand, gpus=container.gpus), node, fits)
             if own is None:
-                return Reason("link", f"container {position} needs {{needed}} linked GPUs", container.gpus, 0)
+                text = f"container {position} needs {{gpus}} linked as requested; the node has no such set"
+                return Reason("link", text, container.gpus, 0)
         else:
             ranked = sorted(fits, key=lambda i: (i not in free_again, sign * node.room[i], i))
             own = tuple(sorted(ranked[: container.gpus]))

@@ -30,20 +30,20 @@ def candidate_slots(demand: Demand, node: Node, checks: tuple[Check, ...] = CHEC
 def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
     """The same, for checks that were compiled before."""
     demand = feasible.demand
+    if demand.gpus == 1 and not demand.containers:
+        if feasible.interchangeable:  # only one GPU of each kind is checked
+            fitting = feasible.fitting(node, node.distinct)
+        else:
+            fitting = feasible.fitting(node, range(len(node.compute)))
+            if not feasible.by_name:
+                fitting = [i for i in fitting if i in node.distinct] or fitting
+        return [_ALONE[i] if i < len(_ALONE) else (i,) for i in fitting]
     if demand.containers:
         return seatings(feasible, node)
     if demand.gpus == 0:
         return [] if isinstance(feasible.eligible(node), Reason) else [()]
-    if demand.gpus > 1:
-        fitting = feasible.fitting(node, range(len(node.compute)))
-        return _several(demand, node, fitting) if fitting else []
-    if feasible.interchangeable:  # only one GPU of each kind is checked
-        fitting = feasible.fitting(node, node.distinct)
-    else:
-        fitting = feasible.fitting(node, range(len(node.compute)))
-        if not feasible.by_name:
-            fitting = [i for i in fitting if i in node.distinct] or fitting
-    return [_ALONE[i] if i < len(_ALONE) else (i,) for i in fitting]
+    fitting = feasible.fitting(node, range(len(node.compute)))
+    return _several(demand, node, fitting) if fitting else []
 
 
 def refusal(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> Reason | None:
