@@ -25,6 +25,7 @@ from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.queueing.eviction import Stake, least_harm
 from cotenant.core.queueing.preemption import make_way
 from cotenant.core.units import Seconds
+from tests.core.builders import card, machine, machine_of, node
 from tests.properties.referee import group_nodes
 from tests.properties.strategies import beliefs, clusters, demands, examples, plain_demands, queues, tenants
 
@@ -47,17 +48,20 @@ def mask_spot(demand: Demand, gpus: GpuColumns) -> Mask:
     return np.array([not is_spot(machine) for machine in gpus.machines], dtype=np.bool_)
 
 
-def even_gpus(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
-    """Of a spot node only the GPUs whose UUID ends in an even digit."""
-    left = [i for i in eligible if not is_spot(node.machine) or int(node.machine.gpus[i].uuid[-1]) % 2 == 0]
-    return enough(demand, left, "even", "needs {gpus} with an even number; the node has {available}")
+def odd_gpus(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    """Of a spot node only the GPUs whose UUID ends in an odd digit: never the first of several that are alike."""
+    left = [i for i in eligible if not is_spot(node.machine) or int(node.machine.gpus[i].uuid[-1]) % 2]
+    return enough(demand, left, "odd", "needs {gpus} with an odd number; the node has {available}")
 
 
-def mask_even(demand: Demand, gpus: GpuColumns) -> Mask:
-    rows, even = gpus.type.shape[0], np.arange(gpus.type.shape[0]) % 2 == 0
-    allowed = np.tile(even[:, None], (1, gpus.type.shape[1])) if rows else np.zeros(gpus.type.shape, dtype=np.bool_)
-    found: Mask = allowed | mask_spot(demand, gpus)[None, :]
+def mask_odd(demand: Demand, gpus: GpuColumns) -> Mask:
+    odd: Mask = np.arange(gpus.type.shape[0])[:, None] % 2 == 1
+    found: Mask = odd | mask_spot(demand, gpus)
     return found
+
+
+def odd_names(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    return eligible if int(node.name[-1]) % 2 else Reason("name", "must run on a node with an odd number")
 
 
 def crowded(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -71,8 +75,9 @@ UNKNOWN = (
     Check("spot", not_on_spot, reads=Reads.HARDWARE),
     Check("spot", not_on_spot, reads=Reads.HARDWARE, mask=mask_spot),
     Check("spot", not_on_spot, lambda demand: demand.priority == 0, Reads.HARDWARE, mask=mask_spot),
-    Check("even", even_gpus),
-    Check("even", even_gpus, mask=mask_even),
+    Check("odd", odd_gpus),
+    Check("odd", odd_gpus, mask=mask_odd),
+    Check("name", odd_names),
     Check("crowded", crowded, reads=Reads.TENANTS),
 )
 POLICIES = (
@@ -104,7 +109,7 @@ def situations(draw: st.DrawFn, names: tuple[str, ...] = POLICIES) -> tuple[Poli
     known = Knowledge(
         mix_of(draw(st.lists(demands(), max_size=4))), inventory_of(node.machine for node in cluster), draw(beliefs())
     )
-    place = draw(st.integers(0, len(CHECKS)))
+    place = draw(st.sampled_from([0, 3, len(CHECKS), len(CHECKS)]))
     name = draw(st.sampled_from(names))
     old = build_policy(name, known)
     new = build_policy(name, known, table=(*CHECKS[:place], check, *CHECKS[place:]))
@@ -146,7 +151,8 @@ def naive_fits(old: Policy, check: Check, demand: Demand, cluster: Cluster) -> s
 
 def asked() -> st.SearchStrategy[Demand]:
     """Plain ones, percentages, containers and all other constraints."""
-    return st.one_of(plain_demands(), demands(), tenants())
+    whole_set = st.builds(replace, plain_demands(), gpus=st.just(2), one_numa=st.just(True))
+    return st.one_of(plain_demands(), demands(), tenants(), whole_set)
 
 
 @examples(150)
@@ -263,8 +269,6 @@ def test_preemption_evicts_none_that_the_newcomer_does_not_displace(
 @pytest.mark.parametrize("check", UNKNOWN[:3], ids=["everything", "hardware", "mask"])
 def test_a_thousand_nodes_are_ranked_around_the_new_check(name: str, check: Check) -> None:
     """More nodes than are rated one by one."""
-    from tests.core.builders import machine
-
     machines = [machine(f"n{i:04}", gpus=2, labels=SPOT if i % 2 else {}) for i in range(1000)]
     cluster = Cluster.of(machines)
     ranker = Ranker(build_policy(name, table=(*CHECKS, check)))
@@ -273,3 +277,18 @@ def test_a_thousand_nodes_are_ranked_around_the_new_check(name: str, check: Chec
     best = ranker.best(Demand(gpus=2), cluster)
     assert best is not None
     assert best.slot == Slot("n0000", (0, 1))
+
+
+def test_a_gpu_does_not_stand_for_others_that_the_check_tells_from_it() -> None:
+    equal = node(machine("n0", gpus=4, labels=SPOT))
+    assert candidate_slots(Demand(), equal, (*CHECKS, Check("odd", odd_gpus))) == [(1,), (3,)]
+
+
+def test_a_set_of_gpus_is_looked_for_among_those_that_the_check_leaves() -> None:
+    """Two GPUs are left, and each NUMA node has one of them."""
+    where = node(machine_of("n0", *(card(numa=i // 2) for i in range(4)), labels=SPOT))
+    checks = (*CHECKS, Check("odd", odd_gpus))
+    for demand in (Demand(gpus=2, one_numa=True), Demand(gpus=1, one_numa=True)):
+        why = refusal(demand, where, checks)
+        assert (why is None) == bool(candidate_slots(demand, where, checks))
+        assert (why is None) == (demand.gpus == 1)
