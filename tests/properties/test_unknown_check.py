@@ -25,7 +25,8 @@ from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.queueing.eviction import Stake, least_harm
 from cotenant.core.queueing.preemption import make_way
 from cotenant.core.units import Seconds
-from tests.core.builders import card, machine, machine_of, node
+from tests.core.builders import card, machine, machine_of
+from tests.core.builders import node as node_of
 from tests.properties.referee import group_nodes
 from tests.properties.strategies import beliefs, clusters, demands, examples, plain_demands, queues, tenants
 
@@ -280,13 +281,13 @@ def test_a_thousand_nodes_are_ranked_around_the_new_check(name: str, check: Chec
 
 
 def test_a_gpu_does_not_stand_for_others_that_the_check_tells_from_it() -> None:
-    equal = node(machine("n0", gpus=4, labels=SPOT))
+    equal = node_of(machine("n0", gpus=4, labels=SPOT))
     assert candidate_slots(Demand(), equal, (*CHECKS, Check("odd", odd_gpus))) == [(1,), (3,)]
 
 
 def test_a_set_of_gpus_is_looked_for_among_those_that_the_check_leaves() -> None:
     """Two GPUs are left, and each NUMA node has one of them."""
-    where = node(machine_of("n0", *(card(numa=i // 2) for i in range(4)), labels=SPOT))
+    where = node_of(machine_of("n0", *(card(numa=i // 2) for i in range(4)), labels=SPOT))
     checks = (*CHECKS, Check("odd", odd_gpus))
     for demand in (Demand(gpus=2, one_numa=True), Demand(gpus=1, one_numa=True)):
         why = refusal(demand, where, checks)
