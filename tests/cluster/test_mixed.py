@@ -206,7 +206,7 @@ def test_a_pod_waits_for_cards_of_its_vendor_and_type(mixed: Engine) -> None:
     mixed.create("other-mlu", {"cambricon.com/mlumem": 1}, annotations={"cambricon.com/use-mlutype": "MLU590"})
     mixed.create("this-mlu", {"cambricon.com/mlumem": 1}, annotations={"cambricon.com/use-mlutype": "mlu370"})
     assert "no GPU of that type" in mixed.waits("other-mlu")
-    assert "needs 1 GPUs of *MLU590*, it has 0" in why(mixed, "other-mlu")
+    assert "needs 1 GPU of type *MLU590*; the node has 0" in why(mixed, "other-mlu")
     assert mixed.started("this-mlu")["spec"]["nodeName"] == "node2"
 
 

@@ -311,7 +311,7 @@ def test_two_binds_at_once_cannot_have_the_same_memory() -> None:
     placer, amounts = placer_of(books), {GPU: 1, MEMORY: 9000}
     chosen(placer, waiting("a", amounts), "n1")
     refused = placer.choose(waiting("b", amounts), "n1", 0.0, 1)
-    assert refused == ("memory", "needs {needed} MiB on one GPU, the freest has {available}", 9000, 7000)
+    assert refused == ("memory", "needs {needed} MiB on one GPU; the freest has {available} MiB free", 9000, 7000)
     books.release("uid-a")
     chosen(placer, waiting("b", amounts), "n1")
 
@@ -407,9 +407,9 @@ def test_why_says_in_numbers_what_is_missing_on_each_node_nearest_first(books: B
     why = placer.why(pod)
     assert why.fits == ()
     assert {name: str(reason) for name, reason in why.reasons.items()} == {
-        "n2": "needs 15000 MiB on one GPU, the freest has 12000",
-        "n1": "needs 15000 MiB on one GPU, the freest has 7000",
-        "n3": "needs 1 GPUs, 0 are healthy and not cordoned",
+        "n2": "needs 15000 MiB on one GPU; the freest has 12000 MiB free",
+        "n1": "needs 15000 MiB on one GPU; the freest has 7000 MiB free",
+        "n3": "needs 1 GPU in good health and not cordoned; the node has 0",
     }
     assert list(why.reasons) == ["n2", "n1", "n3"]
     assert not placer.would_fit(pod)

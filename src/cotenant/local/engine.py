@@ -226,7 +226,7 @@ class Engine:
             "version": __version__,
             "pid": os.getpid(),
             "policy": self._learner.policy.name,
-            "devices": str(backend.kind),
+            "devices": str(backend.vendor),
             "notice": backend.notes[0],
             "gpus": len(self._devices.machine.gpus),
             "queued": len(self._queue),

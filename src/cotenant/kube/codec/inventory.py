@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Machine
+from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node
@@ -124,8 +124,10 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
         )
         for gpu in said.gpus
     )
-    # No policy reads other labels, and machines that are equal are rated once.
-    labels = {key: value for key, value in node.metadata.labels.items() if key == MACHINE_TYPE_LABEL}
+    from cotenant.core.placement.checks import NODE_LABELS  # not in agents: it needs numpy, and they stay small
+
+    # No check or policy reads other labels, and machines that are equal are rated once.
+    labels = {key: value for key, value in node.metadata.labels.items() if key in NODE_LABELS}
     return Machine(name=node.metadata.name, gpus=gpus, links=said.links, labels=labels), said.vendor
 
 
