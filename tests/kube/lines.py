@@ -17,7 +17,7 @@ from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.queue import Line, Step
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
 from cotenant.kube.settings import QueuePart
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import CORES, GPU, MEMORY, bound, waiting
 
 HOLD_S = 30.0
@@ -59,7 +59,7 @@ def open_gate(pod: Pod) -> Pod:
 class World:
     """Everything behind the extender, told by hand."""
 
-    books: Books
+    state: ClusterState
     placer: Placer
     gangs: Gangs
     line: Line
@@ -69,13 +69,13 @@ class World:
 
     @classmethod
     def of(cls, *nodes: Node, queue: QueuePart = ALL, policy: str = "binpack") -> "World":
-        books, quotas = Books(), Quotas()
+        state, quotas = ClusterState(), Quotas()
         for node in nodes:
-            books.node_changed(None, node)
-        gangs = Gangs(books)
-        placer = Placer(books, quotas, policy=policy, turn=gangs.turn)
-        line = Line(Together(books, quotas, placer), gangs, queue, hold_s=HOLD_S)
-        return cls(books, placer, gangs, line, quotas, {})
+            state.node_changed(None, node)
+        gangs = Gangs(state)
+        placer = Placer(state, quotas, policy=policy, turn=gangs.turn)
+        line = Line(Together(state, quotas, placer), gangs, queue, hold_s=HOLD_S)
+        return cls(state, placer, gangs, line, quotas, {})
 
     def limit(self, namespace: str, memory: int) -> None:
         """By a quota."""
@@ -87,17 +87,17 @@ class World:
         for pod in pods:
             old = self.pods.get(pod.metadata.name)
             self.pods[pod.metadata.name] = pod
-            self.books.pod_changed(old, pod)
+            self.state.pod_changed(old, pod)
             self.line.pod_changed(old, pod)
 
     def remove(self, name: str) -> None:
         old = self.pods.pop(name)
-        self.books.pod_changed(old, None, "1")
+        self.state.pod_changed(old, None, "1")
         self.line.pod_changed(old, None)
 
     def step(self, later: float = 0.0) -> Step:
         self.now += later
-        self.books.expire(self.now)
+        self.state.expire(self.now)
         return self.line.step(self.now, Seconds(TODAY + self.now))
 
     def go(self, later: float = 0.0) -> list[list[str]]:
@@ -112,13 +112,13 @@ class World:
     def bind(self, name: str) -> bool:
         """To the first node that takes it, as kube-scheduler would; whether there is one."""
         pod = self.pods[name]
-        for node in sorted(self.books.vendors):
+        for node in sorted(self.state.vendors):
             choice = self.placer.choose(pod, node, self.now, 1)
             if isinstance(choice, Choice):
-                self.books.assume(pod.metadata.uid)
+                self.state.assume(pod.metadata.uid)
                 self.tell(bound(pod, choice))
                 return True
         return False
 
     def held(self, name: str) -> bool:
-        return self.books.held(self.pods[name].metadata.uid) is not None
+        return self.state.held(self.pods[name].metadata.uid) is not None

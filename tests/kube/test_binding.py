@@ -15,12 +15,12 @@ async def a_node_and_pods(office: Office, *names: str, memory: int = 6000) -> No
     office.add_node("n1")
     for name in names:
         office.add_pod(name, memory)
-    await until(lambda: office.scheduler.books.vendors)
+    await until(lambda: office.scheduler.state.vendors)
     await office.knows(*names)
 
 
 def free_mib(office: Office) -> int:
-    (node,) = office.scheduler.books.cluster
+    (node,) = office.scheduler.state.cluster
     return node.free(0).memory
 
 

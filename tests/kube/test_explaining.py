@@ -8,21 +8,21 @@ from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY
 from cotenant.kube.scheduler.explaining import sentence, why_not
 from cotenant.kube.scheduler.refusing import class_of
-from cotenant.kube.state.books import Books
-from tests.kube.worlds import GPU, MEMORY, PERCENT, args, books_of, machine, node, place, placer_of, waiting
+from cotenant.kube.state.cluster import ClusterState
+from tests.kube.worlds import GPU, MEMORY, PERCENT, args, machine, node, place, placer_of, state_of, waiting
 
 NAMES = [f"n{i:02}" for i in range(20)]
 
 
 @pytest.fixture
-def books() -> Books:
+def state() -> ClusterState:
     """Nodes that refuse for every reason that is their own."""
     nodes = []
     for i, name in enumerate(NAMES):
         of = machine(name, cards=i % 4, memory=4000 + 500 * i, type=f"type-{i % 3}", healthy=i % 7 != 0)
         away = {AWAY: "its agent was told to end"} if i % 9 == 0 else {}
         nodes.append(node(of, vendor=Vendor.CAMBRICON if i == 11 else Vendor.NVIDIA, annotations=away))
-    made = books_of(*nodes)
+    made = state_of(*nodes)
     place(made, placer_of(made), waiting("alone", {GPU: 1, PERCENT: 100}), "n17")
     place(made, placer_of(made), waiting("small", {GPU: 3, MEMORY: 2000}), "n19")
     return made
@@ -32,9 +32,9 @@ def books() -> Books:
     "limits", [{GPU: 1, MEMORY: 60000}, {GPU: 3, MEMORY: 13000}, {GPU: 5, MEMORY: 1}, {GPU: 4, PERCENT: 100}]
 )
 @pytest.mark.parametrize("types", ["", "type-1", "type-9"])
-def test_it_is_the_same_without_asking_every_node(books: Books, limits: dict[str, int], types: str) -> None:
+def test_it_is_the_same_without_asking_every_node(state: ClusterState, limits: dict[str, int], types: str) -> None:
     wishes = {"nvidia.com/use-gputype": types} if types else {}
-    pod, placer = waiting("a", limits, annotations=wishes), placer_of(books)
+    pod, placer = waiting("a", limits, annotations=wishes), placer_of(state)
     why = placer.why(pod)
     assert not why.fits
     assert placer.nearest(pod) is not None, "or nothing is shown by this"
@@ -43,7 +43,7 @@ def test_it_is_the_same_without_asking_every_node(books: Books, limits: dict[str
     assert refused == {name: class_of(reason) for name, reason in why.reasons.items()} | {"stranger": "no GPUs known"}
 
 
-def test_a_pod_that_would_fit_by_now_is_told_so(books: Books) -> None:
-    pod, placer = waiting("a", {GPU: 1, MEMORY: 1}), placer_of(books)
+def test_a_pod_that_would_fit_by_now_is_told_so(state: ClusterState) -> None:
+    pod, placer = waiting("a", {GPU: 1, MEMORY: 1}), placer_of(state)
     assert placer.nearest(pod) is None
     assert why_not(pod, placer) == sentence(placer.why(pod))

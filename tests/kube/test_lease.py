@@ -64,7 +64,7 @@ def play(story: Callable[[Office, Office], Awaitable[None]]) -> None:
             hold(server, "one")
             await until(lambda: one.scheduler.lead.doubt() is None)
             for office in (one, two):
-                await until(lambda office=office: office.scheduler.books.vendors)  # type: ignore[misc]
+                await until(lambda office=office: office.scheduler.state.vendors)  # type: ignore[misc]
                 await office.knows("a", "b", "c")
             await story(one, two)
 
@@ -168,9 +168,9 @@ def test_a_bind_is_given_up_when_it_takes_too_long_for_the_next_one_to_wait_for(
 def test_holds_of_an_earlier_term_are_forgotten() -> None:
     async def story(one: Office, two: Office) -> None:
         assert (await one.filter("a", "n1"))["NodeNames"] == ["n1"]  # and never bound
-        assert one.scheduler.books.held("uid-a")
+        assert one.scheduler.state.held("uid-a")
         await hand_over_and_back(one, two)
-        assert one.scheduler.books.held("uid-a") is None
+        assert one.scheduler.state.held("uid-a") is None
 
     play(story)
 
@@ -198,10 +198,10 @@ def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
         one.add_pod("high", 12_000, priority=10)
         assert "n1" in await one.place("high", "n1")
         await until(lambda: sorted(one.server.evicted) == ["a", "b"])
-        await until(lambda: one.scheduler.books.is_reserved("uid-high"))
+        await until(lambda: one.scheduler.state.is_reserved("uid-high"))
         await hand_over_and_back(one, two)
         await asyncio.sleep(0.1)  # for what must not happen
-        assert one.scheduler.books.held("uid-high") is None
+        assert one.scheduler.state.held("uid-high") is None
 
     play(story)
 
@@ -268,7 +268,7 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
                 one.add_pod(name)
             for office in (one, two):
                 await office.knows(*names)
-            await until(lambda: one.scheduler.books.vendors and two.scheduler.books.vendors)
+            await until(lambda: one.scheduler.state.vendors and two.scheduler.state.vendors)
             for name in names:
                 lead_of(one).patience_s, lead_of(two).patience_s = 3.0, 0.1
                 hold(server, lead_of(one).standing.me.removesuffix("-process"))

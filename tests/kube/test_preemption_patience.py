@@ -21,10 +21,10 @@ from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import LASTING_S, RESERVED_S, SPARED_S, Preemptor
 from cotenant.kube.scheduler.victims import MOST_GRACE_S, PATIENCE_S, USUAL_GRACE_S, Victims
 from cotenant.kube.settings import PreemptionPart
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.api_server import ApiServer
 from tests.kube.office import QUICK, until
-from tests.kube.worlds import GPU, MEMORY, books_of, in_phase, machine, node, place, placer_of, waiting
+from tests.kube.worlds import GPU, MEMORY, in_phase, machine, node, place, placer_of, state_of, waiting
 
 WHOLE = {GPU: 1, MEMORY: 16_000}
 HIGH = "uid-high"
@@ -37,7 +37,7 @@ class World:
     server: ApiServer
     client: Client
     now: float = 0.0
-    books: Books = field(default_factory=lambda: books_of(*(node(machine(name, 1)) for name in ("n1", "n2"))))
+    state: ClusterState = field(default_factory=lambda: state_of(*(node(machine(name, 1)) for name in ("n1", "n2"))))
     pods: dict[str, Pod] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
@@ -46,11 +46,11 @@ class World:
 
     def __post_init__(self) -> None:
         troubles = Troubles(self.lines.append)
-        self.placer: Placer = placer_of(self.books)
+        self.placer: Placer = placer_of(self.state)
         news = News(self.client, "tests", troubles)
         self.preemptor = Preemptor(
             self.client,
-            self.books,
+            self.state,
             self.placer,
             news,
             troubles,
@@ -63,10 +63,10 @@ class World:
         self.add("a", "n1", 0)
         self.add("b", "n2", 1)
         self.high = waiting("high", WHOLE, priority=10)
-        self.books.pod_changed(None, self.high)
+        self.state.pod_changed(None, self.high)
 
     def add(self, name: str, on: str, priority: int, memory: int = 16_000) -> None:
-        there = place(self.books, self.placer, waiting(name, {GPU: 1, MEMORY: memory}, priority=priority), on)
+        there = place(self.state, self.placer, waiting(name, {GPU: 1, MEMORY: memory}, priority=priority), on)
         self.server.put(name, "team")["metadata"]["uid"] = f"uid-{name}"
         self.pods[name] = there
         self.preemptor.pod_changed(None, there)
@@ -79,12 +79,12 @@ class World:
         return self.server.evicted
 
     async def refuse(self) -> list[str]:
-        self.preemptor.refused(self.high, frozenset(self.books.vendors))
+        self.preemptor.refused(self.high, frozenset(self.state.vendors))
         return await self.look(5)
 
     def change(self, name: str, new: Pod | None) -> None:
         old = self.pods[name]
-        self.books.pod_changed(old, new, "99")
+        self.state.pod_changed(old, new, "99")
         self.preemptor.pod_changed(old, new)
         if new is not None:
             self.pods[name] = new
@@ -96,8 +96,8 @@ class World:
 
     @property
     def reserved(self) -> str | None:
-        held = self.books.held(HIGH)
-        return held.record.node if held is not None and self.books.is_reserved(HIGH) else None
+        held = self.state.held(HIGH)
+        return held.record.node if held is not None and self.state.is_reserved(HIGH) else None
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ def live(story: Callable[[World], Awaitable[None]], **about: Any) -> None:
 
 def beside(world: World) -> None:
     """Two more pods, less important than the others, on a node of their own: both have to go."""
-    world.books.node_changed(None, node(machine("n3", 1)))
+    world.state.node_changed(None, node(machine("n3", 1)))
     for name in ("c", "d"):
         world.add(name, "n3", -1, 8000)
 
@@ -163,9 +163,9 @@ def test_a_longer_grace_is_waited_for_within_reason() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         world.leaving("a", 100_000)
-        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        world.preemptor.refused(world.high, frozenset(world.state.vendors))
         assert await world.look(MOST_GRACE_S) == ["a"]
-        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        world.preemptor.refused(world.high, frozenset(world.state.vendors))
         assert await world.look(PATIENCE_S) == ["a", "b"]
 
     live(story)
@@ -200,8 +200,8 @@ def test_a_place_that_another_got_is_not_waited_for() -> None:
     async def story(world: World) -> None:
         await world.refuse()
         world.change("a", in_phase(world.pods["a"], "Succeeded"))
-        world.books.release(HIGH)  # as a bind does that fails, and somebody else is faster than the next look
-        place(world.books, world.placer, waiting("thief", WHOLE, priority=10), "n1")
+        world.state.release(HIGH)  # as a bind does that fails, and somebody else is faster than the next look
+        place(world.state, world.placer, waiting("thief", WHOLE, priority=10), "n1")
         assert await world.look(1) == ["a", "b"]
         assert world.reserved == "n2"
 
@@ -210,7 +210,7 @@ def test_a_place_that_another_got_is_not_waited_for() -> None:
 
 def test_nobody_is_evicted_for_a_refusal_of_long_ago() -> None:
     async def story(world: World) -> None:
-        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        world.preemptor.refused(world.high, frozenset(world.state.vendors))
         assert await world.look(LASTING_S + 1) == []
         assert await world.refuse() == ["a"]
 
@@ -234,9 +234,9 @@ def test_a_pod_that_is_not_known_yet_is_not_forgotten() -> None:
     """kube-scheduler's watch was faster than ours."""
 
     async def story(world: World) -> None:
-        world.books.pod_changed(world.high, None)
+        world.state.pod_changed(world.high, None)
         assert await world.refuse() == []
-        world.books.pod_changed(None, world.high)
+        world.state.pod_changed(None, world.high)
         assert await world.look(1) == ["a"]
 
     live(story)
@@ -247,7 +247,7 @@ def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> N
         look = asyncio.create_task(world.refuse())
         while not world.server.asked:  # the dry run
             await asyncio.sleep(0)
-        world.books.pod_changed(world.high, None)
+        world.state.pod_changed(world.high, None)
         assert await look == []
         assert world.reserved is None
 
@@ -257,9 +257,9 @@ def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> N
 def test_no_more_are_evicted_once_the_pod_is_gone() -> None:
     async def story(world: World) -> None:
         beside(world)
-        world.server.eviction_hook = lambda name: world.books.pod_changed(world.high, None)
+        world.server.eviction_hook = lambda name: world.state.pod_changed(world.high, None)
         assert await world.refuse() == ["c"]
-        assert world.books.held(HIGH) is None
+        assert world.state.held(HIGH) is None
 
     live(story)
 
@@ -300,7 +300,7 @@ def test_who_is_gone_already_need_not_be_evicted_and_does_not_count() -> None:
         assert await world.look(1) == []
         assert world.reserved == "n1"
         second = waiting("second", WHOLE, priority=10)
-        world.books.pod_changed(None, second)
+        world.state.pod_changed(None, second)
         world.preemptor.refused(second, frozenset({"n2"}))
         assert await world.look(1) == ["b"]
 
@@ -324,10 +324,10 @@ def test_who_was_said_to_be_gone_and_is_not_may_be_evicted_later() -> None:
 
 
 def test_those_who_left_are_forgotten_and_those_who_still_leave_are_not() -> None:
-    books = books_of(node(machine("n1")))
-    victims, placer = Victims(PreemptionPart()), placer_of(books)
+    state = state_of(node(machine("n1")))
+    victims, placer = Victims(PreemptionPart()), placer_of(state)
     for i, name in enumerate(("gone", "leaves")):
-        pod = place(books, placer, waiting(name, WHOLE), "n1")
+        pod = place(state, placer, waiting(name, WHOLE), "n1")
         about = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
         leaving = msgspec.structs.replace(pod, metadata=about)
         victims.pod_changed(pod, leaving, 0.0)
@@ -353,8 +353,8 @@ def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         second = waiting("second", WHOLE, priority=10)
-        world.books.pod_changed(None, second)
-        world.preemptor.refused(second, frozenset(world.books.vendors))
+        world.state.pod_changed(None, second)
+        world.preemptor.refused(second, frozenset(world.state.vendors))
         assert await world.look(5) == ["a"]
         assert await world.look(50) == ["a"]
         assert any("1 pods were evicted in a minute" in line for line in world.lines)

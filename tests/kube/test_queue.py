@@ -21,7 +21,7 @@ from cotenant.kube.scheduler.gangs import RECENT_S, Grant
 from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.queue import MOST_REFUSED, MOST_RELEASED, MOST_WANTING, UNFIT_S
 from cotenant.kube.settings import QueuePart
-from cotenant.kube.state.accounts import planned_seat
+from cotenant.kube.state.allocation import planned_allocation
 from tests.kube.lines import HOLD_S, TODAY, World, open_gate, queued
 from tests.kube.worlds import annotated, args, in_phase, machine, node
 
@@ -208,11 +208,11 @@ def test_one_whose_place_is_reserved_is_left_to_that() -> None:
     world.step()
     assert world.line.send(urgent)
     world.tell(open_gate(urgent))
-    seat = planned_seat(urgent, asked_of(urgent), Slot("n1", (0,)), world.books.cluster.node("n1").machine)
-    world.books.keep(seat, 1000.0, reserved=True)
+    seat = planned_allocation(urgent, asked_of(urgent), Slot("n1", (0,)), world.state.cluster.node("n1").machine)
+    world.state.hold(seat, 1000.0, reserved=True)
     assert not world.line.is_displacing(urgent)
     assert world.go() == []
-    assert world.books.is_reserved("uid-urgent")
+    assert world.state.is_reserved("uid-urgent")
 
 
 def test_higher_priority_goes_before_the_order() -> None:
@@ -267,7 +267,7 @@ def test_nodes_are_kept_for_the_first_that_is_overdue_and_not_for_the_next_inste
     )
     world.tell(queued("next", 2000, estimate="1m", age=1))
     assert world.go() == [["next"]]
-    seat = world.books.held("uid-next")
+    seat = world.state.held("uid-next")
     assert seat is not None
     assert seat.record.node == "a-small"
 
@@ -519,7 +519,7 @@ def test_who_was_let_go_because_it_is_overdue_is_not_asked_again_whether_it_is_w
     assert world.go() == [["late"]]
     asked = args(world.pods["late"], "n1")
     assert world.placer.filter(asked, world.now).node_names == ("n1",)
-    world.books.release("uid-late")
+    world.state.release("uid-late")
     assert not world.placer.filter(asked, world.now).node_names, "without a slot of its own it would have to be"
 
 
@@ -571,13 +571,13 @@ def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], o
     ranker = world.placer.ranker(queued("any"))
     by_order = build_policy("binpack", queue=order)
     assume(by_order.overdue is not None or not any(is_overdue(job, TODAY) for job in jobs))
-    wanted = decide(by_order, jobs, world.books.cluster, TODAY, ranker=ranker)
+    wanted = decide(by_order, jobs, world.state.cluster, TODAY, ranker=ranker)
     assert [f"uid-{name}" for (name,) in world.go()] == [one.job.id.split()[1] for one in wanted.placements]
     for one in wanted.placements:
-        seat = world.books.held(one.job.id.split()[1])
+        seat = world.state.held(one.job.id.split()[1])
         assert seat is not None
         uuids = [share.gpu for share in seat.record.containers[0].gpus]
-        gpus = world.books.cluster.node(one.slot.node).machine.gpus
+        gpus = world.state.cluster.node(one.slot.node).machine.gpus
         assert (seat.record.node, uuids) == (one.slot.node, [gpus[i].uuid for i in one.slot.gpus])
 
 
@@ -614,7 +614,7 @@ class Life:
             assert all(self.world.held(name) for name in unit)
 
     def check(self) -> None:
-        for one in self.world.books.cluster:
+        for one in self.world.state.cluster:
             assert min(one.memory) >= 0
             assert min(one.slots) >= 0
         for gathered in self.world.gangs.all():

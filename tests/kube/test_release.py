@@ -30,7 +30,7 @@ def gates(office: Office, *names: str) -> list[str]:
 
 async def with_node(office: Office, memory: int = 16_000) -> None:
     office.add_node("n1", memory=memory)
-    await until(lambda: office.scheduler.books.vendors)
+    await until(lambda: office.scheduler.state.vendors)
 
 
 def test_gates_are_taken_away_as_there_is_room_and_why_says_whose_turn_it_is() -> None:
@@ -105,7 +105,7 @@ def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_fu
         preemptor.tick_s, preemptor.settle_s, preemptor.again_s = 0.01, 0.0, 0.05
         for name in ("n1", "n2"):
             office.add_node(name)
-        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        await until(lambda: len(office.scheduler.state.vendors) == 2)
         office.add_pod("runs", 12_000)
         assert await office.place("runs", "n1") == "n1"
         await office.knows("runs")
@@ -117,8 +117,8 @@ def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_fu
         assert (await office.why("a"))["eviction"] is None
         office.add_pod("alone", 12_000, priority=5)
         assert "n1" in await office.place("alone", "n1")
-        await until(lambda: office.scheduler.books.is_reserved("uid-alone"))
-        assert not office.scheduler.books.is_reserved("uid-a")
+        await until(lambda: office.scheduler.state.is_reserved("uid-alone"))
+        assert not office.scheduler.state.is_reserved("uid-a")
 
     play(story)
 

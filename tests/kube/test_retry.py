@@ -15,7 +15,7 @@ async def two_nodes(office: Office, *pods: str, memory: int = 6000) -> None:
     office.add_node("n2")
     for name in pods:
         office.add_pod(name, memory)
-    await until(lambda: len(office.scheduler.books.vendors) == 2)
+    await until(lambda: len(office.scheduler.state.vendors) == 2)
     await office.knows(*pods)
 
 

@@ -71,7 +71,7 @@ def test_after_any_trouble_of_a_watch_pods_are_placed_as_before(trouble: str) ->
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         TROUBLES[trouble](office.server)
         TROUBLES[trouble](office.server.nodes)
@@ -88,7 +88,7 @@ def test_a_quota_that_is_raised_wakes_those_who_wait_for_it() -> None:
         office.add_node("n1")
         office.server.quotas.merge("q", quota(4000), "team")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         await until(lambda: office.scheduler.quotas.limits("team"))
         assert "quota" in await office.place("a", "n1")
         assert "4000" in (await office.why("a"))["reason"]
@@ -151,7 +151,7 @@ def test_no_memory_is_given_twice_because_a_watch_lies_and_the_books_are_right_i
         office.add_node("n1")
         agent_has_seen_everything(office)
         office.add_pod("a", 10_000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         await office.knows("a")
         LIES[lie](office, "a")
@@ -163,7 +163,7 @@ def test_no_memory_is_given_twice_because_a_watch_lies_and_the_books_are_right_i
         await office.knows("a", "b")
         office.end("a")
         await office.knows("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("b", "n1") == "n1"
 
     play(story, pace=SOON)
@@ -174,7 +174,7 @@ def test_a_deletion_that_no_watch_tells_makes_room_in_time() -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)
         office.add_pod("b", 10_000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         await office.knows("a")
         office.server.merge("a", {"status": {"phase": "Failed"}}, "team")
@@ -189,7 +189,7 @@ def test_a_pod_that_was_said_to_be_gone_and_is_there_is_told_of() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         await office.knows("a")
         tell(office, "DELETED", "a")
@@ -206,7 +206,7 @@ def test_whatever_a_watch_pretends_no_memory_is_given_twice(seed: int) -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         agent_has_seen_everything(office)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         for number in range(25):
             office.add_pod(f"p{number}", chance.choice((3000, 6000, 9000)))
             names = [name for (_, name), pod in office.server.pods.items() if pod["spec"].get("nodeName")]

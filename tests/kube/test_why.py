@@ -90,7 +90,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
             assert ((await why()).state, (await why()).reason) == ("waiting", "no node has GPUs")
             office.add_node("n1", memory=4000)
             office.add_node("n2", cards=2, memory=3000)
-            await until(lambda: len(office.scheduler.books.vendors) == 2)
+            await until(lambda: len(office.scheduler.state.vendors) == 2)
             waiting = await why()
             assert [(one.node, one.needed, one.available) for one in waiting.refusals] == [
                 ("n1", 6000, 4000),
@@ -98,7 +98,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
             ]
             assert "2 nodes" in waiting.reason
             office.add_node("n3")
-            await until(lambda: len(office.scheduler.books.vendors) == 3)
+            await until(lambda: len(office.scheduler.state.vendors) == 3)
             assert [one.node for one in (await why()).fits] == ["n3"]
             assert (await office.filter("a", "n3"))["NodeNames"] == ["n3"]
             assert (await why()).state == "placing"

@@ -23,7 +23,7 @@ from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.protocol import BindingArgs
 from cotenant.kube.scheduler.watches import pod_now
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 
 ANSWERED_S = 6.0
 """within this, kube-scheduler hears what became of a bind; it asks for 10 s"""
@@ -38,7 +38,7 @@ class Binder:
     def __init__(
         self,
         client: Client,
-        books: Books,
+        state: ClusterState,
         placer: Placer,
         pods: Reflector[Pod],
         news: News,
@@ -51,7 +51,7 @@ class Binder:
         answered_s: float = ANSWERED_S,
         look_s: float = LOOK_S,
     ) -> None:
-        self._client, self._books, self._placer, self._pods = client, books, placer, pods
+        self._client, self._state, self._placer, self._pods = client, state, placer, pods
         self._news, self._troubles, self._say, self._lead, self._meet = news, troubles, say, lead, meet
         self._clock, self.answered_s, self.look_s = clock, answered_s, look_s
         self._under_way: dict[str, asyncio.Task[str]] = {}
@@ -92,7 +92,7 @@ class Binder:
             error = await self._written(args, choice, guard)
         finally:
             if choice.seat is not None:
-                (self._books.assume if error == "" else self._books.release)(args.uid)
+                (self._state.assume if error == "" else self._state.release)(args.uid)
         if error:
             self._troubles.tell("bind", error)
         elif choice.seat is not None:

@@ -12,8 +12,8 @@ from cotenant.kube.codec.assignment import Record
 from cotenant.kube.scheduler.placement import Placer, Refused, Why
 from cotenant.kube.scheduler.preemption import Plan
 from cotenant.kube.scheduler.why import EvictionView, FitView, Given, Named, RefusalView, WhyPod
-from cotenant.kube.state.accounts import Seat
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import Allocation
+from cotenant.kube.state.cluster import ClusterState
 
 NO_GPUS = "no node has GPUs"
 MOST_NODES = 1000
@@ -24,7 +24,9 @@ MOST_NAMES = 10
 """of pods in one sentence"""
 
 
-def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None, queued: str | None = None) -> WhyPod:
+def explained(
+    pod: Pod, state: ClusterState, placer: Placer, plan: Plan | None = None, queued: str | None = None
+) -> WhyPod:
     """All there is to say about a pod now.
 
     The plan says who has to go for it; `queued` is what it waits for where it has to wait for its turn.
@@ -36,7 +38,7 @@ def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None, 
     if pod.spec.node_name and why.seat is None:
         reason = f"it is on node {pod.spec.node_name} and was given no GPU by this scheduler"
         return WhyPod(metadata=who, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
-    placed = books.seat_of(pod.metadata.uid) is not None
+    placed = state.bound(pod.metadata.uid) is not None
     fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
     room = MOST_NODES - len(fits)
     return WhyPod(
@@ -104,7 +106,7 @@ def why_not(pod: Pod, placer: Placer) -> str:
     return sentence(placer.why(pod)) if refused is None else classes_words(refused) or NO_GPUS
 
 
-def seat_words(seat: Seat) -> str:
+def seat_words(seat: Allocation) -> str:
     """The GPUs and amounts of a pod."""
     return ", ".join(
         f"{one.gpu} {one.memory_mib} MiB" + (f" {one.compute_percent:g}% compute" if one.compute_percent else "")

@@ -31,7 +31,7 @@ from cotenant.kube.scheduler.protocol import (
 )
 from cotenant.kube.scheduler.retry import Waker
 from cotenant.kube.scheduler.watches import Watching
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 
 MOST_BYTES = 32 * 1024 * 1024
 """of a call: whole nodes, where kube-scheduler is told to send them"""
@@ -39,9 +39,9 @@ MOST_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extender:
-    """Answers by what the books say now."""
+    """Answers by what the state say now."""
 
-    books: Books
+    state: ClusterState
     placer: Placer
     binder: Binder
     watching: Watching
@@ -65,7 +65,7 @@ class Extender:
             doubt = self.watching.doubt() or await self.lead.settled()
             if doubt is not None:
                 return text_reply(503, doubt)
-            self.books.expire(self.clock())
+            self.state.expire(self.clock())
             return json_reply(await answer(body))
 
         return Route(method="POST", answer=answered, most_bytes=MOST_BYTES, refuse=refuse)
@@ -106,7 +106,7 @@ class Extender:
         """The numbers at the time of writing; empty where they are not needed any more."""
         about = pod.metadata
         is_unknown = (about.namespace, about.name) not in self.watching.pods.objects  # kube-scheduler heard of it first
-        return why_not(pod, self.placer) if is_unknown or about.uid in self.books.waiting else ""
+        return why_not(pod, self.placer) if is_unknown or about.uid in self.state.waiting else ""
 
 
 def _is_refusal(args: ExtenderArgs, result: FilterResult) -> bool:

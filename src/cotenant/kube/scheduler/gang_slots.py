@@ -15,8 +15,8 @@ from cotenant.kube.codec.request import Asked
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import policy_of
-from cotenant.kube.state.accounts import planned_seat
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import planned_allocation
+from cotenant.kube.state.cluster import ClusterState
 
 NO_ROOM = "together"
 """the check that refuses pods for which there is no room together"""
@@ -60,7 +60,7 @@ def _ease(demand: Demand) -> tuple[int, int, int]:
 class Together:
     """Finds slots by the policy of each pod, and holds them."""
 
-    books: Books
+    state: ClusterState
     quotas: Quotas
     placer: Placer
 
@@ -76,13 +76,13 @@ class Together:
             why_not = self._hold_alike(alike, until, kept, None if overdue else self.placer.crowding, held)
             if why_not is not None:
                 for uid in held:
-                    self.books.release(uid)
+                    self.state.release(uid)
                 return why_not
         return None
 
     def nodes_to_keep(self, waiters: Sequence[Waiter]) -> list[str]:
         """Those on which they would soonest find room, if nobody else went there; none where there never will be."""
-        kinds, cluster = kinds_of(waiters), self.books.cluster
+        kinds, cluster = kinds_of(waiters), self.state.cluster
         first = kinds[0][0]
         closed = self._closed(first)
         empty = Cluster.of(node.machine for node in cluster if node.name not in closed)
@@ -98,7 +98,7 @@ class Together:
     def _hold_alike(
         self, alike: Sequence[Waiter], until: float, kept: Collection[str], crowding: float | None, held: list[str]
     ) -> Reason | None:
-        first, cluster = alike[0], self.books.cluster
+        first, cluster = alike[0], self.state.cluster
         closed = self._closed(first).union(kept)
         decision = place_together(
             self.placer.ranker(first.pod), _job(first, len(alike)), cluster, None, crowding, closed
@@ -107,18 +107,18 @@ class Together:
             return Reason(NO_ROOM, "no room for {needed} such pods at once", len(alike))
         for waiter, placement in zip(alike, decision.placements, strict=True):
             slot = placement.slot
-            seat = planned_seat(waiter.pod, waiter.asked, slot, cluster.node(slot.node).machine)
-            why_not = self.quotas.refusal(self.books, seat)
+            seat = planned_allocation(waiter.pod, waiter.asked, slot, cluster.node(slot.node).machine)
+            why_not = self.quotas.refusal(self.state, seat)
             if why_not is not None:
                 return why_not
-            self.books.keep(seat, until)
+            self.state.hold(seat, until)
             held.append(waiter.uid)
         return None
 
     def _closed(self, waiter: Waiter) -> set[str]:
         """Nodes that take no such pods."""
         assert waiter.asked.vendor is not None
-        return set(self.books.cluster.names).difference(self.books.takers(waiter.asked.vendor))
+        return set(self.state.cluster.names).difference(self.state.open_nodes(waiter.asked.vendor))
 
 
 def _job(first: Waiter, replicas: int) -> Job:

@@ -15,7 +15,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.queueing import Gang, gang_of, gates_of_others
 from cotenant.kube.scheduler.refusing import nonsense
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 
 Key = tuple[str, str]
 """namespace and name of a gang"""
@@ -88,8 +88,8 @@ class GivenUp:
 class Gangs:
     """Follows the pods of all gangs that are ours to place."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
         self._pods: dict[Key, dict[str, tuple[Gang, Pod]]] = {}
         self._key: dict[str, Key] = {}
         self._grants: dict[Key, Grant] = {}
@@ -169,7 +169,7 @@ class Gangs:
         self._paused = {key: until for key, until in self._paused.items() if until > now}
         given_up = []
         for key, grant in list(self._grants.items()):
-            unbound = {uid for uid in grant.members if self._books.settled(uid) is None}
+            unbound = {uid for uid in grant.members if self._state.node_of(uid) is None}
             left = [uid for uid in unbound if self._waits(key, uid)]
             is_late = now >= grant.until
             has_lost = not grant.whole and any(self._is_lost(key, uid) for uid in unbound)
@@ -177,7 +177,7 @@ class Gangs:
                 continue
             del self._grants[key]
             for uid in left:
-                self._books.release(uid)
+                self._state.release(uid)
             if is_late:
                 self._paused[key] = now + pause_s  # others may have better luck with the room
             if left:
@@ -196,18 +196,18 @@ class Gangs:
 
     def _waits(self, key: Key, uid: str) -> bool:
         found = self._pods.get(key, {}).get(uid)
-        return found is not None and uid in self._books.waiting and not self._is_there(found[1])
+        return found is not None and uid in self._state.waiting and not self._is_there(found[1])
 
     def _is_lost(self, key: Key, uid: str) -> bool:
         found = self._pods.get(key, {}).get(uid)
-        return found is None or not (self._is_there(found[1]) or uid in self._books.waiting)
+        return found is None or not (self._is_there(found[1]) or uid in self._state.waiting)
 
     def _has_place(self, uid: str) -> bool:
-        return self._books.held(uid) is not None or self._books.settled(uid) is not None
+        return self._state.held(uid) is not None or self._state.node_of(uid) is not None
 
     def _is_there(self, pod: Pod) -> bool:
         if has_ended(pod):
             return pod.status.phase == "Succeeded"
         if pod.metadata.deletion_timestamp:
             return False
-        return bool(pod.spec.node_name) or self._books.settled(pod.metadata.uid) is not None
+        return bool(pod.spec.node_name) or self._state.node_of(pod.metadata.uid) is not None

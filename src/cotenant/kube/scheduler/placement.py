@@ -8,7 +8,6 @@ Times are arguments: seconds of any steady clock. Asked with whole nodes, it ans
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from math import inf
 from typing import NamedTuple
 
 from cotenant.core.cluster import Cluster
@@ -41,8 +40,8 @@ from cotenant.kube.scheduler.protocol import (
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import Rankers, policy_of
 from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, distance, nearest_first, nonsense, unclear
-from cotenant.kube.state.accounts import Seat, planned_seat
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import Allocation, planned_allocation
+from cotenant.kube.state.cluster import ClusterState
 
 SHORTLIST, HOLD_S = 1, 30.0
 
@@ -56,7 +55,7 @@ class Choice:
 
     asked: Asked
     node: str
-    seat: Seat | None
+    seat: Allocation | None
     """None: it asks for no GPU, nothing is held for it and nothing need be assumed"""
     annotations: Mapping[str, str]
 
@@ -66,7 +65,7 @@ class Why:
     """What would become of a pod now, or has."""
 
     policy: str
-    seat: Seat | None
+    seat: Allocation | None
     """where it is, or what is held for it"""
     fits: tuple[Fit, ...]
     """slots that would do, best first"""
@@ -105,7 +104,7 @@ class Placer:
 
     def __init__(
         self,
-        books: Books,
+        state: ClusterState,
         quotas: Quotas,
         *,
         policy: str = "binpack",
@@ -116,14 +115,14 @@ class Placer:
         turn: Callable[[Pod], Reason | None] = lambda pod: None,
     ) -> None:
         """InputError where there is no such policy. `turn` says why it is not a pod's turn, though it may fit."""
-        self._books, self._quotas, self._settings, self._turn = books, quotas, settings, turn
+        self._state, self._quotas, self._settings, self._turn = state, quotas, settings, turn
         self._policy, self._shortlist, self._hold_s = policy, shortlist, hold_s
         self._rankers, self._refusals = Rankers(known), Refusals()
-        self._rankers.of(policy, books.cluster)
+        self._rankers.of(policy, state.cluster)
 
     def warm_up(self) -> None:
         """Look at the whole cluster once, so that the first pod need not wait for it."""
-        self._rankers.of(self._policy, self._books.cluster).top(Demand(), self._books.cluster, None, 1)
+        self._rankers.of(self._policy, self._state.cluster).top(Demand(), self._state.cluster, None, 1)
 
     def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
         """The best nodes for a pod, or a reason class for every node; holds the slot where only one is left."""
@@ -137,8 +136,8 @@ class Placer:
         names, waits = self._best(view, given.every, self._shortlist)
         if not names:
             uid = args.pod.metadata.uid
-            if given.whole is None and self._books.settled(uid) is None and not self._books.is_reserved(uid):
-                self._books.release(uid)
+            if given.whole is None and self._state.node_of(uid) is None and not self._state.is_reserved(uid):
+                self._state.release(uid)
             return given.refuse(self._classes(view, given, waits))
         if len(names) == 1 and given.whole is None:
             self._hold(view, names[0], now)
@@ -160,7 +159,7 @@ class Placer:
         return [HostPriority(host=name, score=max(0, HIGHEST - places.get(name, HIGHEST))) for name in given.names]
 
     def choose(self, pod: Pod, node: str, now: float, moment: int) -> Choice | Reason:
-        """The GPUs of that node for a pod, held until `books.assume` or `books.release` (call one of them, always);
+        """The GPUs of that node for a pod, held until `state.assume` or `state.release` (call one of them, always);
         `moment` is in nanoseconds since 1970."""
         try:
             view = self._view(pod)
@@ -173,7 +172,7 @@ class Placer:
             told = binding_annotations(pod, view.asked, seat.record, machine, moment=moment, region=REGION)
         except InputError as error:
             return nonsense(error)
-        self._books.keep(seat, inf)
+        self._state.begin_binding(seat)
         self._rankers.observe(view.asked.demand)
         return Choice(asked=view.asked, node=node, seat=seat, annotations=told)
 
@@ -189,16 +188,16 @@ class Placer:
 
     def why(self, pod: Pod) -> Why:
         """In numbers, for every node."""
-        uid, books = pod.metadata.uid, self._books
+        uid, state = pod.metadata.uid, self._state
         policy = policy_of(pod.metadata.annotations, self._policy)
-        seat = books.seat_of(uid) or books.held(uid)
+        seat = state.bound(uid) or state.held(uid)
         try:
             view = self._view(pod)
         except InputError as error:
             return Why(policy=policy, seat=seat, fits=(), reasons={}, waits=nonsense(error))
         if view is None:
             return Why(policy=policy, seat=seat, fits=(), reasons={}, waits=None)
-        names = frozenset((*books.vendors, *books.closed))
+        names = frozenset((*state.vendors, *state.closed))
         fits, waits = self._fits(view, names, None)
         fitting = {fit.slot.node for fit in fits}
         reasons = {name: why for name, why in self._reasons(view, names, waits) if name not in fitting}
@@ -206,27 +205,27 @@ class Placer:
 
     def ranker(self, pod: Pod) -> Ranker:
         """By the policy of the cluster, or the pod's own; InputError where there is no such policy."""
-        return self._rankers.of(policy_of(pod.metadata.annotations, self._policy), self._books.cluster)
+        return self._rankers.of(policy_of(pod.metadata.annotations, self._policy), self._state.cluster)
 
     @property
     def crowding(self) -> float:
         """Pods that wait, per GPU."""
-        return len(self._books.waiting) / max(1, self._books.gpus)
+        return len(self._state.waiting) / max(1, self._state.gpus)
 
     def nearest(self, pod: Pod) -> list[Refused] | None:
         """What refuses a pod that fits nowhere, nearest first; None where more is to be said of it, as `why` does."""
-        books = self._books
+        state = self._state
         try:
             view = self._view(pod)
         except InputError:
             return None
-        if view is None or books.seat_of(pod.metadata.uid) or books.held(pod.metadata.uid) or self._turn(pod):
+        if view is None or state.bound(pod.metadata.uid) or state.held(pod.metadata.uid) or self._turn(pod):
             return None
         found = view.ranker.nearest(view.asked.demand, view.cluster, view.takers)
         if found is None:
             return None
         others: dict[Reason, list[str]] = {}
-        for name in {*books.vendors, *books.closed} - view.takers:
+        for name in {*state.vendors, *state.closed} - view.takers:
             others.setdefault(self._not_taken(name), []).append(name)
         refused = [*(Refused(*one) for one in found), *(Refused(len(on), min(on), why) for why, on in others.items())]
         return sorted(refused, key=lambda one: distance(one.nearest, one.reason))
@@ -244,7 +243,7 @@ class Placer:
 
         Nothing where it fits or waits for something else. Each step takes about a millisecond, with nothing found in
         most, and some tens where many would have to leave one node, so that the caller can let others go first; all of
-        them see the books as they were at the first. Only the nodes on which least is missing are looked at where a
+        them see the state as they were at the first. Only the nodes on which least is missing are looked at where a
         number is given.
         """
         try:
@@ -263,21 +262,21 @@ class Placer:
         fit = Fit(way.score, Slot(node.name, way.gpus))
         if self._gated(view, fit) is not None or self._over_quota(view, fit) is not None:
             return None
-        return Room(planned_seat(view.pod, view.asked, fit.slot, node.machine), way.victims, way.harm)
+        return Room(planned_allocation(view.pod, view.asked, fit.slot, node.machine), way.victims, way.harm)
 
     def _view(self, pod: Pod, given: Given | None = None) -> _View | None:
         """None where the pod asks for nothing of ours; InputError where it asks for nonsense."""
         asked = asked_of(pod, self._settings)
         if asked.vendor is None:
             return None
-        books, vendor = self._books, asked.vendor
+        state, vendor = self._state, asked.vendor
         ranker = self.ranker(pod)
-        cluster = books.without(pod.metadata.uid)
-        takers = books.takers(vendor)
+        cluster = state.without(pod.metadata.uid)
+        takers = state.open_nodes(vendor)
         if given is None or given.whole is None:
             return _View(pod, asked, cluster, takers, ranker, self._refusals)
         nodes = {name: cluster.node(name) for name in given.names if name in takers}
-        strangers = (node for node, _ in given.whole.values() if node.metadata.name not in books.nodes)
+        strangers = (node for node, _ in given.whole.values() if node.metadata.name not in state.nodes)
         nodes |= {node.name: node for node in _empty_nodes(strangers, vendor)}
         # What would be is asked rarely, and nothing that is remembered of the real cluster is to be lost for it.
         return _View(pod, asked, Cluster.of(nodes.values()), frozenset(nodes), Ranker(ranker.policy, 1), Refusals())
@@ -309,7 +308,7 @@ class Placer:
     def _gated(self, view: _View, fit: Fit) -> Reason | None:
         """Why it had better wait although that fits."""
         # What is held for a pod was found to be worth it, or the pod has waited for too long to be asked.
-        gate = None if self._books.held(view.pod.metadata.uid) else view.ranker.policy.gate
+        gate = None if self._state.held(view.pod.metadata.uid) else view.ranker.policy.gate
         return None if gate is None else gate(fit.score, self.crowding).reason
 
     def _within_quota(self, view: _View, fits: list[Fit], most: int | None) -> tuple[list[Fit], Reason | None]:
@@ -327,17 +326,17 @@ class Placer:
 
     def _hold(self, view: _View, node: str, now: float) -> None:
         """Unless a bind is under way that kube-scheduler has given up: what is held for that must stay."""
-        if self._books.settled(view.pod.metadata.uid) is None:
+        if self._state.node_of(view.pod.metadata.uid) is None:
             (fit,) = view.ranker.top(view.asked.demand, view.cluster, [node])
-            self._books.hold(view.pod, view.asked, fit.slot, now + self._hold_s)
+            self._state.hold_slot(view.pod, view.asked, fit.slot, now + self._hold_s)
 
     def _over_quota(self, view: _View, fit: Fit) -> Reason | None:
         machine = view.cluster.node(fit.slot.node).machine
-        return self._quotas.refusal(self._books, planned_seat(view.pod, view.asked, fit.slot, machine))
+        return self._quotas.refusal(self._state, planned_allocation(view.pod, view.asked, fit.slot, machine))
 
-    def _seat_on(self, view: _View, node: str) -> Seat | Reason:
+    def _seat_on(self, view: _View, node: str) -> Allocation | Reason:
         """What a pod is to take of a node: the best that there is now, whatever was held."""
-        already = self._books.settled(view.pod.metadata.uid)
+        already = self._state.node_of(view.pod.metadata.uid)
         if already is not None:
             return Reason("bound", f"is bound to node {plain_text(already)}")
         if (waits := self._turn(view.pod)) is not None:
@@ -348,7 +347,7 @@ class Placer:
         if not fits:
             (why,) = view.ranker.reasons(view.asked.demand, view.cluster, [node]).values()
             return why
-        return self._over_quota(view, fits[0]) or planned_seat(
+        return self._over_quota(view, fits[0]) or planned_allocation(
             view.pod, view.asked, fits[0].slot, view.cluster.node(node).machine
         )
 
@@ -375,9 +374,9 @@ class Placer:
         return {name: said for name, said in by_node.items() if said} if "" in classes.values() else by_node
 
     def _not_taken(self, node: str) -> Reason:
-        if node in self._books.closed:
-            return unclear(self._books.closed[node])
-        return _VENDOR if node in self._books.vendors else _UNKNOWN
+        if node in self._state.closed:
+            return unclear(self._state.closed[node])
+        return _VENDOR if node in self._state.vendors else _UNKNOWN
 
 
 def _wanted(view: _View, names: frozenset[str]) -> frozenset[str] | None:

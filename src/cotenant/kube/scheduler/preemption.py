@@ -25,7 +25,7 @@ from cotenant.kube.scheduler.preemption_search import Movable, Room, best_of
 from cotenant.kube.scheduler.retry import stirred
 from cotenant.kube.scheduler.victims import Victims, priority_of
 from cotenant.kube.settings import PreemptionPart
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 
 TICK_S = 1.0
 SWEEP_S = 60.0
@@ -96,7 +96,7 @@ class Preemptor:
     def __init__(
         self,
         client: Client,
-        books: Books,
+        state: ClusterState,
         placer: Placer,
         news: News,
         troubles: Troubles,
@@ -109,9 +109,9 @@ class Preemptor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`starts_together` says of which pods none starts without the others: nobody is evicted for one of them."""
-        self._client, self._books, self._placer, self._news = client, books, placer, news
+        self._client, self._state, self._placer, self._news = client, state, placer, news
         self._troubles, self._settings, self._say, self._clock = troubles, settings, say, clock
-        self._lead, self._books_doubt, self._starts_together = lead, doubt, starts_together
+        self._lead, self._state_doubt, self._starts_together = lead, doubt, starts_together
         self.tick_s, self.settle_s, self.again_s, self.sweep_s = TICK_S, SETTLE_S, AGAIN_S, SWEEP_S
         self._victims = Victims(settings)
         self._wishes: dict[str, _Wish] = {}
@@ -120,7 +120,7 @@ class Preemptor:
         self._allowed, self._counted = float(settings.most_per_minute), clock()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """After the books were told."""
+        """After the state were told."""
         self._victims.pod_changed(old, new, self._clock())
 
     def forget(self) -> None:
@@ -171,12 +171,12 @@ class Preemptor:
         """Who leaves for a waiting pod, or would have to."""
         kept = self._reserved.get(pod.metadata.uid)
         if kept is not None:
-            there = self._books.seats_on(kept.room.node)
+            there = self._state.allocations_on(kept.room.node)
             return Plan(kept.room.node, self._names([uid for uid in kept.awaited if uid in there]), True)
         if not self._is_waiting(pod) or not self._may_preempt(pod):
             return None
         wish = self._wishes.get(pod.metadata.uid)
-        room = await self._best(pod, wish or _Wish(0.0, 0.0, 0.0, frozenset(self._books.vendors)), MOST_EXPLAINED)
+        room = await self._best(pod, wish or _Wish(0.0, 0.0, 0.0, frozenset(self._state.vendors)), MOST_EXPLAINED)
         return None if room is None else Plan(room.node, self._names(room.victims), False)
 
     async def would_help(self, pod: Pod) -> bool:
@@ -196,20 +196,20 @@ class Preemptor:
                 await self.look()
 
     def _doubt(self) -> str | None:
-        return self._books_doubt() or self._lead.doubt()
+        return self._state_doubt() or self._lead.doubt()
 
     def tend(self) -> None:
         """What is reserved stays so while those leave who are to, and until the pod is bound; not for ever."""
         now = self._clock()
         for uid, kept in list(self._reserved.items()):
-            if uid not in self._books.waiting or (self._books.settled(uid) is None and not self._goes_on(kept, now)):
+            if uid not in self._state.waiting or (self._state.node_of(uid) is None and not self._goes_on(kept, now)):
                 self._drop(uid)
-            elif not self._books.held(uid) or self._books.is_reserved(uid):
-                self._books.keep(kept.room.seat, now + RESERVED_S, reserved=True)
+            elif not self._state.held(uid) or self._state.is_reserved(uid):
+                self._state.hold(kept.room.seat, now + RESERVED_S, reserved=True)
 
     def _goes_on(self, kept: _Reservation, now: float) -> bool:
         node = kept.room.node
-        there = self._books.seats_on(node)
+        there = self._state.allocations_on(node)
         if any(uid in there and self._victims.leaves(uid, now) for uid in kept.awaited):
             return True
         kept.fits_since = now if kept.fits_since is None else kept.fits_since
@@ -219,13 +219,13 @@ class Preemptor:
         """Make room for one pod, the one of the highest priority that has not been looked at for a while."""
         now = self._clock()
         for uid, wish in list(self._wishes.items()):
-            if now > wish.told + (LASTING_S if uid in self._books.waiting else UNKNOWN_S):
+            if now > wish.told + (LASTING_S if uid in self._state.waiting else UNKNOWN_S):
                 del self._wishes[uid]
-        waiting = [uid for uid in self._wishes if uid in self._books.waiting and uid not in self._reserved]
+        waiting = [uid for uid in self._wishes if uid in self._state.waiting and uid not in self._reserved]
         due = [uid for uid in waiting if self._wishes[uid].due <= now]
         if due:
             uid = min(due, key=self._turn)
-            await self._make_room(self._books.waiting[uid], self._wishes[uid])
+            await self._make_room(self._state.waiting[uid], self._wishes[uid])
 
     async def _make_room(self, pod: Pod, wish: _Wish) -> None:
         guard = self._lead.guard()
@@ -292,9 +292,9 @@ class Preemptor:
         for other, kept in list(self._reserved.items()):
             if kept.room.node == room.node and priority_of(kept.pod) < priority_of(pod):
                 self._drop(other)
-        there = self._books.seats_on(room.node)
+        there = self._state.allocations_on(room.node)
         awaited = (*room.victims, *(one for one in there if self._victims.leaves(one, now)))
-        self._books.keep(room.seat, now + RESERVED_S, reserved=True)
+        self._state.hold(room.seat, now + RESERVED_S, reserved=True)
         self._reserved[uid] = _Reservation(pod, room, awaited)
         victims = [self._victims.pods[one] for one in room.victims]
         if victims:
@@ -304,8 +304,8 @@ class Preemptor:
             self._news.tell(pod, PREEMPTING, text)
 
     def _drop(self, uid: str) -> None:
-        if self._reserved.pop(uid, None) is not None and self._books.is_reserved(uid):
-            self._books.release(uid)
+        if self._reserved.pop(uid, None) is not None and self._state.is_reserved(uid):
+            self._state.release(uid)
 
     async def _best(self, pod: Pod, wish: _Wish, most: int | None = None) -> Room | None:
         """The room that harms least, looked for in the time that others leave."""
@@ -327,7 +327,7 @@ class Preemptor:
         return best_of(self._placer.rooms(pod, wish.names & {node}, self._movable(pod, musts)))
 
     def _is_waiting(self, pod: Pod) -> bool:
-        return pod.metadata.uid in self._books.waiting and self._books.settled(pod.metadata.uid) is None
+        return pod.metadata.uid in self._state.waiting and self._state.node_of(pod.metadata.uid) is None
 
     def _movable(self, pod: Pod, musts: Mapping[str, frozenset[str]]) -> Movable:
         """Who leaves, and who may be evicted, for this pod."""
@@ -342,7 +342,7 @@ class Preemptor:
     def _is_left_by_lower(self, pod: Pod, node: str) -> bool:
         """Whether somebody leaves whom it could have displaced: then the place is its own, else just the next one's."""
         leaves = self._movable(pod, {}).leaves
-        known = (self._victims.pods.get(uid) for uid in self._books.seats_on(node) if leaves(uid))
+        known = (self._victims.pods.get(uid) for uid in self._state.allocations_on(node) if leaves(uid))
         return any(one is not None and priority_of(one) < priority_of(pod) for one in known)
 
     def _may_preempt(self, pod: Pod) -> bool:
@@ -358,7 +358,7 @@ class Preemptor:
 
     def _turn(self, uid: str) -> tuple[int, str, str]:
         """The most important first, then the oldest."""
-        pod = self._books.waiting.get(uid, Pod())
+        pod = self._state.waiting.get(uid, Pod())
         return -priority_of(pod), pod.metadata.creation_timestamp or "", uid
 
     def _names(self, uids: Sequence[str]) -> tuple[str, ...]:

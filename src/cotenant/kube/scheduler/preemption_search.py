@@ -9,7 +9,7 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.queueing.eviction import Harm, Stake, Way, harm_of, least_harm, level
-from cotenant.kube.state.accounts import Seat
+from cotenant.kube.state.allocation import Allocation
 
 MOST_ROOMS = 16
 """nodes on which it is worked out who exactly would have to leave"""
@@ -24,14 +24,14 @@ class Movable:
     stake_of: Callable[[str], Stake | None]
     """None: it may not be evicted"""
     musts: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """those of a node who have to leave anyhow, for something of which the books know nothing"""
+    """those of a node who have to leave anyhow, for something of which the state know nothing"""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
     """A place that a pod could have."""
 
-    seat: Seat
+    seat: Allocation
     victims: tuple[str, ...]
     """UIDs of those who would have to be evicted for it"""
     harm: Harm

@@ -59,7 +59,7 @@ from cotenant.kube.scheduler.retry import Waker
 from cotenant.kube.scheduler.watches import AGAIN_S, Watching
 from cotenant.kube.scheduler.why import NO_SUCH_POD
 from cotenant.kube.settings import KubeSettings, read_settings
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.kube.webhook.mutating import mutate
 from cotenant.kube.webhook.validating import validate
 
@@ -138,11 +138,11 @@ class Scheduler:
     ) -> None:
         codec = settings.codec()
         self.troubles = troubles
-        self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self._room())
+        self.state = ClusterState(codec, scheduler=settings.scheduler.name, freed=lambda node: self._room())
         self.quotas = Quotas(codec)
-        self.gangs = Gangs(self.books)
+        self.gangs = Gangs(self.state)
         self.placer = Placer(
-            self.books,
+            self.state,
             self.quotas,
             policy=settings.scheduler.policy,
             shortlist=settings.scheduler.shortlist,
@@ -153,7 +153,7 @@ class Scheduler:
         self.news = News(client, settings.scheduler.name, troubles)
         self.watching = Watching(
             client,
-            self.books,
+            self.state,
             self.quotas,
             troubles,
             then_pod=self._pod_changed,
@@ -163,9 +163,9 @@ class Scheduler:
         self.lead: Lead = Alone()
         if election is not None:
             self.lead = Elected(election, self.watching.pods, troubles, begins=self._begin_to_lead)
-        self.waker = Waker(client, self.books, self.placer, troubles, lead=self.lead)
+        self.waker = Waker(client, self.state, self.placer, troubles, lead=self.lead)
         line = Line(
-            Together(self.books, self.quotas, self.placer),
+            Together(self.state, self.quotas, self.placer),
             self.gangs,
             settings.queue,
             scheduler=settings.scheduler.name,
@@ -183,7 +183,7 @@ class Scheduler:
         )
         self.granter = Granter(
             client,
-            self.books,
+            self.state,
             self.quotas,
             self.news,
             troubles,
@@ -194,7 +194,7 @@ class Scheduler:
         )
         self.binder = Binder(
             client,
-            self.books,
+            self.state,
             self.placer,
             self.watching.pods,
             self.news,
@@ -204,7 +204,7 @@ class Scheduler:
         )
         self.preemptor = Preemptor(
             client,
-            self.books,
+            self.state,
             self.placer,
             self.news,
             troubles,
@@ -218,7 +218,7 @@ class Scheduler:
     def for_kube_scheduler(self) -> Routes:
         """The first door."""
         extender = Extender(
-            books=self.books,
+            state=self.state,
             placer=self.placer,
             binder=self.binder,
             watching=self.watching,
@@ -254,11 +254,11 @@ class Scheduler:
 
     def _begin_to_lead(self) -> None:
         """Forgets what was held for pods when this scheduler last led; not what is being written."""
-        self.books.expire(sys.float_info.max)
+        self.state.expire(sys.float_info.max)
         self.gangs.revoke_all()
         self.preemptor.forget()
         self.placer.warm_up()
-        for pod in filter(is_unschedulable, self.books.waiting.values()):
+        for pod in filter(is_unschedulable, self.state.waiting.values()):
             self.waker.refused(pod)  # by the one before, perhaps for what it held; kube-scheduler may still be the same
         self._room()  # what the one before had begun is to be finished
 
@@ -269,8 +269,8 @@ class Scheduler:
     async def _tick(self) -> NoReturn:
         while True:
             await asyncio.sleep(TICK_S)
-            self.books.expire(time.monotonic())
-            for node, troubles in islice(self.books.closed.items(), MOST_TOLD):
+            self.state.expire(time.monotonic())
+            for node, troubles in islice(self.state.closed.items(), MOST_TOLD):
                 self.troubles.tell(f"node {node} takes no new pods", "; ".join(troubles.values()))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -293,7 +293,7 @@ class Scheduler:
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
         plan, queued = await self.preemptor.plan(pod), self.releaser.words(pod)
-        return json_reply(explained(pod, self.books, self.placer, plan, queued))
+        return json_reply(explained(pod, self.state, self.placer, plan, queued))
 
     def _health(self) -> Routes:
         async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:

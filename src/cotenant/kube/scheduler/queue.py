@@ -90,7 +90,7 @@ class _Round:
 
 
 class Line:
-    """Follows pods as the reflector tells them, after the books."""
+    """Follows pods as the reflector tells them, after the state."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Line:
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
     ) -> None:
-        self._together, self._books, self.gangs = together, together.books, gangs
+        self._together, self._state, self.gangs = together, together.state, gangs
         self._queue, self._scheduler, self._hold_s, self._settings = queue, scheduler, hold_s, settings
         self._order = build_policy("binpack", queue=queue.order)
         self._gated: dict[str, Pod] = {}
@@ -122,7 +122,7 @@ class Line:
             self._gated[uid] = new
         else:
             self._released.discard(uid)
-        if uid not in self._books.waiting:
+        if uid not in self._state.waiting:
             self._displacing.discard(uid)
         if new is not None and new.spec.scheduler_name == self._scheduler:
             self._read(new, uid)
@@ -160,7 +160,7 @@ class Line:
     def _go_through(self, step: Step, now: float, today: Seconds) -> bool:
         """From where the last step stopped; whether there is more to look at."""
         this = self._round
-        this.kept = [name for name in this.kept if name in self._books.cluster.index]
+        this.kept = [name for name in this.kept if name in self._state.cluster.index]
         step.wanting, most = this.wanting, len(this.refused) + MOST_REFUSED
         for unit in self._in_order(now, today):
             if unit.kind in this.refused:  # little frees up during a round, and the next comes soon
@@ -186,8 +186,8 @@ class Line:
         """The gate of one of them could not be taken away: all of them wait on."""
         for one in unit.waiters:
             self._released.discard(one.uid)
-            if self._books.settled(one.uid) is None:
-                self._books.release(one.uid)
+            if self._state.node_of(one.uid) is None:
+                self._state.release(one.uid)
         if unit.gang is not None:
             self.gangs.revoke(unit.gang)
 
@@ -211,14 +211,14 @@ class Line:
 
     def is_displacing(self, pod: Pod) -> bool:
         """Whether it was sent and has no place yet."""
-        return pod.metadata.uid in self._displacing and self._books.held(pod.metadata.uid) is None
+        return pod.metadata.uid in self._displacing and self._state.held(pod.metadata.uid) is None
 
     def _read(self, pod: Pod, uid: str) -> None:
         """Pods without GPUs are nobody's member, and have no turn."""
         try:
             gang = gang_of(pod)
             has_gpus = RECORD in pod.metadata.annotations
-            if uid in self._books.waiting and (uid in self._gated or uid in self._displacing or gang is not None):
+            if uid in self._state.waiting and (uid in self._gated or uid in self._displacing or gang is not None):
                 asked = asked_of(pod, self._settings)
                 has_gpus = asked.vendor is not None
                 if has_gpus:
@@ -259,12 +259,12 @@ class Line:
     def _take_back(self, now: float) -> None:
         """The slots of pods for which kube-scheduler finds no node, by what we do not know of: others can use them."""
         for uid, until in list(self._given.items()):
-            pod = self._books.waiting.get(uid)
-            is_its = self._books.held(uid) is not None and not self._books.is_reserved(uid)
-            if pod is None or not is_its or self._books.settled(uid) is not None:
+            pod = self._state.waiting.get(uid)
+            is_its = self._state.held(uid) is not None and not self._state.is_reserved(uid)
+            if pod is None or not is_its or self._state.node_of(uid) is not None:
                 del self._given[uid]
             elif until <= now:
-                self._books.release(uid)
+                self._state.release(uid)
                 del self._given[uid]
             elif is_unschedulable(pod):
                 self._given[uid] = min(until, now + UNFIT_S)
@@ -300,7 +300,7 @@ class Line:
             waiters = tuple(one.waiters[0] for one in found if isinstance(one, Unit))
             if len(waiters) == gathered.missing and self.gangs.is_waiting(gathered.gang, now):
                 yield self._unit(waiters, gathered.gang)
-        sent = {uid for uid in self._displacing if self._books.held(uid) is None}
+        sent = {uid for uid in self._displacing if self._state.held(uid) is None}
         for uid in (self._gated.keys() | sent) - self._released - in_gangs:
             unit = self._alone.get(uid)
             if isinstance(unit, Unit) and self._is_ready(unit.waiters[0].pod):

@@ -3,7 +3,7 @@
 """ResourceQuota for memory and compute of GPUs: what a namespace takes of all cards together.
 
 Kubernetes' own count of such resources is per container and knows neither how many cards it is for nor what a percent
-is of. Ours is of what the books say is taken. A quota in the words of one dialect holds for all pods on cards of that
+is of. Ours is of what the state say is taken. A quota in the words of one dialect holds for all pods on cards of that
 vendor: memory is memory, whatever it was asked for as.
 """
 
@@ -19,8 +19,8 @@ from cotenant.kube.api.reading import Kind
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.settings import DEFAULTS, Settings
-from cotenant.kube.state.accounts import Seat, Used
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import Allocation, Used
+from cotenant.kube.state.cluster import ClusterState
 
 PREFIXES = ("requests.", "limits.", "")
 MILLI_PER_PERCENT = 10
@@ -80,13 +80,13 @@ class Quotas:
         """Whether there is any for GPUs in this namespace."""
         return namespace in self._limits
 
-    def refusal(self, books: Books, seat: Seat) -> Reason | None:
+    def refusal(self, state: ClusterState, seat: Allocation) -> Reason | None:
         """Why a pod may not take this seat, None where it may; what it already takes does not count against it."""
-        own = books.held(seat.uid) or books.seat_of(seat.uid)
+        own = state.held(seat.uid) or state.bound(seat.uid)
         for limit in (one for here in self._limits.get(seat.namespace, {}).values() for one in here):
             if limit.vendor is not seat.vendor:
                 continue
-            used, needed = limit.of(books.used(seat.namespace, limit.vendor)), limit.of(seat.peak)
+            used, needed = limit.of(state.used(seat.namespace, limit.vendor)), limit.of(seat.peak)
             others = used - (0 if own is None or own.vendor is not limit.vendor else limit.of(own.peak))
             if needed and others + needed > limit.most:
                 what = "MiB of GPU memory" if limit.memory else "milli-GPU"

@@ -44,7 +44,7 @@ CLASSES: Mapping[str, str] = {
     "uuid": "no GPU of those named",
     "count": "too few GPUs",
     "away": "GPU agent away",
-    "closed": "GPU books unclear",
+    "closed": "GPU state unclear",
     "vendor": "GPUs of another vendor",
     "unknown": "no GPUs known",
 }

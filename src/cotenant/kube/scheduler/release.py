@@ -57,7 +57,7 @@ class Releaser:
         meeting_s: float = MEETING_S,
     ) -> None:
         self._client, self._line, self._news, self._troubles = client, line, news, troubles
-        self._lead, self._books_doubt, self._clock = lead, doubt, clock
+        self._lead, self._state_doubt, self._clock = lead, doubt, clock
         self._would_displace, self.displace_s = would_displace, DISPLACE_S
         self._wanting: list[Pod] = []
         self._pause_s, self._sweep_s, self.meeting_s = pause_s, sweep_s, meeting_s
@@ -65,7 +65,7 @@ class Releaser:
         self._met = asyncio.Condition()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """After the books were told."""
+        """After the state were told."""
         if self._line.pod_changed(old, new):
             self._some.set()
 
@@ -85,7 +85,7 @@ class Releaser:
         raise AssertionError("none of them ends")
 
     def _doubt(self) -> str | None:
-        return self._books_doubt() or self._lead.doubt()
+        return self._state_doubt() or self._lead.doubt()
 
     async def _release(self) -> NoReturn:
         """Look whenever something has changed."""

@@ -10,7 +10,6 @@ The annotation may stay: what is already so changes nothing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf
 
 import msgspec
 
@@ -28,8 +27,8 @@ from cotenant.kube.codec.request import asked_of, container_names
 from cotenant.kube.codec.settings import DEFAULTS, MOST_MEMORY, Settings
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.refusing import nonsense, unclear
-from cotenant.kube.state.accounts import Seat
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import Allocation
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import printable
 
 RESIZE = own_key("resize")
@@ -40,7 +39,7 @@ LONGEST = 16 * 1024
 class Resized:
     """What a pod is to have now: all of the annotations are to be written, or none."""
 
-    seat: Seat
+    seat: Allocation
     annotations: Mapping[str, str]
 
 
@@ -52,17 +51,17 @@ class _Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def resize(
-    pod: Pod, books: Books, quotas: Quotas, *, moment: int, settings: Settings = DEFAULTS
+    pod: Pod, state: ClusterState, quotas: Quotas, *, moment: int, settings: Settings = DEFAULTS
 ) -> Resized | Reason | None:
-    """None where nothing would change. What is granted is held until `books.assume` or `books.release` (call one of
+    """None where nothing would change. What is granted is held until `state.assume` or `state.release` (call one of
     them, always); `moment` is in nanoseconds since 1970."""
     uid = pod.metadata.uid
-    seat, text = books.seat_of(uid), pod.metadata.annotations.get(RESIZE)
-    if seat is None or text is None or books.held(uid) is not None:
+    seat, text = state.bound(uid), pod.metadata.annotations.get(RESIZE)
+    if seat is None or text is None or state.held(uid) is not None:
         return None
-    if seat.record.node not in books.vendors:
+    if seat.record.node not in state.vendors:
         return Reason("unknown", "no agent tells of the GPUs that it is on")
-    machine = books.cluster.node(seat.record.node).machine
+    machine = state.cluster.node(seat.record.node).machine
     try:
         record = _resized(seat.record, _wanted(text, pod), machine)
         if record == seat.record:
@@ -74,11 +73,11 @@ def resize(
     except InputError as error:
         return nonsense(error)
     new = replace(seat, record=record)
-    refused = _refusal(seat, new, books, quotas)
+    refused = _refusal(seat, new, state, quotas)
     if refused is not None:
         return refused
     # Until it is written down, others can count neither on what it gives up nor on what it gets.
-    books.keep(replace(seat, record=_larger(seat.record, record)), inf)
+    state.begin_resize(replace(seat, record=_larger(seat.record, record)))
     return Resized(seat=new, annotations=told)
 
 
@@ -153,12 +152,12 @@ def _compute(written: str | int) -> MilliGpu:
         raise InputError(f"annotation {RESIZE}: compute: {error}") from None
 
 
-def _refusal(old: Seat, new: Seat, books: Books, quotas: Quotas) -> Reason | None:
+def _refusal(old: Allocation, new: Allocation, state: ClusterState, quotas: Quotas) -> Reason | None:
     """Why a pod cannot have more than it has; less can always be had."""
     name = new.record.node
-    node = books.without(new.uid).node(name)
+    node = state.without(new.uid).node(name)
     machine = node.machine
-    before, after = (seated(seat.record, seat.wishes, machine) for seat in (old, new))
+    before, after = (seated(seat.record, seat.constraints, machine) for seat in (old, new))
     had = claims(before.demand, before.gpus, machine.gpus)
     grows = False
     for gpu, claim in claims(after.demand, after.gpus, machine.gpus).items():
@@ -172,9 +171,9 @@ def _refusal(old: Seat, new: Seat, books: Books, quotas: Quotas) -> Reason | Non
                 return Reason(what, f"needs {{needed}} {unit} on GPU {card}, it can have {{available}}", needed, free)
     if not grows:
         return None
-    if name in books.closed:
-        return unclear(books.closed[name])
-    return quotas.refusal(books, new)
+    if name in state.closed:
+        return unclear(state.closed[name])
+    return quotas.refusal(state, new)
 
 
 def _larger(one: Record, other: Record) -> Record:

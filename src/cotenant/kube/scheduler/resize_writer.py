@@ -24,12 +24,12 @@ from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.resize import RESIZE, Resized, resize
 from cotenant.kube.scheduler.watches import PODS, pod_now
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 
 AGAIN_S = 10.0
 """after a refusal or a failure: room may have come since"""
 UNSURE_S = 0.1
-"""between looks whether the books can be relied on again"""
+"""between looks whether the state can be relied on again"""
 PASSING = (404, 409)
 """the pod is gone, or has changed, of which we are told anyway"""
 
@@ -40,7 +40,7 @@ class Granter:
     def __init__(
         self,
         client: Client,
-        books: Books,
+        state: ClusterState,
         quotas: Quotas,
         news: News,
         troubles: Troubles,
@@ -51,7 +51,7 @@ class Granter:
         is_binding: Callable[[str], bool] = lambda uid: False,
         again_s: float = AGAIN_S,
     ) -> None:
-        self._client, self._books, self._quotas = client, books, quotas
+        self._client, self._state, self._quotas = client, state, quotas
         self._lead, self._doubt, self._is_binding = lead, doubt, is_binding
         self._news, self._troubles, self._settings, self.again_s = news, troubles, settings, again_s
         self._asking: dict[str, Pod] = {}  # all that carry a request, also one that was granted long ago
@@ -60,7 +60,7 @@ class Granter:
         self._some = asyncio.Event()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """After the books were told."""
+        """After the state were told."""
         uid = (new or old or Pod()).metadata.uid
         if new is None or RESIZE not in new.metadata.annotations or not new.spec.node_name or has_ended(new):
             for kept in (self._asking, self._due, self._undone):
@@ -98,7 +98,7 @@ class Granter:
             self._later(pod)
             return
         guard = self._lead.guard()
-        answer = resize(pod, self._books, self._quotas, moment=time.time_ns(), settings=self._settings)
+        answer = resize(pod, self._state, self._quotas, moment=time.time_ns(), settings=self._settings)
         if isinstance(answer, Reason):
             self._later(pod)
             self._news.tell(pod, RESIZE_REFUSED, str(answer), warning=True)
@@ -113,7 +113,7 @@ class Granter:
         except ApiError as error:
             self._tell(str(error))
         finally:
-            (self._books.assume if granted else self._books.release)(pod.metadata.uid)
+            (self._state.assume if granted else self._state.release)(pod.metadata.uid)
         if granted:
             self._news.tell(pod, RESIZED, seat_words(resized.seat))
         else:

@@ -24,7 +24,7 @@ from cotenant.kube.codec.keys import own_key
 from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.watches import PODS
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 
 WOKEN = own_key("tried-again")
 """annotation on a waiting pod: when it was last put back into the queue"""
@@ -56,7 +56,7 @@ class Waker:
     def __init__(
         self,
         client: Client,
-        books: Books,
+        state: ClusterState,
         placer: Placer,
         troubles: Troubles,
         *,
@@ -66,7 +66,7 @@ class Waker:
         again_s: float = AGAIN_S,
         sweep_s: float = SWEEP_S,
     ) -> None:
-        self._client, self._books, self._placer, self._troubles = client, books, placer, troubles
+        self._client, self._state, self._placer, self._troubles = client, state, placer, troubles
         self._lead, self._clock, self._pause_s, self.again_s, self._sweep_s = lead, clock, pause_s, again_s, sweep_s
         self._room = asyncio.Event()
         self._refused: OrderedDict[str, _Refused] = OrderedDict()
@@ -91,7 +91,7 @@ class Waker:
         """Those who were refused, the one that was looked at longest ago first."""
         written, guard = 0, self._lead.guard()
         for uid, refused in list(self._refused.items()):
-            pod, began = self._books.waiting.get(uid), self._clock()
+            pod, began = self._state.waiting.get(uid), self._clock()
             if pod is None:
                 if began > refused.due + UNKNOWN_S:
                     del self._refused[uid]

@@ -39,7 +39,7 @@ class Victims:
         self._spared: dict[str, float] = {}
 
     def pod_changed(self, old: Pod | None, new: Pod | None, now: float) -> None:
-        """After the books were told."""
+        """After the state were told."""
         uid = (new or old or Pod()).metadata.uid
         before = self.pods.pop(uid, None)
         if before is not None:

@@ -20,27 +20,27 @@ from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.scheduler.quota import QUOTAS, Quotas, ResourceQuota
-from cotenant.kube.state.accounts import has_stopped
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import has_stopped
+from cotenant.kube.state.cluster import ClusterState
 
 NODES = Kind("nodes", Node, cluster_wide=True)
 PODS = Kind("pods", Pod)
 SILENCE_S = 180.0
 """two watches in a row have died by then, and not even a bookmark came"""
 AGAIN_S = 600.0
-"""from one list to the next, however well the watch goes: by then the books are right, whatever it told"""
+"""from one list to the next, however well the watch goes: by then the state are right, whatever it told"""
 
 PodHandler = Callable[[Pod | None, Pod | None], object]
 QuotaHandler = Callable[[ResourceQuota | None, ResourceQuota | None], object]
 
 
 class Watching:
-    """Keeps books and quotas up to date from `run` on."""
+    """Keeps state and quotas up to date from `run` on."""
 
     def __init__(
         self,
         client: Client,
-        books: Books,
+        state: ClusterState,
         quotas: Quotas,
         troubles: Troubles,
         *,
@@ -53,7 +53,7 @@ class Watching:
             if new is None and old is not None and not self.pods.by_list and self._counts(old):
                 self._gone.put_nowait((old, self.pods.telling))
             else:
-                books.pod_changed(old, new, self.pods.telling)
+                state.pod_changed(old, new, self.pods.telling)
             then_pod(old, new)
 
         def quota_changed(old: ResourceQuota | None, new: ResourceQuota | None) -> None:
@@ -61,9 +61,9 @@ class Watching:
             then_quota(old, new)
 
         self.pods = Reflector(client, PODS, pod_changed, pace=pace, tell=self._tell)
-        self._nodes = Reflector(client, NODES, books.node_changed, pace=pace, tell=self._tell)
+        self._nodes = Reflector(client, NODES, state.node_changed, pace=pace, tell=self._tell)
         self._quotas = Reflector(client, QUOTAS, quota_changed, pace=pace, tell=self._tell)
-        self._client, self._books, self._troubles = client, books, troubles
+        self._client, self._state, self._troubles = client, state, troubles
         self._gone: asyncio.Queue[tuple[Pod, str]] = asyncio.Queue()
         self.silence_s = silence_s
         self._settle_s, self._complete = pace.watches_s, float("inf")
@@ -90,7 +90,7 @@ class Watching:
 
     def _counts(self, pod: Pod) -> bool:
         """Whether it would set something free that may be in use."""
-        is_placed = self._books.seat_of(pod.metadata.uid) is not None or RECORD in pod.metadata.annotations
+        is_placed = self._state.bound(pod.metadata.uid) is not None or RECORD in pod.metadata.annotations
         return is_placed and not has_stopped(pod)
 
     async def _confirm(self) -> NoReturn:
@@ -104,7 +104,7 @@ class Watching:
                 self._tell(str(error))
                 there = None
             if there is None or there.metadata.uid != about.uid:
-                self._books.pod_changed(pod, None, at)
+                self._state.pod_changed(pod, None, at)
             else:
                 self._tell(f"pod {about.namespace}/{about.name} was said to be gone, and is there")
                 self.pods.relist()
