@@ -24,7 +24,7 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.inventory import USED, used_for
 from tests.cli.command import START, environment, run
 from tests.kube.api_server import ApiServer, Refusal
-from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, state_of, machine, node, place, placer_of, waiting
+from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, machine, node, place, placer_of, state_of, waiting
 
 ROOT = Path(__file__).parents[2]
 INSPECT = ("kube", "inspect")

@@ -24,7 +24,7 @@ from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, No
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.scheduler.placement import Choice, Placer
-from cotenant.kube.scheduler.preemption_search import Movable, best_of, left_by
+from cotenant.kube.scheduler.preemption_search import Evictable, best_candidate, without_tenants
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, bound, in_phase, machine, node, waiting
@@ -56,7 +56,7 @@ class Truth:
     """by the agent of each node, of pods"""
 
     def held(self, name: str, seen: int) -> list[Record]:
-        """What the agent of a node says who has seen so much."""
+        """What the agent of a node says evictable has seen so much."""
         here = [one for one in self.processes.values() if one.node == name]
         return [one for one in here if self.deleted.get(one.pod, seen + 1) <= seen]
 
@@ -211,10 +211,14 @@ class Life(RuleBasedStateMachine):
         """As preemption does before they leave, which they may or may not."""
         uid = data.draw(st.sampled_from(sorted(self.state.waiting)))
         if self.state.node_of(uid) is None:
-            who = Movable(lambda other: False, lambda other: Stake(0, Seconds(0)) if self.state.bound(other) else None)
-            room = best_of(self.placer.rooms(self.state.waiting[uid], frozenset(NODES), who))
-            if room is not None:
-                self.state.hold(room.seat, self.now + 10, reserved=True)
+            evictable = Evictable(
+                lambda other: False, lambda other: Stake(0, Seconds(0)) if self.state.bound(other) else None
+            )
+            found = best_candidate(
+                self.placer.preemption_candidates(self.state.waiting[uid], frozenset(NODES), evictable)
+            )
+            if found is not None:
+                self.state.hold(found.allocation, self.now + 10, reserved=True)
 
     @precondition(lambda self: self.binding)
     @rule(data=st.data(), taken=st.booleans())
@@ -263,8 +267,8 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_promised_what_another_has(self) -> None:
-        """What is reserved is promised to nobody yet: it counts beside those who are still there."""
-        assert overfull(Cluster.of(left_by(one, self.state.is_reserved) for one in self.state.cluster)) == []
+        """What is reserved is promised to nobody yet: it counts beside those evictable are still there."""
+        assert overfull(Cluster.of(without_tenants(one, self.state.is_reserved) for one in self.state.cluster)) == []
 
     @invariant()
     def every_process_counts(self) -> None:
@@ -272,11 +276,11 @@ class Life(RuleBasedStateMachine):
             assert uid in self.state.allocations_on(record.node), (uid, record.node)
 
     @invariant()
-    def what_a_namespace_uses_is_the_sum_of_its_seats(self) -> None:
+    def what_a_namespace_uses_is_the_sum_of_its_allocations(self) -> None:
         total: Counter[str] = Counter()
         for name in NODES:
-            for seat in self.state.allocations_on(name).values():
-                total["memory"] += seat.peak.memory if seat.namespace else 0
+            for one in self.state.allocations_on(name).values():
+                total["memory"] += one.peak.memory if one.namespace else 0
         assert self.state.used("team", Vendor.NVIDIA).memory == total["memory"]
 
     def teardown(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY
-from cotenant.kube.scheduler.explaining import sentence, why_not
+from cotenant.kube.scheduler.explaining import describe, why_not
 from cotenant.kube.scheduler.refusing import class_of
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import GPU, MEMORY, PERCENT, args, machine, node, place, placer_of, state_of, waiting
@@ -38,7 +38,7 @@ def test_it_is_the_same_without_asking_every_node(state: ClusterState, limits: d
     why = placer.why(pod)
     assert not why.fits
     assert placer.nearest(pod) is not None, "or nothing is shown by this"
-    assert why_not(pod, placer) == sentence(why)
+    assert why_not(pod, placer) == describe(why)
     refused = placer.filter(args(pod, *NAMES, "stranger"), 0.0).failed_and_unresolvable_nodes
     assert refused == {name: class_of(reason) for name, reason in why.reasons.items()} | {"stranger": "no GPUs known"}
 
@@ -46,4 +46,4 @@ def test_it_is_the_same_without_asking_every_node(state: ClusterState, limits: d
 def test_a_pod_that_would_fit_by_now_is_told_so(state: ClusterState) -> None:
     pod, placer = waiting("a", {GPU: 1, MEMORY: 1}), placer_of(state)
     assert placer.nearest(pod) is None
-    assert why_not(pod, placer) == sentence(placer.why(pod))
+    assert why_not(pod, placer) == describe(placer.why(pod))

@@ -10,7 +10,7 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.scheduler.explaining import explained
+from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.rankers import GPU_POLICY, NODE_POLICY, POLICY
@@ -60,7 +60,7 @@ def test_a_pod_disturbs_nobody_by_what_is_written_on_it(written: dict[str, str])
         placer.filter(args(after, "n1", "n2"), 0.0)
         placer.prioritize(args(after, "n1", "n2"), 0.0)
         placer.would_fit(after)
-        explained(after, state, placer)
+        explain(after, state, placer)
     check_resize(state, hostile[0])
     check_bind(state, placer, hostile[1])
     assert state.closed == {}

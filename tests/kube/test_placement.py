@@ -94,7 +94,7 @@ def test_a_pod_that_asks_for_nothing_passes_unharmed(state: ClusterState) -> Non
     assert placer.filter(args(pod, "n1", "stranger"), 0.0).node_names == ("n1", "stranger")
     assert {one.score for one in placer.prioritize(args(pod, "n1", "stranger"), 0.0)} == {0}
     choice = chosen(placer, pod, "stranger")
-    assert (choice.seat, choice.annotations) == (None, {})
+    assert (choice.allocation, choice.annotations) == (None, {})
 
 
 def condition(refused: dict[str, str]) -> str:
@@ -177,8 +177,8 @@ def test_nodes_and_gpus_are_chosen_apart(state: ClusterState) -> None:
     place(state, placer_of(state), waiting("a"), "n2")
     pod = waiting("b", annotations={"hami.io/gpu-scheduler-policy": "spread"})
     choice = chosen(placer_of(state), pod, "n2")
-    assert choice.seat is not None
-    assert [share.gpu for share in choice.seat.record.held_by(0)] == ["GPU-n2-1"]
+    assert choice.allocation is not None
+    assert [share.gpu for share in choice.allocation.record.held_by(0)] == ["GPU-n2-1"]
 
 
 def test_hami_words_fill_up_the_usual_policy() -> None:
@@ -338,9 +338,9 @@ def test_a_pod_that_is_tried_again_while_it_is_bound_keeps_what_is_being_written
     placer.filter(args(pod, "n2"), 50.0)
     assert isinstance(placer.choose(pod, "n1", 50.0, 1), Reason)
     assert state.expire(1e9) == []
-    assert state.held("uid-a") == choice.seat
+    assert state.held("uid-a") == choice.allocation
     state.assume("uid-a")
-    assert state.bound("uid-a") == choice.seat
+    assert state.bound("uid-a") == choice.allocation
 
 
 def test_annotations_that_kubernetes_would_not_take_hold_nothing(state: ClusterState) -> None:
@@ -420,9 +420,9 @@ def test_why_tells_of_fits_and_of_where_it_is(state: ClusterState) -> None:
     assert placer.would_fit(pod)
     choice = placer.choose(pod, "n2", 0.0, 1)
     assert isinstance(choice, Choice)
-    assert placer.why(pod).seat == choice.seat
+    assert placer.why(pod).allocation == choice.allocation
     state.assume("uid-a")
     there = bound(pod, choice)
     state.pod_changed(pod, there)
-    assert placer.why(there).seat == choice.seat
+    assert placer.why(there).allocation == choice.allocation
     assert placer.why(replace(waiting("z", {"cpu": 1}))).reasons == {}

@@ -66,7 +66,7 @@ def test_the_place_of_the_evicted_is_the_pods_when_they_have_ended() -> None:
         assert office.server.evicted == ["low"]
         await until(lambda: office.events("Preempted") and office.events("Preempting"))
         assert office.events("Preempted") == ["evicted from node n-low for a pod of priority 10; its own is 0"]
-        assert office.events("Preempting")[0].startswith("evicts low from node n-low; its place is reserved")
+        assert office.events("Preempting")[0].startswith("evicts low from node n-low; its slot is reserved")
 
     play(story)
 
@@ -198,7 +198,7 @@ def test_who_leaves_already_is_waited_for_and_nobody_else_evicted() -> None:
         await until(lambda: office.scheduler.state.is_reserved("uid-high"))
         await a_while()
         assert office.server.evicted == []
-        assert (await office.why("high"))["reason"] == "a place on node n-a is reserved for it until team/a ends"
+        assert (await office.why("high"))["reason"] == "a slot on node n-a is reserved for it until team/a ends"
 
     play(story)
 

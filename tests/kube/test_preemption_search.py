@@ -11,7 +11,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.units import MiB, Seconds
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.scheduler.preemption_search import Movable, Room, best_of
+from cotenant.kube.scheduler.preemption_search import Candidate, Evictable, best_candidate
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.test_quota import quota, quotas
 from tests.kube.worlds import CORES, GPU, MEMORY, machine, node, place, placer_of, state_of, waiting
@@ -42,7 +42,7 @@ def best(
     leaving: Sequence[str] = (),
     musts: Mapping[str, frozenset[str]] | None = None,
     **placing: Any,
-) -> Room | None:
+) -> Candidate | None:
     """Stakes are priorities; all began together."""
 
     def stake(uid: str) -> Stake | None:
@@ -50,8 +50,8 @@ def best(
         return None if priority is None else Stake(priority, Seconds(0))
 
     placer = placer_of(state, **placing)
-    who = Movable(lambda uid: uid.removeprefix("uid-") in leaving, stake, musts or {})
-    return best_of(placer.rooms(pod, frozenset(state.vendors), who))
+    who = Evictable(lambda uid: uid.removeprefix("uid-") in leaving, stake, musts or {})
+    return best_candidate(placer.preemption_candidates(pod, frozenset(state.vendors), who))
 
 
 def victims(state: ClusterState, pod: Pod, stakes: Mapping[str, int], leaving: Sequence[str] = ()) -> list[str] | None:

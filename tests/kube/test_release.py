@@ -41,7 +41,7 @@ def test_gates_are_taken_away_as_there_is_room_and_why_says_whose_turn_it_is() -
         await until(lambda: not gates(office, "a", "b"))
         why = await office.why("d")
         assert why["state"] == "waiting"
-        assert why["reason"].startswith("it waits for its turn, with 1 before it in the queue (aged)")
+        assert why["reason"].startswith("it waits with 1 before it in the queue (aged)")
         assert await office.place("a", "n1") == "n1"
         assert await office.place("b", "n1") == "n1"
         assert gates(office, "c", "d") == [GATE, GATE]
@@ -77,7 +77,7 @@ def test_who_waits_for_others_too_has_its_turn_when_they_have_let_it_go() -> Non
 
 def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobody_else_is() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.releaser.displace_s = 0.01
+        office.scheduler.releaser.preempt_s = 0.01
         preemptor = office.scheduler.preemptor
         preemptor.tick_s, preemptor.settle_s = 0.01, 0.0
         await with_node(office)
@@ -151,15 +151,15 @@ def test_a_gang_is_bound_at_one_moment() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         add(office, "a", gang=2)
-        await until(lambda: office.events("GangWaits") == ["only 1 of the 2 pods of its gang are there"])
-        assert (await office.why("a"))["reason"] == "only 1 of the 2 pods of its gang are there"
+        await until(lambda: office.events("GangWaits") == ["only 1 of the 2 pods of its gang exist"])
+        assert (await office.why("a"))["reason"] == "only 1 of the 2 pods of its gang exist"
         assert "gang" in await office.place("a", "n1")
         add(office, "b", gang=2)
         await until(lambda: not gates(office, "a", "b"))
         await office.knows("a", "b")
-        office.scheduler.releaser.meeting_s = 0.2
-        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
-        office.scheduler.releaser.meeting_s = 4.0
+        office.scheduler.releaser.join_s = 0.2
+        assert "1 of 2 pods of gang g are ready to be bound" in await office.place("a", "n1")
+        office.scheduler.releaser.join_s = 4.0
         assert [*await asyncio.gather(office.place("a", "n1"), office.place("b", "n1"))] == ["n1", "n1"]
         binds = [asked.path for asked in office.server.asked if asked.path.endswith("/binding")]
         assert len(binds) == 2
@@ -174,8 +174,8 @@ def test_of_a_gang_too_large_to_meet_all_are_bound_once_each_was_about_to_be() -
             add(office, name, gang=2)
         await until(lambda: not gates(office, "a", "b"))
         await office.knows("a", "b")
-        office.scheduler.releaser.meeting_s = 0.05
-        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
+        office.scheduler.releaser.join_s = 0.05
+        assert "1 of 2 pods of gang g are ready to be bound" in await office.place("a", "n1")
         assert await office.place("b", "n1") == "n1"
         assert await office.place("a", "n1") == "n1"
 
@@ -206,7 +206,7 @@ def test_a_new_scheduler_binds_no_gang_by_halves() -> None:
         await office.knows("a", "b")
         assert "gang must start as a whole" in (await office.place("a", "n1"))
         assert not [asked for asked in office.server.asked if asked.path.endswith("/binding")]
-        wanted = "its gang waits until there is room for all 2 pods that it needs"
+        wanted = "its gang waits for free slots for all 2 pods that it still needs"
         await until(lambda: office.events("NoRoom") == [wanted])
 
     play(story)

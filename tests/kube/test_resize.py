@@ -63,7 +63,7 @@ def test_more_is_granted_where_there_is_room_and_told_as_at_binding(state: Clust
     found = granted(pod, state)
     record = decode_record(found.annotations[RECORD])
     assert record.held_by(0) == (Share(gpu="GPU-n1-0", memory=8192, compute=500),)
-    assert found.seat.record == record
+    assert found.allocation.record == record
     assert found.annotations["cotenant.io/0.CUDA_DEVICE_MEMORY_LIMIT_0"] == "8192m"
     assert set(found.annotations) >= {key for key in pod.metadata.annotations if key.startswith("cotenant.io/0.")}
 
@@ -131,7 +131,7 @@ def test_more_than_there_is_is_refused_in_numbers(state: ClusterState) -> None:
 def test_less_is_granted_on_a_card_that_takes_nobody_new(state: ClusterState) -> None:
     pod = asking(state, "memory=2000")
     state.node_changed(node(machine("n1")), node(machine("n1", healthy=False)))
-    assert granted(pod, state).seat.record.held_by(0)[0].memory == 2000
+    assert granted(pod, state).allocation.record.held_by(0)[0].memory == 2000
 
 
 def test_a_closed_node_gives_no_more(state: ClusterState) -> None:
@@ -151,14 +151,14 @@ def test_a_quota_holds_for_growing_alone(state: ClusterState) -> None:
 def test_containers_are_named_or_numbered(state: ClusterState) -> None:
     two = ({GPU: 1, MEMORY: 1000}, {GPU: 1, MEMORY: 1000})
     pod = asking(state, '{"app-1": {"memory": "50%"}, "0": {"compute": 30}}', *two)
-    record = granted(pod, state).seat.record
+    record = granted(pod, state).allocation.record
     assert [(held.gpus[0].memory, held.gpus[0].compute) for held in record.containers] == [(1000, 300), (8000, 0)]
 
 
 def test_init_containers_stay_as_they_are_unless_named(state: ClusterState) -> None:
     there = place(state, placer_of(state), waiting("a", init=[{GPU: 1, MEMORY: 500}]), "n1")
     pod = annotated(there, {RESIZE: "memory=2000"})
-    assert [held.gpus[0].memory for held in granted(pod, state).seat.record.containers] == [500, 2000]
+    assert [held.gpus[0].memory for held in granted(pod, state).allocation.record.containers] == [500, 2000]
 
 
 @pytest.mark.parametrize(

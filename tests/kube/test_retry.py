@@ -26,7 +26,7 @@ def test_only_those_are_put_back_that_would_fit() -> None:
         await office.knows("a")
         for name in ("a", "b"):
             assert not (await office.filter(name, "n1"))["NodeNames"]
-        office.scheduler.waker.room()
+        office.scheduler.retrier.on_freed()
         await until(lambda: office.annotation("b", "tried-again"))
         assert office.annotation("a", "tried-again") is None
 
@@ -35,12 +35,12 @@ def test_only_those_are_put_back_that_would_fit() -> None:
 
 def test_a_pod_that_is_refused_for_what_we_do_not_know_of_is_put_back_less_and_less_often() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.waker.again_s = 0.05
+        office.scheduler.retrier.again_s = 0.05
         await two_nodes(office, "a")
         assert not (await office.filter("a", "n1"))["NodeNames"]  # it may not go to n2
         began, seen = time.monotonic(), set[str]()
         while len(seen) < 4:
-            office.scheduler.waker.room()
+            office.scheduler.retrier.on_freed()
             await asyncio.sleep(0.005)
             seen |= {found for found in [office.annotation("a", "tried-again")] if found}
         assert time.monotonic() - began >= 0.05 + 0.1 + 0.2
@@ -54,27 +54,27 @@ def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
         for name in ("a", "b", "c"):
             assert not (await office.filter(name, "n1"))["NodeNames"]
         office.server.remove("a", "team")
-        await until(lambda: ("team", "a") not in office.scheduler.watching.pods.objects)
+        await until(lambda: ("team", "a") not in office.scheduler.watches.pods.objects)
         office.server.refusals = [Refusal(422, "Invalid", only="PATCH")]
-        office.scheduler.waker.room()
+        office.scheduler.retrier.on_freed()
         await until(lambda: office.annotation("c", "tried-again"))
         assert office.annotation("b", "tried-again") is None
 
     (line,) = play(story).lines
-    assert "waking" in line
+    assert "retry" in line
 
 
 def test_a_pod_that_kube_scheduler_heard_of_first_is_put_back_too() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office, "b")
-        waker = office.scheduler.waker
-        waker.refused(Pod(metadata=Metadata(uid="uid-a")))
+        retrier = office.scheduler.retrier
+        retrier.on_refused(Pod(metadata=Metadata(uid="uid-a")))
         assert not (await office.filter("b", "n1"))["NodeNames"]
-        waker.room()
+        retrier.on_freed()
         await until(lambda: office.annotation("b", "tried-again"))  # all have been looked at
         office.add_pod("a")
         await office.knows("a")
-        waker.room()
+        retrier.on_freed()
         await until(lambda: office.annotation("a", "tried-again"))
 
     play(story)
@@ -101,7 +101,7 @@ def test_a_question_about_whole_nodes_wakes_and_tells_nobody() -> None:
         office.add_pod("b")
         await office.knows("b")
         assert not (await office.filter("b", "n1"))["NodeNames"]
-        office.scheduler.waker.room()
+        office.scheduler.retrier.on_freed()
         await until(lambda: office.annotation("b", "tried-again"))
         await until(lambda: office.events("NoRoom"))
         assert office.annotation("a", "tried-again") is None

@@ -159,8 +159,8 @@ def decided(scenario: Scenario, policy: str) -> dict[str, Answer]:
         if found:
             scores = placer.prioritize(args(pod, *found), 0.0)
             best = max(scores, key=lambda one: one.score).host
-            seat = chosen(placer, pod, best).seat
-            assert seat is not None
+            allocation = chosen(placer, pod, best).allocation
+            assert allocation is not None
             where = state.cluster.node(best).tenants[-1]
             assert where.job == pod.metadata.uid
             answers[name] = written(Slot(best, where.gpus))

@@ -102,7 +102,7 @@ def test_a_running_pod_is_resized_by_one_write_where_there_is_room() -> None:
 
 def test_a_resize_beyond_what_is_free_is_refused_in_numbers_and_granted_when_it_is() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         office.add_node("n1")
         office.add_pod("b", 8000)
         await until(lambda: office.scheduler.state.vendors)
@@ -120,7 +120,7 @@ def test_a_resize_beyond_what_is_free_is_refused_in_numbers_and_granted_when_it_
 def test_a_resize_of_a_pod_that_changed_meanwhile_is_made_anew() -> None:
     async def story(office: Office) -> None:
         office.server.refusals = [Refusal(409, "Conflict", only="PATCH"), Refusal(500, only="PATCH")]
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         await a_running_pod(office, to="memory=2000MiB")
         await until(lambda: memory_of(office, "a") == 2000)
         await office.knows("a")
@@ -136,8 +136,8 @@ def test_a_resize_that_was_carried_out_and_not_answered_counts_before_the_watch_
         await office.knows("a")
         office.server.hang_watches()
         office.server.cut_answers = 1
-        pod = office.scheduler.watching.pods.objects["team", "a"]
-        office.scheduler.granter.pod_changed(pod, annotated(pod, {RESIZE: "memory=12000MiB"}))
+        pod = office.scheduler.watches.pods.objects["team", "a"]
+        office.scheduler.resizer.pod_changed(pod, annotated(pod, {RESIZE: "memory=12000MiB"}))
         await until(lambda: office.events("Resized"))
         assert memory_of(office, "a") == 12_000
         (node,) = office.scheduler.state.cluster
@@ -148,7 +148,7 @@ def test_a_resize_that_was_carried_out_and_not_answered_counts_before_the_watch_
 
 def test_a_resize_waits_for_the_end_of_a_bind_that_is_not_answered() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         office.add_node("n1")
         office.add_pod("a", annotations={"cotenant.io/resize": "memory=12000MiB"})
         await until(lambda: office.scheduler.state.vendors)
@@ -168,7 +168,7 @@ def test_a_resize_waits_for_the_end_of_a_bind_that_is_not_answered() -> None:
 
 def test_a_resize_that_was_asked_for_before_the_pod_was_placed_is_granted_after() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         office.add_node("n1")
         office.add_pod("a", annotations={"cotenant.io/resize": "memory=2000MiB"})
         await until(lambda: office.scheduler.state.vendors)
@@ -189,7 +189,7 @@ def test_a_scheduler_that_does_not_know_the_nodes_yet_refuses_no_resize() -> Non
         await until(lambda: other.state.bound("uid-a"))
         await asyncio.sleep(0.2)  # for what it must not say
         office.server.nodes.hang_everything = False
-        await until(lambda: other.watching.doubt() is None)
+        await until(lambda: other.watches.unready_reason() is None)
         assert not office.events("ResizeRefused")
         task.cancel()
         await asyncio.wait([task])

@@ -29,7 +29,7 @@ def test_nothing_is_answered_until_nodes_pods_and_quotas_are_known() -> None:
             assert (await ask(office.api_port, "GET", "/why/team/a", headers=KNOWS)).status == 503
             await until(lambda: bool(office.lines))
             office.server.quotas.refusals.clear()
-            await until(lambda: office.scheduler.watching.doubt() is None)
+            await until(lambda: office.scheduler.watches.unready_reason() is None)
             assert (await ask(office.api_port, "GET", "/readyz")).status == 200
             assert (await office.call("filter", office.args("a", "n1"))).status == 200
             (line,) = office.lines
@@ -40,12 +40,12 @@ def test_nothing_is_answered_until_nodes_pods_and_quotas_are_known() -> None:
 
 def test_a_long_silence_closes_the_doors_until_something_is_heard() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.watching.silence_s = 0.3
+        office.scheduler.watches.silence_s = 0.3
         office.server.nodes.hang_watches()
-        await until(lambda: office.scheduler.watching.doubt() is not None)
+        await until(lambda: office.scheduler.watches.unready_reason() is not None)
         answer = await ask(office.api_port, "GET", "/readyz")
         assert (answer.status, b"nothing was heard of" in answer.body) == (503, True)
-        office.scheduler.watching.silence_s = 180.0
+        office.scheduler.watches.silence_s = 180.0
         assert (await ask(office.api_port, "GET", "/readyz")).status == 200
 
     play(story)
@@ -179,7 +179,7 @@ def test_a_deletion_that_no_watch_tells_makes_room_in_time() -> None:
         await office.knows("a")
         office.server.merge("a", {"status": {"phase": "Failed"}}, "team")
         office.server.remove("a", "team", unseen=True)
-        await until(lambda: ("team", "a") not in office.scheduler.watching.pods.objects)
+        await until(lambda: ("team", "a") not in office.scheduler.watches.pods.objects)
         assert await office.place("b", "n1") == "n1"
 
     play(story, pace=SOON)

@@ -27,7 +27,7 @@ from cotenant.kube.api.serving import (
     status_reply,
 )
 from cotenant.kube.install.names import KEY_HEADER
-from cotenant.kube.scheduler.explaining import refusals_words
+from cotenant.kube.scheduler.explaining import describe_reasons
 from cotenant.kube.scheduler.why import WhyPod, ask_scheduler
 from tests.cli.command import refusal, run
 from tests.kube.http import ask, beside, serving
@@ -185,9 +185,9 @@ def test_refusals_are_told_by_class_with_the_nearest_numbers() -> None:
         "n2": Reason("memory", full, 8, 2),
         "n3": Reason("type", "another type"),
     }
-    assert refusals_words(reasons) == "2 nodes: 7 MiB free, 8 needed (n1); 1 node: another type (n3)"
+    assert describe_reasons(reasons) == "2 nodes: 7 MiB free, 8 needed (n1); 1 node: another type (n3)"
     many = {f"n{number}": Reason("x", f"reason {number}") for number in range(9)}
-    assert refusals_words(many).endswith("; and 5 other reasons")
+    assert describe_reasons(many).endswith("; and 5 other reasons")
 
 
 # The command

@@ -203,6 +203,11 @@ class ClusterState:
             self.release(uid)
         return over
 
+    def release_holds(self) -> None:
+        """Release all holds, whatever their time. Binds and resizes under way are not affected."""
+        for uid in list(self._deadlines):
+            self.release(uid)
+
     # Changes that the reflectors show.
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:

@@ -15,12 +15,18 @@ from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.error_log import Troubles
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.scheduler.events import News
-from cotenant.kube.scheduler.lease import NOT_LEADING, Alone, Lead
+from cotenant.kube.api.reflector import Reflector
+from cotenant.kube.scheduler.events import EventRecorder
+from cotenant.kube.scheduler.gangs import Gangs
+from cotenant.kube.scheduler.lease import NOT_LEADING, Lead, SoleLeader
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import LASTING_S, RESERVED_S, SPARED_S, Preemptor
-from cotenant.kube.scheduler.victims import MOST_GRACE_S, PATIENCE_S, USUAL_GRACE_S, Victims
-from cotenant.kube.settings import PreemptionPart
+from cotenant.kube.scheduler.preemption_search import MOST_GRACE_S, OVERTIME_S, USUAL_GRACE_S, Victims
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.shared import Shared
+from cotenant.kube.scheduler.signals import Signals
+from cotenant.kube.scheduler.watches import PODS
+from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.api_server import ApiServer
 from tests.kube.office import QUICK, until
@@ -40,26 +46,31 @@ class World:
     state: ClusterState = field(default_factory=lambda: state_of(*(node(machine(name, 1)) for name in ("n1", "n2"))))
     pods: dict[str, Pod] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    lead: Lead = field(default_factory=Alone)
+    unready: list[str] = field(default_factory=list)
+    lead: Lead = field(default_factory=SoleLeader)
     most_per_minute: int = 30
 
     def __post_init__(self) -> None:
-        troubles = Troubles(self.lines.append)
-        self.placer: Placer = placer_of(self.state)
-        news = News(self.client, "tests", troubles)
-        self.preemptor = Preemptor(
-            self.client,
-            self.state,
-            self.placer,
-            news,
-            troubles,
-            PreemptionPart(most_per_minute=self.most_per_minute),
+        errors, quotas = Troubles(self.lines.append), Quotas()
+        self.placer: Placer = placer_of(self.state, quotas=quotas)
+        preemption = PreemptionPart(most_per_minute=self.most_per_minute)
+        shared = Shared(
+            client=self.client,
+            settings=KubeSettings(scheduler=SchedulerPart(preemption=preemption)),
+            errors=errors,
+            signals=Signals(),
+            state=self.state,
+            quotas=quotas,
+            gangs=Gangs(self.state),
+            placer=self.placer,
+            events=EventRecorder(self.client, "tests", errors),
+            pods=Reflector(self.client, PODS, lambda old, new: None),
             lead=self.lead,
-            doubt=lambda: self.doubts[0] if self.doubts else None,
-            say=str,
+            state_unready_reason=lambda: self.unready[0] if self.unready else None,
+            log=str,
             clock=lambda: self.now,
         )
+        self.preemptor = Preemptor(shared)
         self.add("a", "n1", 0)
         self.add("b", "n2", 1)
         self.high = waiting("high", WHOLE, priority=10)
@@ -74,12 +85,12 @@ class World:
     async def look(self, after_s: float = 0.0) -> list[str]:
         """What is done after so many seconds; who has been evicted so far."""
         self.now += after_s
-        self.preemptor.tend()
-        await self.preemptor.look()
+        self.preemptor.renew_reservations()
+        await self.preemptor.preempt_next()
         return self.server.evicted
 
     async def refuse(self) -> list[str]:
-        self.preemptor.refused(self.high, frozenset(self.state.vendors))
+        self.preemptor.on_refused(self.high, frozenset(self.state.vendors))
         return await self.look(5)
 
     def change(self, name: str, new: Pod | None) -> None:
@@ -97,7 +108,7 @@ class World:
     @property
     def reserved(self) -> str | None:
         held = self.state.held(HIGH)
-        return held.record.node if held is not None and self.state.is_reserved(HIGH) else None
+        return held.node if held is not None and self.state.is_reserved(HIGH) else None
 
 
 @asynccontextmanager
@@ -111,10 +122,10 @@ async def not_leading(leads: bool = False) -> AsyncIterator[None]:
 class Deposed:
     """Leads no more, and learns of it when it writes."""
 
-    def doubt(self) -> None:
+    def unready_reason(self) -> None:
         return None
 
-    async def settled(self) -> None:
+    async def wait_ready(self) -> None:
         return None
 
     def guard(self) -> Guard:
@@ -123,7 +134,7 @@ class Deposed:
     async def run(self) -> NoReturn:
         raise AssertionError("nobody asks it to")
 
-    async def let_go(self) -> None:
+    async def resign(self) -> None:
         raise AssertionError("nobody asks it to")
 
 
@@ -151,7 +162,7 @@ def test_who_does_not_leave_in_time_is_not_counted_on_and_another_leaves() -> No
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         world.leaving("a", 30)
-        assert await world.look(USUAL_GRACE_S + PATIENCE_S - 1) == ["a"]
+        assert await world.look(USUAL_GRACE_S + OVERTIME_S - 1) == ["a"]
         assert world.reserved == "n1"
         assert await world.look(2) == ["a", "b"]
         assert world.reserved == "n2"
@@ -163,10 +174,10 @@ def test_a_longer_grace_is_waited_for_within_reason() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         world.leaving("a", 100_000)
-        world.preemptor.refused(world.high, frozenset(world.state.vendors))
+        world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
         assert await world.look(MOST_GRACE_S) == ["a"]
-        world.preemptor.refused(world.high, frozenset(world.state.vendors))
-        assert await world.look(PATIENCE_S) == ["a", "b"]
+        world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
+        assert await world.look(OVERTIME_S) == ["a", "b"]
 
     live(story)
 
@@ -210,7 +221,7 @@ def test_a_place_that_another_got_is_not_waited_for() -> None:
 
 def test_nobody_is_evicted_for_a_refusal_of_long_ago() -> None:
     async def story(world: World) -> None:
-        world.preemptor.refused(world.high, frozenset(world.state.vendors))
+        world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
         assert await world.look(LASTING_S + 1) == []
         assert await world.refuse() == ["a"]
 
@@ -277,7 +288,7 @@ def test_where_a_budget_forbids_the_second_after_the_first_has_gone_the_place_is
 def test_no_more_are_evicted_once_the_books_are_in_doubt() -> None:
     async def story(world: World) -> None:
         beside(world)
-        world.server.eviction_hook = lambda name: world.doubts.append("the watch is silent")
+        world.server.eviction_hook = lambda name: world.unready.append("the watch is silent")
         assert await world.refuse() == ["c"]
         assert world.reserved is None
 
@@ -301,7 +312,7 @@ def test_who_is_gone_already_need_not_be_evicted_and_does_not_count() -> None:
         assert world.reserved == "n1"
         second = waiting("second", WHOLE, priority=10)
         world.state.pod_changed(None, second)
-        world.preemptor.refused(second, frozenset({"n2"}))
+        world.preemptor.on_refused(second, frozenset({"n2"}))
         assert await world.look(1) == ["b"]
 
     live(story, most_per_minute=1)
@@ -314,7 +325,7 @@ def test_who_was_said_to_be_gone_and_is_not_may_be_evicted_later() -> None:
         world.server.budgets["b"] = 0
         assert await world.refuse() == []
         about["uid"] = "uid-a"
-        world.now += USUAL_GRACE_S + PATIENCE_S
+        world.now += USUAL_GRACE_S + OVERTIME_S
         world.preemptor.tick_s = 0.0
         task = asyncio.create_task(world.preemptor.run())
         await until(lambda: world.server.evicted == ["a"])
@@ -332,9 +343,9 @@ def test_those_who_left_are_forgotten_and_those_who_still_leave_are_not() -> Non
         leaving = msgspec.structs.replace(pod, metadata=about)
         victims.pod_changed(pod, leaving, 0.0)
         victims.pod_changed(leaving, leaving if i else None, 0.0)
-    victims.forget(USUAL_GRACE_S + PATIENCE_S - 1)
+    victims.forget(USUAL_GRACE_S + OVERTIME_S - 1)
     assert sorted(victims.leaving) == ["uid-gone", "uid-leaves"]
-    victims.forget(USUAL_GRACE_S + PATIENCE_S)
+    victims.forget(USUAL_GRACE_S + OVERTIME_S)
     assert sorted(victims.leaving) == ["uid-leaves"]
 
 
@@ -354,7 +365,7 @@ def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
         assert await world.refuse() == ["a"]
         second = waiting("second", WHOLE, priority=10)
         world.state.pod_changed(None, second)
-        world.preemptor.refused(second, frozenset(world.state.vendors))
+        world.preemptor.on_refused(second, frozenset(world.state.vendors))
         assert await world.look(5) == ["a"]
         assert await world.look(50) == ["a"]
         assert any("1 pods were evicted in a minute" in line for line in world.lines)
@@ -365,9 +376,9 @@ def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
 
 def test_nodes_that_would_do_once_are_not_looked_at_when_only_others_are_named_later() -> None:
     async def story(world: World) -> None:
-        world.preemptor.refused(world.high, frozenset({"n1"}))
+        world.preemptor.on_refused(world.high, frozenset({"n1"}))
         world.now += 5
-        assert world.preemptor.would_evict(world.high, {"n2": frozenset({"uid-b"})}) == {"n2"}
+        assert world.preemptor.take_over_evictions(world.high, {"n2": frozenset({"uid-b"})}) == {"n2"}
         assert await world.look() == ["b"]
 
     live(story)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A line of pods before some nodes, and kube-scheduler's part played by hand."""
+"""A queue of pods before some nodes, and kube-scheduler's part played by hand."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,9 @@ import msgspec
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Gate, Node, Pod
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE, is_gated
-from cotenant.kube.scheduler.gang_slots import Together
-from cotenant.kube.scheduler.gangs import Gangs
+from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.placement import Choice, Placer
-from cotenant.kube.scheduler.queue import Line, Step
+from cotenant.kube.scheduler.queue import Pass, Queue
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
 from cotenant.kube.settings import QueuePart
 from cotenant.kube.state.cluster import ClusterState
@@ -62,7 +61,7 @@ class World:
     state: ClusterState
     placer: Placer
     gangs: Gangs
-    line: Line
+    queue: Queue
     quotas: Quotas
     pods: dict[str, Pod]
     now: float = 0.0
@@ -73,9 +72,9 @@ class World:
         for node in nodes:
             state.node_changed(None, node)
         gangs = Gangs(state)
-        placer = Placer(state, quotas, policy=policy, turn=gangs.turn)
-        line = Line(Together(state, quotas, placer), gangs, queue, hold_s=HOLD_S)
-        return cls(state, placer, gangs, line, quotas, {})
+        placer = Placer(state, quotas, policy=policy, must_wait=gangs.must_wait)
+        waiting_queue = Queue(GangSlots(state, quotas, placer), gangs, queue, hold_s=HOLD_S)
+        return cls(state, placer, gangs, waiting_queue, quotas, {})
 
     def limit(self, namespace: str, memory: int) -> None:
         """By a quota."""
@@ -88,23 +87,23 @@ class World:
             old = self.pods.get(pod.metadata.name)
             self.pods[pod.metadata.name] = pod
             self.state.pod_changed(old, pod)
-            self.line.pod_changed(old, pod)
+            self.queue.pod_changed(old, pod)
 
     def remove(self, name: str) -> None:
         old = self.pods.pop(name)
         self.state.pod_changed(old, None, "1")
-        self.line.pod_changed(old, None)
+        self.queue.pod_changed(old, None)
 
-    def step(self, later: float = 0.0) -> Step:
+    def run_pass(self, later: float = 0.0) -> Pass:
         self.now += later
         self.state.expire(self.now)
-        return self.line.step(self.now, Seconds(TODAY + self.now))
+        return self.queue.run_pass(self.now, Seconds(TODAY + self.now))
 
     def go(self, later: float = 0.0) -> list[list[str]]:
-        """A step, and the gates taken away that it says; the names of those who were let go together."""
-        step = self.step(later)
-        units = [[one.pod.metadata.name for one in unit.waiters] for unit in step.released]
-        for name in [name for unit in units for name in unit] + [pod.metadata.name for pod in step.open]:
+        """A pass, and the gates removed that it says; the names of those that were released together."""
+        result = self.run_pass(later)
+        units = [[one.pod.metadata.name for one in unit.pods] for unit in result.released]
+        for name in [name for unit in units for name in unit] + [pod.metadata.name for pod in result.open]:
             if is_gated(self.pods[name].spec.scheduling_gates):
                 self.tell(open_gate(self.pods[name]))
         return units
