@@ -77,7 +77,7 @@ def test_a_look_allows_writes_for_a_moment_only_counted_from_its_beginning() -> 
     found.mark_rebuilt()
     found.observe(lease("a", "me"), 10.0, 10.9)
     assert found.unready_reason(10.0 + FRESH_S) is None
-    assert "last seen" in (found.unready_reason(10.01 + FRESH_S) or "")
+    assert "last read" in (found.unready_reason(10.01 + FRESH_S) or "")
 
 
 def test_one_that_leaves_writes_nothing_and_claims_nothing() -> None:

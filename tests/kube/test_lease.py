@@ -131,7 +131,7 @@ def test_a_bind_that_was_decided_before_another_led_is_not_written() -> None:
         guard = one.scheduler.lead.guard()
         await hand_over_and_back(one, two)
         one.server.asked.clear()
-        with pytest.raises(Exception, match="another scheduler led since this was decided"):
+        with pytest.raises(Exception, match="another scheduler has led since this was decided"):
             await one.scheduler.binder._shared.client.bind("a", "n1", namespace="team", guard=guard)
         assert binds(one.server) == []
 
@@ -144,7 +144,7 @@ def test_one_that_cannot_see_the_lease_binds_nothing() -> None:
         one.server.leases.refusals = [Refusal(500)] * 10_000
         await until(lambda: one.scheduler.lead.unready_reason())
         answer = await one.call("bind", {"PodName": "a", "PodNamespace": "team", "PodUID": "uid-a", "Node": "n1"})
-        assert (answer.status, b"last seen" in answer.body) == (503, True)
+        assert (answer.status, b"last read" in answer.body) == (503, True)
         assert binds(one.server) == []
         one.server.leases.refusals = []
         lead_of(one).wait_ready_s = 3.0

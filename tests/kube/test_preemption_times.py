@@ -368,7 +368,7 @@ def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
         world.preemptor.on_refused(second, frozenset(world.state.vendors))
         assert await world.look(5) == ["a"]
         assert await world.look(50) == ["a"]
-        assert any("1 pods were evicted in a minute" in line for line in world.lines)
+        assert any("the limit of 1 eviction per minute is reached" in line for line in world.lines)
         assert await world.look(5) == ["a", "b"]
 
     live(story, most_per_minute=1)

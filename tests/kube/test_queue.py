@@ -140,7 +140,7 @@ def test_who_waits_for_something_else_too_has_no_turn_and_holds_nothing() -> Non
     late = msgspec.structs.replace(members[1], spec=both.spec)
     world.tell(both, members[0], late)
     assert world.go() == []
-    assert "scheduling gate x" in (world.queue.explain(both, TODAY) or "")
+    assert "other scheduling gates are removed: x" in (world.queue.explain(both, TODAY) or "")
     world.tell(pod)
     assert world.go() == [["a"]]
     world.remove("a")
@@ -431,7 +431,7 @@ def test_a_gang_that_is_not_bound_in_time_gives_all_up_and_comes_again() -> None
     assert world.go() == [["g0", "g1"]]
     step = world.run_pass(HOLD_S)
     (given_up,) = step.revoked
-    assert "2 of 2 could not be bound in time" in given_up.why
+    assert "2 of 2 pods could not be bound in time" in given_up.why
     assert [unit.pods[0].pod.metadata.name for unit in step.released] == ["other"]
     assert not world.bind("g0"), "its gate is gone, and it must not start alone"
     world.remove("other")

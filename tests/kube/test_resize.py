@@ -193,7 +193,7 @@ def test_a_container_without_a_gpu_cannot_be_resized(state: ClusterState) -> Non
 def test_a_pod_whose_words_are_not_spoken_any_more_keeps_what_it_was_told(state: ClusterState) -> None:
     pod = asking(state, "memory=1000MiB")
     others = KubeSettings(dialects={"vgpu": None}).codec()
-    assert "not spoken" in str(resize(pod, state, Quotas(), moment=1, settings=others))
+    assert "resource names that are not enabled" in str(resize(pod, state, Quotas(), moment=1, settings=others))
     assert free_memory(state, "n1") == (12000, 16000)
 
 

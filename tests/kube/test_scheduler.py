@@ -413,9 +413,9 @@ async def is_listening(port: int) -> bool:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"certificate": Path("c")}, "expected both, or none"),
+        ({"certificate": Path("c")}, "give both or neither"),
         ({"webhook": ("0.0.0.0", 8443)}, "--webhook: needs --certificate and --key"),
-        ({"extender": ("0.0.0.0", 8888)}, "others could bind pods"),
+        ({"extender": ("0.0.0.0", 8888)}, "other machines could bind pods"),
         ({"extender": ("::", 8888), "certificate": Path("c"), "key": Path("k")}, "--client-authority"),
     ],
 )

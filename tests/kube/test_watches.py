@@ -44,7 +44,7 @@ def test_a_long_silence_closes_the_doors_until_something_is_heard() -> None:
         office.server.nodes.hang_watches()
         await until(lambda: office.scheduler.watches.unready_reason() is not None)
         answer = await ask(office.api_port, "GET", "/readyz")
-        assert (answer.status, b"nothing was heard of" in answer.body) == (503, True)
+        assert (answer.status, b"the API server has sent nothing about" in answer.body) == (503, True)
         office.scheduler.watches.silence_s = 180.0
         assert (await ask(office.api_port, "GET", "/readyz")).status == 200
 
@@ -193,7 +193,7 @@ def test_a_pod_that_was_said_to_be_gone_and_is_there_is_told_of() -> None:
         assert await office.place("a", "n1") == "n1"
         await office.knows("a")
         tell(office, "DELETED", "a")
-        await until(lambda: any("team/a was said to be gone, and is there" in line for line in office.lines))
+        await until(lambda: any("team/a was reported as deleted but exists" in line for line in office.lines))
         await office.knows("a")
 
     play(story)

@@ -158,7 +158,7 @@ def test_a_pod_of_another_scheduler_is_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (status_reply(404, "no such pod", "NoSuchPod"), "no pod a in namespace team; -n names another"),
+        (status_reply(404, "no such pod", "NoSuchPod"), "no pod a in namespace team; select another"),
         (status_reply(404, 'services "cotenant-scheduler" not found'), "is cotenant installed in this cluster?"),
         (
             status_reply(403, "no"),

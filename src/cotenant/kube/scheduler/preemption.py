@@ -220,7 +220,8 @@ class Preemptor:
             refusal.postpone(shared.clock())
             return
         if not self._is_within_budget(len(best.victims)):
-            text = f"paused: the limit of {self._settings.most_per_minute} evictions per minute is reached"
+            most = self._settings.most_per_minute
+            text = f"paused: the limit of {most} eviction{'s' * (most > 1)} per minute is reached"
             shared.errors.tell("preemption", text)
             refusal.due = shared.clock() + self.again_s
             return
