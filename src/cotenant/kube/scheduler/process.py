@@ -106,9 +106,7 @@ def check(options: SchedulerOptions) -> None:
     if (options.certificate is None) != (options.key is None):
         raise InputError("--certificate and --key: give both or neither")
     if options.webhook is not None and options.certificate is None:
-        raise InputError(
-            "--webhook: needs --certificate and --key; the API server calls webhooks with TLS only"
-        )
+        raise InputError("--webhook: needs --certificate and --key; the API server calls webhooks with TLS only")
     host = options.extender[0]
     if not is_loopback(host) and (options.certificate is None or options.client_authority is None):
         raise InputError(
@@ -324,9 +322,7 @@ def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener
 
 
 def _key_in(file: Path | None) -> Callable[[], bytes] | None:
-    return (
-        None if file is None else lambda: file.read_bytes().strip()
-    )  # each time: it may have been replaced
+    return None if file is None else lambda: file.read_bytes().strip()  # each time: it may have been replaced
 
 
 def _certificates(options: SchedulerOptions, errors: Troubles, client_authority: Path | None) -> Certificates:
