@@ -44,32 +44,32 @@ class Binder:
 
     async def bind(self, args: BindingArgs) -> str:
         """Why the pod is not bound; empty if it is. A bind that takes too long goes on in the background."""
-        who = f"pod {args.namespace}/{args.name}"
+        subject = f"pod {args.namespace}/{args.name}"
         if self.is_binding(args.uid):
-            return f"{who}: it is being bound already"
-        task = self._tasks[args.uid] = asyncio.create_task(self._bind(args, who))
+            return f"{subject}: it is being bound already"
+        task = self._tasks[args.uid] = asyncio.create_task(self._bind(args, subject))
         task.add_done_callback(lambda _: self._tasks.pop(args.uid, None))
         done, _ = await asyncio.wait([task], timeout=self.answer_s)
-        return task.result() if done else f"{who}: the API server has not answered yet; its GPUs stay held"
+        return task.result() if done else f"{subject}: the API server has not answered yet; its GPUs stay held"
 
     async def finish(self, within_s: float) -> None:
         """Wait for the binds under way. The next scheduler reads the outcome of all others from their pods."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=within_s)
 
-    async def _bind(self, args: BindingArgs, who: str) -> str:
+    async def _bind(self, args: BindingArgs, subject: str) -> str:
         shared = self._shared
         pod = shared.pods.objects.get((args.namespace, args.name)) or await self._get_pod(args)
         if pod is None or pod.metadata.uid != args.uid:
-            return f"{who} is gone"
+            return f"{subject} is gone"
         if reason := await shared.lead.wait_ready():
-            return f"{who}: {reason}"
+            return f"{subject}: {reason}"
         if missing := await self._join_gang(pod):
-            return f"{who} waits for the rest of its gang: {missing}"
+            return f"{subject} waits for the rest of its gang: {missing}"
         began, guard = shared.clock(), shared.lead.guard()
         choice = shared.placer.choose(pod, args.node, began, time.time_ns())
         if isinstance(choice, Reason):
-            return f"{who} does not fit on node {args.node} any more: {choice}"
+            return f"{subject} does not fit on node {args.node} any more: {choice}"
         error = None
         try:
             error = await self._write(args, choice, guard)
@@ -81,7 +81,7 @@ class Binder:
         elif choice.allocation is not None:
             where = f"on node {choice.node}: {describe_allocation(choice.allocation)}"
             shared.events.record(pod, PLACED, where)
-            shared.log(f"{who} {where}, in {(shared.clock() - began) * 1000:.1f} ms")
+            shared.log(f"{subject} {where}, in {(shared.clock() - began) * 1000:.1f} ms")
         return error
 
     async def _write(self, args: BindingArgs, choice: Choice, guard: Guard) -> str:

@@ -80,10 +80,10 @@ class Extender:
     async def _preempt(self, body: bytes) -> object:
         """Veto nodes on which the eviction would not help, and those on which this scheduler evicts itself."""
         args = decode_preemption(body)
-        victims = {name: frozenset(pod.uid for pod in who.pods or ()) for name, who in victims_of(args).items()}
+        victims = {name: frozenset(pod.uid for pod in one.pods or ()) for name, one in victims_of(args).items()}
         ours = self.preemptor.take_over_evictions(args.pod, victims)
         helped = self.shared.placer.preempt(args).node_name_to_meta_victims
-        left = {name: who for name, who in helped.items() if name not in ours}
+        left = {name: one for name, one in helped.items() if name not in ours}
         return PreemptionResult(node_name_to_meta_victims=left)
 
     def _check_not_binding(self, args: ExtenderArgs) -> None:

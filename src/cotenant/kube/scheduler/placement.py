@@ -196,7 +196,7 @@ class Placer:
             view = self._view(args.pod)
         except InputError:
             return PreemptionResult(node_name_to_meta_victims={})
-        helped = {name: who for name, who in victims.items() if view is None or _would_fit_without(view, name, who)}
+        helped = {name: one for name, one in victims.items() if view is None or _would_fit_without(view, name, one)}
         return PreemptionResult(node_name_to_meta_victims=helped)
 
     def why(self, pod: Pod) -> Why:

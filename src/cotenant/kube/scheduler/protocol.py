@@ -166,9 +166,9 @@ class Given:
 
 def victims_of(args: PreemptionArgs) -> dict[str, MetaVictims]:
     """The victims by node, from either form of the arguments."""
-    found = {name: who or MetaVictims() for name, who in (args.node_name_to_meta_victims or {}).items()}
-    for name, who in (args.node_name_to_victims or {}).items():
-        victims = who or Victims()
+    found = {name: victims or MetaVictims() for name, victims in (args.node_name_to_meta_victims or {}).items()}
+    for name, full in (args.node_name_to_victims or {}).items():
+        victims = full or Victims()
         pods = tuple(MetaPod(uid=pod.metadata.uid) for pod in victims.pods or ())
         found.setdefault(name, MetaVictims(pods=pods, violations=victims.violations))
     return found

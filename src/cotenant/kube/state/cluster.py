@@ -122,7 +122,7 @@ class ClusterState:
     def open_nodes(self, vendor: Vendor) -> frozenset[str]:
         """The nodes with GPUs of this vendor that accept new pods."""
         if vendor not in self._open:
-            names = (name for name, whose in self.vendors.items() if whose is vendor and name not in self._closed)
+            names = (name for name, its in self.vendors.items() if its is vendor and name not in self._closed)
             self._open[vendor] = frozenset(names)
         return self._open[vendor]
 
