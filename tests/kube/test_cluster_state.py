@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The state: who counts, from when, until when, and what happens to a node of which something is not understood."""
+"""The state of the cluster: which pods count, from when until when, and when a node is closed."""
 
 import json
 from dataclasses import replace as changed
@@ -122,7 +122,7 @@ def test_a_pod_that_is_gone_is_free_if_its_containers_had_ended(
     ("seen", "held", "free"),
     [("6", False, TAKEN), ("7", False, FULL), ("10", False, FULL), ("7", True, TAKEN), ("word", False, TAKEN)],
 )
-def test_a_ghost_counts_until_its_agent_says_otherwise(
+def test_a_deleted_pod_counts_until_its_agent_has_reported(
     state: ClusterState, running: Pod, seen: str, held: bool, free: tuple[int, ...]
 ) -> None:
     state.pod_changed(running, None, "7")
@@ -146,7 +146,7 @@ def test_a_scheduler_that_starts_anew_counts_what_agents_hold(running: Pod) -> N
     assert free_memory(state, "n1") == FULL
 
 
-def test_a_ghost_goes_with_its_node(state: ClusterState, running: Pod) -> None:
+def test_a_lingering_pod_ends_with_its_node(state: ClusterState, running: Pod) -> None:
     state.pod_changed(running, None, "7")
     state.node_changed(node(N1), None)
     assert len(state.cluster) == 0
@@ -181,7 +181,7 @@ def test_pods_may_come_before_their_node(state: ClusterState, running: Pod) -> N
     assert free_memory(late, "n1") == TAKEN
 
 
-def test_a_machine_that_changes_keeps_its_tenants_on_their_cards(state: ClusterState, running: Pod) -> None:
+def test_a_machine_that_changes_keeps_its_tenants_on_their_gpus(state: ClusterState, running: Pod) -> None:
     turned = changed(N1, gpus=(N1.gpus[1], N1.gpus[0]))
     state.node_changed(node(N1), node(turned))
     assert free_memory(state, "n1") == (16000, 12000)
@@ -195,7 +195,7 @@ def test_a_machine_that_changes_keeps_its_tenants_on_their_cards(state: ClusterS
     assert state.gpus == 2
 
 
-def test_a_cordon_closes_a_card_and_keeps_who_is_there(state: ClusterState, running: Pod) -> None:
+def test_a_cordon_closes_a_gpu_and_keeps_its_tenants(state: ClusterState, running: Pod) -> None:
     state.node_changed(node(N1), node(N1, annotations={"cotenant.io/cordon": "GPU-n1-1"}))
     assert state.cluster.node("n1").slots == (15, 0)
     assert free_memory(state, "n1") == TAKEN
@@ -214,7 +214,7 @@ def strange(pod: Pod, /, **change: object) -> Pod:
         ({"containers": 1}, "containers"),
     ],
 )
-def test_a_record_that_nobody_understands_closes_its_node_until_the_pod_ends(
+def test_an_unreadable_record_closes_its_node_until_the_pod_ends(
     state: ClusterState, running: Pod, change: dict[str, object], why: str
 ) -> None:
     unread = strange(running, **change)
@@ -237,7 +237,9 @@ def test_a_node_stays_closed_for_an_unread_pod_that_was_deleted_while_it_ran(sta
 
 
 @pytest.mark.parametrize("key", [INVENTORY, ORPHANS])
-def test_a_node_whose_agent_is_not_understood_takes_nobody(state: ClusterState, running: Pod, key: str) -> None:
+def test_a_node_with_an_unreadable_annotation_of_its_agent_accepts_no_pod(
+    state: ClusterState, running: Pod, key: str
+) -> None:
     broken = node(N1, annotations={key: '{"version":2}'})
     state.node_changed(node(N1), broken)
     assert "version 2" in state.closed["n1"][key]
@@ -246,7 +248,7 @@ def test_a_node_whose_agent_is_not_understood_takes_nobody(state: ClusterState, 
     assert (state.closed, free_memory(state, "n1")) == ({}, TAKEN)
 
 
-def test_a_node_whose_agent_is_away_takes_nobody_until_it_is_back(state: ClusterState, running: Pod) -> None:
+def test_a_node_whose_agent_is_away_accepts_no_pod_until_it_is_back(state: ClusterState, running: Pod) -> None:
     away = node(N1, annotations={AWAY: "it was told to end"})
     state.node_changed(node(N1), away)
     assert state.closed == {"n1": {AWAY: "it was told to end"}}
@@ -301,7 +303,7 @@ def test_a_new_hold_replaces_the_old_one(state: ClusterState) -> None:
     assert (free_memory(state, "n1"), free_memory(state, "n2")) == (FULL, (16000, 12000))
 
 
-def test_it_is_told_where_room_came() -> None:
+def test_freed_capacity_is_announced_with_its_node() -> None:
     told: list[str] = []
     state = ClusterState(freed=told.append)
     steps: list[tuple[Node | None, Node]] = [(None, node(N1))]

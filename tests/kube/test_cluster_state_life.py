@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a cluster at random: whatever happens in whatever order, no card is given away twice, and a scheduler
-that starts anew knows what the old one knew.
+"""The random life of a cluster: whatever happens in whatever order, no GPU is given away twice, and a scheduler that
+restarts knows what its predecessor knew.
 
-The world is what is true: objects in the API server, processes on cards, what each agent has seen. The state hear of it
-late. A process runs from the moment its pod is bound until it ends, whoever has deleted what.
+`Truth` is what is true: objects in the API server, processes on GPUs, what each agent has seen. The state of the
+scheduler learns of it late. A process runs from the moment its pod is bound until it ends, whatever is deleted.
 """
 
 from collections import Counter
@@ -266,7 +266,7 @@ class Life(RuleBasedStateMachine):
     # What must always be so.
 
     @invariant()
-    def nobody_is_promised_what_another_has(self) -> None:
+    def no_gpu_is_overcommitted(self) -> None:
         """What is reserved is promised to nobody yet: it counts beside those evictable are still there."""
         assert overfull(Cluster.of(without_tenants(one, self.state.is_reserved) for one in self.state.cluster)) == []
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Events on pods: few, short, counted on, and never in the way."""
+"""Events on pods: few, short, with a count for repetitions, and never in the way of other work."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ def test_the_same_reason_is_counted_on_in_one_event_and_only_after_a_while() -> 
     assert [asked.method for asked in desk.server.asked] == ["POST", "PATCH"]
 
 
-def test_something_else_for_the_same_reason_is_told_at_once() -> None:
+def test_another_text_for_the_same_reason_is_written_at_once() -> None:
     async def story(desk: Desk) -> None:
         for text in ("needs 9000 MiB", "needs 8000 MiB"):
             desk.recorder.record(pod({}), RESIZE_REFUSED, text)
@@ -109,7 +109,7 @@ def test_words_are_made_when_they_are_written_and_none_write_nothing() -> None:
     assert len(json.dumps(event["message"])) < 1024
 
 
-def test_a_server_that_takes_no_events_hurts_nobody() -> None:
+def test_a_server_that_accepts_no_events_disturbs_nothing_else() -> None:
     async def story(desk: Desk) -> None:
         desk.server.events.refusals = [Refusal(403, "Forbidden"), Refusal(500)]
         for number in range(2):
@@ -123,7 +123,7 @@ def test_a_server_that_takes_no_events_hurts_nobody() -> None:
     assert "403 Forbidden" in line
 
 
-def test_what_is_wrong_is_told_before_what_is_well() -> None:
+def test_warnings_are_written_first() -> None:
     async def story(desk: Desk) -> None:
         for number in range(5):
             desk.recorder.record(pod({}), f"Fine{number}", "well")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an event says of a pod that waits is what `why` says, though not every node is asked for it."""
+"""The event of a pending pod says what `why` says, though it does not check every node."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_it_is_the_same_without_asking_every_node(state: ClusterState, limits: d
     assert refused == {name: class_of(reason) for name, reason in why.reasons.items()} | {"stranger": "no GPUs known"}
 
 
-def test_a_pod_that_would_fit_by_now_is_told_so(state: ClusterState) -> None:
+def test_a_pod_that_would_fit_by_now_is_explained_so(state: ClusterState) -> None:
     pod, placer = waiting("a", {GPU: 1, MEMORY: 1}), placer_of(state)
     assert placer.nearest(pod) is None
     assert why_not(pod, placer) == describe(placer.why(pod))

@@ -322,7 +322,7 @@ ELSEWHERE = {
     "gpushare, HAMi: preemption knows nothing of GPUs": "kube.test_placement:"
     "test_preempt_keeps_only_nodes_where_it_would_help",
     "HAMi: an autoscaler's question changes what is reserved": "kube.test_placement:"
-    "test_asked_with_whole_nodes_nothing_is_held_or_forgotten",
+    "test_a_what_if_query_holds_and_forgets_nothing",
     "topology inspect: busy GPUs are printed as if they had no links": "kube.test_inspect:"
     "test_links_of_busy_cards_are_shown_too",
     "gpushare and topology inspect: an unknown node ends the program": "kube.test_inspect:"

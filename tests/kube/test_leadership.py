@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who may write: never two, whatever the lease, the network and the processes do, and in the end one of them."""
+"""Leadership: never two processes write, whatever lease, network and processes do, and in the end one does."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def led_by(before: str | None) -> Candidacy:
     return found
 
 
-def test_one_that_takes_over_waits_for_what_the_one_before_may_write_and_lists_pods() -> None:
+def test_a_takeover_waits_for_writes_of_the_previous_leader_and_lists_pods() -> None:
     found = led_by("somebody")
     landed = 0.3 + FRESH_S + WRITE_S
     assert found.rebuild_from(landed - 0.01) is None
@@ -42,14 +42,14 @@ def test_one_that_takes_over_waits_for_what_the_one_before_may_write_and_lists_p
     assert found.unready_reason(landed) is None
 
 
-def test_one_that_follows_one_which_let_go_does_not_wait() -> None:
+def test_a_process_that_follows_one_that_resigned_does_not_wait() -> None:
     found = led_by("")
     assert found.rebuild_from(0.3) == 0.3
     found.mark_rebuilt()
     assert found.unready_reason(0.4) is None
 
 
-def test_a_lease_that_nobody_wrote_on_may_be_new_and_the_one_before_not_gone() -> None:
+def test_a_lease_without_a_name_may_be_new_while_the_previous_leader_still_writes() -> None:
     assert led_by(None).rebuild_from(1.0) is None
 
 
@@ -72,7 +72,7 @@ def test_one_that_is_deposed_writes_nothing_and_what_it_decided_before_is_void_f
     assert "since this was decided" in (found.unready_reason_in(term, 1.0) or "")
 
 
-def test_a_look_allows_writes_for_a_moment_only_counted_from_its_beginning() -> None:
+def test_an_observation_permits_writes_for_a_moment_counted_from_its_begin() -> None:
     found = led_by("")
     found.mark_rebuilt()
     found.observe(lease("a", "me"), 10.0, 10.9)

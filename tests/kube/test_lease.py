@@ -175,7 +175,7 @@ def test_holds_of_an_earlier_term_are_forgotten() -> None:
     play(story)
 
 
-def test_who_was_refused_by_the_one_before_is_put_back_when_there_is_room() -> None:
+def test_a_pod_that_the_previous_leader_refused_is_retried_when_capacity_is_freed() -> None:
     async def story(one: Office, two: Office) -> None:
         for name in ("a", "b"):
             assert (await one.filter(name, "n1"))["NodeNames"] == ["n1"]  # held, and never bound
@@ -218,7 +218,7 @@ def test_one_that_ends_says_so_and_the_next_one_need_not_wait() -> None:
     play(story)
 
 
-def test_one_that_ends_waits_for_its_kube_scheduler_to_let_go_and_for_its_writes() -> None:
+def test_a_scheduler_that_ends_waits_for_its_kube_scheduler_and_for_its_writes() -> None:
     async def story(one: Office, two: Office) -> None:
         lead_of(one).handover_s = 1000.0
         async with one.scheduler.lead.guard()():
@@ -288,7 +288,7 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
     asyncio.run(told())
 
 
-def test_a_process_leads_beside_the_holder_and_lets_go_when_it_is_asked_to_end(tmp_path: Path) -> None:
+def test_a_process_leads_beside_the_holder_and_resigns_when_it_is_stopped(tmp_path: Path) -> None:
     async def told() -> None:
         server = ApiServer()
         hold(server, gethostname())

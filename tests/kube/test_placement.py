@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Filter, prioritize, choose, preempt and why, asked one after the other as kube-scheduler does."""
+"""Filter, prioritize, choose, preempt and why, called one after the other as kube-scheduler does."""
 
 from collections import Counter
 from dataclasses import replace as changed
@@ -132,7 +132,7 @@ def test_reasons_follow_the_cluster(state: ClusterState) -> None:
     assert placer.filter(asked, 0.0).node_names == ("n1",)
 
 
-def test_of_nodes_that_are_alike_one_is_asked_why_not() -> None:
+def test_of_equal_nodes_one_is_checked() -> None:
     state = state_of(*(node(machine(name)) for name in ("n1", "n2")), node(machine("n3", cards=1)))
     demand = asked_of(waiting("a", {GPU: 1, MEMORY: 99_000})).demand
     one, other, third = Refusals().of(build_policy("binpack"), demand, state.cluster)
@@ -140,14 +140,14 @@ def test_of_nodes_that_are_alike_one_is_asked_why_not() -> None:
     assert third is not one
 
 
-def test_a_node_whose_agent_is_away_takes_nobody_and_says_so() -> None:
+def test_a_node_whose_agent_is_away_accepts_no_pod_and_says_so() -> None:
     placer = placer_of(state_of(node(machine("n1"), annotations={AWAY: "the agent was told to end"})))
     refused = placer.filter(args(waiting("a"), "n1"), 0.0)
     assert refused.failed_and_unresolvable_nodes == {"n1": "GPU agent away"}
     assert str(placer.why(waiting("a")).reasons["n1"]) == "the agent was told to end"
 
 
-def test_a_closed_node_takes_nobody_and_says_so(state: ClusterState) -> None:
+def test_a_closed_node_accepts_no_pod_and_says_so(state: ClusterState) -> None:
     there = place(state, placer_of(state), waiting("a"), "n1")
     unread = annotated(there, {RECORD: there.metadata.annotations[RECORD].replace('"version":1', '"version":9')})
     state.pod_changed(there, unread)
@@ -216,7 +216,7 @@ def test_few_policies_are_remembered(state: ClusterState) -> None:
     assert rankers.of("binpack", state.cluster) is not first
 
 
-def test_a_policy_that_learns_follows_what_is_asked_for(state: ClusterState) -> None:
+def test_a_policy_that_learns_follows_the_demand(state: ClusterState) -> None:
     placer = placer_of(state, policy="fragmentation")
     for i in range(6):
         place(state, placer, waiting(f"p{i}"), "n1")
@@ -224,7 +224,7 @@ def test_a_policy_that_learns_follows_what_is_asked_for(state: ClusterState) -> 
     assert set(placer.filter(args(waiting("z"), *NAMES, "n4"), 0.0).node_names or ()) == {*NAMES, "n4"}
 
 
-def test_a_gate_is_asked_with_how_many_wait() -> None:
+def test_the_sharing_gate_sees_how_many_pods_wait() -> None:
     state = state_of(node(machine("n1", cards=1, type="gpu")))
     placer = placer_of(state, policy="cotenant")
     working = {"cotenant.io/workload": "bert"}
@@ -258,7 +258,7 @@ def raw(*nodes: object) -> NodeList:
     return NodeList(items=tuple(msgspec.Raw(msgspec.json.encode(one)) for one in nodes))
 
 
-def test_asked_with_whole_nodes_nothing_is_held_or_forgotten(state: ClusterState) -> None:
+def test_a_what_if_query_holds_and_forgets_nothing(state: ClusterState) -> None:
     placer, pod = placer_of(state), waiting("a")
     placer.prioritize(args(pod, "n3"), 0.0)
     before = untouched(state)

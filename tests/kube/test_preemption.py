@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of higher priority gets the place of those whose leaving harms least, when they have really ended."""
+"""A pod of higher priority gets the slot of the victims whose loss does least harm, when they have ended."""
 
 import asyncio
 from typing import Any
@@ -71,7 +71,7 @@ def test_the_place_of_the_evicted_is_the_pods_when_they_have_ended() -> None:
     play(story)
 
 
-def test_the_least_important_leaves_and_nobody_else() -> None:
+def test_the_pod_of_the_lowest_priority_leaves_and_no_other() -> None:
     async def story(office: Office) -> None:
         await full(office, a=5, b=1, c=3)
         await refuse(office, "high")
@@ -93,7 +93,7 @@ def test_the_least_important_leaves_and_nobody_else() -> None:
         ({"priority": 10}, {"protect_label": "keep=yes"}),
     ],
 )
-def test_nobody_is_evicted_for(spec: dict[str, Any], preemption: dict[str, Any]) -> None:
+def test_no_pod_is_evicted_for(spec: dict[str, Any], preemption: dict[str, Any]) -> None:
     async def story(office: Office) -> None:
         await full(office, low=0)
         office.server.merge("low", {"metadata": {"labels": {"keep": "yes"}}}, "team")
@@ -156,7 +156,7 @@ def test_only_nodes_that_would_do_otherwise_are_looked_at() -> None:
     play(story)
 
 
-def test_two_who_wait_evict_one_each_and_not_for_each_other() -> None:
+def test_two_waiting_pods_evict_one_victim_each_and_not_for_each_other() -> None:
     async def story(office: Office) -> None:
         await full(office, a=0, b=0, c=0)
         await refuse(office, "one")
@@ -187,7 +187,7 @@ def test_a_more_important_pod_takes_over_what_was_reserved() -> None:
     play(story)
 
 
-def test_who_leaves_already_is_waited_for_and_nobody_else_evicted() -> None:
+def test_a_pod_that_leaves_already_is_waited_for_and_no_other_is_evicted() -> None:
     """As a scheduler finds it that starts anew."""
 
     async def story(office: Office) -> None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which place a pod could have if others left: for want of memory, compute or slots alone, and of several at once."""
+"""Which slot a pod could have if victims left, if memory, compute or share slots are missing, or several of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,7 +74,7 @@ def test_one_leaves_for_want_of(on: Machine, there: list[Amounts], asked: Amount
     assert victims(settled([on], pods), waiting("high", asked), dict.fromkeys(pods, 0)) == [leaves]
 
 
-def test_several_cards_are_cleared_on_one_node() -> None:
+def test_several_gpus_are_cleared_on_one_node() -> None:
     """On n1 two of its three cards are free enough once one leaves; on n2 two would have to."""
     spread = {"cotenant.io/policy": "spread"}
     there = {"a": "n1", "b": "n1", "c": "n2", "d": "n2"}
@@ -85,7 +85,7 @@ def test_several_cards_are_cleared_on_one_node() -> None:
     assert (room.node, len(room.victims)) == ("n1", 1)
 
 
-def test_all_containers_of_a_pod_get_room() -> None:
+def test_all_containers_of_a_pod_get_a_slot() -> None:
     pods = {name: ("n1", waiting(name, ask(12_000))) for name in ("a", "b")}
     state = settled([machine("n1", 2)], pods)
     high = waiting("high", ask(10_000), ask(6000), init=[ask(14_000)])
@@ -93,14 +93,14 @@ def test_all_containers_of_a_pod_get_room() -> None:
     assert victims(state, waiting("high", ask(10_000), ask(10_000)), {"a": 0, "b": 0}) == ["a", "b"]
 
 
-def test_those_who_leave_anyway_are_counted_on() -> None:
+def test_pods_that_leave_anyway_count_as_gone() -> None:
     pods = {name: ("n1", waiting(name, ask(12_000))) for name in ("a", "b")}
     state = settled([machine("n1", 2)], pods)
     assert victims(state, waiting("high", ask(12_000)), {"a": 0, "b": 0}, leaving=["b"]) == []
     assert victims(state, waiting("high", ask(12_000, gpus=2)), {"a": 0, "b": 0}, leaving=["b"]) == ["a"]
 
 
-def test_nobody_leaves_where_it_fits_or_would_not_help() -> None:
+def test_no_pod_leaves_if_the_pod_fits_or_it_would_not_help() -> None:
     state = settled([machine("n1", 1)], {"a": ("n1", waiting("a", ask(12_000)))})
     assert victims(state, waiting("high", ask(4000)), {"a": 0}) is None
     assert victims(state, waiting("high", ask(17_000)), {"a": 0}) is None
@@ -108,7 +108,7 @@ def test_nobody_leaves_where_it_fits_or_would_not_help() -> None:
     assert victims(state, waiting("high", {GPU: "nonsense"}), {"a": 0}) is None
 
 
-def test_nobody_leaves_for_a_pod_that_is_over_its_quota() -> None:
+def test_no_pod_leaves_for_a_pod_that_is_over_its_quota() -> None:
     state = settled([machine("n1", 1)], {"a": ("n1", waiting("a", ask(12_000), namespace="other"))})
     high = waiting("high", ask(8000))
     assert best(state, high, {"a": 0}, quotas=quotas(quota({MEMORY: 8000}))) is not None
@@ -122,7 +122,7 @@ def test_a_pod_does_not_evict_its_companions() -> None:
     assert victims(state, waiting("high", ask(8000), annotations=group), {"twin": 0, "a": 1, "b": 0}) == ["a"]
 
 
-def test_those_leave_too_of_whom_only_kube_scheduler_knows_why() -> None:
+def test_victims_that_kube_scheduler_requires_leave_too() -> None:
     pods = {
         "a": ("n1", waiting("a", ask(8000))),
         "b": ("n1", waiting("b", ask(4000))),

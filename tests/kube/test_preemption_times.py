@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long preemption waits, counts on others and remembers: by a clock that the test moves."""
+"""How long preemption waits for victims and remembers refusals, by a clock that the test moves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -158,7 +158,7 @@ def beside(world: World) -> None:
         world.add(name, "n3", -1, 8000)
 
 
-def test_who_does_not_leave_in_time_is_not_counted_on_and_another_leaves() -> None:
+def test_a_victim_that_does_not_leave_in_time_no_longer_counts_and_another_leaves() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         world.leaving("a", 30)
@@ -219,7 +219,7 @@ def test_a_place_that_another_got_is_not_waited_for() -> None:
     live(story)
 
 
-def test_nobody_is_evicted_for_a_refusal_of_long_ago() -> None:
+def test_no_pod_is_evicted_for_a_refusal_of_long_ago() -> None:
     async def story(world: World) -> None:
         world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
         assert await world.look(LASTING_S + 1) == []
@@ -228,7 +228,7 @@ def test_nobody_is_evicted_for_a_refusal_of_long_ago() -> None:
     live(story)
 
 
-def test_a_budget_is_asked_again_after_a_while() -> None:
+def test_an_eviction_that_a_budget_forbade_is_tried_again_later() -> None:
     async def story(world: World) -> None:
         world.server.budgets |= {"a": 0, "b": 0}
         assert await world.refuse() == []
@@ -253,7 +253,7 @@ def test_a_pod_that_is_not_known_yet_is_not_forgotten() -> None:
     live(story)
 
 
-def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> None:
+def test_no_pod_is_evicted_for_a_pod_that_is_gone_meanwhile() -> None:
     async def story(world: World) -> None:
         look = asyncio.create_task(world.refuse())
         while not world.server.asked:  # the dry run
@@ -285,7 +285,7 @@ def test_where_a_budget_forbids_the_second_after_the_first_has_gone_the_place_is
     live(story)
 
 
-def test_no_more_are_evicted_once_the_books_are_in_doubt() -> None:
+def test_no_more_pods_are_evicted_once_the_state_is_unreliable() -> None:
     async def story(world: World) -> None:
         beside(world)
         world.server.eviction_hook = lambda name: world.unready.append("the watch is silent")
@@ -295,7 +295,7 @@ def test_no_more_are_evicted_once_the_books_are_in_doubt() -> None:
     live(story)
 
 
-def test_who_does_not_lead_any_more_evicts_nobody_and_keeps_nothing() -> None:
+def test_a_scheduler_that_no_longer_leads_evicts_no_pod_and_reserves_nothing() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == []
         assert world.reserved is None
@@ -304,7 +304,7 @@ def test_who_does_not_lead_any_more_evicts_nobody_and_keeps_nothing() -> None:
     live(story, lead=Deposed())
 
 
-def test_who_is_gone_already_need_not_be_evicted_and_does_not_count() -> None:
+def test_a_victim_that_is_gone_is_not_evicted_and_does_not_count() -> None:
     async def story(world: World) -> None:
         world.server.remove("a", "team")  # and nobody has told us
         assert await world.refuse() == []
@@ -318,7 +318,7 @@ def test_who_is_gone_already_need_not_be_evicted_and_does_not_count() -> None:
     live(story, most_per_minute=1)
 
 
-def test_who_was_said_to_be_gone_and_is_not_may_be_evicted_later() -> None:
+def test_a_victim_that_was_reported_gone_and_is_not_may_be_evicted_later() -> None:
     async def story(world: World) -> None:
         about = world.server.pods["team", "a"]["metadata"]
         about["uid"] = "another"
@@ -334,7 +334,7 @@ def test_who_was_said_to_be_gone_and_is_not_may_be_evicted_later() -> None:
     live(story)
 
 
-def test_those_who_left_are_forgotten_and_those_who_still_leave_are_not() -> None:
+def test_pods_that_left_are_forgotten_and_those_that_still_leave_are_not() -> None:
     state = state_of(node(machine("n1")))
     victims, placer = Victims(PreemptionPart()), placer_of(state)
     for i, name in enumerate(("gone", "leaves")):
@@ -349,7 +349,7 @@ def test_those_who_left_are_forgotten_and_those_who_still_leave_are_not() -> Non
     assert sorted(victims.leaving) == ["uid-leaves"]
 
 
-def test_nobody_is_evicted_where_there_is_room_before_it_comes_to_that() -> None:
+def test_no_pod_is_evicted_if_capacity_is_freed_meanwhile() -> None:
     async def story(world: World) -> None:
         look = asyncio.create_task(world.refuse())
         while not world.server.asked:  # the dry run

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is: as many as fit, in the core's own order, gangs as a whole, and nobody for ever last."""
+"""The queue releases as many pods as fit, in the core's order, gangs as a whole, and none waits forever."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def one_card(memory: int = 16_000, **about: Any) -> World:
 # The queue.
 
 
-def test_only_as_many_are_let_go_as_fit_and_a_slot_is_held_for_each() -> None:
+def test_only_as_many_are_released_as_fit_and_a_slot_is_held_for_each() -> None:
     world = one_card()
     world.tell(*(queued(name, 6000, age=age) for name, age in (("c", 10), ("a", 30), ("b", 20))))
     assert world.go() == [["a"], ["b"]]
@@ -51,7 +51,7 @@ def test_only_as_many_are_let_go_as_fit_and_a_slot_is_held_for_each() -> None:
     assert world.go() == []
 
 
-def test_many_are_let_go_in_several_steps() -> None:
+def test_many_are_released_in_several_passes() -> None:
     world = World.of(node(machine("n1", 8)))
     world.tell(*(queued(f"p{i}", 100) for i in range(MOST_RELEASED + 3)))
     first, second = world.run_pass(), world.run_pass()
@@ -64,7 +64,7 @@ def too_large(count: int) -> list[Pod]:
     return [queued(f"huge{i:03}", 17_000 + i, age=1000.0 - i) for i in range(count)]
 
 
-def test_who_is_behind_many_kinds_that_fit_nowhere_has_its_turn_all_the_same() -> None:
+def test_a_pod_behind_many_classes_that_fit_nowhere_is_examined_too() -> None:
     world = one_card()
     world.tell(*too_large(2 * MOST_REFUSED + 10), queued("small", 2000, age=1))
     first, second, third = world.run_pass(), world.run_pass(), world.run_pass()
@@ -74,7 +74,7 @@ def test_who_is_behind_many_kinds_that_fit_nowhere_has_its_turn_all_the_same() -
     assert world.run_pass().more, "from the first again"
 
 
-def test_the_node_that_is_kept_for_one_that_is_overdue_stays_so_while_the_line_is_gone_through() -> None:
+def test_a_node_that_is_kept_for_an_overdue_pod_stays_kept_during_the_round() -> None:
     world = one_card()
     world.tell(queued("runs", 4000))
     world.go()
@@ -86,7 +86,7 @@ def test_the_node_that_is_kept_for_one_that_is_overdue_stays_so_while_the_line_i
     assert world.go() + world.go() == [["late"], ["small"]]
 
 
-def test_nobody_is_let_go_twice_while_its_gate_is_being_taken_away() -> None:
+def test_no_pod_is_released_twice_while_its_gate_is_being_removed() -> None:
     world = one_card()
     world.tell(queued("a"))
     (unit,) = world.run_pass().released
@@ -96,7 +96,7 @@ def test_nobody_is_let_go_twice_while_its_gate_is_being_taken_away() -> None:
     assert world.run_pass().released == [unit]
 
 
-def test_the_next_one_comes_when_there_is_room() -> None:
+def test_the_next_pod_is_released_when_capacity_is_freed() -> None:
     world = one_card()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
     assert world.go() == [["a"]]
@@ -116,7 +116,7 @@ def test_the_order_is_that_of_the_settings(order: Any, first: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["fifo", "sjf", "srpt", "las", "aged"])
-def test_of_those_who_say_nothing_the_first_that_came_is_first(order: Any) -> None:
+def test_among_equal_pods_the_first_submitted_is_first(order: Any) -> None:
     world = one_card(queue=QueuePart(namespaces=("*",), order=order))
     world.tell(*(queued(name, 12_000, age=age) for name, age in (("a", 10), ("c", 30), ("b", 20))))
     assert world.go() == [["c"]]
@@ -130,7 +130,7 @@ def test_what_a_job_has_had_in_pods_before_counts_where_the_order_asks(order: An
     assert world.go() == [[first]]
 
 
-def test_who_waits_for_something_else_too_has_no_turn_and_holds_nothing() -> None:
+def test_a_pod_with_another_gate_is_not_in_the_queue_and_holds_nothing() -> None:
     world = one_card()
     pod = queued("a", 12_000)
     both = msgspec.structs.replace(
@@ -169,7 +169,7 @@ def test_a_slot_is_kept_for_one_that_is_reserved_for_or_being_bound_whatever_was
     assert world.held("a")
 
 
-def test_one_that_is_let_go_to_displace_others_keeps_its_turn() -> None:
+def test_a_pod_that_is_released_to_preempt_keeps_its_place_in_the_queue() -> None:
     world = one_card()
     world.tell(queued("runs", 12_000))
     world.go()
@@ -189,14 +189,14 @@ def test_one_that_is_let_go_to_displace_others_keeps_its_turn() -> None:
     assert world.go(HOLD_S) == [["old"]], "it had its turn"
 
 
-def test_others_are_evicted_neither_for_gangs_nor_for_who_would_exceed_a_quota() -> None:
+def test_no_pod_is_evicted_for_a_gang_or_for_a_pod_over_its_quota() -> None:
     world = one_card()
     world.limit("poor", 500)
     world.tell(*gang("g", 2, 17_000), queued("poor", 1000, namespace="poor"), queued("large", 17_000))
     assert [pod.metadata.name for pod in world.run_pass().blocked] == ["large"]
 
 
-def test_one_whose_place_is_reserved_is_left_to_that() -> None:
+def test_a_reserved_slot_is_not_taken_back_by_the_queue() -> None:
     world = one_card()
     world.tell(queued("runs", 12_000))
     world.go()
@@ -223,7 +223,7 @@ def test_higher_priority_goes_before_the_order() -> None:
     assert world.go() == [["urgent"]]
 
 
-def test_a_hold_that_ends_makes_room_for_the_next() -> None:
+def test_a_hold_that_expires_frees_its_slot_for_the_next_pod() -> None:
     world = one_card()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
     assert world.go() == [["a"]]
@@ -231,7 +231,7 @@ def test_a_hold_that_ends_makes_room_for_the_next() -> None:
     assert world.go(2) == [["b"]]
 
 
-def test_a_pod_that_is_deleted_leaves_the_line_and_its_slot() -> None:
+def test_a_deleted_pod_leaves_the_queue_and_its_slot() -> None:
     world = one_card()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
     assert world.go() == [["a"]]
@@ -304,7 +304,7 @@ def test_gates_are_opened_for_all_when_the_queue_is_off_and_for_those_of_another
     assert not world.run_pass().open
 
 
-def test_who_takes_its_label_off_waits_on() -> None:
+def test_a_pod_whose_label_is_removed_waits_on() -> None:
     world = one_card(4000, queue=QueuePart(label="queue"))
     world.tell(queued("full", 4000), queued("a", 4000, age=1))
     assert world.go() == [["full"]]
@@ -349,7 +349,7 @@ def test_a_gang_waits_until_all_of_it_is_there() -> None:
     assert world.held("g1")
 
 
-def test_a_gang_that_gathers_one_by_one_is_told_now_and_then_how_many_are_missing() -> None:
+def test_a_growing_gang_reports_now_and_then_how_many_pods_are_missing() -> None:
     world = one_card(queue=QueuePart())
     told = []
     for pod in gang("g", 9, members=8):
@@ -360,7 +360,7 @@ def test_a_gang_that_gathers_one_by_one_is_told_now_and_then_how_many_are_missin
     assert not world.run_pass(60.0).incomplete
 
 
-def test_a_gang_for_which_there_is_no_room_holds_nothing_and_lets_others_pass() -> None:
+def test_a_gang_without_free_slots_holds_nothing_and_others_are_released() -> None:
     world = one_card()
     world.tell(*gang("g", 3), queued("small", 2000, age=1))
     assert world.go() == [["small"]]
@@ -368,7 +368,7 @@ def test_a_gang_for_which_there_is_no_room_holds_nothing_and_lets_others_pass() 
     assert not world.bind("g0")
 
 
-def test_no_node_is_offered_to_a_pod_whose_gang_was_not_let_go() -> None:
+def test_no_node_is_offered_to_a_pod_whose_gang_was_not_released() -> None:
     world = one_card()
     world.tell(*(open_gate(pod) for pod in gang("g", 3)))
     assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names in (None, ())
@@ -386,7 +386,7 @@ def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> N
     assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
 
 
-def test_who_was_about_to_be_bound_and_was_refused_since_is_not_counted_on() -> None:
+def test_an_arrival_that_was_refused_since_does_not_count() -> None:
     world = World.of(node(machine("n1", 1)), node(machine("small", 1, 1000)))
     world.tell(*gang("g", 2))
     world.go()
@@ -401,7 +401,7 @@ def test_who_was_about_to_be_bound_and_was_refused_since_is_not_counted_on() -> 
     assert grant.complete
 
 
-def test_who_was_about_to_be_bound_long_ago_is_not_counted_on() -> None:
+def test_an_arrival_of_long_ago_does_not_count() -> None:
     grant = Grant(Gang("team", "g", 2), frozenset({"a", "b"}), until=30.0)
     grant.arrive("a", 0.0)
     grant.arrive("b", RECENT_S + 1)
@@ -479,7 +479,7 @@ def test_a_member_that_failed_is_replaced_alone_while_the_others_run() -> None:
     assert world.bind("g2")
 
 
-def test_those_beyond_the_size_of_a_gang_come_when_it_is_whole() -> None:
+def test_pods_beyond_the_size_of_a_gang_follow_when_it_is_complete() -> None:
     world = one_card(queue=QueuePart())
     world.tell(*gang("g", 2, 4000, members=3))
     assert world.go() == [["g0", "g1"]]
@@ -500,7 +500,7 @@ def test_a_pod_of_a_gang_that_we_have_not_heard_of_is_refused() -> None:
     assert world.gangs.must_wait(queued("a", gang=("g", 2))) is not None
 
 
-def test_a_pod_without_gpus_is_nobodys_member_and_does_not_wait() -> None:
+def test_a_pod_without_gpus_belongs_to_no_gang_and_does_not_wait() -> None:
     world = one_card()
     leads = queued("leads", gang=("g", 2))
     containers = tuple(msgspec.structs.replace(one, resources=Resources()) for one in leads.spec.containers)
@@ -510,7 +510,7 @@ def test_a_pod_without_gpus_is_nobodys_member_and_does_not_wait() -> None:
     assert world.go() == [["g0", "g1"]]
 
 
-def test_who_was_let_go_because_it_is_overdue_is_not_asked_again_whether_it_is_worth_its_place() -> None:
+def test_a_pod_that_was_released_as_overdue_is_exempt_from_the_sharing_gate() -> None:
     world = one_card(policy="cotenant", queue=QueuePart(namespaces=("*",)))
     world.tell(queued("runs", 6000))
     world.go()
@@ -523,7 +523,7 @@ def test_who_was_let_go_because_it_is_overdue_is_not_asked_again_whether_it_is_w
     assert not world.placer.filter(asked, world.now).node_names, "without a slot of its own it would have to be"
 
 
-def test_who_leaves_its_gang_waits_alone() -> None:
+def test_a_pod_that_leaves_its_gang_waits_alone() -> None:
     world = one_card()
     first, second = gang("g", 2)
     world.tell(first)
@@ -550,7 +550,7 @@ SIZES = st.sampled_from([2000, 5000, 9000, 16_000])
     order=st.sampled_from(["fifo", "sjf", "srpt", "las", "aged"]),
     policy=st.sampled_from(["binpack", "spread", "fragmentation"]),
 )
-def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], order: Any, policy: str) -> None:
+def test_the_queue_releases_what_the_core_would_place_and_where(pods: list[Any], order: Any, policy: str) -> None:
     world = World.of(
         node(machine("n1")), node(machine("n2", 1)), queue=QueuePart(namespaces=("*",), order=order), policy=policy
     )
@@ -638,7 +638,7 @@ def _gated(pod: Any) -> bool:
         max_size=40,
     )
 )
-def test_no_gang_is_half_let_go_and_no_card_is_overbooked_whatever_happens(deeds: list[tuple[str, int]]) -> None:
+def test_no_gang_is_released_in_part_and_no_gpu_is_overcommitted_whatever_happens(deeds: list[tuple[str, int]]) -> None:
     life = Life()
     for deed, choice in deeds:
         getattr(life, deed)(choice)

@@ -91,7 +91,7 @@ def test_a_pod_that_says_nonsense_once_it_runs_still_counts(state: ClusterState)
     assert isinstance(placer.choose(waiting("b", {GPU: 1, MEMORY: 4000}), "large", 0.0, 1), Reason)
 
 
-def test_a_percent_that_is_too_much_on_one_card_may_do_on_a_smaller_one(state: ClusterState) -> None:
+def test_a_percentage_that_is_too_much_of_one_gpu_may_fit_a_smaller_one(state: ClusterState) -> None:
     placer = placer_of(state, quotas=quotas(quota({MEMORY: 8000})), shortlist=1)
     found = placer.filter(args(waiting("a", {GPU: 1, PERCENT: 50}), *NAMES), 0.0)
     assert found.node_names == ("small",)
@@ -129,5 +129,5 @@ def test_quotas_change_and_go(state: ClusterState) -> None:
         quota({MEMORY: "what"}),
     ],
 )
-def test_what_is_not_ours_to_count_refuses_nobody(state: ClusterState, other: ResourceQuota) -> None:
+def test_quotas_that_we_do_not_count_refuse_no_pod(state: ClusterState, other: ResourceQuota) -> None:
     assert placer_of(state, quotas=quotas(other)).would_fit(waiting("a"))

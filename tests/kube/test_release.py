@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The line at work, beside an API server: gates taken away, gangs bound at one moment, and failures cost nothing."""
+"""The queue beside an API server: gates are removed, gangs bound at one moment, and failures cost nothing."""
 
 import asyncio
 from typing import Any
@@ -33,7 +33,7 @@ async def with_node(office: Office, memory: int = 16_000) -> None:
     await until(lambda: office.scheduler.state.vendors)
 
 
-def test_gates_are_taken_away_as_there_is_room_and_why_says_whose_turn_it_is() -> None:
+def test_gates_are_removed_as_capacity_allows_and_why_tells_the_place_in_the_queue() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         for name in ("a", "b", "c", "d"):
@@ -62,7 +62,7 @@ def test_gates_of_others_stay() -> None:
     play(story)
 
 
-def test_who_waits_for_others_too_has_its_turn_when_they_have_let_it_go() -> None:
+def test_a_pod_with_other_gates_joins_the_queue_when_they_are_removed() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         add(office, "a", gates=(OTHER, GATE))
@@ -75,7 +75,7 @@ def test_who_waits_for_others_too_has_its_turn_when_they_have_let_it_go() -> Non
     play(story, QUEUE)
 
 
-def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobody_else_is() -> None:
+def test_a_pod_of_high_priority_is_released_to_preempt_and_no_other_is() -> None:
     async def story(office: Office) -> None:
         office.scheduler.releaser.preempt_s = 0.01
         preemptor = office.scheduler.preemptor
@@ -99,7 +99,7 @@ def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobo
     play(story, QUEUE)
 
 
-def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_full() -> None:
+def test_no_pod_is_evicted_for_a_released_gang_that_finds_its_nodes_full() -> None:
     async def story(office: Office) -> None:
         preemptor = office.scheduler.preemptor
         preemptor.tick_s, preemptor.settle_s, preemptor.again_s = 0.01, 0.0, 0.05
@@ -123,7 +123,7 @@ def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_fu
     play(story)
 
 
-def test_gates_that_nobody_asks_for_any_more_are_taken_away_whether_or_not_there_is_room() -> None:
+def test_gates_that_are_no_longer_configured_are_removed_with_or_without_capacity() -> None:
     async def story(office: Office) -> None:
         await with_node(office, 1000)
         add(office, "a")
@@ -182,7 +182,7 @@ def test_of_a_gang_too_large_to_meet_all_are_bound_once_each_was_about_to_be() -
     play(story)
 
 
-def test_a_gang_that_is_not_bound_in_time_says_so_and_is_woken_when_its_turn_comes_again() -> None:
+def test_a_gang_that_is_not_bound_in_time_says_so_and_is_retried_later() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         for name in ("a", "b"):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Live resize: more where the same cards have it, less always, nonsense with a sentence."""
+"""Live resize: more if the same GPUs have it, less always, and a message for an invalid request."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def refused(pod: Pod, state: ClusterState, allowed: Quotas | None = None) -> str
     return str(found)
 
 
-def test_more_is_granted_where_there_is_room_and_told_as_at_binding(state: ClusterState) -> None:
+def test_more_is_granted_if_it_is_free_and_written_as_at_binding(state: ClusterState) -> None:
     pod = asking(state, "memory=8Gi,compute=50")
     found = granted(pod, state)
     record = decode_record(found.annotations[RECORD])
@@ -100,7 +100,7 @@ def test_a_watch_that_is_faster_than_the_answer_settles_it(state: ClusterState) 
     assert free_memory(state, "n1") == (16000, 16000)
 
 
-def test_other_news_of_a_pod_that_is_being_resized_changes_nothing(state: ClusterState) -> None:
+def test_other_changes_of_a_pod_that_is_being_resized_change_nothing(state: ClusterState) -> None:
     pod = asking(state, "memory=8000")
     granted(pod, state)
     state.pod_changed(pod, annotated(pod, {"note": "x"}))
@@ -128,7 +128,7 @@ def test_more_than_there_is_is_refused_in_numbers(state: ClusterState) -> None:
     assert free_memory(state, "n1") == (3000, 16000)
 
 
-def test_less_is_granted_on_a_card_that_takes_nobody_new(state: ClusterState) -> None:
+def test_less_is_granted_on_a_gpu_that_accepts_no_new_pod(state: ClusterState) -> None:
     pod = asking(state, "memory=2000")
     state.node_changed(node(machine("n1")), node(machine("n1", healthy=False)))
     assert granted(pod, state).allocation.record.held_by(0)[0].memory == 2000
@@ -190,14 +190,14 @@ def test_a_container_without_a_gpu_cannot_be_resized(state: ClusterState) -> Non
     assert "container 1 has no GPU" in refused(pod, state)
 
 
-def test_a_pod_whose_words_are_not_spoken_any_more_keeps_what_it_was_told(state: ClusterState) -> None:
+def test_a_pod_whose_dialect_is_disabled_keeps_its_assignment(state: ClusterState) -> None:
     pod = asking(state, "memory=1000MiB")
     others = KubeSettings(dialects={"vgpu": None}).codec()
     assert "resource names that are not enabled" in str(resize(pod, state, Quotas(), moment=1, settings=others))
     assert free_memory(state, "n1") == (12000, 16000)
 
 
-def test_nothing_is_done_where_nothing_is_asked_or_nobody_was_placed(state: ClusterState) -> None:
+def test_nothing_happens_without_a_request_or_a_placed_pod(state: ClusterState) -> None:
     assert resized(waiting("w", annotations={RESIZE: "memory=1"}), state) is None
     there = place(state, placer_of(state), waiting("a"), "n1")
     assert resized(there, state) is None

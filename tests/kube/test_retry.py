@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits is put back into the queue when there is room for it, and not for nothing."""
+"""Pending pods are retried when capacity is freed, and only if they would fit."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ async def two_nodes(office: Office, *pods: str, memory: int = 6000) -> None:
     await office.knows(*pods)
 
 
-def test_only_those_are_put_back_that_would_fit() -> None:
+def test_only_pods_that_would_fit_are_retried() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office, "b")
         office.add_pod("a", 20_000)
@@ -33,7 +33,7 @@ def test_only_those_are_put_back_that_would_fit() -> None:
     play(story)
 
 
-def test_a_pod_that_is_refused_for_what_we_do_not_know_of_is_put_back_less_and_less_often() -> None:
+def test_a_pod_that_is_refused_for_an_unknown_reason_is_retried_less_and_less_often() -> None:
     async def story(office: Office) -> None:
         office.scheduler.retrier.again_s = 0.05
         await two_nodes(office, "a")
@@ -48,7 +48,7 @@ def test_a_pod_that_is_refused_for_what_we_do_not_know_of_is_put_back_less_and_l
     play(story)
 
 
-def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
+def test_a_pod_that_is_gone_or_cannot_be_written_does_not_stop_the_others() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office, "a", "b", "c")
         for name in ("a", "b", "c"):
@@ -64,7 +64,7 @@ def test_a_pod_that_is_gone_or_cannot_be_written_to_stops_nobody() -> None:
     assert "retry" in line
 
 
-def test_a_pod_that_kube_scheduler_heard_of_first_is_put_back_too() -> None:
+def test_a_pod_that_kube_scheduler_saw_first_is_retried_too() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office, "b")
         retrier = office.scheduler.retrier
@@ -80,7 +80,7 @@ def test_a_pod_that_kube_scheduler_heard_of_first_is_put_back_too() -> None:
     play(story)
 
 
-def test_a_pod_that_kube_scheduler_heard_of_first_is_told_the_numbers_too() -> None:
+def test_a_pod_that_kube_scheduler_saw_first_gets_its_numbers_too() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office)
         office.server.hang_watches()
@@ -91,7 +91,7 @@ def test_a_pod_that_kube_scheduler_heard_of_first_is_told_the_numbers_too() -> N
     play(story)
 
 
-def test_a_question_about_whole_nodes_wakes_and_tells_nobody() -> None:
+def test_a_what_if_query_retries_no_pod_and_writes_no_event() -> None:
     async def story(office: Office) -> None:
         await two_nodes(office, "a")
         nodes = {"items": [office.server.nodes.pods["", "n1"]]}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler as a whole, over real sockets: pods are placed, wait, are woken and resized, whatever goes wrong."""
+"""The whole scheduler over real sockets: pods are placed, wait, are retried and resized, whatever goes wrong."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def test_a_pod_is_placed_by_one_write_that_carries_node_and_assignment() -> None
     play(story)
 
 
-def test_a_pod_that_waits_is_told_the_numbers_and_tried_again_when_there_is_room() -> None:
+def test_a_pending_pod_gets_its_numbers_and_is_retried_when_capacity_is_freed() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         for name in ("a", "b", "c"):
@@ -84,7 +84,7 @@ def memory_of(office: Office, name: str) -> int:
     return int(record["containers"][0]["gpus"][0]["memory"])
 
 
-def test_a_running_pod_is_resized_by_one_write_where_there_is_room() -> None:
+def test_a_running_pod_is_resized_by_one_write_if_capacity_is_free() -> None:
     async def story(office: Office) -> None:
         await a_running_pod(office, to="memory=12000MiB")
         before = office.annotation("a", "0.limits")
@@ -166,7 +166,7 @@ def test_a_resize_waits_for_the_end_of_a_bind_that_is_not_answered() -> None:
     play(story)
 
 
-def test_a_resize_that_was_asked_for_before_the_pod_was_placed_is_granted_after() -> None:
+def test_a_resize_that_was_requested_before_the_pod_was_placed_is_granted_after() -> None:
     async def story(office: Office) -> None:
         office.scheduler.resizer.again_s = 0.1
         office.add_node("n1")
@@ -198,7 +198,7 @@ def test_a_scheduler_that_does_not_know_the_nodes_yet_refuses_no_resize() -> Non
     play(story)
 
 
-def test_a_hold_that_lapses_makes_room_and_wakes_the_next() -> None:
+def test_a_hold_that_expires_frees_capacity_and_the_next_pod_is_retried() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)
@@ -272,7 +272,7 @@ def test_a_body_of_50_mb_is_refused(asking: Asking) -> None:
     assert asking("POST", "/filter", b"{}").status == 200
 
 
-def test_unknown_and_repeated_nodes_and_a_pod_that_nobody_knows_are_answered() -> None:
+def test_unknown_and_repeated_nodes_and_an_unknown_pod_are_answered() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a")

@@ -38,7 +38,7 @@ def test_nothing_is_answered_until_nodes_pods_and_quotas_are_known() -> None:
     asyncio.run(told())
 
 
-def test_a_long_silence_closes_the_doors_until_something_is_heard() -> None:
+def test_a_long_silence_of_the_server_stops_answers_until_it_ends() -> None:
     async def story(office: Office) -> None:
         office.scheduler.watches.silence_s = 0.3
         office.server.nodes.hang_watches()
@@ -83,7 +83,7 @@ def test_after_any_trouble_of_a_watch_pods_are_placed_as_before(trouble: str) ->
     play(story)
 
 
-def test_a_quota_that_is_raised_wakes_those_who_wait_for_it() -> None:
+def test_pods_that_wait_for_a_quota_are_retried_when_it_is_raised() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.server.quotas.merge("q", quota(4000), "team")
@@ -146,7 +146,7 @@ def agent_has_seen_everything(office: Office) -> None:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_no_memory_is_given_twice_because_a_watch_lies_and_the_books_are_right_in_time(lie: str) -> None:
+def test_no_memory_is_given_twice_because_a_watch_lies_and_the_state_recovers(lie: str) -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         agent_has_seen_everything(office)
@@ -169,7 +169,7 @@ def test_no_memory_is_given_twice_because_a_watch_lies_and_the_books_are_right_i
     play(story, pace=SOON)
 
 
-def test_a_deletion_that_no_watch_tells_makes_room_in_time() -> None:
+def test_a_deletion_that_no_watch_shows_frees_capacity_in_time() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)
@@ -185,7 +185,7 @@ def test_a_deletion_that_no_watch_tells_makes_room_in_time() -> None:
     play(story, pace=SOON)
 
 
-def test_a_pod_that_was_said_to_be_gone_and_is_there_is_told_of() -> None:
+def test_a_pod_that_was_reported_deleted_and_exists_is_logged() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)

@@ -120,7 +120,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("shown", [{}, {KEY_HEADER: ""}, {KEY_HEADER: "another"}], ids=["none", "empty", "wrong"])
-def test_nobody_learns_of_a_pod_without_the_key(shown: dict[str, str]) -> None:
+def test_why_answers_nothing_without_the_key(shown: dict[str, str]) -> None:
     async def story(office: Office) -> None:
         office.add_pod("a")
         await office.knows("a")
@@ -131,7 +131,7 @@ def test_nobody_learns_of_a_pod_without_the_key(shown: dict[str, str]) -> None:
     play(story)
 
 
-def test_a_key_that_is_empty_opens_nothing_and_without_one_nobody_may_ask() -> None:
+def test_an_empty_key_is_refused_and_without_a_key_why_is_disabled() -> None:
     async def story(office: Office) -> None:
         for key, status in ((lambda: b"", 403), (None, 404)):
             bound = listen("127.0.0.1", 0)
@@ -178,7 +178,7 @@ def test_a_server_that_is_not_there_is_said() -> None:
         asyncio.run(ask_scheduler(access(1), "team", "a"))
 
 
-def test_refusals_are_told_by_class_with_the_nearest_numbers() -> None:
+def test_refusals_are_grouped_with_the_nearest_numbers() -> None:
     full = "{available} MiB free, {needed} needed"
     reasons: Mapping[str, Reason] = {
         "n1": Reason("memory", full, 8, 7),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes and pods as reflectors would tell them, for tests of what the scheduler makes of them."""
+"""Nodes and pods as reflectors would show them, for tests of the scheduler's decisions."""
 
 import json
 from collections.abc import Mapping, Sequence
