@@ -138,7 +138,7 @@ def add_largest(scratch: Scratch) -> None:
         expect: {binpack: {large: a/0, small: {a: memory 8192 4096}}}
         """),
     )
-    scratch.replace(COMMANDS, r"las\\\|aged", r"las\\|aged\\|largest")
+    scratch.replace(COMMANDS, r"fifo\\\|sjf", r"largest\\|fifo\\|sjf")
 
 
 def test_recipe_queue_order(scratch: Scratch) -> None:
@@ -273,7 +273,8 @@ def test_recipe_dialect(scratch: Scratch) -> None:
         expect: {gpus: 1, memory: 3000, compute: 0}
         """),
     )
-    row = "| `volcano`: Volcano's vGPU plugin | `volcano.sh/vgpu-number` | `volcano.sh/vgpu-memory`, MiB | | `volcano.sh/vgpu-cores` | |\n"
+    cells = ("`volcano.sh/vgpu-number`", "`volcano.sh/vgpu-memory`, MiB", "", "`volcano.sh/vgpu-cores`", "")
+    row = f"| `volcano`: Volcano's vGPU plugin | {' | '.join(cells)} |\n"
     scratch.replace("docs/reference/dialects.md", r"^(\| `iadeep`)", row + r"\1")
     follows(scratch, "dialect")
 
@@ -305,14 +306,14 @@ def test_recipe_dialect(scratch: Scratch) -> None:
 
 
 def test_recipe_setting(scratch: Scratch) -> None:
-    field = '\n    team_label: Name | None = None\n    """label of a pod with GPUs that carries its namespace; not set by default"""'
+    field = '\n    team_label: Name | None = None\n    """annotation of pods with GPUs that carries their namespace"""'
     scratch.insert("src/cotenant/kube/settings.py", r"^    runtime_class: Name \| None = None$", field)
-    row = "| | `team-label` | none | a label that pods with GPUs get, with their namespace as its value |\n"
+    row = "| | `team-label` | none | annotation of pods with GPUs that carries their namespace |\n"
     scratch.replace("docs/reference/kube-settings.md", r"^(\| \| `runtime-class`)", row + r"\1")
     scratch.replace(
         "src/cotenant/kube/webhook/mutating.py",
         r"^( +)spec\[\"schedulerName\"\] = .*$",
-        r"\g<0>\n\1if settings.webhook.team_label is not None:\n\1    annotations[settings.webhook.team_label] = namespace",
+        r"\g<0>\n\1if settings.webhook.team_label:\n\1    annotations[settings.webhook.team_label] = namespace",
     )
     follows(scratch, "setting")
 
@@ -335,9 +336,9 @@ def test_recipe_setting(scratch: Scratch) -> None:
 
 
 def test_recipe_metric(scratch: Scratch) -> None:
-    line = '\n        ("gpus_idle", "gauge", "GPUs of this node without memory.", {"": sum(not gpu.memory for gpu in machine.gpus)}),'
+    line = '\n        ("gpus_known", "gauge", "GPUs of this node, healthy or not.", {"": len(machine.gpus)}),'
     scratch.insert("src/cotenant/kube/agent/metrics.py", r"^ +parts = \($", line)
-    row = "| `cotenant_agent_gpus_idle` | gauge | GPUs of this node without memory |\n"
+    row = "| `cotenant_agent_gpus_known` | gauge | GPUs of this node, healthy or not |\n"
     scratch.replace("docs/reference/metrics.md", r"^(\| `cotenant_agent_)", row + r"\1")
     follows(scratch, "metric")
 
@@ -345,7 +346,7 @@ def test_recipe_metric(scratch: Scratch) -> None:
         "import json\nfrom cotenant.kube.agent.metrics import figures_text\nfrom tests.kube.pods import NODE\n"
         "print(json.dumps(figures_text(NODE, 0, {})))"
     )
-    assert "\ncotenant_agent_gpus_idle 0\n" in text
+    assert "\ncotenant_agent_gpus_known 4\n" in text
     scratch.test("tests/docs/test_metrics.py")
 
 
@@ -487,7 +488,7 @@ def test_recipe_driver_hook(scratch: Scratch) -> None:
     scratch.append(f"{lib}/memory.c", HOST_HOOK)
     follows(scratch, "driver hook")
 
-    build = [sys.executable, scratch.root / "native" / "build.py", "library", "--out", scratch.root.parent]
+    build = [sys.executable, str(scratch.root / "native" / "build.py"), "library", "--out", str(scratch.root.parent)]
     built = subprocess.run(build, check=True, capture_output=True, text=True).stdout.strip()
     place = kit.Slice(scratch.root.parent).write(memory=kit.GIB)
     before = kit.run(place, [sys.executable, "-c", CLIENT])
