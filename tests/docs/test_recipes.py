@@ -125,9 +125,8 @@ def largest_first(job: Job, now: Seconds) -> float:
 
 def add_largest(scratch: Scratch) -> None:
     """The queue order `largest`."""
-    scratch.replace(
-        f"{CORE}/placement/policies.py", r"^(QUEUES\b.*\{)$", rf'{LARGEST}\n\1\n    "largest": largest_first,'
-    )
+    policies = f"{CORE}/placement/policies.py"
+    scratch.replace(policies, r"^(QUEUES\b.*\{\n    \"fifo\".*)$", rf'{LARGEST}\n\1\n    "largest": largest_first,')
     scratch.write(
         "tests/scenarios/largest.yaml",
         textwrap.dedent("""\
@@ -138,7 +137,7 @@ def add_largest(scratch: Scratch) -> None:
         expect: {binpack: {large: a/0, small: {a: memory 8192 4096}}}
         """),
     )
-    scratch.replace(COMMANDS, r"fifo\\\|sjf", r"largest\\|fifo\\|sjf")
+    scratch.replace(COMMANDS, r"fifo\\\|sjf", r"fifo\\|largest\\|sjf")
 
 
 def test_recipe_queue_order(scratch: Scratch) -> None:
