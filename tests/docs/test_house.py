@@ -86,6 +86,15 @@ def test_decisions_are_numbered_without_gaps() -> None:
     assert [name[:5] for name in decisions] == [f"{number:04}-" for number in range(1, len(decisions) + 1)]
 
 
+def test_decisions_have_one_form_of_title() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    titles = {page.name: page.read_text().partition("\n")[0] for page in pages}
+    assert [name for name, title in titles.items() if not re.fullmatch(rf"# {name[:4]}\. [A-Z].*", title)] == []
+    index = (ROOT / "docs" / "README.md").read_text()
+    listed = {name: f"[{title[2:6]}](decisions/{name}) | {title[8:]} |" for name, title in titles.items()}
+    assert [name for name, row in listed.items() if row not in index] == []
+
+
 @pytest.mark.parametrize("pattern", [MACHINE_PATH, PACKAGE_INDEX], ids=["machine path", "package index"])
 def test_no_file_tells_where_it_was_made(pattern: re.Pattern[str]) -> None:
     found = [
