@@ -74,6 +74,21 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower().strip() for title in titles)
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_to_a_heading_leads_to_one(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^):#\s]*)#([^)\s]+)\)", text)
+    pages = [((page.parent / target) if target else page, anchor) for target, anchor in links]
+    assert [anchor for target, anchor in pages if target.suffix == ".md" and anchor not in anchors(target)] == []
+
+
 def test_every_page_of_the_docs_is_in_their_index() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
