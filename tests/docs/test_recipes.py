@@ -26,6 +26,9 @@ ROWS = recipes()
 
 CORE = "src/cotenant/core"
 COMMANDS = "docs/reference/commands.md"
+SETTINGS = "docs/reference/kube-settings.md"
+DOCS = ("tests/docs", "--ignore=tests/docs/test_recipes.py", "--ignore=tests/docs/test_house.py")
+"""tests that compare documents with the code"""
 TWO_JOBS = """\
 id,submitted_s,duration_s,memory,compute
 first,0,100,1GiB,10%
@@ -138,6 +141,7 @@ def add_largest(scratch: Scratch) -> None:
         """),
     )
     scratch.replace(COMMANDS, r"fifo\\\|sjf", r"fifo\\|largest\\|sjf")
+    scratch.replace(SETTINGS, r"`fifo`, `sjf`", "`fifo`, `largest`, `sjf`")
 
 
 def test_recipe_queue_order(scratch: Scratch) -> None:
@@ -156,7 +160,7 @@ def test_recipe_queue_order(scratch: Scratch) -> None:
         while daemon.job("large")["state"] != "running":
             assert time.monotonic() < until
             assert daemon.job("small")["state"] == "queued"
-    scratch.test("tests/scenarios", "tests/docs/test_commands.py", "-k", "largest or every_policy or choices")
+    scratch.test("tests/scenarios", *DOCS, "-k", "largest or queue_order or choices")
 
 
 RELEASED = """
@@ -275,6 +279,7 @@ def test_recipe_dialect(scratch: Scratch) -> None:
     cells = ("`volcano.sh/vgpu-number`", "`volcano.sh/vgpu-memory`, MiB", "", "`volcano.sh/vgpu-cores`", "")
     row = f"| `volcano`: Volcano's vGPU plugin | {' | '.join(cells)} |\n"
     scratch.replace("docs/reference/dialects.md", r"^(\| `iadeep`)", row + r"\1")
+    scratch.append(SETTINGS, "\nAnother dialect is `volcano`.\n")
     follows(scratch, "dialect")
 
     answer = scratch.ask(
@@ -301,14 +306,14 @@ def test_recipe_dialect(scratch: Scratch) -> None:
         """)
     )
     assert answer == ["cotenant-scheduler", "1", "n1", 3000]
-    scratch.test("tests/docs/test_dialects.py", "tests/kube/test_codec_dialects.py", "tests/kube/test_settings.py")
+    scratch.test("tests/kube/test_codec_dialects.py", "tests/kube/test_settings.py", *DOCS, "-k", "dialect")
 
 
 def test_recipe_setting(scratch: Scratch) -> None:
     field = '\n    team_label: Name | None = None\n    """annotation of pods with GPUs that carries their namespace"""'
     scratch.insert("src/cotenant/kube/settings.py", r"^    runtime_class: Name \| None = None$", field)
     row = "| | `team-label` | none | annotation of pods with GPUs that carries their namespace |\n"
-    scratch.replace("docs/reference/kube-settings.md", r"^(\| \| `runtime-class`)", row + r"\1")
+    scratch.replace(SETTINGS, r"^(\| \| `runtime-class`)", row + r"\1")
     scratch.replace(
         "src/cotenant/kube/webhook/mutating.py",
         r"^( +)spec\[\"schedulerName\"\] = .*$",
@@ -331,7 +336,7 @@ def test_recipe_setting(scratch: Scratch) -> None:
     (scratch.root.parent / "settings.yaml").write_text("webhook: {team-label: example.com/team}\n")
     words = ("kube", "install", "--dev", "--image", "a:1", "--scheduler-image", "b:1", "--settings", "settings.yaml")
     assert "team-label: example.com/team" in scratch.run(*words).stdout
-    scratch.test("tests/docs/test_settings.py", "tests/kube/test_settings.py")
+    scratch.test("tests/kube/test_settings.py", *DOCS, "-k", "setting")
 
 
 def test_recipe_metric(scratch: Scratch) -> None:
