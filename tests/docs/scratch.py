@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,10 +55,14 @@ class Scratch:
         """In place of the first match of a regular expression."""
         self._replace(path, pattern, lambda found: found.expand(text))
 
-    def _replace(self, path: str, pattern: str, change: Any) -> None:
+    def replace_all(self, path: str, pattern: str, text: str) -> None:
+        """In place of every match of a regular expression."""
+        self._replace(path, pattern, lambda found: found.expand(text), count=0)
+
+    def _replace(self, path: str, pattern: str, change: Callable[[re.Match[str]], str], count: int = 1) -> None:
         file = self.root / path
-        text, changes = re.subn(pattern, change, file.read_text(), count=1, flags=re.MULTILINE)
-        assert changes == 1, f"{path}: nothing matches {pattern!r}; adapt this test to the file's new shape"
+        text, changes = re.subn(pattern, change, file.read_text(), count=count, flags=re.MULTILINE)
+        assert changes, f"{path}: nothing matches {pattern!r}; adapt this test to the file's new shape"
         file.write_text(text)
 
     def touched(self) -> set[str]:
@@ -127,10 +131,10 @@ class Scratch:
         return Simulated([[slot["gpus"] for slot in one] for one in slots], report["runs"][0]["summary"]["mean_wait"])
 
     @contextmanager
-    def daemon(self, *options: str) -> Iterator["Daemon"]:
+    def daemon(self, *options: str, **variables: str) -> Iterator["Daemon"]:
         """The scratch copy's daemon."""
         state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
-        daemon = Daemon(self, {"COTENANT_STATE": str(state), "COTENANT_RUNTIME": str(state / "run")})
+        daemon = Daemon(self, {"COTENANT_STATE": str(state), "COTENANT_RUNTIME": str(state / "run"), **variables})
         try:
             daemon.run("up", "--detach", *options)
             yield daemon

@@ -25,6 +25,8 @@ from tests.native import kit
 ROWS = recipes()
 
 CORE = "src/cotenant/core"
+CODEC = "src/cotenant/kube/codec"
+VENDORS = "src/cotenant/node/devices/vendors.py"
 COMMANDS = "docs/reference/commands.md"
 SETTINGS = "docs/reference/kube-settings.md"
 DOCS = ("tests/docs", "--ignore=tests/docs/test_recipes.py", "--ignore=tests/docs/test_house.py")
@@ -241,72 +243,177 @@ def test_recipe_check(scratch: Scratch) -> None:
     scratch.test("tests/scenarios", "-k", "two_tenants or twotenants or (scenario and tenants)")
 
 
-def test_recipe_dialect(scratch: Scratch) -> None:
-    codec = "src/cotenant/kube/codec"
+needs_vendors = pytest.mark.xfail(not (ROOT / VENDORS).exists(), reason="there is no table of vendors yet")
+
+
+def add_dialect(scratch: Scratch, name: str, title: str, domain: str, more: str = "") -> None:
+    """The dialect `name`, with resources of the domain, and otherwise as `vgpu`."""
     scratch.write(
-        f"{codec}/volcano.py",
-        textwrap.dedent('''\
-        """The dialect of Volcano's vGPU plugin."""
+        f"{CODEC}/{name}.py",
+        textwrap.dedent(f'''\
+        """The dialect of {title}."""
 
         from dataclasses import replace
 
         from cotenant.kube.codec.vgpu import VGPU
 
-        VOLCANO = replace(
+        {name.upper()} = replace(
             VGPU,
-            name="volcano",
-            count="volcano.sh/vgpu-number",
-            memory="volcano.sh/vgpu-memory",
+            name="{name}",
+            count="{domain}/number",
+            memory="{domain}/memory",
             memory_percent=None,
-            compute="volcano.sh/vgpu-cores",
-            priority=None,
+            compute="{domain}/cores",
+            priority=None,{more}
         )
         '''),
     )
-    table = f"{codec}/settings.py"
-    scratch.insert(
-        table, r"^from cotenant.kube.codec.vgpu import VGPU$", "\nfrom cotenant.kube.codec.volcano import VOLCANO"
+    table = f"{CODEC}/settings.py"
+    scratch.replace(
+        table,
+        r"^from cotenant.kube.codec.vgpu import VGPU$",
+        rf"\g<0>\nfrom cotenant.kube.codec.{name} import {name.upper()}",
     )
-    scratch.replace(table, r"^(DIALECTS = \()", r"\1VOLCANO, ")
+    scratch.replace(table, r"^(DIALECTS = \()", rf"\1{name.upper()}, ")
     scratch.write(
-        "tests/kube/dialects/volcano.yaml",
-        textwrap.dedent("""\
+        f"tests/kube/dialects/{name}.yaml",
+        textwrap.dedent(f"""\
         name: memory is in MiB
-        containers: [{volcano.sh/vgpu-memory: 3000}]
-        expect: {gpus: 1, memory: 3000, compute: 0}
+        containers: [{{{domain}/memory: 3000}}]
+        expect: {{gpus: 1, memory: 3000, compute: 0}}
         """),
     )
-    cells = ("`volcano.sh/vgpu-number`", "`volcano.sh/vgpu-memory`, MiB", "", "`volcano.sh/vgpu-cores`", "")
-    row = f"| `volcano`: Volcano's vGPU plugin | {' | '.join(cells)} |\n"
+    row = f"| `{name}`: {title} | `{domain}/number` | `{domain}/memory`, MiB | | `{domain}/cores` | |\n"
     scratch.replace("docs/reference/dialects.md", r"^(\| `iadeep`)", row + r"\1")
-    scratch.append(SETTINGS, "\nAnother dialect is `volcano`.\n")
+    scratch.append(SETTINGS, f"\nAnother dialect is `{name}`.\n")
+
+
+PLACED_IN_DIALECT = """
+import json
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MiB
+from cotenant.kube.codec.inventory import INVENTORY, inventory_for
+from cotenant.kube.settings import parse_settings
+from cotenant.node.devices.vendors import Vendor
+from tests.kube.office import Office, play
+from tests.kube.pods import pod_object
+from tests.kube.reviews import admitted, written
+
+GPU = Gpu(uuid="GPU-a", type="{gpu}", memory=MiB(16000))
+admits = admitted(written({{"{domain}/memory": 3000}}))["spec"]
+answers = [admits["schedulerName"], admits["containers"][0]["resources"]["limits"]["{domain}/number"]]
+
+async def story(office: Office) -> None:
+    inventory = inventory_for(Machine(name="n1", gpus=(GPU,)), Vendor("{vendor}"))
+    office.server.nodes.merge("n1", {{"metadata": {{"annotations": {{INVENTORY: inventory}}}}}})
+    new = pod_object([{{"{domain}/memory": 3000}}], [], {{}}, None, {{"schedulerName": "cotenant-scheduler"}})
+    new["metadata"] |= {{"name": "a", "uid": "uid-a"}}
+    office.server.merge("a", new, "team")
+    answers.append(await office.place("a", "n1"))
+    record = office.annotation("a", "assignment") or '{{"containers": []}}'
+    answers.extend(held["gpus"][0]["memory"] for held in json.loads(record)["containers"])
+
+play(story, parse_settings(b"dialects: {{{name}: {{}}}}"))
+print(json.dumps(answers))
+"""
+"""admits and places a pod that requests 3000 MiB in a dialect"""
+DIALECT_TESTS = ("tests/kube/test_codec_dialects.py", "tests/kube/test_settings.py", *DOCS, "-k", "dialect")
+
+
+@needs_vendors
+def test_recipe_dialect(scratch: Scratch) -> None:
+    add_dialect(scratch, "volcano", "Volcano's vGPU plugin", "volcano.sh")
+    scratch.replace(VENDORS, r'"iadeep"', '"iadeep", "volcano"')
     follows(scratch, "dialect")
 
-    answer = scratch.ask(
-        textwrap.dedent("""
-        import json
-        from cotenant.kube.settings import parse_settings
-        from tests.kube.office import Office, play, until
-        from tests.kube.pods import pod_object
-        from tests.kube.reviews import admitted, written
+    placed = scratch.ask(PLACED_IN_DIALECT.format(name="volcano", domain="volcano.sh", vendor="nvidia", gpu="T4"))
+    assert placed == ["cotenant-scheduler", "1", "n1", 3000]
+    scratch.test(*DIALECT_TESTS)
 
-        admits = admitted(written({"volcano.sh/vgpu-memory": 3000}))["spec"]
-        answers = [admits["schedulerName"], admits["containers"][0]["resources"]["limits"]["volcano.sh/vgpu-number"]]
 
-        async def story(office: Office) -> None:
-            office.add_node("n1", 1)
-            new = pod_object([{"volcano.sh/vgpu-memory": 3000}], [], {}, None, {"schedulerName": "cotenant-scheduler"})
-            new["metadata"] |= {"name": "a", "uid": "uid-a"}
-            office.server.merge("a", new, "team")
-            answers.append(await office.place("a", "n1"))
-            answers.append(json.loads(office.annotation("a", "assignment"))["containers"][0]["gpus"][0]["memory"])
+ADAPTER = '''\
+"""Acme's GPUs, as its driver lists them in a file: index, UUID, type and memory in MiB."""
 
-        play(story, parse_settings(b"dialects: {volcano: {}}"))
-        print(json.dumps(answers))
-        """)
-    )
-    assert answer == ["cotenant-scheduler", "1", "n1", 3000]
-    scratch.test("tests/kube/test_codec_dialects.py", "tests/kube/test_settings.py", *DOCS, "-k", "dialect")
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cotenant.core.units import MiB
+from cotenant.node.devices.backend import NoDriverError
+from cotenant.node.devices.polled import Identity, PolledBackend, Reading
+from cotenant.node.devices.vendors import Vendor
+
+
+def open_backend() -> PolledBackend:
+    """The Acme GPUs; NoDriverError if there is no driver."""
+    listed = Path(os.environ.get("ACME_DRIVER", "/proc/driver/acme"))
+    if not listed.exists():
+        raise NoDriverError("no Acme driver is installed")
+    return PolledBackend(AcmeDriver(listed))
+
+
+class AcmeDriver:
+    """The list of the driver."""
+
+    vendor = Vendor.ACME
+
+    def __init__(self, listed: Path) -> None:
+        self._gpus = [line.split() for line in listed.read_text().splitlines()]
+
+    def open(self) -> int:
+        return len(self._gpus)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def uuid(self, index: int) -> str:
+        return self._gpus[index][0]
+
+    def identity(self, index: int) -> Identity:
+        return Identity(self._gpus[index][1], MiB(int(self._gpus[index][2])), None)
+
+    def fault(self, index: int) -> str | None:
+        return None
+
+    def reading(self, index: int) -> Reading:
+        return Reading(MiB(0), 0, ())
+
+    def links(self, indices: Sequence[int]) -> Iterable[tuple[int, int, int]]:
+        return ()
+'''
+VENDOR_ROW = """\
+    Vendor.ACME: Row(
+        title="Acme",
+        adapter="cotenant.node.devices.acme",
+        visible=("ACME_VISIBLE_DEVICES",),
+        runtime_variable="ACME_VISIBLE_DEVICES",
+        dialects=("acme",),
+    ),
+"""
+
+
+@needs_vendors
+def test_recipe_vendor(scratch: Scratch) -> None:
+    scratch.write("src/cotenant/node/devices/acme.py", ADAPTER)
+    scratch.insert(VENDORS, r'^    AMD = "amd"$', '\n    ACME = "acme"')
+    scratch.replace(VENDORS, r"^    Vendor.SIMULATED: Row\($", VENDOR_ROW + r"\g<0>")
+    scratch.append("src/cotenant/node/README.md", "\n| Acme | [acme.py](devices/acme.py) |\n")
+    variables = "variables=lambda dialect, given: {'ACME_VISIBLE_DEVICES': ','.join(map(str, given.gpus))},"
+    add_dialect(scratch, "acme", "Acme's plugin (`ACME_VISIBLE_DEVICES`)", "acme.example", variables)
+    scratch.replace_all(COMMANDS, r"cambricon\\\|amd", r"cambricon\\|amd\\|acme")
+    follows(scratch, "vendor")
+
+    driver = scratch.root.parent / "driver"
+    driver.write_text("GPU-a Acme-1 16000\nGPU-b Acme-1 16000\n")
+    with scratch.daemon("--vendor", "acme", ACME_DRIVER=str(driver)) as daemon:
+        command = ("sh", "-c", "echo $ACME_VISIBLE_DEVICES")
+        daemon.run("submit", "--name", "first", "--memory", "1GiB", "--wait", "--", *command)
+        assert daemon.run("logs", "first") == "GPU-a\n"
+        assert "cannot be enforced on Acme GPUs" in daemon.run("show", "first")
+    placed = scratch.ask(PLACED_IN_DIALECT.format(name="acme", domain="acme.example", vendor="acme", gpu="Acme-1"))
+    assert placed == ["cotenant-scheduler", "1", "n1", 3000]
+    scratch.test(*DIALECT_TESTS)
+    scratch.test("tests/node/test_vendors.py", "tests/docs/test_commands.py", "-k", "vendor or choices")
 
 
 def test_recipe_setting(scratch: Scratch) -> None:
