@@ -65,6 +65,11 @@ class Scratch:
         assert changes, f"{path}: nothing matches {pattern!r}; adapt this test to the file's new shape"
         file.write_text(text)
 
+    def find(self, folder: str, text: str) -> str:
+        """The one Python file of a folder that contains a text."""
+        (found,) = (file for file in sorted((self.root / folder).glob("*.py")) if text in file.read_text())
+        return found.relative_to(self.root).as_posix()
+
     def touched(self) -> set[str]:
         """The files that differ from the repository's."""
         return set(self._differing(filecmp.dircmp(ROOT, self.root), ""))

@@ -39,6 +39,7 @@ def packages() -> list[str]:
 @pytest.mark.xfail(
     not all((PACKAGE / package / "README.md").exists() for package in packages()),
     reason="some packages have no map yet",
+    strict=False,
 )
 @pytest.mark.parametrize("package", packages())
 def test_every_module_is_on_a_map(package: str) -> None:

@@ -420,7 +420,7 @@ def test_recipe_setting(scratch: Scratch) -> None:
     row = "| | `team-label` | none | annotation of pods with GPUs that carries their namespace |\n"
     scratch.replace(SETTINGS, r"^(\| \| `runtime-class`)", row + r"\1")
     scratch.replace(
-        "src/cotenant/kube/webhook/mutating.py",
+        scratch.find("src/cotenant/kube/webhook", 'spec["schedulerName"] = '),
         r"^( +)spec\[\"schedulerName\"\] = .*$",
         r"\g<0>\n\1if settings.webhook.team_label:\n\1    annotations[settings.webhook.team_label] = namespace",
     )
