@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.harness import Figure, at_most, benchmark
 from cotenant.job import Session
 from cotenant.node.agent import AgentServer
-from cotenant.node.compute_lock import EngineServer
+from cotenant.node.compute_lock import ComputeLockServer
 
 STEPS = 50_000
 
@@ -67,7 +67,7 @@ def import_milliseconds() -> float:
 def serving(folder: Path) -> Iterator[tuple[str, str]]:
     """An agent and an engine in a thread; yields their sockets."""
     agent = AgentServer(str(folder / "agent"), job_of=lambda _: "bench", sink=lambda _: None)
-    engine = EngineServer(str(folder / "engine"))
+    engine = ComputeLockServer(str(folder / "engine"))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

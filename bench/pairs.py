@@ -29,7 +29,7 @@ from cotenant.core.tuning.goodput import GradientNoise
 from cotenant.core.units import Seconds
 from cotenant.local.tuner import QUIET, TICK_S, Seat, message_of, translated
 from cotenant.node.agent import AgentServer, JobEvent
-from cotenant.node.compute_lock import EngineServer
+from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
 from cotenant.wire.local import JobRequest
 from cotenant.workloads.registry import TASKS
@@ -155,7 +155,7 @@ class Device:
         self._jobs: dict[int, str] = {}
         self._seats: dict[str, Seat] = {}
         self._agent = AgentServer(str(folder / "agent"), job_of=self._jobs.get, sink=self._hear)
-        self._engine = EngineServer(str(folder / "engine"))
+        self._engine = ComputeLockServer(str(folder / "engine"))
         self._foreign = ForeignWork({0: (core,)})
         self._failed: Exception | None = None
 
@@ -182,7 +182,7 @@ class Device:
             await asyncio.sleep(TICK_S)
             if any(process.poll() is not None for process in processes):
                 raise RuntimeError("a job ended too early")
-            shares = self._foreign.look(dict.fromkeys(self._jobs, (self._core,)))
+            shares = self._foreign.measure(dict.fromkeys(self._jobs, (self._core,)))
             now = Seconds(time.monotonic())
             self._handle(Disturbed(at=now) if shares.get(0, 0.0) > QUIET else Tick(at=now))
             if self._failed is not None:

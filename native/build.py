@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what is written in C: the vGPU library, the stand-in driver, the programs and fuzz targets of the tests.
+"""Builds the C code: the vGPU library, the stand-in driver, and the programs and fuzz targets of the tests.
 
-The package's build, the tests and people call it; each part is one call of the compiler and takes seconds. What is
-built replaces an older file as a whole, so that a process that has it mapped is not disturbed.
+The package's build, the tests and developers call it. Each part is one call of the compiler and takes seconds. A new
+file replaces an older one as a whole, so that a process that has it mapped is not disturbed.
 """
 
 import argparse
@@ -28,11 +28,11 @@ IN_BOTH = ("state.c", "cards.c", "ledger.c", "clock.c", "engine.c", "gates.c")
 
 
 class BuildError(Exception):
-    """Why nothing was built, in one line and what the compiler said."""
+    """The build failed; the message has one line and the output of the compiler."""
 
 
 def library(out: Path, *, cc: str | None = None, sanitize: str | None = None, flags: Sequence[str] = ()) -> Path:
-    """The vGPU library, from all sources of lib/."""
+    """Builds the vGPU library from all sources of lib/."""
     lib = HERE / "lib"
     script = f"-Wl,--version-script={lib / 'libcotenant.map'}"
     # A sanitizer looks functions up before it is ready for ours to be called: a checked library has no dlsym, and is
@@ -42,7 +42,7 @@ def library(out: Path, *, cc: str | None = None, sanitize: str | None = None, fl
 
 
 def standin(headers: Path, out: Path, *, cc: str | None = None, sanitize: str | None = None) -> Path:
-    """The folder with both libraries of the stand-in driver; what the headers declare and nobody wrote is generated."""
+    """Builds both libraries of the stand-in driver; functions of the headers that have no source are generated."""
     if not (headers / "cuda.h").is_file():
         raise BuildError(f"{headers}: no cuda.h there; expected the folder of the CUDA headers")
     own = HERE / "standin"
@@ -72,7 +72,7 @@ def program(
     flags: Sequence[str] = (),
     library: Path | None = None,
 ) -> Path:
-    """One small program of programs/, linked with the stand-in driver where it calls it directly."""
+    """Builds one program of programs/, linked with the stand-in driver if it calls it directly."""
     drivers = [] if standin is None else ["-Wl,--as-needed", *(str(standin / one) for one in STANDIN)]
     before = [] if library is None else [str(library)]
     includes = [f"-I{HERE / 'lib'}", f"-I{HERE / 'standin'}"]
@@ -81,7 +81,7 @@ def program(
 
 
 def fuzz(name: str, out: Path, *, cc: str | None = None) -> Path:
-    """One fuzz target of fuzz/, which includes the sources that it tries."""
+    """Builds one fuzz target of fuzz/, which includes the sources that it tests."""
     source = _existing(HERE / "fuzz" / f"{name}.c")
     arguments = [f"-I{HERE / 'lib'}", source, "-pthread", "-ldl"]
     return _compile(out / name, arguments, cc or FUZZ_COMPILER, "fuzzer,address,undefined")
@@ -129,7 +129,7 @@ def _existing(source: Path) -> str:
 
 
 def main() -> None:
-    """Builds one part and prints where it is."""
+    """Builds one part and prints its path."""
     options = _parser().parse_args()
     cc, flags = options.cc, ["-Werror", *(f"-D{one}" for one in getattr(options, "define", ()))]
     try:

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes as a limits file: what is taken for limits must be within its bounds, and what is not must leave all as it
-// was.
+// Any bytes as a limits file: limits that are accepted must be within their bounds, and a file that is refused must not
+// change anything.
 
 #include "parse.c"
 
@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(_Bool holds) {
+static void check(bool holds) {
     if (!holds) abort();
 }
 
@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct ct_limits limits, untouched;
     memset(&limits, 0x5a, sizeof limits);
     untouched = limits;
-    // Every second input gets a first and a last line, behind which the fuzzer would take long to get.
+    // Every second input gets a valid first and last line, which the fuzzer would take long to find.
     size_t head = size && data[0] & 1 ? sizeof HEAD - 1 : 0, tail = head ? sizeof TAIL - 1 : 0;
     char *exact = malloc(head + size + tail); // so that a byte read too many is seen
     memcpy(exact, HEAD, head);

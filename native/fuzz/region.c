@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes as a slice's region, changed under the process that uses it: the account must stay its own, and the limit
-// must hold for what this process takes, whatever the others are said to have.
+// Any bytes as a slice's region, changed while a process uses it: the process's own account must stay right, and the
+// limit must apply to what it allocates, whatever the region says of other processes.
 
 #include "../programs/base_all.h"
 
@@ -45,7 +45,7 @@ static void use(const uint8_t *data, size_t size) {
     }
     ct_release(0, CT_DEVICE, held);
     ct_reap();
-    check(ct_mine[CT_DEVICE][0] == 0);
+    check(ct_own_use[CT_DEVICE][0] == 0);
 }
 
 static void name_devices(const uint8_t *data, size_t size) {
@@ -58,14 +58,14 @@ static void name_devices(const uint8_t *data, size_t size) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!*file_path) snprintf(file_path, sizeof file_path, "/dev/shm/cotenant-fuzz-%d", getpid());
     for (int i = 0; i < CT_DEVICES; i++) is_named[i] = false;
-    ct_now[0].memory = LIMIT;
+    ct_limits_now[0].memory = LIMIT;
     make_file(data, size);
     ct_open_region(file_path);
     struct ct_region *mapped = ct_region;
     name_devices(data, size);
     use(data, size);
     ct_use_private_region();
-    if (mapped != &ct_private) munmap(mapped, sizeof *mapped);
+    if (mapped != &ct_private_region) munmap(mapped, sizeof *mapped);
     unlink(file_path);
     return 0;
 }

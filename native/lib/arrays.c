@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arrays: the driver does not say how large they became, so their size is worked out from what was asked for. Tiling
-// may take a little more on a real card; the monitor shows the difference.
+// Arrays: the driver does not say how large they became, so their size is worked out from what was requested. Tiling
+// may take a little more on a real GPU; the monitor shows the difference.
 
 #include "hooks.h"
 #include "memory.h"
 
 enum { LAYERED = 0x01, CUBEMAP = 0x04, SPARSE = 0x40, DEFERRED_MAPPING = 0x80 };
 
-// Bits of one element with all of its channels. Formats that name their channels and samplings count as they say;
-// planes of lower resolution as their share of an element.
+// Bits of one element with all of its channels. A format that implies its channels and sampling counts accordingly; a
+// plane of lower resolution counts as its share of an element.
 static uint64_t bits(int format, unsigned channels) {
     switch (format) {
     case 0x01: case 0x08: return 8 * (uint64_t)channels;             // 8-bit integers
@@ -31,7 +31,7 @@ static uint64_t bits(int format, unsigned channels) {
     case 0xc1: case 0xc7: case 0xc3: case 0xc9: return 16;
     case 0xc2: case 0xc8: case 0xc4: case 0xca: return 32;
     case 0xc5: case 0xcb: return 64;
-    default: return 32 * (uint64_t)(channels ? channels : 1);        // newer than we are: as the widest plain one
+    default: return 32 * (uint64_t)(channels ? channels : 1);        // newer than this list: as the widest plain one
     }
 }
 
@@ -42,11 +42,11 @@ static uint64_t times(uint64_t a, uint64_t b) {
 
 static uint64_t at_least_one(uint64_t value) { return value ? value : 1; }
 
-static _Bool compressed(int format) { return format >= 0x91 && format <= 0x9e; }
+static bool is_compressed(int format) { return format >= 0x91 && format <= 0x9e; }
 
-// Compressed blocks are of 4x4 elements, and a part of one takes it whole.
+// A compressed block has 4x4 elements, and a part of a block takes all of it.
 static uint64_t whole_blocks(int format, uint64_t side) {
-    return compressed(format) && side <= UINT64_MAX - 3 ? (side + 3) / 4 * 4 : side;
+    return is_compressed(format) && side <= UINT64_MAX - 3 ? (side + 3) / 4 * 4 : side;
 }
 
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *of, uint64_t width, uint64_t height, uint64_t depth) {
@@ -57,12 +57,12 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *of, uint64_t width, u
 
 // All levels, each half as wide, high and (unless its depth counts layers) deep as the one before, down to one element.
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *of, unsigned levels) {
-    if (of->Flags & (SPARSE | DEFERRED_MAPPING)) return 0; // memory is mapped in later, and counted where it was made
+    if (of->Flags & (SPARSE | DEFERRED_MAPPING)) return 0; // its memory is mapped later, and cuMemCreate counts it
     uint64_t width = at_least_one(of->Width), height = at_least_one(of->Height), depth = at_least_one(of->Depth);
     uint64_t sum = 0;
     for (unsigned level = 0; level < levels; level++) {
         if (__builtin_add_overflow(sum, level_bytes(of, width, height, depth), &sum)) return UINT64_MAX;
-        _Bool layered = of->Flags & (LAYERED | CUBEMAP);
+        bool layered = of->Flags & (LAYERED | CUBEMAP);
         if (width == 1 && height == 1 && (layered || depth == 1)) break;
         width = at_least_one(width / 2);
         height = at_least_one(height / 2);
@@ -71,31 +71,31 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *of, unsigned levels) 
     return sum;
 }
 
-// False: refused. Nothing is claimed for what takes no memory, or outside a slice.
-static _Bool claim(const CUDA_ARRAY3D_DESCRIPTOR *of, unsigned levels, struct ct_entry *claimed) {
-    int device = of ? ct_here() : -1;
+// False: refused. An array that takes no memory, or is made outside a slice, claims 0 bytes.
+static bool claim(const CUDA_ARRAY3D_DESCRIPTOR *of, unsigned levels, struct ct_entry *claimed) {
+    int device = of ? ct_device_here() : -1;
     *claimed = (struct ct_entry){.bytes = device < 0 ? 0 : array_bytes(of, levels), .device = (int16_t)device};
     return !claimed->bytes || ct_claim(device, claimed->bytes);
 }
 
-// Arrays cannot be asked for their context, as pointers can.
+// The driver tells the context of a pointer, but not that of an array: the books keep it.
 static uint64_t current_context(void) {
     CUcontext context = 0;
     CALL(cuCtxGetCurrent, &context);
     return (uint64_t)(uintptr_t)context;
 }
 
-static CUresult booked(struct ct_entry *claimed, CUresult result, void *const *array) {
+static CUresult book_array(struct ct_entry *claimed, CUresult result, void *const *array) {
     if (!claimed->bytes) return result;
     claimed->owner = current_context();
-    return ct_booked(CT_ARRAYS, claimed, result, result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*array : 0);
+    return ct_book_claim(CT_ARRAYS, claimed, result, result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*array : 0);
 }
 
 #define CREATE(name, array, of, full, levels, ...)                                     \
     do {                                                                               \
         struct ct_entry claimed;                                                       \
-        if (!claim((of) ? (full) : NULL, levels, &claimed)) return ct_refuse_here(claimed.device); \
-        return booked(&claimed, CALL(name, array, __VA_ARGS__), (void *const *)(array)); \
+        if (!claim((of) ? (full) : NULL, levels, &claimed)) return ct_refuse_in_context(claimed.device); \
+        return book_array(&claimed, CALL(name, array, __VA_ARGS__), (void *const *)(array)); \
     } while (0)
 
 #define IN_FULL(of, depth, flags)                                                                                   \
@@ -124,8 +124,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 #define DESTROY(name, array)                                                                            \
     do {                                                                                                \
         struct ct_entry entry;                                                                          \
-        _Bool known = ct_in_slice() && ct_take(CT_ARRAYS, (uint64_t)(uintptr_t)(array), &entry);        \
-        return ct_freed(CT_ARRAYS, known, &entry, CALL(name, array));                                   \
+        bool known = ct_in_slice() && ct_take(CT_ARRAYS, (uint64_t)(uintptr_t)(array), &entry);        \
+        return ct_book_free(CT_ARRAYS, known, &entry, CALL(name, array));                                   \
     } while (0)
 
 CUresult cuArrayDestroy(CUarray array) { DESTROY(cuArrayDestroy, array); }

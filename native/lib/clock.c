@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The clock that shares are kept by. A driver that brings a clock of its own runs its device by it (the stand-in does,
-// so that tests can let hours pass in a moment); everywhere else it is the machine's.
+// The clock by which compute shares are measured: that of the machine, or that of the driver if it has its own. The
+// stand-in driver has one, so that tests can let hours pass in a moment.
 
 #include <time.h>
 
@@ -26,5 +26,6 @@ void ct_sleep_until(uint64_t when) {
         return;
     }
     struct timespec until = {.tv_sec = (time_t)(when / SECOND), .tv_nsec = (long)(when % SECOND)};
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL); // a signal ends it early; callers look again anyway
+    // A signal may end it early: callers check the time again.
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }

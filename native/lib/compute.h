@@ -3,11 +3,11 @@
 //
 // The share of a GPU's time: launches wait while the slice is in debt, and pay what the driver's events say they took.
 //
-//   launch.c   the hooks, and the way round all of this for who has no limit
-//   compute.c  the debt: who waits, and how long
-//   meter.c    what launches took, by events; meters.c has one for each context
-//   trim.c     what NVML says of it, and whether anybody else is on the GPU
-//   clock.c    time
+//   launch.c      the hooks, and the short path for a process without a compute limit
+//   compute.c     the debt: which launches wait, and how long
+//   meter.c       what launches took, by events (batches.c, estimates.c); meters.c has one meter for each context
+//   contention.c  what NVML says of it, and whether other processes use the GPU
+//   clock.c       time
 
 #ifndef COTENANT_COMPUTE_H
 #define COTENANT_COMPUTE_H
@@ -17,44 +17,43 @@
 
 #include "cuda_abi.h"
 
-// Nanoseconds of the clock that device time runs by: the machine's, or the driver's own where it brings one (the
-// stand-in does: standinNow and standinSleepUntil).
+// Nanoseconds of the clock that device time runs by: the machine's, or the driver's own if it has one (the stand-in
+// has: standinNow and standinSleepUntil).
 uint64_t ct_clock(void);
 void ct_sleep_until(uint64_t when);
 
-// Before graphs with allocation nodes are launched, and after: in graphs.c. CUDA_SUCCESS means it fits.
-CUresult ct_graph_reserve(CUgraphExec graph);
-void ct_graph_settle(CUgraphExec graph);
+// graphs.c: before a graph with allocation nodes is launched, and after. CUDA_SUCCESS: its memory fits.
+CUresult ct_reserve_graph(CUgraphExec graph);
+void ct_settle_graph(CUgraphExec graph);
 
-// A context is about to be destroyed: its events are not used again. Called by contexts.c, which stands in front of
-// cuCtxDestroy and its kin.
+// Called by contexts.c when a context is about to be destroyed: its events are not used again.
 void ct_forget_events(CUcontext context);
 
-// In the child of a fork, by start.c: locks that a thread of the parent held are free, its events are not ours.
-void ct_compute_forked(void);
+// Called by start.c in a forked child: frees locks that a thread of the parent held, and forgets the parent's events.
+void ct_forget_compute(void);
 
-// A launch under way, from ct_admit to ct_launched.
+// A launch under way, from ct_admit to ct_finish_launch. The serial tells whether the batch is still the same one.
 struct ct_launch {
     struct ct_meter *meter;
-    struct batch *batch;
+    struct ct_batch *batch;
     uint64_t serial;
 };
 
 // Waits until the slice may launch on the device, and begins to measure. False: this launch is not measured, and
-// ct_launched is not called for it. `key` names what is launched: the same kernel costs about the same again.
+// ct_finish_launch must not be called for it. `key` names what is launched: the same kernel costs about the same again.
 bool ct_admit(struct ct_launch *launch, int device, CUstream stream, uint64_t key);
-void ct_launched(struct ct_launch *launch);
+void ct_finish_launch(struct ct_launch *launch);
 
 // Takes device-nanoseconds out of the slice's bucket; negative gives back.
 void ct_pay(int device, int64_t nanoseconds);
 
-// NVML, asked when `now` says that it is time to. What others do on a GPU stretches our intervals on it: the factor (of
-// CT_TRIM_ONE) is how much of them is ours.
-#define CT_TRIM_ONE 65536
-void ct_watch(int device, uint64_t now);
-uint32_t ct_ours(int device);
-bool ct_contended(int device); // others use the GPU, or nobody knows
+// contention.c: asks NVML if the last answer is old enough. What other tenants do on a GPU stretches the intervals that
+// our events measure; ct_own_fraction is the part of them that is ours, in units of 1/CT_FRACTION_ONE.
+#define CT_FRACTION_ONE 65536
+void ct_watch_device(int device, uint64_t now);
+uint32_t ct_own_fraction(int device);
+bool ct_is_contended(int device); // others use the GPU, or that is unknown
 void ct_note_measured(int device, uint64_t nanoseconds);
-void ct_watch_forked(void);
+void ct_forget_views(void); // in a forked child
 
 #endif

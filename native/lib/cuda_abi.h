@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of the CUDA driver's and NVML's binary interface that we touch, in our own words: the vendor's headers are
-// not needed to build this library. A test compares sizes and offsets with those headers.
+// The part of the CUDA driver's and NVML's binary interface that this library uses, written independently: the vendor's
+// headers are not needed to build it. A test compares sizes and offsets with those headers.
 
 #ifndef COTENANT_CUDA_ABI_H
 #define COTENANT_CUDA_ABI_H
@@ -195,7 +195,7 @@ CUresult cuLaunch(CUfunction function);
 CUresult cuLaunchGrid(CUfunction function, int width, int height);
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream);
 
-// What is shown, where to find the rest, contexts
+// Memory reports, look-ups, contexts
 CUresult cuInit(unsigned flags);
 CUresult cuMemGetInfo(unsigned *free, unsigned *total);
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total);

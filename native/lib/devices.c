@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which GPU is meant. Limits and the account go by UUID, since an ordinal means another GPU under another
-// CUDA_VISIBLE_DEVICES; the region's header gives each UUID its index for all processes of the slice. What this process
-// has once read there it keeps, so that nobody can change what an index means under it.
+// The index of a GPU in the slice. Limits and the account go by UUID, since an ordinal means another GPU under another
+// CUDA_VISIBLE_DEVICES; the region's header gives each UUID its index for all processes of the slice. This process
+// keeps what it has once read there, so that a later change of the header cannot change what an index means.
 
 #include <stdbool.h>
 #include <string.h>
@@ -15,22 +15,22 @@
 #include "lock.h"
 
 #define ORDINALS 64
-#define NOT_ASKED INT32_MIN
+#define UNKNOWN INT32_MIN
 #define SEVERAL (INT32_MIN + 1)
 #define LOCK_TRIES 50
 
 static char uuids[CT_DEVICES][CT_UUID_BYTES];
 static _Atomic bool is_named[CT_DEVICES];
 static ct_lock naming;
-static _Atomic int index_of[ORDINALS] = {[0 ... ORDINALS - 1] = NOT_ASKED};
-static _Atomic int only = NOT_ASKED; // the index, where the process sees a single GPU
+static _Atomic int index_of[ORDINALS] = {[0 ... ORDINALS - 1] = UNKNOWN};
+static _Atomic int only = UNKNOWN; // the index, if the process sees a single GPU
 
 static char lower(char letter) {
     return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
 }
 
-// Up to the zero or the end of the field: the header's may be without one. What kind of device it is (GPU-, MIG-) is
-// not known from the driver's sixteen bytes.
+// Compares up to the terminating zero or the end of the field, since the header's may have no zero. The prefix (GPU-,
+// MIG-) is skipped, because the driver's 16 bytes do not contain it.
 static bool is_same_uuid(const char *a, const char *b) {
     for (size_t at = a[3] == '-' && b[3] == '-' ? 3 : 0; at < CT_UUID_BYTES; at++) {
         if (lower(a[at]) != lower(b[at])) return false;
@@ -67,14 +67,14 @@ static int find_in_header(const struct ct_region *region, const char *uuid, bool
 static void lock_header(int file) {
     for (int i = 0; i < LOCK_TRIES && !ct_lock_byte(file, CT_LOCK_HEADER); i++) {
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-    } // whoever will not let go of it spoils only his own account
+    } // a process of the tenant that never unlocks it spoils only the tenant's own account
 }
 
-static int find_place(struct ct_region *region, const char *uuid) {
+static int find_or_add(struct ct_region *region, const char *uuid) {
     bool is_new;
     int index = find_in_header(region, uuid, &is_new);
     if (index < 0 || !is_new) return index;
-    int file = region == &ct_private ? -1 : ct_open_region_again();
+    int file = region == &ct_private_region ? -1 : ct_open_region_again();
     if (file >= 0) lock_header(file);
     index = find_in_header(region, uuid, &is_new);
     if (index >= 0 && is_new) {
@@ -93,16 +93,16 @@ static int name_device(const char *text, bool is_expected) {
     strncpy(uuid, text, sizeof uuid - 1);
     int index = find_named(uuid);
     if (index >= 0 || !*uuid) return index;
-    struct ct_aside before = ct_step_aside();
+    struct ct_thread_state before = ct_save_thread();
     ct_acquire(&naming);
     index = find_named(uuid);
     if (index < 0) {
-        if (!is_expected) ct_fault(CT_FAULT_UNKNOWN_DEVICE);
-        index = find_place(ct_region, uuid);
-        if (index < 0 && ct_region != &ct_private) { // a header full of what is not there
-            ct_fault(CT_FAULT_REGION);
+        if (!is_expected) ct_count_fault(CT_FAULT_UNKNOWN_DEVICE);
+        index = find_or_add(ct_region, uuid);
+        if (index < 0 && ct_region != &ct_private_region) { // the header is full of other names
+            ct_count_fault(CT_FAULT_REGION);
             ct_use_private_region();
-            index = find_place(ct_region, uuid);
+            index = find_or_add(ct_region, uuid);
         }
         if (index >= 0) {
             memcpy(uuids[index], uuid, sizeof uuid);
@@ -110,7 +110,7 @@ static int name_device(const char *text, bool is_expected) {
         }
     }
     ct_set_free(&naming);
-    ct_step_back(before);
+    ct_restore_thread(before);
     return index;
 }
 
@@ -141,7 +141,7 @@ static int ask_for_uuid(CUdevice ordinal) {
     CUresult result = CUDA_ERROR_NOT_FOUND;
     if (HAS(cuDeviceGetUuid_v2)) result = REAL(cuDeviceGetUuid_v2)(&uuid, ordinal);
     else if (HAS(cuDeviceGetUuid)) result = REAL(cuDeviceGetUuid)(&uuid, ordinal);
-    else ct_fault(CT_FAULT_DRIVER);
+    else ct_count_fault(CT_FAULT_DRIVER);
     if (result != CUDA_SUCCESS) return -1;
     write_uuid(&uuid, text);
     int index = ct_device_of_uuid(text);
@@ -152,30 +152,30 @@ static int ask_for_uuid(CUdevice ordinal) {
 int ct_device_of(CUdevice ordinal) {
     if (ordinal < 0 || ordinal >= ORDINALS) return -1;
     int index = atomic_load_explicit(&index_of[ordinal], memory_order_relaxed);
-    return index == NOT_ASKED ? ask_for_uuid(ordinal) : index;
+    return index == UNKNOWN ? ask_for_uuid(ordinal) : index;
 }
 
-// The driver before cuInit knows of none: nothing is remembered until it answers.
+// Before cuInit the driver has no devices: nothing is remembered until it answers.
 static void count_devices(void) {
     int count = 0;
     if (!HAS(cuDeviceGetCount) || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS || count == 0) return;
     if (count > 1) only = SEVERAL;
-    else if (ct_device_of(0), index_of[0] != NOT_ASKED) only = index_of[0];
+    else if (ct_device_of(0), index_of[0] != UNKNOWN) only = index_of[0];
 }
 
 int ct_current_device(void) {
     int index = atomic_load_explicit(&only, memory_order_relaxed);
     if (__builtin_expect(index >= -1, 1)) return index;
-    if (index == NOT_ASKED) count_devices();
+    if (index == UNKNOWN) count_devices();
     if (only >= -1) return only;
     CUdevice ordinal;
     if (!HAS(cuCtxGetDevice) || REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS) return -1;
     return ct_device_of(ordinal);
 }
 
-// The child may see other GPUs under the same ordinals, once it has set CUDA_VISIBLE_DEVICES.
+// The child may see other GPUs under the same ordinals, if it sets CUDA_VISIBLE_DEVICES.
 void ct_forget_devices(void) {
-    for (int i = 0; i < ORDINALS; i++) index_of[i] = NOT_ASKED;
-    only = NOT_ASKED;
+    for (int i = 0; i < ORDINALS; i++) index_of[i] = UNKNOWN;
+    only = UNKNOWN;
     ct_set_free(&naming);
 }

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// dlsym and dlvsym as programs find them. ct_look_up either knows the answer, or says where to jump: a jump, because the
-// loader's own functions take RTLD_NEXT and RTLD_DEFAULT relative to their return address, which must be the program's.
+// dlsym and dlvsym as programs find them. ct_look_up returns either the answer or the address of the real function. The
+// latter is reached by a jump, because the loader's functions interpret RTLD_NEXT and RTLD_DEFAULT relative to their
+// return address, which must be the program's.
 
 #if defined(__x86_64__)
 

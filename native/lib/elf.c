@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds symbols in the tables of loaded objects. The loader's dlsym cannot be asked for itself (it is ours that
-// answers), its version differs between C libraries, and it leaves a message for dlerror where a function is missing.
+// Finds symbols in the tables of loaded objects. The loader's dlsym cannot be used to find itself (ours would answer),
+// its version differs between C libraries, and it leaves a message for dlerror if a function is missing.
 
 #define _GNU_SOURCE
 #include <elf.h>
@@ -86,7 +86,7 @@ static uint32_t find_in_hash(const struct ct_object *object, const char *symbol)
     return 0;
 }
 
-void *ct_symbol_of(const struct ct_object *object, const char *symbol) {
+void *ct_find_symbol(const struct ct_object *object, const char *symbol) {
     uint32_t index = object->gnu_hash ? find_in_gnu_hash(object, symbol) : find_in_hash(object, symbol);
     return index ? (void *)(object->base + ((const ElfW(Sym) *)object->symbols)[index].st_value) : NULL;
 }
@@ -100,7 +100,7 @@ struct search {
     void *found;
 };
 
-static bool has(const struct ct_object *object, uintptr_t address) {
+static bool contains(const struct ct_object *object, uintptr_t address) {
     return object->from <= address && address < object->to;
 }
 
@@ -109,13 +109,13 @@ static int is_wanted(struct dl_phdr_info *info, size_t size, void *with) {
     struct search *search = with;
     if (!read_object(info, search->object)) return 0;
     const char *name = search->object->name;
-    if (*search->name ? strcmp(name, search->name) != 0 : !has(search->object, (uintptr_t)&is_wanted)) return 0;
-    return !(search->without && ct_symbol_of(search->object, search->without));
+    if (*search->name ? strcmp(name, search->name) != 0 : !contains(search->object, (uintptr_t)&is_wanted)) return 0;
+    return !(search->without && ct_find_symbol(search->object, search->without));
 }
 
 bool ct_find_object(const char *name, const char *without, struct ct_object *found) {
     struct search search = {.name = name, .without = without, .object = found};
-    return ct_each_object(is_wanted, &search) != 0;
+    return ct_for_each_object(is_wanted, &search) != 0;
 }
 
 static int look_in_libc(struct dl_phdr_info *info, size_t size, void *with) {
@@ -124,13 +124,13 @@ static int look_in_libc(struct dl_phdr_info *info, size_t size, void *with) {
     struct ct_object object;
     if (!read_object(info, &object)) return 0;
     if (strncmp(object.name, "libc.", 5) != 0 && strncmp(object.name, "libdl.", 6) != 0) return 0;
-    search->found = ct_symbol_of(&object, search->symbol);
+    search->found = ct_find_symbol(&object, search->symbol);
     return search->found != NULL;
 }
 
-void *ct_of_libc(const char *symbol) {
+void *ct_find_in_libc(const char *symbol) {
     struct search search = {.symbol = symbol};
-    ct_each_object(look_in_libc, &search);
+    ct_for_each_object(look_in_libc, &search);
     return search.found;
 }
 
@@ -140,15 +140,15 @@ static int look_behind(struct dl_phdr_info *info, size_t size, void *with) {
     struct ct_object object;
     bool readable = read_object(info, &object);
     if (search->behind) {
-        if (has(&object, search->behind)) search->behind = 0;
+        if (contains(&object, search->behind)) search->behind = 0;
         return 0;
     }
-    search->found = readable ? ct_symbol_of(&object, search->symbol) : NULL;
+    search->found = readable ? ct_find_symbol(&object, search->symbol) : NULL;
     return search->found != NULL;
 }
 
-void *ct_next_symbol(const void *caller, const char *symbol) {
+void *ct_find_next_symbol(const void *caller, const char *symbol) {
     struct search search = {.symbol = symbol, .behind = (uintptr_t)caller};
-    ct_each_object(look_behind, &search);
+    ct_for_each_object(look_behind, &search);
     return search.found;
 }

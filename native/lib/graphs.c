@@ -3,7 +3,7 @@
 //
 // Graphs that allocate. Their nodes take nothing until the graph is launched or uploaded, and then the driver keeps the
 // memory for the next launch. So each executable graph's needs are noted when it is made, what the GPU's graph memory
-// lacks of them is announced before it runs, and the charge is settled to the driver's figure afterwards.
+// lacks of them is announced before it runs, and the charge is settled to the driver's number afterwards.
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,21 +14,21 @@
 #include "memory.h"
 
 #define DEPTH 16 // of graphs within graphs; the driver allows fewer
-#define NODES 64 // that are looked at without asking for memory
+#define NODES 64 // of a graph, up to which no memory is allocated to read them
 
-// GPUs on which some graph of this process allocates; without one, launches cost a load more.
+// GPUs on which some graph of this process allocates, as bits; if it is 0, launches cost only this load.
 static _Atomic uint32_t allocating;
 
-// What this thread's launch has claimed. In the thread: one graph may be launched by several at a time.
-static _Thread_local struct ct_taking taking[CT_DEVICES] __attribute__((tls_model("initial-exec")));
+// What this thread's launch has claimed. Thread-local, because several threads may launch one graph at a time.
+static _Thread_local struct ct_draw draw[CT_DEVICES] __attribute__((tls_model("initial-exec")));
 
-_Bool ct_node_fits(int device, uint64_t bytes) {
-    return device < 0 || bytes <= atomic_load_explicit(&ct_now[device].memory, memory_order_relaxed);
+bool ct_node_fits(int device, uint64_t bytes) {
+    return device < 0 || bytes <= atomic_load_explicit(&ct_limits_now[device].memory, memory_order_relaxed);
 }
 
-static _Bool fits(const CUDA_MEM_ALLOC_NODE_PARAMS *node, int *device) {
-    if (!node || !ct_in_slice()) return 1;
-    ct_refresh();
+static bool fits(const CUDA_MEM_ALLOC_NODE_PARAMS *node, int *device) {
+    if (!node || !ct_in_slice()) return true;
+    ct_refresh_limits();
     *device = ct_device_at(&node->poolProps.location);
     return ct_node_fits(*device, node->bytesize);
 }
@@ -43,7 +43,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 #define ADD(name, parameters, ...)                                                                                \
     do {                                                                                                          \
         int device;                                                                                               \
-        _Bool allocates = (parameters) && (parameters)->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;                     \
+        bool allocates = (parameters) && (parameters)->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;                     \
         if (allocates && !fits(&(parameters)->as.alloc, &device)) return ct_refuse(device);                       \
         return CALL(name, __VA_ARGS__, parameters);                                                               \
     } while (0)
@@ -69,15 +69,15 @@ struct need {
     CUdevice ordinal;
 };
 
-static void look_at(CUgraph graph, unsigned depth, struct need needs[CT_DEVICES]);
+static void add_needs(CUgraph graph, unsigned depth, struct need needs[CT_DEVICES]);
 
-static void look_at_node(CUgraphNode node, unsigned depth, struct need needs[CT_DEVICES]) {
+static void add_needs_of_node(CUgraphNode node, unsigned depth, struct need needs[CT_DEVICES]) {
     int type = 0;
     CUgraph child = 0;
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
     if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) return;
     if (type == CU_GRAPH_NODE_TYPE_GRAPH && CALL(cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS)
-        look_at(child, depth + 1, needs);
+        add_needs(child, depth + 1, needs);
     if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return;
     if (CALL(cuGraphMemAllocNodeGetParams, node, &parameters) != CUDA_SUCCESS) return;
     int device = ct_device_at(&parameters.poolProps.location);
@@ -86,7 +86,7 @@ static void look_at_node(CUgraphNode node, unsigned depth, struct need needs[CT_
     needs[device].ordinal = parameters.poolProps.location.id;
 }
 
-static void look_at(CUgraph graph, unsigned depth, struct need needs[CT_DEVICES]) {
+static void add_needs(CUgraph graph, unsigned depth, struct need needs[CT_DEVICES]) {
     CUgraphNode few[NODES], *nodes = few;
     size_t count = 0;
     if (depth > DEPTH || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS) return;
@@ -94,53 +94,53 @@ static void look_at(CUgraph graph, unsigned depth, struct need needs[CT_DEVICES]
     if (count > NODES) nodes = malloc(count * sizeof *nodes);
     errno = saved;
     if (!nodes) {
-        ct_fault(CT_FAULT_MEMORY);
+        ct_count_fault(CT_FAULT_MEMORY);
         return;
     }
     if (REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS) count = 0;
-    for (size_t i = 0; i < count; i++) look_at_node(nodes[i], depth, needs);
+    for (size_t i = 0; i < count; i++) add_needs_of_node(nodes[i], depth, needs);
     if (nodes != few) free(nodes);
 }
 
 // An executable graph has an entry for each GPU it allocates on.
 static uint64_t key_of(CUgraphExec exec, int device) { return (uint64_t)(uintptr_t)exec << 4 | (uint64_t)device; }
 
-static CUresult instantiated(CUgraph graph, CUgraphExec *exec, CUresult result) {
+static CUresult note_needs(CUgraph graph, CUgraphExec *exec, CUresult result) {
     if (result != CUDA_SUCCESS || !ct_in_slice() || !HAS(cuGraphGetNodes) || !HAS(cuGraphNodeGetType)) return result;
     struct need needs[CT_DEVICES] = {{0}};
-    look_at(graph, 0, needs);
+    add_needs(graph, 0, needs);
     for (int device = 0; device < CT_DEVICES; device++) {
         if (!needs[device].bytes) continue;
         struct ct_entry before, entry = {.key = key_of(*exec, device),
                                          .bytes = needs[device].bytes,
                                          .device = (int16_t)device,
                                          .count = (uint32_t)needs[device].ordinal};
-        if (!ct_put(CT_EXECS, &entry, &before)) ct_fault(CT_FAULT_MEMORY);
+        if (!ct_put(CT_EXECS, &entry, &before)) ct_count_fault(CT_FAULT_MEMORY);
         atomic_fetch_or(&allocating, 1u << device);
-        // Where it was uploaded at once.
-        ct_settle(ct_graph_memory(needs[device].ordinal, device), (struct ct_taking){0});
+        // It may have been uploaded at once.
+        ct_settle(ct_learn_graph_memory(needs[device].ordinal, device), (struct ct_draw){0});
     }
     return result;
 }
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t bytes) {
-    return instantiated(graph, exec, CALL(cuGraphInstantiate, exec, graph, error, log, bytes));
+    return note_needs(graph, exec, CALL(cuGraphInstantiate, exec, graph, error, log, bytes));
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t bytes) {
-    return instantiated(graph, exec, CALL(cuGraphInstantiate_v2, exec, graph, error, log, bytes));
+    return note_needs(graph, exec, CALL(cuGraphInstantiate_v2, exec, graph, error, log, bytes));
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-    return instantiated(graph, exec, CALL(cuGraphInstantiateWithFlags, exec, graph, flags));
+    return note_needs(graph, exec, CALL(cuGraphInstantiateWithFlags, exec, graph, flags));
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, void *parameters) {
-    return instantiated(graph, exec, CALL(cuGraphInstantiateWithParams, exec, graph, parameters));
+    return note_needs(graph, exec, CALL(cuGraphInstantiateWithParams, exec, graph, parameters));
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, void *parameters) {
-    return instantiated(graph, exec, CALL(cuGraphInstantiateWithParams_ptsz, exec, graph, parameters));
+    return note_needs(graph, exec, CALL(cuGraphInstantiateWithParams_ptsz, exec, graph, parameters));
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
@@ -148,46 +148,46 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
     for (int device = 0; devices >> device; device++) ct_take(CT_EXECS, key_of(exec, device), &entry);
     CUresult result = CALL(cuGraphExecDestroy, exec);
-    if (devices) ct_may_shrink();
+    if (devices) ct_expect_shrink();
     return result;
 }
 
 // The graph memory of a GPU, if this graph allocates there: its key, or 0.
-static uint64_t memory_on(CUgraphExec exec, int device, uint64_t *bytes) {
+static uint64_t find_memory_on(CUgraphExec exec, int device, uint64_t *bytes) {
     struct ct_entry entry;
-    if (!ct_look(CT_EXECS, key_of(exec, device), &entry)) return 0;
+    if (!ct_get(CT_EXECS, key_of(exec, device), &entry)) return 0;
     *bytes = entry.bytes;
-    return ct_graph_memory((CUdevice)entry.count, device);
+    return ct_learn_graph_memory((CUdevice)entry.count, device);
 }
 
 // A graph may allocate on other GPUs than the one it is launched on.
-CUresult ct_graph_reserve(CUgraphExec exec) {
+CUresult ct_reserve_graph(CUgraphExec exec) {
     uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
     for (int device = 0; devices >> device; device++) {
-        uint64_t bytes, key = memory_on(exec, device, &bytes);
-        if (!key || ct_take_part(key, device, bytes, &taking[device])) continue;
-        ct_graph_settle(exec);
+        uint64_t bytes, key = find_memory_on(exec, device, &bytes);
+        if (!key || ct_take_part(key, device, bytes, &draw[device])) continue;
+        ct_settle_graph(exec);
         return ct_refuse(device);
     }
     return CUDA_SUCCESS;
 }
 
-void ct_graph_settle(CUgraphExec exec) {
+void ct_settle_graph(CUgraphExec exec) {
     uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);
     for (int device = 0; devices >> device; device++) {
-        uint64_t bytes, key = memory_on(exec, device, &bytes);
-        if (key) ct_settle(key, taking[device]);
-        taking[device] = (struct ct_taking){0};
+        uint64_t bytes, key = find_memory_on(exec, device, &bytes);
+        if (key) ct_settle(key, draw[device]);
+        draw[device] = (struct ct_draw){0};
     }
 }
 
 // Uploading maps the memory ahead of the first launch.
 #define UPLOAD(name, exec, stream)                                         \
     do {                                                                   \
-        CUresult result = ct_graph_reserve(exec);                          \
+        CUresult result = ct_reserve_graph(exec);                          \
         if (result != CUDA_SUCCESS) return result;                         \
         result = CALL(name, exec, stream);                                 \
-        ct_graph_settle(exec);                                             \
+        ct_settle_graph(exec);                                             \
         return result;                                                     \
     } while (0)
 
@@ -197,7 +197,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { UPLOAD(cuGraphU
 
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
     CUresult result = CALL(cuDeviceGraphMemTrim, ordinal);
-    _Bool known = atomic_load_explicit(&allocating, memory_order_relaxed);
-    if (known) ct_settle((uint64_t)ordinal + 1, (struct ct_taking){0});
+    bool known = atomic_load_explicit(&allocating, memory_order_relaxed);
+    if (known) ct_settle((uint64_t)ordinal + 1, (struct ct_draw){0});
     return result;
 }

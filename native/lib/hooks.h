@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions we stand in front of, and the driver's own behind them. hooks.def lists them:
+// The functions that this library hooks, and the driver's own behind them. hooks.def lists them:
 //
 //   HOOK(name, policy)   the library defines a function `name` with the driver's signature and exports it
-//   USED(name)           the library calls the driver's `name` and does not stand in front of it
+//   USED(name)           the library calls the driver's `name` and does not hook it
 //
-// policy is what the coverage test reads: ALLOCATES, FREES, SYNCHRONISES, LAUNCHES, REPORTS, LOOKS_UP, CONTEXT or
-// GRAPH.
-// declined.def lists what looks as if it should be hooked and is not, each with the reason: DECLINED(name, "why").
+// The coverage test reads the policy: ALLOCATES, FREES, SYNCHRONISES, LAUNCHES, REPORTS, LOOKS_UP, CONTEXT or GRAPH.
+// declined.def lists functions that look as if they needed a hook, with the reason why not: DECLINED(name, "why").
 
 #ifndef COTENANT_HOOKS_H
 #define COTENANT_HOOKS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "cuda_abi.h"
 
@@ -26,35 +26,35 @@ enum ct_function {
     CT_FUNCTIONS
 };
 
-// The driver's function, or NULL where this driver has none. Costs one load once it has been found.
-void *ct_find(enum ct_function function);
-extern _Atomic(void *) ct_found[CT_FUNCTIONS];
+// The driver's function, or NULL if this driver has none. Costs one load once it has been found.
+void *ct_find_function(enum ct_function function);
+extern _Atomic(void *) ct_real_functions[CT_FUNCTIONS];
 
 static inline void *ct_real(enum ct_function function) {
-    void *known = atomic_load_explicit(&ct_found[function], memory_order_relaxed);
-    return __builtin_expect(known != 0, 1) ? known : ct_find(function);
+    void *known = atomic_load_explicit(&ct_real_functions[function], memory_order_relaxed);
+    return __builtin_expect(known != 0, 1) ? known : ct_find_function(function);
 }
 
-// REAL(cuMemFree_v2)(pointer): the driver's own; ask HAS first where an older driver may lack it.
+// REAL(cuMemFree_v2)(pointer): the driver's own; check HAS first if an older driver may lack it.
 #define REAL(name) ((__typeof__(&name))ct_real(CT_##name))
 #define HAS(name) (ct_real(CT_##name) != 0)
 
-// CALL(cuMemFree_v2, pointer): the driver's answer, also where this driver has no such function.
+// CALL(cuMemFree_v2, pointer): the driver's answer, or CUDA_ERROR_NOT_SUPPORTED if it has no such function.
 #define CALL(name, ...) (HAS(name) ? REAL(name)(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
 
-// Every hook begins with this: starts the library on the first call, once, and follows changes of the limits.
+// Every hook begins with this, directly or through ct_in_slice: it starts the library on the first call.
 #define CT_ENTER()                                                             \
     do {                                                                       \
         if (__builtin_expect(!ct_started, 0)) ct_start();                      \
     } while (0)
-extern _Atomic _Bool ct_started;
+extern _Atomic bool ct_started;
 void ct_start(void);
 
 // The slice's index of a GPU: of the calling thread's context, of a device ordinal, of an NVML handle. -1: not limited.
 int ct_current_device(void);
 int ct_device_of(CUdevice ordinal);
 int ct_device_of_uuid(const char *uuid);
-// As it was named to us: the region's header says the same, unless somebody wrote over it.
+// As it was when this process learned it: the region's header says the same, unless the tenant has overwritten it.
 const char *ct_uuid_of(int device);
 
 #endif

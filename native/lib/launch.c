@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every way to start work on a GPU. Who has no compute limit and no lower priority pays for a few loads and a count.
+// Every way to start work on a GPU. A process without a compute limit and with high priority pays for a few loads and a
+// counter.
 
 #include "compute.h"
 #include "limits.h"
@@ -9,12 +10,12 @@
 
 #include "hooks.h"
 
-#define REFRESH_EVERY 4 // launches of a thread, so that limits which come while it runs are seen soon
+#define REFRESH_EVERY 4 // launches of a thread, so that changed limits take effect soon
 
 static inline bool is_managed(int device) {
-    return atomic_load_explicit(&ct_now[device].paused, memory_order_relaxed) ||
+    return atomic_load_explicit(&ct_limits_now[device].paused, memory_order_relaxed) ||
            atomic_load_explicit(&ct_priority_now, memory_order_relaxed) == CT_LOW ||
-           (atomic_load_explicit(&ct_now[device].compute, memory_order_relaxed) < CT_WHOLE &&
+           (atomic_load_explicit(&ct_limits_now[device].compute, memory_order_relaxed) < CT_WHOLE &&
             atomic_load_explicit(&ct_policy_now, memory_order_relaxed) != CT_NEVER);
 }
 
@@ -22,11 +23,11 @@ static inline void count(int device) {
     static _Thread_local __attribute__((tls_model("initial-exec"))) unsigned launches;
     struct ct_slot *slot = ct_my_slot();
     if (slot) atomic_fetch_add_explicit(&slot->launches[device], 1, memory_order_relaxed);
-    if (++launches % REFRESH_EVERY == 0) ct_refresh();
+    if (++launches % REFRESH_EVERY == 0) ct_refresh_limits();
 }
 
-// True: ct_launched is to be called after the driver's own launch.
-static inline bool before(struct ct_launch *launch, CUstream stream, uint64_t key) {
+// True: ct_finish_launch must be called after the driver's own launch.
+static inline bool begin(struct ct_launch *launch, CUstream stream, uint64_t key) {
     CT_ENTER();
     if (!atomic_load_explicit(&ct_limited, memory_order_relaxed)) return false;
     int device = ct_current_device();
@@ -42,15 +43,15 @@ static inline uint64_t key_of(const void *what, uint64_t blocks, uint64_t thread
 
 #define KERNEL key_of(function, (uint64_t)gridX *gridY *gridZ, (uint64_t)blockX *blockY *blockZ)
 
-// The same handle means another stream to functions of the per-thread family.
+// Functions of the per-thread family (_ptsz) take handle 0 for another stream.
 static inline CUstream legacy(CUstream stream) { return stream == CU_STREAM_LEGACY ? NULL : stream; }
 static inline CUstream per_thread(CUstream stream) { return stream ? legacy(stream) : CU_STREAM_PER_THREAD; }
 
 #define LAUNCH(on, key, name, ...)                        \
     struct ct_launch launch;                              \
-    bool measured = before(&launch, on, key);             \
+    bool measured = begin(&launch, on, key);              \
     CUresult result = CALL(name, __VA_ARGS__);            \
-    if (__builtin_expect(measured, 0)) ct_launched(&launch); \
+    if (__builtin_expect(measured, 0)) ct_finish_launch(&launch); \
     return result
 
 #define LAUNCH_KERNEL(on, name, ...)                                                                       \
@@ -98,15 +99,15 @@ CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream 
 static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream on, CUresult (*real)(CUgraphExec, CUstream)) {
     if (!real) return CUDA_ERROR_NOT_SUPPORTED;
     struct ct_launch launch;
-    bool measured = before(&launch, on, key_of(exec, 0, 0));
+    bool measured = begin(&launch, on, key_of(exec, 0, 0));
     bool limited = atomic_load_explicit(&ct_limited, memory_order_relaxed);
     int device = limited ? ct_current_device() : -1;
-    CUresult result = device < 0 ? CUDA_SUCCESS : ct_graph_reserve(exec);
+    CUresult result = device < 0 ? CUDA_SUCCESS : ct_reserve_graph(exec);
     if (result == CUDA_SUCCESS) {
         result = real(exec, stream);
-        if (device >= 0) ct_graph_settle(exec);
+        if (device >= 0) ct_settle_graph(exec);
     }
-    if (measured) ct_launched(&launch);
+    if (measured) ct_finish_launch(&launch);
     return result;
 }
 
@@ -118,7 +119,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
     return launch_graph(exec, stream, per_thread(stream), REAL(cuGraphLaunch_ptsz));
 }
 
-// Makes the stream's context current; cuCtxPopCurrent ends it. False: nothing has changed.
+// Makes the stream's context current until cuCtxPopCurrent. False: nothing has changed.
 static bool enter_context_of(CUstream stream) {
     CUcontext context = NULL;
     return CALL(cuStreamGetCtx, stream, &context) == CUDA_SUCCESS && context && HAS(cuCtxPopCurrent_v2) &&
@@ -134,14 +135,14 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
         if (!enter_context_of(one->hStream)) continue;
         uint64_t blocks = (uint64_t)one->gridDimX * one->gridDimY * one->gridDimZ;
         uint64_t threads = (uint64_t)one->blockDimX * one->blockDimY * one->blockDimZ;
-        measured[i] = before(&under_way[i], one->hStream, key_of(one->function, blocks, threads));
+        measured[i] = begin(&under_way[i], one->hStream, key_of(one->function, blocks, threads));
         REAL(cuCtxPopCurrent_v2)(&context);
     }
     CUresult result = CALL(cuLaunchCooperativeKernelMultiDevice, launches, count_of, flags);
     for (unsigned i = 0; i < CT_DEVICES; i++) {
         if (!measured[i]) continue;
         bool there = enter_context_of(launches[i].hStream);
-        ct_launched(&under_way[i]);
+        ct_finish_launch(&under_way[i]);
         if (there) REAL(cuCtxPopCurrent_v2)(&context);
     }
     return result;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each book is a few hash tables, each behind a lock of its own, so that threads which allocate seldom meet. Open
+// Each book is a few hash tables, each with a lock of its own, so that threads which allocate seldom wait. Open
 // addressing with linear probing; the place of an entry taken out is filled by its successors, so that there are no
 // tombstones and a table that was once full is as fast as a new one. Tables come from mmap: the program's malloc may be
 // calling us.
@@ -39,7 +39,7 @@ static struct stripe *lock(enum ct_book book, uint64_t key) {
     return stripe;
 }
 
-// The slot of the key, or the empty one where it would stand. The table has room.
+// The slot of the key, or the empty one in which it would be. The table must have an empty slot.
 static struct ct_entry *probe(const struct stripe *stripe, uint64_t key) {
     uint64_t at = home(stripe, key);
     while (stripe->entry[at].key && stripe->entry[at].key != key) at = (at + 1) & (stripe->slots - 1);
@@ -52,23 +52,23 @@ static struct ct_entry *find(const struct stripe *stripe, uint64_t key) {
     return entry->key ? entry : NULL;
 }
 
-__attribute__((noinline, cold)) static _Bool grow(struct stripe *stripe) {
+__attribute__((noinline, cold)) static bool grow(struct stripe *stripe) {
     struct stripe larger = {.slots = stripe->slots ? stripe->slots * 2 : FIRST_SLOTS};
     int saved = errno;
-    void *room = mmap(NULL, larger.slots * sizeof *larger.entry, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+    void *memory = mmap(NULL, larger.slots * sizeof *larger.entry, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     errno = saved;
-    if (room == MAP_FAILED) return 0;
-    larger.entry = room;
+    if (memory == MAP_FAILED) return false;
+    larger.entry = memory;
     for (uint64_t i = 0; i < stripe->slots; i++)
         if (stripe->entry[i].key) *probe(&larger, stripe->entry[i].key) = stripe->entry[i];
     if (stripe->slots) munmap(stripe->entry, stripe->slots * sizeof *stripe->entry);
     stripe->slots = larger.slots;
     stripe->entry = larger.entry;
-    return 1;
+    return true;
 }
 
-// Moves what follows into the gap, as long as that brings it no further from home than it began.
+// Takes the entry out and moves its successors into the gap, as far as that moves none of them before its home slot.
 static inline void drop(struct stripe *stripe, struct ct_entry *entry) {
     uint64_t mask = stripe->slots - 1, gap = (uint64_t)(entry - stripe->entry);
     for (uint64_t at = (gap + 1) & mask; stripe->entry[at].key; at = (at + 1) & mask) {
@@ -81,7 +81,7 @@ static inline void drop(struct stripe *stripe, struct ct_entry *entry) {
     stripe->used--;
 }
 
-// Word by word: what has just been written in parts cannot be read in wider ones before it has left the processor.
+// Word by word: a wide load of what was just stored in parts would stall until the stores have left the processor.
 static inline void copy(struct ct_entry *to, const volatile struct ct_entry *from) {
     to->key = from->key;
     to->bytes = from->bytes;
@@ -92,11 +92,11 @@ static inline void copy(struct ct_entry *to, const volatile struct ct_entry *fro
     to->count = from->count;
 }
 
-_Bool ct_put(enum ct_book book, const struct ct_entry *entry, struct ct_entry *before) {
+bool ct_put(enum ct_book book, const struct ct_entry *entry, struct ct_entry *before) {
     struct stripe *stripe = lock(book, entry->key);
     before->key = 0;
     // A table that cannot grow is filled up to its last but one slot: probing needs an empty one to end at.
-    _Bool room = stripe->used * 4 < stripe->slots * 3 || grow(stripe) || stripe->used + 1 < stripe->slots;
+    bool room = stripe->used * 4 < stripe->slots * 3 || grow(stripe) || stripe->used + 1 < stripe->slots;
     if (room) {
         struct ct_entry *slot = probe(stripe, entry->key);
         if (slot->key) copy(before, slot);
@@ -107,7 +107,7 @@ _Bool ct_put(enum ct_book book, const struct ct_entry *entry, struct ct_entry *b
     return room;
 }
 
-_Bool ct_take(enum ct_book book, uint64_t key, struct ct_entry *entry) {
+bool ct_take(enum ct_book book, uint64_t key, struct ct_entry *entry) {
     struct stripe *stripe = lock(book, key);
     struct ct_entry *found = find(stripe, key);
     if (found) {
@@ -118,7 +118,7 @@ _Bool ct_take(enum ct_book book, uint64_t key, struct ct_entry *entry) {
     return found != NULL;
 }
 
-_Bool ct_look(enum ct_book book, uint64_t key, struct ct_entry *entry) {
+bool ct_get(enum ct_book book, uint64_t key, struct ct_entry *entry) {
     struct stripe *stripe = lock(book, key);
     const struct ct_entry *found = find(stripe, key);
     if (found) *entry = *found;
@@ -126,7 +126,7 @@ _Bool ct_look(enum ct_book book, uint64_t key, struct ct_entry *entry) {
     return found != NULL;
 }
 
-_Bool ct_edit(enum ct_book book, uint64_t key, ct_edit_entry edit, void *with) {
+bool ct_edit(enum ct_book book, uint64_t key, ct_edit_entry edit, void *with) {
     struct stripe *stripe = lock(book, key);
     struct ct_entry *found = find(stripe, key);
     if (found && edit(found, with)) drop(stripe, found);
@@ -137,7 +137,7 @@ _Bool ct_edit(enum ct_book book, uint64_t key, ct_edit_entry edit, void *with) {
 void ct_edit_all(enum ct_book book, ct_edit_entry edit, void *with) {
     for (struct stripe *stripe = books[book]; stripe < books[book] + STRIPES; stripe++) {
         ct_acquire(&stripe->lock);
-        // What is dropped lets a successor into its slot, which is therefore looked at again.
+        // A dropped entry's slot may get a successor, so it is looked at again.
         for (uint64_t at = 0; stripe->used && at < stripe->slots;) {
             struct ct_entry *entry = &stripe->entry[at];
             if (entry->key && edit(entry, with)) drop(stripe, entry);
@@ -147,7 +147,7 @@ void ct_edit_all(enum ct_book book, ct_edit_entry edit, void *with) {
     }
 }
 
-// Another thread of the parent may have held a lock or been half through a change, so nothing of the old is looked at.
+// Another thread of the parent may have held a lock or been in the middle of a change, so the old tables are not read.
 void ct_forget_books(void) {
     for (int book = 0; book < CT_BOOKS; book++)
         for (int i = 0; i < STRIPES; i++) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Follows the limits file. It is looked at on the way, at most every 20 ms, by whichever thread comes by, since this
-// library has no threads of its own; the same look keeps the region and our slot in it in order.
+// Follows the limits file. A thread that calls a hook checks it, at most every 20 ms, since this library has no threads
+// of its own; the same check keeps the region and our slot in it in order.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +19,11 @@
 #define SETTLED_NS 50000000
 #define READINGS 4
 
-struct ct_gpu_now ct_now[CT_DEVICES] = {[0 ... CT_DEVICES - 1] = {.memory = CT_UNLIMITED, .compute = CT_WHOLE}};
+struct ct_gpu_limits_now ct_limits_now[CT_DEVICES] = {
+    [0 ... CT_DEVICES - 1] = {.memory = CT_UNLIMITED, .compute = CT_WHOLE}};
 _Atomic int ct_policy_now;
 _Atomic int ct_priority_now;
-_Atomic _Bool ct_limited;
+_Atomic bool ct_limited;
 
 // What tells one version of the file from another.
 struct identity {
@@ -34,11 +35,11 @@ struct identity {
 
 static char path[CT_PATH_BYTES];
 static struct identity last; // all zeros: there is no file
-static uint64_t last_print;  // of what was read last; the same again is no new fault
+static uint64_t last_print;  // of what was read last: the same bytes are not counted as a fault again
 static bool has_region;
 static _Atomic uint64_t next_look;
 static uint64_t next_reap;
-static ct_lock looking; // who has it may use all that is not atomic here
+static ct_lock looking; // guards every variable here that is not atomic
 static char text[CT_LIMITS_BYTES + 1], again[CT_LIMITS_BYTES + 1];
 
 static struct identity identify(const struct stat *found) {
@@ -50,7 +51,7 @@ static bool is_same_version(const struct identity *a, const struct identity *b) 
            a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
 }
 
-static void put_in_force(struct ct_gpu_now *now, const struct ct_gpu_limits *limits) {
+static void put_in_force(struct ct_gpu_limits_now *now, const struct ct_gpu_limits *limits) {
     now->memory = limits->memory;
     now->host = limits->host;
     now->compute = limits->compute;
@@ -59,16 +60,16 @@ static void put_in_force(struct ct_gpu_now *now, const struct ct_gpu_limits *lim
 
 static void apply(const struct ct_limits *limits) {
     if (!has_region && *limits->region) ct_open_region(limits->region);
-    has_region = true; // once: what was counted elsewhere would have to move
+    has_region = true; // only once: what was counted in the first region would have to move
     bool is_named[CT_DEVICES] = {false};
     for (uint32_t i = 0; i < limits->gpus; i++) {
         int device = ct_name_device(limits->gpu[i].uuid);
         if (device < 0) continue;
         is_named[device] = true;
-        put_in_force(&ct_now[device], &limits->gpu[i]);
+        put_in_force(&ct_limits_now[device], &limits->gpu[i]);
     }
     for (int i = 0; i < CT_DEVICES; i++) {
-        if (!is_named[i]) put_in_force(&ct_now[i], &limits->fallback);
+        if (!is_named[i]) put_in_force(&ct_limits_now[i], &limits->fallback);
     }
     ct_policy_now = (int)limits->policy;
     ct_priority_now = (int)limits->priority;
@@ -85,7 +86,7 @@ static ssize_t read_from_start(int file, char *to) {
     return (ssize_t)length;
 }
 
-// The same bytes twice: a writer that does not replace the file as a whole is seen here, not by the parser.
+// Reads until two readings agree: a writer that changes the file in place is noticed here, not by the parser.
 static ssize_t read_steadily(int file) {
     for (int i = 0; i < READINGS; i++) {
         ssize_t length = read_from_start(file, text);
@@ -96,7 +97,7 @@ static ssize_t read_steadily(int file) {
     return -1;
 }
 
-// A change within one tick of the file system's clock does not show in the time of the last one.
+// Two changes within one tick of the file system's clock have the same time, so a recent file may change unnoticed.
 static bool may_change_unseen(const struct timespec *changed) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -114,7 +115,7 @@ static void read_file(int file, const struct stat *found) {
     struct ct_limits limits;
     ssize_t length = S_ISREG(found->st_mode) ? read_steadily(file) : 0;
     if (length < 0) {
-        ct_fault(CT_FAULT_LIMITS_CHANGING);
+        ct_count_fault(CT_FAULT_LIMITS_CHANGING);
         return;
     }
     last = identify(found);
@@ -122,7 +123,8 @@ static void read_file(int file, const struct stat *found) {
     uint64_t print = fingerprint((size_t)length);
     enum ct_parsed parsed = ct_parse_limits(text, (size_t)length, &limits);
     if (parsed == CT_PARSED) apply(&limits);
-    else if (print != last_print) ct_fault(parsed == CT_PARSE_BAD ? CT_FAULT_LIMITS_BAD : CT_FAULT_LIMITS_VERSION);
+    else if (print != last_print)
+        ct_count_fault(parsed == CT_PARSE_BAD ? CT_FAULT_LIMITS_BAD : CT_FAULT_LIMITS_VERSION);
     last_print = print;
 }
 
@@ -130,7 +132,7 @@ static void read_limits(void) {
     struct stat found;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0 || ct_fstat(file, &found) != 0) {
-        ct_fault(CT_FAULT_LIMITS_MISSING);
+        ct_count_fault(CT_FAULT_LIMITS_MISSING);
         last = ct_stat(path, &found) == 0 ? identify(&found) : (struct identity){0}; // counted once, not at every look
     } else {
         read_file(file, &found);
@@ -147,14 +149,14 @@ void ct_forget_reading(void) {
     ct_set_free(&looking);
 }
 
-// A pause that nobody has said again for a while is over: who said it may have been killed. One of the future too: the
-// clock was set back since.
+// A pause ends if the file was not touched for CT_PAUSE_SECONDS: the process that touches it may have been killed. A
+// time as far in the future ends it too: the clock was set back since.
 static void end_old_pause(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
     int64_t age = now.tv_sec - last.changed.tv_sec;
     if (-CT_PAUSE_SECONDS <= age && age <= CT_PAUSE_SECONDS) return;
-    for (int i = 0; i < CT_DEVICES; i++) ct_now[i].paused = 0;
+    for (int i = 0; i < CT_DEVICES; i++) ct_limits_now[i].paused = 0;
 }
 
 static void look(uint64_t now) {
@@ -171,15 +173,15 @@ static void look(uint64_t now) {
     ct_reap();
 }
 
-void ct_refresh(void) {
+void ct_refresh_limits(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
     uint64_t now = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
     if (__builtin_expect(now < atomic_load_explicit(&next_look, memory_order_relaxed), 1) || !ct_limited) return;
     if (atomic_exchange(&looking, 1)) return;
-    struct ct_aside before = ct_step_aside();
+    struct ct_thread_state before = ct_save_thread();
     next_look = now + LOOK_NS;
     look(now);
     ct_set_free(&looking);
-    ct_step_back(before);
+    ct_restore_thread(before);
 }

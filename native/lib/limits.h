@@ -1,27 +1,28 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The limits of one slice: a small text file that the tenant may read and not write, replaced as a whole (rename), read
-// again when it has changed. One thing a line, in any order after the first, words parted by one space:
+// The limits of one slice: a small text file that the tenant can read and not write. It is replaced as a whole (rename)
+// and read again when it has changed. One item per line, in any order after the first; one space between words:
 //
 //   cotenant-limits 2
 //   region /run/cotenant/slices/abc/usage
-//   policy conserving            (conserving, always or never: when the compute share is held; conserving if absent)
+//   policy conserving            (conserving, always or never: when the share is enforced; conserving if absent)
 //   priority low                 (high or low; high if absent)
 //   default memory=0 compute=1000
 //   gpu GPU-8f… memory=2147483648 host=0 compute=300 paused=0
 //   end
 //
 // memory and host are bytes; memory=none is no limit. compute is thousandths of the GPU, 1 to 1000; 1000 is no limit.
-// paused=1 holds launches back on that GPU while the file was written or touched in the last CT_PAUSE_SECONDS: who pauses
-// touches it every second, so that nobody waits for ever when that one is killed. `default` holds for GPUs that no line
-// names; without it they are unlimited.
-// A file without its `end` line is truncated. Unknown lines and unknown words of known lines are passed over, so that a
-// later writer of the same version may say more. At most CT_LIMITS_BYTES long and CT_DEVICES gpu lines.
+// paused=1 holds launches back on that GPU while the file was written or touched in the last CT_PAUSE_SECONDS: the
+// agent touches it every second, so that no tenant waits for ever if the agent is killed. `default` applies to GPUs
+// that no line names; without it they are unlimited. A file without its `end` line is truncated. Unknown lines and
+// unknown words of known lines are ignored, so that a later writer of the same version may add some. At most
+// CT_LIMITS_BYTES long, with at most CT_DEVICES gpu lines.
 
 #ifndef COTENANT_LIMITS_H
 #define COTENANT_LIMITS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,21 +60,21 @@ enum ct_parsed { CT_PARSED, CT_PARSE_BAD, CT_PARSE_VERSION };
 // Pure: reads no file, keeps nothing, and leaves *limits alone unless it returns CT_PARSED.
 enum ct_parsed ct_parse_limits(const char *text, size_t length, struct ct_limits *limits);
 
-// The limits in force, each word valid by itself: a reader needs no lock. Index as in the region's header.
-struct ct_gpu_now {
+// The limits in force. Each word is valid by itself: a reader needs no lock. The index is that of the region's header.
+struct ct_gpu_limits_now {
     _Atomic uint64_t memory;
     _Atomic uint64_t host;
     _Atomic uint32_t compute;
     _Atomic uint32_t paused;
 };
-extern struct ct_gpu_now ct_now[CT_DEVICES];
+extern struct ct_gpu_limits_now ct_limits_now[CT_DEVICES];
 extern _Atomic int ct_policy_now;   // enum ct_policy
 extern _Atomic int ct_priority_now; // enum ct_priority
 
-// Whether this process is in a slice at all; false: every hook passes through.
-extern _Atomic _Bool ct_limited;
+// Whether this process is in a slice; false: every hook passes its call through.
+extern _Atomic bool ct_limited;
 
-// Reads the file again when it has changed, at most every 20 ms; costs a coarse clock reading.
-void ct_refresh(void);
+// Reads the file again if it has changed, at most every 20 ms; otherwise costs one reading of a coarse clock.
+void ct_refresh_limits(void);
 
 #endif

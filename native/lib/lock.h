@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A lock for a few hundred nanoseconds, in one word that a forked child can simply set free. Not pthread's: a program
-// that has no threads need not have them, in older C libraries. And what keeps a thread from being cancelled with it.
+// A lock for a few hundred nanoseconds, in one word that a forked child can simply set free. It is not pthread's,
+// because with an older C library a program without threads is not linked with pthread. Also here: what keeps a thread
+// from being cancelled while it holds such a lock.
 
 #ifndef COTENANT_LOCK_H
 #define COTENANT_LOCK_H
@@ -15,30 +16,30 @@
 
 typedef _Atomic uint32_t ct_lock;
 
-// What our own system calls must not change for the program: errno, and that a thread which is to be cancelled goes on
-// until it is at one of the program's, since it would leave our locks closed.
-struct ct_aside {
+// What our own system calls must not change for the program: errno, and the point at which a thread is cancelled.
+// Between ct_save_thread and ct_restore_thread it cannot be, since it would leave our locks closed.
+struct ct_thread_state {
     int error, cancel;
 };
 #pragma weak pthread_setcancelstate
 
-static inline struct ct_aside ct_step_aside(void) {
-    struct ct_aside before = {.error = errno, .cancel = PTHREAD_CANCEL_ENABLE};
+static inline struct ct_thread_state ct_save_thread(void) {
+    struct ct_thread_state before = {.error = errno, .cancel = PTHREAD_CANCEL_ENABLE};
     if (pthread_setcancelstate) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before.cancel);
     return before;
 }
 
-static inline void ct_step_back(struct ct_aside before) {
+static inline void ct_restore_thread(struct ct_thread_state before) {
     if (pthread_setcancelstate) pthread_setcancelstate(before.cancel, NULL);
     errno = before.error;
 }
 
-// Sleeps rather than yields: a spinning thread of a real-time class would keep the holder off the processor for ever.
+// Sleeps rather than yields: a spinning real-time thread would keep the lock's holder off the processor for ever.
 __attribute__((noinline, cold, unused)) static void ct_wait_for(ct_lock *lock) {
-    struct ct_aside before = ct_step_aside();
+    struct ct_thread_state before = ct_save_thread();
     for (unsigned spins = 0; atomic_load_explicit(lock, memory_order_relaxed); spins++)
         if (spins >= 100) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-    ct_step_back(before);
+    ct_restore_thread(before);
 }
 
 static inline void ct_acquire(ct_lock *lock) {

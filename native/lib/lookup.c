@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a program's calls come to us. Symbols it is linked with bind to ours by themselves; what it looks up (dlsym,
-// dlvsym, cuGetProcAddress) is first asked of the real one and then swapped by address: an answer that is the driver's
-// function becomes our hook, every other answer stays. So versions, per-thread-stream variants, other wrappers and a
-// program's own functions of the same name come out right without a table of names and versions.
+// How a program's calls reach our hooks. Symbols that a program is linked with bind to ours by themselves. What it
+// looks up (dlsym, dlvsym, cuGetProcAddress) is first looked up by the real function and then swapped by address: if
+// the answer is the driver's function it becomes our hook, and every other answer stays. So versions, per-thread-stream
+// variants, other wrappers and a program's own functions of the same name come out right without a table of names and
+// versions.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,8 +17,8 @@
 #include "hooks.h"
 #include "lock.h"
 
-// The real driver's path is in a symbol of this name where a front-end has taken the place of libcuda.so.1.
-#define FRONT_END "cotenant_driver"
+// A front-end in the place of libcuda.so.1 has the real driver's path under this symbol.
+#define FRONT_END "ct_front_end_driver"
 #define SWAPS 512 // more than twice as many as there are hooks
 
 static const char *const names[] = {
@@ -36,13 +37,13 @@ static const bool hooked[] = {
 #undef USED
 };
 
-_Atomic(void *) ct_found[CT_FUNCTIONS];
+_Atomic(void *) ct_real_functions[CT_FUNCTIONS];
 
 struct library {
     const char *name;
     char initial; // of its functions
     enum ct_fault missing;
-    _Atomic bool known;   // what it has is in ct_found and in the swaps
+    _Atomic bool known;   // its functions are in ct_real_functions and in the swaps
     _Atomic bool refused; // it could not be loaded
     _Atomic uintptr_t from, to;
 };
@@ -54,8 +55,8 @@ static struct library *library_of(const char *function) {
     return *function == nvml.initial ? &nvml : &cuda;
 }
 
-// From the address of a real function to our hook. Only ever added to, and twice the same is harmless: no lock that a
-// fork could leave closed.
+// From the address of a real function to our hook. Entries are only added, and adding one twice is harmless, so there
+// is no lock that a fork could leave closed.
 static struct {
     _Atomic uintptr_t real;
     _Atomic(void *) hook;
@@ -70,7 +71,7 @@ static void add_swap(void *real, void *hook) {
         uintptr_t there = 0;
         bool free = atomic_compare_exchange_strong(&swaps[at].real, &there, (uintptr_t)real);
         if (!free && there != (uintptr_t)real) continue;
-        swaps[at].hook = hook; // of two names of one function the later is the newer one
+        swaps[at].hook = hook; // if one function has two names, the later one in the list is the newer
         return;
     }
 }
@@ -83,7 +84,7 @@ static void *swap(void *real) {
     }
 }
 
-void *ct_in_front_of(void *real) {
+void *ct_hook_for(void *real) {
     void *hook = ct_limited ? swap(real) : NULL;
     return hook ? hook : real;
 }
@@ -101,25 +102,25 @@ static bool is_ours(const void *address) {
     return self.from <= (uintptr_t)address && (uintptr_t)address < self.to;
 }
 
-// Ours even where a wrapper in front of us has taken the name.
+// Our function, even if a wrapper in front of us defines the same name.
 static void *our_own(const char *name) {
     struct ct_object object;
-    return ct_find_object("", NULL, &object) ? ct_symbol_of(&object, name) : NULL;
+    return ct_find_object("", NULL, &object) ? ct_find_symbol(&object, name) : NULL;
 }
 
 // Loads a library, or keeps a loaded one from being unloaded: we keep addresses in it.
 static bool keep_loaded(const char *path, int how) {
-    void *(*open)(const char *, int) = ct_of_libc("dlopen");
+    void *(*open)(const char *, int) = ct_find_in_libc("dlopen");
     return open && open(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE | how);
 }
 
 static void learn(struct library *library, const struct ct_object *object) {
     for (int i = 0; i < CT_FUNCTIONS; i++) {
         if (library_of(names[i]) != library) continue;
-        void *real = ct_symbol_of(object, names[i]);
+        void *real = ct_find_symbol(object, names[i]);
         void *hook = hooked[i] ? our_own(names[i]) : NULL;
         if (real && hook) add_swap(real, hook);
-        ct_found[i] = real;
+        ct_real_functions[i] = real;
     }
     library->from = object->from;
     library->to = object->to;
@@ -140,35 +141,37 @@ static bool load(struct library *library) {
     if (library->refused) return false;
     struct ct_object front;
     const char *path = library->name;
-    if (ct_find_object(library->name, NULL, &front)) path = ct_symbol_of(&front, FRONT_END);
+    if (ct_find_object(library->name, NULL, &front)) path = ct_find_symbol(&front, FRONT_END);
     if (keep_loaded(path, 0) && learn_if_loaded(library)) return true;
     library->refused = true;
-    ct_fault(library->missing);
+    ct_count_fault(library->missing);
     return false;
 }
 
-void *ct_find(enum ct_function function) {
-    struct ct_aside before = ct_step_aside();
+void *ct_find_function(enum ct_function function) {
+    struct ct_thread_state before = ct_save_thread();
     load(library_of(names[function]));
-    ct_step_back(before);
-    return ct_found[function];
+    ct_restore_thread(before);
+    return ct_real_functions[function];
 }
 
 static bool is_inside(const struct library *library, const void *address) {
     return library->from <= (uintptr_t)address && (uintptr_t)address < library->to;
 }
 
-// A second copy of the driver (dlmopen, a front-end) is answered from the first: our hooks know no other.
+// A function of a second copy of the driver (dlmopen, a front-end) is replaced by that of the first, which is the only
+// one that our hooks call.
 static void *from_first_copy(void *answer, const char *name) {
     struct library *library = library_of(name);
     if (is_inside(library, answer)) return answer;
-    int (*where)(const void *, Dl_info *) = ct_of_libc("dladdr");
+    int (*where)(const void *, Dl_info *) = ct_find_in_libc("dladdr");
     Dl_info info;
     if (!where || !where(answer, &info) || !info.dli_fname) return answer;
     const char *file = strrchr(info.dli_fname, '/');
     if (strncmp(file ? file + 1 : info.dli_fname, library->name, strlen(library->name) - 2) != 0) return answer;
     struct ct_object first;
-    void *same = load(library) && ct_find_object(library->name, FRONT_END, &first) ? ct_symbol_of(&first, name) : NULL;
+    if (!load(library) || !ct_find_object(library->name, FRONT_END, &first)) return answer;
+    void *same = ct_find_symbol(&first, name);
     return same ? same : answer;
 }
 
@@ -176,24 +179,24 @@ static bool is_loaders(const char *name) {
     return strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0;
 }
 
-// Whether the driver has what we hook under this name; true for all other names.
+// Whether the driver has this function, if it is one that we hook or use; true for all other names.
 static bool driver_has(const char *name) {
     if (is_loaders(name)) return true;
     for (int i = 0; i < CT_FUNCTIONS; i++) {
-        if (strcmp(names[i], name) == 0) return ct_found[i];
+        if (strcmp(names[i], name) == 0) return ct_real_functions[i];
     }
     return true;
 }
 
-static bool is_looked_at(const char *name) {
+static bool is_of_interest(const char *name) {
     if (name[0] == 'c') return name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
     if (name[0] == 'n') return strncmp(name, "nvml", 4) == 0;
     return name[0] == 'd' && is_loaders(name);
 }
 
-struct ct_answer {
+struct ct_look_up_answer {
     void *value;
-    void *jump; // to the real one, in place of an answer
+    void *jump; // not NULL: where to jump, in place of an answer
 };
 
 static void *call_real(void *real, void *handle, const char *name, const char *version) {
@@ -201,39 +204,39 @@ static void *call_real(void *real, void *handle, const char *name, const char *v
     return ((void *(*)(void *, const char *, const char *))real)(handle, name, version);
 }
 
-static struct ct_answer look_up(void *handle, const char *name, const char *version, void *caller, void *real) {
-    struct ct_answer pass = {.jump = real};
+static struct ct_look_up_answer look_up(void *handle, const char *name, const char *version, void *caller, void *real) {
+    struct ct_look_up_answer pass = {.jump = real};
     if (!is_loaders(name)) learn_if_loaded(library_of(name));
-    if (handle == RTLD_DEFAULT && driver_has(name)) return pass; // ours, or that of a wrapper in front of us
-    void *answer = handle == RTLD_NEXT ? ct_next_symbol(caller, name) : call_real(real, handle, name, version);
-    if (!answer) return handle == RTLD_NEXT ? pass : (struct ct_answer){0};
+    if (handle == RTLD_DEFAULT && driver_has(name)) return pass; // finds ours, or that of a wrapper in front of us
+    void *answer = handle == RTLD_NEXT ? ct_find_next_symbol(caller, name) : call_real(real, handle, name, version);
+    if (!answer) return handle == RTLD_NEXT ? pass : (struct ct_look_up_answer){0};
     if (is_ours(answer)) {
-        // Where the driver lacks a function, ours of that name must not be what is found.
-        if (!driver_has(name)) return (struct ct_answer){.value = call_real(real, RTLD_NEXT, name, version)};
-        return (struct ct_answer){.value = answer};
+        // If the driver lacks a function, the program must not find ours of that name.
+        if (!driver_has(name)) return (struct ct_look_up_answer){.value = call_real(real, RTLD_NEXT, name, version)};
+        return (struct ct_look_up_answer){.value = answer};
     }
     if (!is_loaders(name)) answer = from_first_copy(answer, name);
     void *hook = swap(answer);
     if (handle == RTLD_NEXT && !hook) return pass;
-    return (struct ct_answer){.value = hook ? hook : answer};
+    return (struct ct_look_up_answer){.value = hook ? hook : answer};
 }
 
-// The real dlsym or dlvsym; who looks it up gets ours.
+// The real dlsym or dlvsym; a program that looks it up gets ours.
 static void *find_real(bool versioned) {
     static _Atomic(void *) known[2];
     if (known[versioned]) return known[versioned];
     const char *name = versioned ? "dlvsym" : "dlsym";
-    void *real = ct_of_libc(name), *ours = our_own(name);
+    void *real = ct_find_in_libc(name), *ours = our_own(name);
     if (real && ours) add_swap(real, ours);
     known[versioned] = real;
     return real;
 }
 
 // What dlsym.S calls. The caller is the program's return address.
-struct ct_answer ct_look_up(void *handle, const char *name, const char *version, void *caller, int versioned);
-struct ct_answer ct_look_up(void *handle, const char *name, const char *version, void *caller, int versioned) {
-    struct ct_answer answer = {.jump = find_real(versioned)};
-    if (!answer.jump || !name || !is_looked_at(name)) return answer;
+struct ct_look_up_answer ct_look_up(void *handle, const char *name, const char *version, void *caller, int versioned);
+struct ct_look_up_answer ct_look_up(void *handle, const char *name, const char *version, void *caller, int versioned) {
+    struct ct_look_up_answer answer = {.jump = find_real(versioned)};
+    if (!answer.jump || !name || !is_of_interest(name)) return answer;
     CT_ENTER();
     if (!ct_limited) return answer;
     int saved = errno;
@@ -256,10 +259,10 @@ static CUresult swap_found(const char *name, void **function, CUresult result) {
         *function = hook;
         return result;
     }
-    // A driver newer than this list, or one that keeps other addresses here: what was found is not held to the limits.
+    // The driver is newer than this list, or has other addresses here: calls of what was found are not limited.
     for (int i = 0; i < CT_FUNCTIONS; i++) {
         if (hooked[i] && is_variant(names[i], name)) {
-            ct_fault(CT_FAULT_DRIVER);
+            ct_count_fault(CT_FAULT_DRIVER);
             break;
         }
     }

@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the hooks on memory share. The order is always the same: claim, ask the driver, write down; or take out of the
-// books, ask the driver, give back. So a race or a failure leaves the slice charged for too much for a moment, never
-// for too little.
+// What the hooks on memory share. The order is always the same: claim, call the driver, book; or take out of the books,
+// call the driver, give back. So a race or a failure leaves the slice charged for too much for a moment, never for too
+// little.
 
 #ifndef COTENANT_MEMORY_H
 #define COTENANT_MEMORY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "hooks.h"
@@ -16,83 +17,84 @@
 #include "region.h"
 
 // Whether this process is in a slice.
-static inline _Bool ct_in_slice(void) {
-    if (__builtin_expect(atomic_load_explicit(&ct_limited, memory_order_relaxed), 1)) return 1;
+static inline bool ct_in_slice(void) {
+    if (__builtin_expect(atomic_load_explicit(&ct_limited, memory_order_relaxed), 1)) return true;
     CT_ENTER();
     return atomic_load_explicit(&ct_limited, memory_order_relaxed);
 }
 
 // The slice's index of the GPU on which the calling thread would allocate. -1: pass the call down as it is.
-static inline int ct_here(void) { return ct_in_slice() ? ct_current_device() : -1; }
+static inline int ct_device_here(void) { return ct_in_slice() ? ct_current_device() : -1; }
 
-// The same for a place that is named; -1 for the host's, too.
+// The same for a location that the program names; -1 for host memory, too.
 int ct_device_at(const CUmemLocation *location);
 
-// Reserves bytes of the device quota. Before it gives up it looks whether the limits have grown, and trims what pools
-// and graphs hold unused. Reading a clock costs as much as all the rest, so that small requests look for new limits
-// only now and then.
+// Reserves bytes of the device quota. Before it gives up it checks whether the limits have grown, and trims what pools
+// and graphs hold unused. Reading a clock costs as much as all the rest, so small requests check for new limits only
+// every CT_SMALL_BETWEEN calls.
 #define CT_LARGE (UINT64_C(1) << 20)
 #define CT_SMALL_BETWEEN 8
 extern _Thread_local unsigned ct_small_claims __attribute__((tls_model("initial-exec")));
-_Bool ct_claim_slowly(int device, uint64_t bytes);
-static inline _Bool ct_claim(int device, uint64_t bytes) {
-    if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) ct_refresh();
+bool ct_claim_slowly(int device, uint64_t bytes);
+static inline bool ct_claim(int device, uint64_t bytes) {
+    if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) ct_refresh_limits();
     return ct_reserve(device, CT_DEVICE, bytes) || ct_claim_slowly(device, bytes);
 }
 
-// Counts a refusal and is its answer.
+// Counts a refusal and returns its error.
 CUresult ct_refuse(int device);
 
-// The same for calls that need a context: without one the driver has another answer to them.
-CUresult ct_refuse_here(int device);
+// The same for calls that need a current context: without one, returns the driver's error for that.
+CUresult ct_refuse_in_context(int device);
 
-// Ends a claim, which is written down under its key if the driver gave the memory and given back if it did not. Without
-// memory for the books it stays charged until the process ends: the quota holds, and the program goes on.
-CUresult ct_booked(enum ct_book book, struct ct_entry *claim, CUresult result, uint64_t key);
+// Ends a claim: books it under its key if the driver gave the memory, and gives it back if it did not. Without memory
+// for the books it stays charged until the process ends: the quota holds, and the program goes on.
+CUresult ct_book_claim(enum ct_book book, struct ct_entry *claim, CUresult result, uint64_t key);
 
 // The same for a pointer.
 CUresult ct_book_pointer(int device, uint64_t bytes, CUresult result, CUdeviceptr pointer);
 
-// Gives back what is charged for an entry by itself.
+// Gives back what is charged for an entry; for a pooled pointer that is nothing.
 void ct_give_back(const struct ct_entry *entry);
 
-// Ends what began with ct_take: given back if the driver freed it, written down again if it did not.
-CUresult ct_freed(enum ct_book book, _Bool known, struct ct_entry *entry, CUresult result);
+// Ends what began with ct_take: gives the entry back if the driver freed it, and books it again if it did not.
+CUresult ct_book_free(enum ct_book book, bool known, struct ct_entry *entry, CUresult result);
 
-// Beyond the quota: managed memory on the host budget, or the refusal.
+// Allocates beyond the quota: managed memory on the host budget, or a refusal.
 CUresult ct_fall_back(int device, CUdeviceptr *pointer, uint64_t bytes);
 
-// Whether the driver's answer may still become managed memory: the card is full, and there is a host budget for that.
-_Bool ct_may_fall_back(int device, CUresult result);
+// Whether managed memory may be tried after the driver's answer: the GPU is full, and there is a host budget.
+bool ct_may_fall_back(int device, CUresult result);
 
-// Another stream may be recording a graph in a mode that forbids some calls to the whole process; ours must not spoil
-// it.
+// Another stream may be recording a graph in a mode that forbids some calls to the whole process. Between these two,
+// our own calls do not spoil the recording.
 int ct_relax_capture(void);
 void ct_restore_capture(int mode);
 
 // reserves.c. A reserve is a pool, or the memory that graphs keep on one GPU: both hold more than is in use, and only
 // the driver knows how much.
-#define CT_NOT_TOLD UINT64_MAX
-void ct_learn_reserve(uint64_t key, int device);        // nothing is charged yet; a known one keeps its charge
-uint64_t ct_graph_memory(CUdevice ordinal, int device); // learns that of a GPU; its key
-uint64_t ct_unused(uint64_t key); // bytes it can hand out without growing; CT_NOT_TOLD by a driver that does not say
+#define CT_UNKNOWN_BYTES UINT64_MAX
+void ct_learn_reserve(uint64_t key, int device); // adds it without a charge; a known one keeps its charge
+uint64_t ct_learn_graph_memory(CUdevice ordinal, int device); // adds that of a GPU; returns its key
+// Bytes that it can hand out without growing; CT_UNKNOWN_BYTES if the driver does not tell.
+uint64_t ct_unused_bytes(uint64_t key);
 
-// What a request may take of a reserve: of what that has unused, and what it may grow by, which is claimed.
-struct ct_taking {
+// What a request draws from a reserve: bytes that are unused there, and bytes by which it may grow, which are claimed.
+struct ct_draw {
     uint64_t unused, more;
 };
-_Bool ct_take_whole(uint64_t key, int device, struct ct_taking *taking); // claims `more`, as it is said there
-_Bool ct_take_part(uint64_t key, int device, uint64_t bytes, struct ct_taking *taking); // only what is not unused
-_Bool ct_settle(uint64_t key, struct ct_taking taken); // charges what it holds; false: that does not fit
-_Bool ct_trim(int device); // gives back what reserves hold unused; whether there was any
+bool ct_take_whole(uint64_t key, int device, struct ct_draw *draw); // claims draw->more
+bool ct_take_part(uint64_t key, int device, uint64_t bytes, struct ct_draw *draw); // claims what is not unused
+bool ct_settle(uint64_t key, struct ct_draw draw); // charges what it holds; false: that does not fit
+bool ct_trim_reserves(int device); // gives back what reserves hold unused; false: there was nothing
 void ct_settle_all(void);
-extern _Atomic _Bool ct_shrinking; // something was freed into a reserve: the next synchronisation may make it smaller
-static inline void ct_may_shrink(void) { atomic_store_explicit(&ct_shrinking, 1, memory_order_relaxed); }
-static inline void ct_synchronised(void) {
+extern _Atomic bool ct_shrinking; // memory was freed into a reserve: the next synchronisation may make it smaller
+static inline void ct_expect_shrink(void) { atomic_store_explicit(&ct_shrinking, true, memory_order_relaxed); }
+static inline void ct_settle_if_shrinking(void) {
     if (__builtin_expect(atomic_load_explicit(&ct_shrinking, memory_order_relaxed), 0)) ct_settle_all();
 }
 
 // graphs.c. An allocation node that is larger than the quota can never run.
-_Bool ct_node_fits(int device, uint64_t bytes);
+bool ct_node_fits(int device, uint64_t bytes);
 
 #endif

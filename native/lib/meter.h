@@ -10,31 +10,34 @@
 
 #include "compute.h"
 
-// The context's meter, made on first use. NULL: there is no room for one.
-struct ct_meter *ct_meter_of(CUcontext context, int device);
+// The context's meter, made on first use. NULL: there is no memory for one.
+struct ct_meter *ct_find_meter(CUcontext context, int device);
 
-void ct_meters_forked(void);
+void ct_forget_meters(void); // in a forked child
 
-// Of meters.c, which knows whose is which: a new one, and one as good as new for another context (its lock is held).
+// For meters.c, which knows which context has which meter: makes one; resets one for another context, with its lock
+// held.
 struct ct_meter *ct_new_meter(void);
 void ct_reset_meter(struct ct_meter *meter, int device);
 
-void ct_meter_lock(struct ct_meter *meter);
-void ct_meter_unlock(struct ct_meter *meter);
+void ct_lock_meter(struct ct_meter *meter);
+void ct_unlock_meter(struct ct_meter *meter);
 
-// All of these with the lock held.
+// All of these need the lock.
 
 // Reads the batches that have ended, and pays the difference between what they took and what they were charged.
 void ct_harvest(struct ct_meter *meter, uint64_t now);
 
-// So much is under way that one more launch of this kind would run ahead of what is known of it.
-bool ct_crowded(struct ct_meter *meter, uint64_t key, uint64_t now);
+// Whether so much is under way that one more launch of this kind would run ahead of what is known of it.
+bool ct_is_crowded(struct ct_meter *meter, uint64_t key, uint64_t now);
 
-// This thread will sleep before it launches on the stream: what it has launched there is measured as far as it is.
-void ct_about_to_wait(struct ct_meter *meter, CUstream stream);
+// Closes the stream's open batch, because this thread will sleep before it launches there: what it has launched so far
+// is measured without the pause.
+void ct_close_open_batch(struct ct_meter *meter, CUstream stream);
 
-// Around the driver's own launch; the lock is not held meanwhile. `held`: it is paid for.
-void ct_begin(struct ct_launch *launch, struct ct_meter *meter, CUstream stream, uint64_t key, uint64_t now, bool held);
-void ct_end(struct ct_launch *launch);
+// Around the driver's own launch; the lock is not held meanwhile. `held`: the launch is paid for.
+void ct_begin_launch(struct ct_launch *launch, struct ct_meter *meter, CUstream stream, uint64_t key, uint64_t now,
+                     bool held);
+void ct_end_launch(struct ct_launch *launch);
 
 #endif

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which context has which meter: events belong to a context and go with it. A meter is never freed, since a thread may
-// be about to lock it; the next context has it.
+// Which context has which meter: events belong to a context and are destroyed with it. A meter is never freed, since a
+// thread may be about to lock it; the next context gets it.
 
 #include "lock.h"
 #include "meter.h"
 #include "region.h"
 
-#define CONTEXTS 1024 // at a time: more than a card has room for; who finds no place is not held back
+#define CONTEXTS 1024 // at a time: more than a GPU has memory for; launches of a context beyond them are not held back
 
 static struct {
-    _Atomic(CUcontext) context; // NULL: none has it
+    _Atomic(CUcontext) context; // NULL: the meter is free
     _Atomic(struct ct_meter *) meter;
 } places[CONTEXTS];
 static ct_lock giving;
@@ -28,18 +28,18 @@ static struct ct_meter *give(CUcontext context, int device) {
         if (meter && places[i].context) continue;
         if (!meter) meter = ct_new_meter();
         if (!meter) break;
-        ct_meter_lock(meter);
+        ct_lock_meter(meter);
         ct_reset_meter(meter, device);
-        ct_meter_unlock(meter);
+        ct_unlock_meter(meter);
         places[i].meter = meter;
         places[i].context = context;
         return meter;
     }
-    ct_fault(CT_FAULT_MEMORY);
+    ct_count_fault(CT_FAULT_MEMORY);
     return NULL;
 }
 
-struct ct_meter *ct_meter_of(CUcontext context, int device) {
+struct ct_meter *ct_find_meter(CUcontext context, int device) {
     int place = place_of(context);
     if (place >= 0) return places[place].meter;
     ct_acquire(&giving);
@@ -53,16 +53,16 @@ void ct_forget_events(CUcontext context) {
     int place = context ? place_of(context) : -1;
     if (place < 0) return;
     struct ct_meter *meter = places[place].meter;
-    ct_meter_lock(meter);
+    ct_lock_meter(meter);
     places[place].context = NULL;
     ct_reset_meter(meter, 0);
-    ct_meter_unlock(meter);
+    ct_unlock_meter(meter);
 }
 
-void ct_meters_forked(void) {
+void ct_forget_meters(void) {
     ct_set_free(&giving);
     for (int i = 0; i < CONTEXTS && places[i].meter; i++) {
         places[i].context = NULL;
-        ct_meter_unlock(places[i].meter); // whoever held it is not in this process
+        ct_unlock_meter(places[i].meter); // a thread that held it is not in this process
     }
 }

@@ -1,21 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads the text of a limits file (limits.h says what is in it). Apart from limits.c, so that it can be tried alone
-// with whatever bytes there are.
+// Parses the text of a limits file (limits.h defines it). It is apart from limits.c, so that a fuzzer can call it
+// alone.
 
 #include <stdbool.h>
 #include <string.h>
 
 #include "limits.h"
 
-// A stretch of the text.
+// A part of the text.
 struct words {
     const char *at;
     const char *end;
 };
 
-// Takes what comes before the mark, and the mark itself, off the front; all of it if there is no mark.
+// Removes and returns what is in front of the mark, and removes the mark; all of it if there is no mark.
 static struct words take(struct words *rest, char mark) {
     struct words taken = *rest;
     const char *found = rest->at < rest->end ? memchr(rest->at, mark, (size_t)(rest->end - rest->at)) : NULL;
@@ -134,7 +134,7 @@ enum ct_parsed ct_parse_limits(const char *text, size_t length, struct ct_limits
     if (!headed || rest.at == headline.end) return CT_PARSE_BAD;
     if (version != CT_LIMITS_VERSION) return CT_PARSE_VERSION;
     struct ct_limits read = {.fallback = unlimited};
-    while (memchr(rest.at, '\n', length_of(rest))) { // what comes behind the last line end was cut off
+    while (memchr(rest.at, '\n', length_of(rest))) { // text behind the last newline is a truncated line
         struct words line = take(&rest, '\n');
         if (is(line, "end")) {
             *limits = read;

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Opens the slice's region and keeps the account in it. Whatever is wrong with the file, the job goes on: the account
-// is then private to the process, which is held to the limits by itself.
+// is then private to the process, and the limits apply to each process alone.
 //
-// A tenant that cuts its own file short while it is mapped can have its processes killed by the kernel (SIGBUS), if
-// they use it before ct_check_region has seen that: within 20 ms of their last look. Nothing but a handler for that
-// signal, which is the program's, would help.
+// A tenant that truncates its own file while it is mapped can have its processes killed by the kernel (SIGBUS), if they
+// use it before ct_check_region notices: within 20 ms of the last check. Only a handler for that signal would help, and
+// signal handlers belong to the program.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,10 +22,10 @@
 #include "lock.h"
 
 #define RESERVE_TRIES 6
-#define LARGEST (UINT64_C(1) << 60) // no GPU has it; sums of such numbers would wrap
+#define LARGEST (UINT64_C(1) << 60) // no GPU has so much; sums of larger numbers would wrap
 
-struct ct_region ct_private;
-struct ct_region *_Atomic ct_region = &ct_private;
+struct ct_region ct_private_region;
+struct ct_region *_Atomic ct_region = &ct_private_region;
 
 static struct {
     char path[CT_PATH_BYTES];
@@ -42,7 +42,7 @@ static bool is_usable(int descriptor, struct stat *found) {
     if (pread(descriptor, &head, length, 0) != (ssize_t)length) return false;
     if (head.magic != CT_REGION_MAGIC || head.version != CT_REGION_VERSION || head.header_bytes != 4096) return false;
     if (head.slot_bytes != sizeof(struct ct_slot) || head.slots != CT_SLOTS) return false;
-    // A hole in the file would be filled when it is first written to, and a full disk then ends the process.
+    // A hole in the file is filled when it is first written to, and on a full disk that kills the process.
     if (found->st_blocks * 512 >= found->st_size) return true;
     return fallocate(descriptor, 0, 0, found->st_size) == 0 || errno == EOPNOTSUPP;
 }
@@ -64,11 +64,11 @@ static struct ct_region *map(const char *path) {
 void ct_open_region(const char *path) {
     struct ct_region *region = map(path);
     if (!region) {
-        ct_fault(CT_FAULT_REGION);
+        ct_count_fault(CT_FAULT_REGION);
         return;
     }
     strcpy(file.path, path);
-    for (int i = 0; i < CT_FAULTS; i++) region->faults[i] += ct_private.faults[i];
+    for (int i = 0; i < CT_FAULTS; i++) region->faults[i] += ct_private_region.faults[i];
     ct_region = region;
     ct_leave_slot();
 }
@@ -90,17 +90,17 @@ int ct_open_region_again(void) {
 }
 
 void ct_use_private_region(void) {
-    ct_region = &ct_private;
+    ct_region = &ct_private_region;
     ct_leave_slot();
 }
 
 void ct_check_region(void) {
     struct stat found;
-    if (ct_region == &ct_private || ct_stat(file.path, &found) != 0) return;
+    if (ct_region == &ct_private_region || ct_stat(file.path, &found) != 0) return;
     bool is_shorter = found.st_size < (off_t)sizeof(struct ct_region);
     if (!is_shorter || found.st_dev != file.device || found.st_ino != file.inode) return;
     ct_use_private_region();
-    ct_fault(CT_FAULT_REGION);
+    ct_count_fault(CT_FAULT_REGION);
 }
 
 static int set_lock(int descriptor, int64_t byte, short type) {
@@ -120,7 +120,7 @@ static _Atomic uint64_t *account(struct ct_slot *slot, enum ct_where where) {
     return where == CT_DEVICE ? slot->memory : slot->host;
 }
 
-// The others' part is what the region says; our own is what we know, whatever anybody wrote over it.
+// The others' use is what the region says; our own is what this process knows, whatever the region says.
 static uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_where where) {
     struct ct_region *region = ct_region;
     uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
@@ -133,9 +133,10 @@ static uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_w
     return sum;
 }
 
-// As it was when it was granted: a moment later another thread may have announced what it will not get.
+// `granted` is the use when the bytes were granted: a moment later another thread may have announced bytes that it will
+// not get.
 static void note_peak(struct ct_slot *slot, int device, enum ct_where where, uint64_t granted) {
-    uint64_t now = granted + ct_mine[where == CT_DEVICE ? CT_HOST : CT_DEVICE][device];
+    uint64_t now = granted + ct_own_use[where == CT_DEVICE ? CT_HOST : CT_DEVICE][device];
     uint64_t peak = atomic_load_explicit(&slot->peak[device], memory_order_relaxed);
     while (now > peak && !atomic_compare_exchange_weak(&slot->peak[device], &peak, now)) continue;
 }
@@ -148,7 +149,7 @@ static void take_off(_Atomic uint64_t *counter, uint64_t bytes) {
 void ct_charge(int device, enum ct_where where, uint64_t bytes) {
     if (device < 0 || device >= CT_DEVICES) return;
     struct ct_slot *slot = ct_my_slot();
-    uint64_t mine = atomic_fetch_add(&ct_mine[where][device], bytes) + bytes;
+    uint64_t mine = atomic_fetch_add(&ct_own_use[where][device], bytes) + bytes;
     atomic_fetch_add(&account(slot, where)[device], bytes);
     note_peak(slot, device, where, mine);
 }
@@ -156,24 +157,25 @@ void ct_charge(int device, enum ct_where where, uint64_t bytes) {
 void ct_release(int device, enum ct_where where, uint64_t bytes) {
     if (device < 0 || device >= CT_DEVICES) return;
     take_off(&account(ct_my_slot(), where)[device], bytes);
-    take_off(&ct_mine[where][device], bytes);
+    take_off(&ct_own_use[where][device], bytes);
 }
 
 uint64_t ct_used(int device, enum ct_where where) {
     if (device < 0 || device >= CT_DEVICES) return 0;
     uint64_t others = used_by_others(ct_my_slot(), device, where), sum;
-    return __builtin_add_overflow(others, ct_mine[where][device], &sum) ? UINT64_MAX : sum;
+    return __builtin_add_overflow(others, ct_own_use[where][device], &sum) ? UINT64_MAX : sum;
 }
 
 static uint64_t limit_of(int device, enum ct_where where) {
-    _Atomic uint64_t *limit = where == CT_DEVICE ? &ct_now[device].memory : &ct_now[device].host;
+    _Atomic uint64_t *limit = where == CT_DEVICE ? &ct_limits_now[device].memory : &ct_limits_now[device].host;
     return atomic_load_explicit(limit, memory_order_relaxed);
 }
 
-// First it is said, then it is asked: of two that want the same bytes at least one sees the other.
+// Announces the bytes, then sums: if two processes want the same bytes, at least one of them sees the other's. So the
+// limit is never exceeded; both may be refused, which reserve_slowly resolves.
 static bool announce(int device, enum ct_where where, uint64_t bytes) {
     struct ct_slot *slot = ct_my_slot();
-    uint64_t mine = atomic_fetch_add(&ct_mine[where][device], bytes) + bytes;
+    uint64_t mine = atomic_fetch_add(&ct_own_use[where][device], bytes) + bytes;
     atomic_fetch_add(&account(slot, where)[device], bytes);
     uint64_t limit = limit_of(device, where);
     if (limit == CT_UNLIMITED || (mine <= limit && used_by_others(slot, device, where) <= limit - mine)) {
@@ -181,7 +183,7 @@ static bool announce(int device, enum ct_where where, uint64_t bytes) {
         return true;
     }
     take_off(&account(slot, where)[device], bytes);
-    take_off(&ct_mine[where][device], bytes);
+    take_off(&ct_own_use[where][device], bytes);
     return false;
 }
 
@@ -192,14 +194,15 @@ uint64_t ct_noise(void) {
     return noise * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-// A few microseconds.
+// Sleeps for up to 4 microseconds times 2^attempt.
 static void back_off(int attempt) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(ct_noise() >> 32 & 0xfff) << attempt}, NULL);
 }
 
-// Before anything is refused: the dead are reaped, and who only just announced too much may take it back.
+// Tries again before a refusal: slots of ended processes are freed first, and another process that has announced too
+// much gets time to take it back.
 static bool reserve_slowly(int device, enum ct_where where, uint64_t bytes) {
-    struct ct_aside before = ct_step_aside();
+    struct ct_thread_state before = ct_save_thread();
     bool reserved = false;
     for (int attempt = 0; attempt < RESERVE_TRIES && !reserved && bytes <= limit_of(device, where); attempt++) {
         if (attempt == 0) ct_reap();
@@ -207,7 +210,7 @@ static bool reserve_slowly(int device, enum ct_where where, uint64_t bytes) {
         uint64_t used = ct_used(device, where), limit = limit_of(device, where);
         if (used <= limit && bytes <= limit - used) reserved = announce(device, where, bytes);
     }
-    ct_step_back(before);
+    ct_restore_thread(before);
     return reserved;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is in the region. A slot is its process's as long as its byte of the file is locked, and that lock must live just
-// as long as the process: not lost when the program closes every descriptor it finds, and not passed on to a forked
-// child that outlives its parent. So it is not a descriptor that holds it but a mapping of the file that forks do not
-// inherit. Some file systems (overlays) map another file than the one that was opened: there a descriptor is kept, and
-// looked after.
+// Which process has which slot of the region. A process owns a slot as long as the slot's byte of the file is locked,
+// and that lock must live just as long as the process: it must not be lost if the program closes every descriptor it
+// finds, nor pass to a forked child that outlives its parent. So not a descriptor holds it but a mapping of the file
+// that forks do not inherit. Some file systems (overlays) map another file than the one that was opened: there a
+// descriptor is kept, and checked.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 #define HOLDER_BYTES 4096
 #define STAT_BYTES 1024
 
-_Atomic uint64_t ct_mine[2][CT_DEVICES];
+_Atomic uint64_t ct_own_use[2][CT_DEVICES];
 
 static struct ct_slot *_Atomic mine;
 static _Atomic int owner; // the process that claimed it
@@ -34,7 +34,7 @@ static void wipe(struct ct_slot *slot) {
     for (size_t i = 0; i < sizeof *slot / sizeof *words; i++) atomic_store_explicit(&words[i], 0, memory_order_relaxed);
 }
 
-// Field 22 of /proc/self/stat: the second may contain anything, so what counts begins behind its last bracket.
+// Field 22 of /proc/self/stat. Field 2, the name, may contain anything, so fields are counted from its closing bracket.
 static uint64_t read_start_time(void) {
     char text[STAT_BYTES];
     int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -48,12 +48,12 @@ static uint64_t read_start_time(void) {
     return ticks;
 }
 
-static void move_in(struct ct_slot *slot) {
+static void fill_in(struct ct_slot *slot) {
     struct stat space = {0};
     wipe(slot);
     for (int i = 0; i < CT_DEVICES; i++) {
-        slot->memory[i] = ct_mine[CT_DEVICE][i];
-        slot->host[i] = ct_mine[CT_HOST][i];
+        slot->memory[i] = ct_own_use[CT_DEVICE][i];
+        slot->host[i] = ct_own_use[CT_HOST][i];
         slot->peak[i] = slot->memory[i] + slot->host[i];
     }
     slot->pid_space = ct_stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
@@ -67,7 +67,7 @@ static void raise_high(struct ct_region *region, uint32_t above) {
     while (high < above && !atomic_compare_exchange_weak(&region->high, &high, above)) continue;
 }
 
-// Out of the way of programs that count on low numbers, as far up as the process may go.
+// Moves a descriptor out of the way of programs that count on low numbers, to 200 or, if few are allowed, to 64.
 static int move_up(int file) {
     struct rlimit limit;
     int floor = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > 256 ? 200 : 64;
@@ -93,8 +93,8 @@ static void *map_holder(int file) {
     return page;
 }
 
-// Whether a mapping keeps a lock here when its description is closed. Tried with a byte that nobody else has: that of a
-// slot must not be free for a moment.
+// Whether a mapping keeps a lock on this file system when its description is closed. It is tried with a byte that no
+// other process uses, since that of a slot must not be free for a moment.
 static bool do_mappings_hold(void) {
     int64_t byte = CT_LOCK_HEADER + 1 + (int64_t)(ct_noise() >> 32);
     int file = ct_open_region_again();
@@ -106,7 +106,7 @@ static bool do_mappings_hold(void) {
     return holds;
 }
 
-// Makes the lock that this description has last; the description is closed or kept.
+// Makes the lock of this file description last; the descriptor is closed, or kept if a mapping does not hold the lock.
 static void hold(int file) {
     void *page = do_mappings_hold() ? map_holder(file) : NULL;
     holder = page;
@@ -114,7 +114,7 @@ static void hold(int file) {
     else kept = move_up(file);
 }
 
-// The lowest that is free, so that few need to be summed. On failure *why says why.
+// Claims the lowest free slot, so that few need to be summed. On failure *why is set.
 static struct ct_slot *claim_in(struct ct_region *region, enum ct_fault *why) {
     *why = CT_FAULT_REGION;
     int file = ct_open_region_again();
@@ -131,24 +131,24 @@ static struct ct_slot *claim_in(struct ct_region *region, enum ct_fault *why) {
 }
 
 static struct ct_slot *claim(void) {
-    struct ct_aside before = ct_step_aside();
+    struct ct_thread_state before = ct_save_thread();
     ct_acquire(&claiming);
     if (!mine) {
         struct ct_region *region = ct_region;
         enum ct_fault why;
-        struct ct_slot *slot = region == &ct_private ? NULL : claim_in(region, &why);
-        if (!slot && region != &ct_private) {
-            if (why == CT_FAULT_SLOTS) ct_fault(why); // where the others see it
+        struct ct_slot *slot = region == &ct_private_region ? NULL : claim_in(region, &why);
+        if (!slot && region != &ct_private_region) {
+            if (why == CT_FAULT_SLOTS) ct_count_fault(why); // in the header, so that the others see it
             ct_use_private_region();
-            if (why != CT_FAULT_SLOTS) ct_fault(why);
+            if (why != CT_FAULT_SLOTS) ct_count_fault(why);
         }
-        if (!slot) slot = &ct_private.slot[0];
-        move_in(slot);
+        if (!slot) slot = &ct_private_region.slot[0];
+        fill_in(slot);
         owner = getpid();
         mine = slot;
     }
     ct_set_free(&claiming);
-    ct_step_back(before);
+    ct_restore_thread(before);
     return mine;
 }
 
@@ -165,26 +165,26 @@ void ct_leave_slot(void) {
     if (file >= 0) close(file);
 }
 
-// The parent's lock did not come with us, or is given up here; the parent keeps it.
+// The parent keeps its lock; the child does not inherit it, or gives up its part of it here.
 void ct_forget_slot(void) {
     int file = atomic_exchange(&kept, -1);
     if (file >= 0) close(file);
     holder = NULL;
     mine = NULL;
-    memset((void *)ct_mine, 0, sizeof ct_mine);
+    memset((void *)ct_own_use, 0, sizeof ct_own_use);
     ct_set_free(&claiming);
 }
 
 void ct_check_slot(void) {
-    if (mine && owner != getpid()) ct_forked(); // made without the C library, which would have told us
+    if (mine && owner != getpid()) ct_restart_after_fork(); // forked without the C library, which calls our handler
     int file = kept;
     struct ct_slot *slot = mine;
     if (file < 0 || !slot || ct_is_region(file)) return;
-    // The program closed it: others may think that we are gone, or have our slot already.
+    // The program closed our descriptor: other processes may have reaped our slot already.
     kept = -1;
     mine = NULL;
     ct_my_slot();
-    ct_fault(CT_FAULT_CLOSED);
+    ct_count_fault(CT_FAULT_CLOSED);
 }
 
 static void reap_slot(struct ct_region *region, int file, uint32_t index) {
@@ -201,23 +201,23 @@ static void reap_slot(struct ct_region *region, int file, uint32_t index) {
 void ct_reap(void) {
     struct ct_region *region = ct_region;
     uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
-    if (region == &ct_private || high < 2) return;
-    struct ct_aside before = ct_step_aside();
+    if (region == &ct_private_region || high < 2) return;
+    struct ct_thread_state before = ct_save_thread();
     int file = ct_open_region_again();
     for (uint32_t i = high; file >= 0 && i-- > 0;) reap_slot(region, file, i);
     if (file >= 0) close(file);
-    ct_step_back(before);
+    ct_restore_thread(before);
 }
 
 static void count(_Atomic uint64_t *counter) {
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-void ct_fault(enum ct_fault fault) {
+void ct_count_fault(enum ct_fault fault) {
     struct ct_slot *slot = mine;
     count(slot ? &slot->faults[fault] : &ct_region->faults[fault]);
 }
 
-void ct_refused(int device) {
+void ct_count_refusal(int device) {
     if (device >= 0 && device < CT_DEVICES) count(&ct_my_slot()->refused[device]);
 }

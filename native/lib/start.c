@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Begins, once, when the first hook is called: a program that never touches a GPU pays for nothing but the look at one
-// environment variable. And begins anew in a forked child.
+// Starts the library once, when the first hook is called: a program that never uses a GPU pays only for reading one
+// environment variable. Starts it again in a forked child.
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -26,11 +26,11 @@
 #define VARIABLE "COTENANT_LIMITS"
 #define WAITS 5000 // of 200 us
 
-_Atomic _Bool ct_started;
+_Atomic bool ct_started;
 
-static char named[CT_PATH_BYTES]; // by the environment, as it was when the program began
+static char named[CT_PATH_BYTES]; // path from the environment, as it was when the program began
 static bool is_remembered;
-static _Atomic uint64_t starter; // the process and the thread that is at it
+static _Atomic uint64_t starter; // the process and the thread that starts the library
 
 int ct_stat(const char *path, struct stat *found) {
     return (int)syscall(SYS_newfstatat, AT_FDCWD, path, found, 0);
@@ -47,27 +47,27 @@ __attribute__((constructor)) static void remember(void) {
     if (path && strlen(path) < sizeof named) strcpy(named, path);
 }
 
-// Nobody but root could have written it: it holds whatever the environment says.
+// Whether there is a limits file that only root can write: it applies whatever the environment says.
 static bool is_fixed(void) {
     struct stat found;
     return ct_stat(CT_FIXED_LIMITS, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == 0 &&
            !(found.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-void ct_forked(void) {
+void ct_restart_after_fork(void) {
     ct_forget_slot();
     ct_forget_reading();
     ct_forget_devices();
     ct_forget_books();
-    ct_compute_forked();
+    ct_forget_compute();
 }
 
-// glibc has the first and musl the second; neither may be missing for the library to load.
-static void tell_of_forks(void) {
-    int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) = ct_of_libc("__register_atfork");
-    int (*posix)(void (*)(void), void (*)(void), void (*)(void)) = ct_of_libc("pthread_atfork");
-    if (glibc) glibc(NULL, NULL, ct_forked, NULL);
-    else if (posix) posix(NULL, NULL, ct_forked);
+// glibc has the first function and musl the second. Both are looked up, since the library must load without either.
+static void register_fork_handler(void) {
+    int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) = ct_find_in_libc("__register_atfork");
+    int (*posix)(void (*)(void), void (*)(void), void (*)(void)) = ct_find_in_libc("pthread_atfork");
+    if (glibc) glibc(NULL, NULL, ct_restart_after_fork, NULL);
+    else if (posix) posix(NULL, NULL, ct_restart_after_fork);
 }
 
 static void start(void) {
@@ -75,12 +75,12 @@ static void start(void) {
     const char *path = is_fixed() ? CT_FIXED_LIMITS : *named ? named : NULL;
     if (!path) return;
     ct_follow_limits(path);
-    tell_of_forks();
+    register_fork_handler();
     ct_limited = true;
 }
 
-// Another thread waits until it is done. The same thread can only come here through a wrapper around what is called
-// here, and passes.
+// Another thread waits until the start is done. The same thread can only get here through a wrapper around a function
+// that the start calls, and goes on at once.
 static void wait_for(uint64_t self) {
     for (int i = 0; i < WAITS && !ct_started && starter != self; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
@@ -88,15 +88,15 @@ static void wait_for(uint64_t self) {
 }
 
 void ct_start(void) {
-    struct ct_aside aside = ct_step_aside();
+    struct ct_thread_state saved = ct_save_thread();
     uint64_t process = (uint64_t)getpid() << 32, self = process | (uint64_t)syscall(SYS_gettid), before = starter;
     bool ours = before >> 32 != process >> 32 && atomic_compare_exchange_strong(&starter, &before, self);
     if (ours) {
-        if (before) ct_forked(); // a fork while a thread of the parent was half way, which is not here to go on
+        if (before) ct_restart_after_fork(); // forked while a thread of the parent was starting it
         start();
         ct_started = true;
     } else {
         wait_for(self);
     }
-    ct_step_back(aside);
+    ct_restore_thread(saved);
 }

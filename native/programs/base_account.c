@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process with the base of the library in it and no driver: limits, region, slots and devices, called as it is told,
-// a line at a time. Each line is answered with numbers; `fork` and `clone` go on in a child, and answer again when the
-// child was told to `leave`.
+// A process with the base of the library in it and no driver. It reads commands, one per line, that call limits,
+// region, slots and devices, and answers each with numbers. After `fork` and `clone` a child reads on; the parent
+// answers again when the child has read `leave`.
 
 #include "base_all.h"
 
@@ -30,7 +30,7 @@ static void close_all(void) {
 static uint64_t refresh(void) {
     nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
     errno = 12345;
-    ct_refresh();
+    ct_refresh_limits();
     return errno == 12345;
 }
 
@@ -64,7 +64,7 @@ static uint64_t call(const char *word, const uint64_t *a, uint64_t *out) {
     if (!strcmp(word, "refresh")) return refresh();
     if (!strcmp(word, "reap")) return ct_reap(), 1;
     if (!strcmp(word, "slot")) return (uint64_t)(ct_my_slot() - ct_region->slot);
-    if (!strcmp(word, "private")) return ct_region == &ct_private;
+    if (!strcmp(word, "private")) return ct_region == &ct_private_region;
     if (!strcmp(word, "faults")) return (mine ? mine->faults[a[0]] : 0) + ct_region->faults[a[0]];
     if (!strcmp(word, "fork")) return fork_and_wait(fork()), 1;
     if (!strcmp(word, "clone")) return fork_and_wait((pid_t)syscall(SYS_clone, 17, 0, 0, 0, 0)), 1; // 17: SIGCHLD
@@ -74,14 +74,14 @@ static uint64_t call(const char *word, const uint64_t *a, uint64_t *out) {
     if (!strcmp(word, "kept")) return kept >= 0;
     if (!strcmp(word, "descriptors")) return count_descriptors();
     if (!strcmp(word, "limits")) {
-        out[1] = ct_now[device].host;
-        out[2] = (uint64_t)ct_now[device].compute << 32 | ct_now[device].paused << 16;
+        out[1] = ct_limits_now[device].host;
+        out[2] = (uint64_t)ct_limits_now[device].compute << 32 | ct_limits_now[device].paused << 16;
         out[2] |= (uint64_t)ct_policy_now << 8 | (uint64_t)ct_priority_now;
-        return ct_now[device].memory;
+        return ct_limits_now[device].memory;
     }
     if (!strcmp(word, "cost")) {
         PICOSECONDS_OF((ct_reserve(0, CT_DEVICE, 4096), ct_release(0, CT_DEVICE, 4096)), out[0]);
-        PICOSECONDS_OF(ct_refresh(), out[1]);
+        PICOSECONDS_OF(ct_refresh_limits(), out[1]);
         PICOSECONDS_OF(ct_used(0, CT_DEVICE), out[2]);
         return out[0];
     }

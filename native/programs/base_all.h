@@ -18,6 +18,6 @@
 #include "strict.c"
 
 void ct_forget_books(void) {}
-void ct_compute_forked(void) {}
+void ct_forget_compute(void) {}
 
 #endif

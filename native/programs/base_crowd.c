@@ -3,10 +3,10 @@
 //
 // Many processes in one slice at once, with the base of the library in them and no driver.
 //
-//   base_crowd full N        N children take 1 MiB each and stay: how many of them are in the region, what is used
-//   base_crowd storm N       N children are killed in the midst of it: what is left of them
-//   base_crowd threads N R   N threads of one process take and give, R times each: what is left, and the most
-//   base_crowd race N R B    N children want B bytes each, R times: most and fewest that had them at the same time
+//   base_crowd full N        N children take 1 MiB each and stay; prints how many are in the region, and what is used
+//   base_crowd storm N       N children are killed while they allocate; prints what is left of them
+//   base_crowd threads N R   N threads of one process allocate and free, R times each; prints the rest, and the peak
+//   base_crowd race N R B    N children want B bytes each, R times; prints the most and fewest that had them at once
 
 #include "base_all.h"
 
@@ -33,7 +33,7 @@ static int full(int count) {
     for (int i = 0; i < count; i++) {
         children[i] = fork();
         if (children[i] == 0) {
-            char answer[2] = {(char)ct_reserve(0, CT_DEVICE, MIB), ct_region != &ct_private};
+            char answer[2] = {(char)ct_reserve(0, CT_DEVICE, MIB), ct_region != &ct_private_region};
             if (write(answers[1], answer, sizeof answer) < 0) _exit(1);
             for (;;) pause();
         }
@@ -72,7 +72,7 @@ static int storm(int kills) {
     }
     ct_reap();
     printf("hit %u\nleft %llu\n", hit, (unsigned long long)ct_used(0, CT_DEVICE));
-    printf("whole %d\n", ct_reserve(0, CT_DEVICE, ct_now[0].memory));
+    printf("whole %d\n", ct_reserve(0, CT_DEVICE, ct_limits_now[0].memory));
     return 0;
 }
 
@@ -120,11 +120,11 @@ static _Atomic uint64_t granted; // on the first GPU
 static void *take_in_thread(void *rounds) {
     char uuid[] = "GPU-x";
     for (int i = 0; i < *(int *)rounds; i++) {
-        ct_refresh();
+        ct_refresh_limits();
         uuid[4] = (char)('a' + i % 4);
         bool has = ct_reserve(ct_device_of_uuid(uuid), CT_DEVICE, MIB) && ct_reserve(0, CT_DEVICE, MIB);
         // What was granted counts: ct_used also has what others only announce and are about to take back.
-        if (has && atomic_fetch_add(&granted, MIB) + MIB > ct_now[0].memory) abort();
+        if (has && atomic_fetch_add(&granted, MIB) + MIB > ct_limits_now[0].memory) abort();
         sched_yield();
         if (has) atomic_fetch_sub(&granted, MIB);
         if (has) ct_release(0, CT_DEVICE, MIB);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Looks the driver's functions up in every way there is and says whose it found; then takes memory, and says what of
-// the process was changed by that.
+// Looks the driver's functions up in every possible way and prints to which library each belongs; then allocates
+// memory, and prints what that changed in the process.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

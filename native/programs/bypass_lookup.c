@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client that finds the driver by itself, in one of the ways in which programs do, and asks for memory. It is not
+// A client that finds the driver by itself, in one of the ways that programs use, and allocates memory. It is not
 // linked with the driver, so that it can be a static program too.
 //
 //   bypass_lookup WAY WITHIN_MIB BEYOND_MIB     WAY: dlsym, default, procaddr, dlmopen or walk
@@ -41,7 +41,7 @@ static int take_tables(struct dl_phdr_info *info, size_t size, void *unused) {
     return symbols != NULL;
 }
 
-// Without DT_HASH: the symbols end where the strings begin, in all that a linker makes.
+// Without DT_HASH: the symbols end at the strings, in every file that a linker writes.
 static void *walk(const char *name) {
     uint32_t most = count ? count : ((uintptr_t)strings - (uintptr_t)symbols) / sizeof *symbols;
     for (uint32_t i = 1; i < most; i++) {

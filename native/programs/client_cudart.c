@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lets the CUDA runtime look up everything it wants of the driver, then looks at what it holds: in its own memory there
-// must be our functions wherever we stand in front of one, and none of the driver's.
+// Lets the CUDA runtime look up all functions that it needs of the driver, then searches the runtime's memory for them:
+// it must contain our hooks, and no function of the driver that has a hook.
 //
 //   client_cudart PATH_OF_LIBCUDART     prints how many pointers of each kind were found
 
@@ -51,7 +51,7 @@ static int find(struct dl_phdr_info *info, size_t size, void *with) {
     return 1;
 }
 
-// The address of a name in an object's own table: nothing that stands in front of dlsym is asked.
+// The address of a name in an object's own table: does not call dlsym, which may be interposed.
 static uintptr_t address(const struct object *object, const char *name) {
     size_t most = ((uintptr_t)object->strings - (uintptr_t)object->symbols) / sizeof *object->symbols;
     for (size_t i = 1; i < most; i++) {
@@ -76,7 +76,7 @@ static int count(const struct object *in, const struct object *of) {
 }
 
 int main(int argc, char **argv) {
-    dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL); // stays, also where the runtime gives up on it
+    dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL); // stays loaded, even if the runtime closes it
     void *runtime = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     int (*allocate)(void **, size_t) = runtime ? dlsym(runtime, "cudaMalloc") : NULL;
     if (!allocate) return fprintf(stderr, "%s\n", dlerror()), 1;

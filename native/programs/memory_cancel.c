@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cancels a thread in the midst of its allocations, waits for a line of input, goes on for a while and prints how much
-// memory there is. The driver's functions are no places to be cancelled at, so that the thread ends by itself.
+// Cancels a thread while it allocates, waits for a line of input, goes on for a while and prints how much memory there
+// is. The driver's functions are no cancellation points, so the thread ends at one of its own.
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What calls cost: picoseconds of this thread's processor time a call, the least of some repeats, each of which is long
-// enough to be timed. Run with the library in front of the stand-in, and without: memory_cost REPEATS CALLS.
+// Measures the cost of calls: picoseconds of this thread's CPU time per call, the least of some repeats. Run it with
+// the library in front of the stand-in, and without: memory_cost REPEATS CALLS.
 
 #define _GNU_SOURCE
 #include <inttypes.h>

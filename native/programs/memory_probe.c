@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls the driver as it is told, a line at a time: a call's name and numbers in, its result and numbers out. What the
-// driver hands out is kept in numbered places, v[n], which is how the calls name it.
+// Calls the driver's functions that its input names, one per line: a name and numbers in, the result and numbers out.
+// Handles and pointers of the driver are kept in numbered places v[n], by which later calls refer to them.
 
 #include <inttypes.h>
 #include <stdio.h>

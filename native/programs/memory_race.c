@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes that all ask for memory at the same moment, round after round: memory_race PROCESSES MIB ROUNDS. Prints the
-// most that the driver ever gave out at once, and in how many rounds how many processes got theirs.
+// Processes that all allocate at the same moment, in each round: memory_race PROCESSES MIB ROUNDS. Prints the most
+// bytes that the driver ever had allocated, and in how many rounds how many processes got their memory.
 
 #define _GNU_SOURCE
 #include <inttypes.h>

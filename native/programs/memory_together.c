@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that want the same amount at the same moment: memory_together THREADS MIB ROUNDS pool|graph. Prints the most
-// and the fewest that got it in a round, and the most that the driver held.
+// Threads that allocate the same amount at the same moment: memory_together THREADS MIB ROUNDS pool|graph. Prints the
+// most and the fewest that got it in a round, and the most that the driver held.
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a command sees of its slice: how large the GPU is, whether so many MiB are to be had, and launches for a while.
+// Prints what a command sees of its slice: the size of the GPU, and whether MIB can be allocated; then launches for a
+// while.
 //
 //   run_probe MIB MILLISECONDS [stay]     stay: then waits until its standard input ends
 

@@ -78,7 +78,7 @@ static inline CUgraphExec share_graph(CUfunction function, unsigned grid) {
     return exec;
 }
 
-// Thousandths of a per cent of the time that the device worked for this process (pid 0: for anybody).
+// Thousandths of a per cent of the time that the device worked for this process (pid 0: for any).
 static inline unsigned long long share_of_device(int device, unsigned pid, uint64_t from, uint64_t to) {
     return standinBusy(device, pid, from, to) * 100000 / (to - from);
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes as much of a GPU as it can get, and prints how much that was once it had settled.
+// Uses as much of a GPU as it gets, and prints how much that was after the first moments.
 //
 //   share_burn [NAME=VALUE ...]     names and what they are without: see `given`
 

@@ -24,7 +24,7 @@ static void contexts(void) {
     }
 }
 
-// More contexts at a time than anybody should have: the last is held to the share as the first.
+// More contexts at a time than a program should have: the share applies to the last one as to the first.
 static void crowded(void) {
     CUcontext context;
     for (int i = 0; i < 100; i++) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes what it can get while the limits change: puts each of the files in the place of the limits in turn, and prints
-// what it got of the GPU from a tenth of a second after that on, for two seconds each. On a virtual clock.
+// Uses what it gets of the GPU while the limits change: replaces the limits by each of the files in turn, and prints
+// what it got in the 2 seconds that begin 0.1 s after each change. On a virtual clock.
 //
 //   share_steps LIMITS FILE...
 
@@ -27,7 +27,7 @@ static void *burn(void *unused) {
     return unused;
 }
 
-// Time stands still for the device meanwhile: longer than the library goes without looking at its limits.
+// Device time does not pass meanwhile. It is longer than the time after which the library checks its limits again.
 static void put_in_force(const char *limits, const char *file) {
     struct timespec moment = {.tv_nsec = 50000000};
     if (rename(file, limits) != 0) perror(file), exit(1);

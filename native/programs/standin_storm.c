@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes that allocate, launch and are killed at any moment: standin_storm KILLS PROCESSES. Prints what is left of them
-// on the device, and what a survivor's own work took.
+// Processes that allocate, launch and are killed at any moment: standin_storm KILLS PROCESSES. Prints what is left of
+// them on the device, and the time that the work of a surviving process took.
 
 #define _GNU_SOURCE
 #include <inttypes.h>

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many threads that allocate, free, launch and ask at the same time: what is left in the books must be nothing.
+// Many threads that allocate, free, launch and query at the same time: the books must be empty afterwards.
 //
-//   threads_storm THREADS ROUNDS plain|pooled     prints what went wrong, what is left, and the most there ever was
+//   threads_storm THREADS ROUNDS plain|pooled     prints the number of errors, what is left, and the peak
 
 #include <pthread.h>
 #include <stdatomic.h>

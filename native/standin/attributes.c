@@ -9,7 +9,7 @@
 
 static bool is_hosts(const struct si_block *block) { return block->kind == SI_HOST || block->kind == SI_REGISTERED; }
 
-// Writes one attribute; false where there is none to tell.
+// Writes one attribute; false if the address does not have it.
 static bool tell(const struct si_block *block, int attribute, uint64_t pointer, void *to) {
     bool reachable = is_hosts(block) || block->kind == SI_MANAGED;
     void *at = (void *)(uintptr_t)pointer, *pool = block->kind == SI_POOLED ? block->owner : NULL;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams that record a graph instead of working. A capture spreads to other streams through events and ends where it
-// began.
+// Streams that record a graph instead of working. A capture spreads to other streams through events and ends on the
+// stream on which it began.
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 struct si_capture {
     unsigned long long id;
     CUgraph graph;
-    CUstream streams[MOST_STREAMS]; // the first is where it began
+    CUstream streams[MOST_STREAMS]; // the first is the one on which it began
     int count;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which GPUs there are: what each is called, how much memory it has, and which of them this process can see.
+// The GPUs: their names, how much memory each has, and which of them this process can see.
 
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "shared.h"
 
-// The part of a list at that position; where the list is too short, its last.
+// The element of a list at that position, or its last one if the list is too short.
 static const char *part_of(const char *list, unsigned position, size_t *length) {
     for (const char *comma; position && (comma = strchr(list, ',')); position--) list = comma + 1;
     *length = strcspn(list, ",");

@@ -15,7 +15,7 @@
 #include "shared.h"
 
 #define LOOK_AGAIN_NS 20000           // real clock: not more often than this
-#define LOOK_FOR_DEAD_NS 20000000     // virtual clock: how often a waiting thread looks whether somebody died
+#define LOOK_FOR_DEAD_NS 20000000     // virtual clock: how often a waiting thread checks for ended processes
 #define POLL_NS 1000
 #define STUCK_NS UINT64_C(1000000000) // awake for so long: it may wait for one that could wake
 
@@ -211,7 +211,7 @@ static void wait_virtual(uint64_t when, uint64_t reference, uint64_t patience) {
     be_woken(party, word, patience);
 }
 
-// Until that time, or until that work is done where one is named.
+// Waits until that time, or until that work is done if one is named.
 void si_wait(uint64_t when, uint64_t reference) {
     if (si_state()->set.virtual_clock) {
         wait_virtual(when, reference, SI_NEVER);

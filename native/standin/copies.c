@@ -62,7 +62,7 @@ API(cuMemcpyPeerAsync)
     return copy(to, from, size, stream, false);
 }
 
-// One side of a copy of rows: where its first byte is, and how far rows and layers lie apart. NULL data: nothing there.
+// One side of a copy of rows: its first byte, and the distances of rows and layers. NULL data: there is none.
 struct side {
     char *data;
     size_t pitch;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPUs that this process sees, as CUDA_VISIBLE_DEVICES orders them, and what they say of themselves.
+// The GPUs that this process sees, in the order of CUDA_VISIBLE_DEVICES, and their properties.
 
 #define _GNU_SOURCE
 #include <ctype.h>

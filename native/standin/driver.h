@@ -79,7 +79,7 @@ bool si_is_backed(uint64_t address);
 CUresult si_charged(int device, uint64_t bytes); // takes the memory lock
 void si_uncharged(int device, uint64_t bytes);
 
-// pools.c: memory that is free goes back to the device when somebody synchronises
+// pools.c: free memory goes back to the device when the program synchronises
 CUresult si_free_pooled(const struct si_block *block);
 void si_settle_pools(void);
 
@@ -110,7 +110,7 @@ struct CUevent_st {
     uint64_t when;
     struct lane *lane;
     struct CUevent_st *next;
-    struct si_capture *captured; // recorded while a stream captured: the capture, and where it stood
+    struct si_capture *captured; // recorded while a stream captured: the capture, and its position
     CUgraphNode *tips;
     size_t tip_count;
 };

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices' engines: whose work runs when. A discrete-event simulation that whoever looks works up to now, so that
-// completion times are exact however late somebody looks. All functions are called with the lock held.
+// The devices' engines: which work runs when. A discrete-event simulation that every caller advances to the present, so
+// that completion times are exact however late the call comes. All functions are called with the lock held.
 //
 // First in, first out: work starts in the order in which it came, over all processes; that of one process may overlap.
 // Round-robin: processes take turns of a quantum as long as several have work that can run.
@@ -13,7 +13,7 @@
 #include "shared.h"
 
 #define MILLISECOND UINT64_C(1000000)
-#define REMEMBERED 64 // dead processes that can be asked about
+#define REMEMBERED 64 // ended processes that can be queried
 
 static struct si_item *item_at(struct si_lane *lane, uint64_t sequence) { return &lane->item[sequence % SI_RING]; }
 
@@ -241,7 +241,7 @@ uint64_t si_push(unsigned number, uint64_t length, const uint64_t after[SI_DEPEN
     return sequence;
 }
 
-// Within a millisecond: exactly where the newest past reaches so far back, evenly spread where it does not.
+// Within a millisecond: exact if the newest records reach so far back, evenly spread otherwise.
 static uint64_t busy_within(struct si_lane *lane, uint64_t from, uint64_t to, uint64_t ns) {
     uint64_t sum = 0;
     for (uint64_t i = lane->stretches; i; i--) {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stands before each function of both libraries: faults on demand, counting, and the log of what is not there.
+// What runs before each function of both libraries: faults on demand, counting, and the log of functions that are not
+// implemented.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the entry points of the stand-in driver: one for every function that the CUDA and NVML headers declare.
 
-An entry calls what is written for it in this folder, `API(name)`. Where nothing is, it answers "not supported" and says
-so in the log. A per-thread-stream variant calls the plain one with the other default stream, and an old version calls a
-newer one that takes the same things. The table for cuGetProcAddress is made from the typedefs of the same headers.
+An entry calls its implementation in this folder, `API(name)`. Without one it returns "not supported" and logs that. A
+per-thread-stream variant calls the plain one with the other default stream, and an old version calls a newer one with
+the same parameters. The table for cuGetProcAddress is made from the typedefs of the same headers.
 """
 
 import argparse
@@ -24,7 +24,7 @@ PER_THREAD = ("_ptsz", "_ptds")
 
 
 class Parameter(NamedTuple):
-    """One parameter of a function, as its declaration has it."""
+    """One parameter of a function, as it is declared."""
 
     type: str
     name: str
@@ -81,7 +81,7 @@ def _cuda_functions(headers: Path) -> Functions:
 
 
 def _named(header: Path) -> list[str]:
-    """Functions of a header that needs others which are not here: their names only."""
+    """The names of the functions of a header whose own includes are not available."""
     text = header.read_text() if header.exists() else ""
     return re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text) + re.findall(r"#define\s+cu\w+\s+(cu\w+_v\d)\b", text)
 
@@ -112,7 +112,7 @@ def _nvml_file(functions: Functions, written: set[str]) -> Iterator[str]:
 
 
 def _target(name: str, functions: Mapping[str, list[Parameter]], written: set[str]) -> str | None:
-    """What is written for a function: under its name, that of its plain variant or of another version alike."""
+    """The implementation of a function: its own, that of its plain variant, or of a version with equal parameters."""
     if name in written:
         return name
     plain = name.removesuffix("_ptsz").removesuffix("_ptds")
@@ -147,7 +147,7 @@ def _argument(function: str, parameter: Parameter) -> str:
 
 
 def _table(headers: Path, functions: Functions) -> Iterator[tuple[str, int, bool, str]]:
-    """What cuGetProcAddress knows: name, CUDA version from which on, with per-thread streams or not, symbol."""
+    """The table of cuGetProcAddress: name, first CUDA version, whether it uses per-thread streams, symbol."""
     text = "".join(path.read_text() for path in sorted(headers.glob("cuda*Typedefs.h")))
     versions: dict[tuple[str, str], set[int]] = defaultdict(set)
     for base, version, variant in re.findall(r"\*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)\s*\(", text):

@@ -8,7 +8,7 @@
 
 #include "driver.h"
 
-// Memory that an allocation node stands for: one address for good, held while it is live.
+// The memory of an allocation node: its address never changes, and it is allocated while the node is live.
 struct si_graph_memory {
     uint64_t address;
     size_t size;

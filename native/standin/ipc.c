@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that other processes open by a handle. An allocation whose handle is asked for moves into a memory file at the
+// Memory that other processes open by a handle. An allocation whose handle is exported moves into a memory file at the
 // same address; the other process opens that file through /proc, which works as long as the maker has it.
 
 #define _GNU_SOURCE
@@ -14,7 +14,7 @@
 
 #include "driver.h"
 
-// What stands in a CUipcMemHandle.
+// The content of a CUipcMemHandle.
 struct handle {
     int pid;
     int file;
@@ -92,7 +92,7 @@ static CUresult map_foreign(const struct handle *handle, uint64_t *address) {
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return CUDA_ERROR_INVALID_HANDLE;
     size_t size = si_pages(handle->size);
-    // without backing the address is good for nothing but to be told from others
+    // without backing an address only has to differ from others
     int access = si_backing ? PROT_READ | PROT_WRITE : PROT_NONE;
     void *at = mmap(NULL, size, access, MAP_SHARED, file, 0);
     close(file);

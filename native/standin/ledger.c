@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory in use on each device, exact at any moment and right after any process was killed, without a lock: each change
-// is one compare-and-swap that also leaves the changer's mark. Whoever overwrites a mark first tells its owner's slot
-// that it was seen, so a change of a dead process is known to have happened (mark standing, or seen) or not to have.
+// is one compare-and-swap that also leaves the changer's mark. A process that overwrites a mark first notes in its
+// owner's slot that the mark was seen, so it is known whether the change of an ended process happened (its mark is
+// there, or was seen) or not.
 
 #include "shared.h"
 
@@ -33,7 +34,7 @@ static void see(struct si_state *state, uint64_t word, int device) {
     atomic_compare_exchange_strong(&change_of(state, OWNER(word))->begun, &name, name | CHANGE_SEEN);
 }
 
-// Takes `delta` into the level of the device and into the bytes of slot `whose`, as one thing. Callers of one process
+// Adds `delta` to the level of the device and to the bytes of slot `whose`, atomically. Callers of one process
 // come one at a time.
 static bool change(struct si_state *state, unsigned me, unsigned whose, int device, int64_t delta) {
     struct si_change *own = change_of(state, me);

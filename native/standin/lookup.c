@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How programs find the driver's functions, and what its errors are called. Nothing here asks the dynamic linker: a
-// library that stands in front of dlsym only must not be taken for one that is complete.
+// How programs find the driver's functions, and the names of its errors. Nothing here calls the dynamic linker, so that
+// a test notices a hooking library that interposes dlsym only.
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static unsigned first_of(const char *name) {
     return low;
 }
 
-// The newest that is not newer than asked for; the per-thread one where asked for and there is one.
+// The newest function that is not newer than the requested version; the per-thread one if requested and available.
 static void *find(const char *name, int version, cuuint64_t flags, bool *exists) {
     const struct si_address *plain = NULL, *per_thread = NULL;
     for (unsigned i = first_of(name); i < si_address_count && !strcmp(si_addresses[i].name, name); i++) {
@@ -72,7 +72,7 @@ API(cuGetProcAddress_v2)
     return CUDA_SUCCESS;
 }
 
-// The older one answers with an error where the newer has its status.
+// The older function returns an error in cases for which the newer one has a status.
 API(cuGetProcAddress)(const char *name, void **function, int version, cuuint64_t flags) {
     TRY(si_cuGetProcAddress_v2(name, function, version, flags, NULL));
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

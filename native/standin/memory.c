@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every address that the driver has given out, and the plain ways to ask for one. With STANDIN_BACKING=real there is
+// Every address that the driver has allocated, and the plain ways to allocate one. With STANDIN_BACKING=real there is
 // memory behind each; with `none` there are addresses only, which makes an allocation cheap enough to measure hooks
 // against.
 
@@ -18,10 +18,10 @@
 #define BLOCKS_AT_ONCE 512
 #define ALIGNED 512
 #ifndef MAP_32BIT
-#define MAP_32BIT 0 // only where there are programs old enough to need it
+#define MAP_32BIT 0 // only x86-64 has programs old enough to need it
 #endif
 #define UNBACKED_FROM UINT64_C(0x100000000000)
-#define UNBACKED_LOW UINT64_C(0x10000000) // for the functions of old whose addresses have 32 bits
+#define UNBACKED_LOW UINT64_C(0x10000000) // for the old functions with 32-bit addresses
 
 bool si_backing;
 
@@ -37,7 +37,7 @@ __attribute__((constructor)) static void begin(void) {
 
 // Held for some tens of nanoseconds; a killed process takes it along, a forked one resets it.
 void si_memory_lock(void) {
-    if (__libc_single_threaded) return; // nobody to wait for, and it cannot change before we let go
+    if (__libc_single_threaded) return; // there is no other thread, and that cannot change before the lock is released
     while (__builtin_expect(atomic_exchange_explicit(&held, true, memory_order_acquire), 0)) sched_yield();
 }
 
@@ -63,7 +63,7 @@ static void put_in(struct si_block *block) {
     *bucket = block;
 }
 
-// The address of the block that was given back last serves again where the size fits, as drivers do.
+// The address of the block that was freed last is used again if the size fits, as drivers do.
 static uint64_t unbacked_address(const struct si_block *last, size_t size, bool low) {
     if (last->address && last->size == size && !last->backed && (last->address < UNBACKED_FROM) == low)
         return last->address;

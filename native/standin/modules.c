@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Modules, libraries, kernels and functions. Any image is taken and any name is found; what a kernel does is to take
+// Modules, libraries, kernels and functions. Any image is accepted and any name is found. A kernel only takes
 // time: one named ns_1000000 takes that many nanoseconds, others what STANDIN_KERNEL_NS says.
 
 #define _GNU_SOURCE
@@ -72,7 +72,7 @@ API(cuModuleLoadDataEx)(CUmodule *module, const void *image, unsigned count, CUj
 
 API(cuModuleLoadFatBinary)(CUmodule *module, const void *image) { return si_cuModuleLoadData(module, image); }
 
-// Functions of it may still be asked about: nothing is freed.
+// Its functions may still be queried: nothing is freed.
 API(cuModuleUnload)(CUmodule module) {
     KNOWN(module);
     return si_ready();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// NVML over the same GPUs: what they are, and figures that never change. What is used of them is in nvml_usage.c.
+// NVML over the same GPUs: their properties. Their use is in nvml_usage.c.
 
 #include "nvml_driver.h"
 

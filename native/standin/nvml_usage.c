@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NVML tells of the use of a GPU: memory and processes as they are, utilisation over a window that ended a while
+// What NVML reports of the use of a GPU: memory and processes as they are, utilisation over a window that ended a while
 // ago.
 
 #define _GNU_SOURCE
@@ -87,7 +87,7 @@ API(nvmlDeviceGetUtilizationRates)(nvmlDevice_t device, nvmlUtilization_t *rates
     return NVML_SUCCESS;
 }
 
-// Microseconds since 1970, as NVML gives them; those of the virtual clock where there is one.
+// Microseconds since 1970, as NVML counts; of the virtual clock if there is one.
 static unsigned long long sample_time(void) {
     if (si_state()->set.virtual_clock) return window_end(si_now()) / 1000;
     struct timespec now;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory pools: they take memory from the device in whole chunks, keep what is freed, and give back what is above their
-// threshold when somebody synchronises.
+// threshold when the program synchronises.
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 // What all processes that see the same stand-in GPUs share: one file, mapped by libcuda.so.1 and libnvidia-ml.so.1.
 //
 // A process may be killed at any instruction. One robust mutex guards all but memory; its next owner goes on from
-// whatever stands there, which is why nothing here is a pointer. Memory is counted without a lock (ledger.c).
+// whatever state it finds, so nothing here is a pointer. Memory is counted without a lock (ledger.c).
 // A process owns its slot as long as a mapping of it holds a lock on the file, one byte for each slot: the kernel
 // drops it on exec and on any end, and closing descriptors does not.
 
@@ -30,15 +30,15 @@
 #define SI_NEVER UINT64_MAX
 #define SI_LIKELY(x) __builtin_expect(!!(x), 1)
 
-// The bytes in use on a device, and who changed them last: 43 bits of bytes, 12 of a sequence, 9 of a slot.
+// The bytes in use on a device, and the slot that changed them last: 43 bits of bytes, 12 of a sequence, 9 of a slot.
 struct si_level {
     _Atomic uint64_t word;
     _Atomic uint64_t peak;
     char padding[48];
 };
 
-// A change of memory that has begun: what its owner would have to finish. Idempotent, so whoever finds the owner dead
-// can finish it, or tell that it never took effect.
+// A change of memory that has begun: what its owner would have to finish. Idempotent, so a process that finds the
+// owner ended can finish it, or find out that it never took effect.
 struct si_change {
     _Atomic uint32_t begun;  // which, and whether others have seen its mark before they overwrote it; 0: none
     _Atomic uint64_t target; // bytes of the slot once it is done
@@ -67,7 +67,7 @@ struct si_item {
 };
 
 // The work of one process on one device, and the record of when the device worked for it. Outlives its process until
-// it is needed for another, so that the dead can be asked about.
+// it is needed for another, so that ended processes can be queried.
 struct si_lane {
     uint32_t live;
     uint32_t slot;
@@ -93,14 +93,14 @@ enum si_party_state { SI_ABSENT, SI_AWAKE, SI_WAITING };
 struct si_party {
     uint32_t state;
     uint32_t slot;
-    uint64_t joined; // order in which they came: who wakes first when several may
+    uint64_t joined; // order of joining: if several may wake, the first one does
     uint64_t when;
     uint64_t item; // si_reference; 0: only the time counts
     _Atomic uint32_t word;
 };
 
 struct si_engine {
-    uint32_t holder; // lane + 1 whose turn it is; 0: nobody's
+    uint32_t holder; // lane + 1 that may run now; 0: none
     uint64_t turn_end;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds or makes the shared state, gives each process its slot, and takes back what the dead have left.
+// Finds or makes the shared state, gives each process its slot, and takes back what ended processes have left.
 
 #define _GNU_SOURCE
 #include <errno.h>

@@ -21,7 +21,7 @@
 struct physical {
     size_t size;
     int device;   // of the machine; -1: the host
-    int imported; // charged to whoever made it
+    int imported; // charged to the process that made it
     int handles;
     int mappings;
     int file;

@@ -252,7 +252,7 @@ bool si_has_happened(CUevent event) {
     return !event->reference;
 }
 
-// Work of the stream that comes later comes after the event. Where it waits for too much already, the caller waits.
+// Work of the stream that comes later comes after the event. If it waits for too much already, the caller waits.
 void si_make_wait(CUstream stream, CUevent event) {
     uint64_t late = 0;
     si_lock();

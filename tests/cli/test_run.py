@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.node.limits import GpuLimit, Hold, Limits, Priority, parse_limits
+from cotenant.node.limits import ComputePolicy, GpuLimit, Limits, Priority, parse_limits
 from tests.cli.command import START, environment, refusal, run
 from tests.native import kit
 
@@ -184,7 +184,7 @@ def test_every_gpu_gets_the_limits(env: dict[str, str]) -> None:
     limits, visible = limits_seen(done.stdout)
     each = GpuLimit("", 2 << 30, limits.gpus[0].compute, 1 << 30)
     assert limits.gpus == (each._replace(uuid=kit.gpu(1)), each._replace(uuid=kit.gpu(2)))
-    assert (limits.others, limits.hold, limits.priority) == (each, Hold.ALWAYS, Priority.LOW)
+    assert (limits.others, limits.policy, limits.priority) == (each, ComputePolicy.ALWAYS, Priority.LOW)
     assert limits.gpus[0].compute == 300
     assert visible == "all"
 

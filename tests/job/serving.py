@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from cotenant.node.listening import listen
+from cotenant.node.sockets import listen
 
 SOON = 30.0
 """seconds; generous, for a busy machine: nothing waits for it unless it fails"""
@@ -120,12 +120,12 @@ def line_of(child: subprocess.Popen[str]) -> str:
 SERVE = """
 import asyncio, sys
 from cotenant.node.agent import AgentServer
-from cotenant.node.compute_lock import EngineServer
+from cotenant.node.compute_lock import ComputeLockServer
 
 async def main():
     tell = lambda event: print(type(event).__name__, flush=True)
     agent = AgentServer(sys.argv[1], job_of=lambda pid: "j-1", sink=tell)
-    engine = EngineServer(sys.argv[2])
+    engine = ComputeLockServer(sys.argv[2])
     await engine.start()
     await agent.start()
     print("serving", flush=True)

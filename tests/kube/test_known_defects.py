@@ -315,19 +315,19 @@ ELSEWHERE = {
     "test_a_card_that_is_lost_at_the_start_keeps_its_place_and_is_named_when_it_answers",
     "GPU Manager: a pod of the same name that is being deleted is taken": "kube.agent.test_strict:"
     "test_a_pod_that_is_going_is_not_the_new_one_of_its_name",
-    "HAMi: containers are told apart by their place, which other webhooks change": "kube.test_codec_asking:"
+    "HAMi: containers are told apart by their place, which other webhooks change": "kube.test_codec_request:"
     "test_a_number_stays_when_containers_are_put_in_front",
     "HAMi: pods come in unprepared while the webhook is away": "kube.test_webhook_configuration:"
     "test_pods_that_ask_for_gpus_wait_for_us_and_others_do_not",
-    "gpushare, HAMi: preemption knows nothing of GPUs": "kube.test_placing:"
+    "gpushare, HAMi: preemption knows nothing of GPUs": "kube.test_placement:"
     "test_preempt_keeps_only_nodes_where_it_would_help",
-    "HAMi: an autoscaler's question changes what is reserved": "kube.test_placing:"
+    "HAMi: an autoscaler's question changes what is reserved": "kube.test_placement:"
     "test_asked_with_whole_nodes_nothing_is_held_or_forgotten",
-    "topology inspect: busy GPUs are printed as if they had no links": "kube.test_inspecting:"
+    "topology inspect: busy GPUs are printed as if they had no links": "kube.test_inspect:"
     "test_links_of_busy_cards_are_shown_too",
-    "gpushare and topology inspect: an unknown node ends the program": "kube.test_inspecting:"
+    "gpushare and topology inspect: an unknown node ends the program": "kube.test_inspect:"
     "test_an_unknown_node_and_one_without_cards_are_refused",
-    "gpushare inspect: nodes come in another order each time": "kube.test_inspecting:"
+    "gpushare inspect: nodes come in another order each time": "kube.test_inspect:"
     "test_nodes_are_sorted_and_those_without_cards_left_out",
     "gpushare inspect: the unit of memory is guessed": "cli.test_inspect:"
     "test_json_and_yaml_say_the_same_with_every_unit_in_its_name",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.local.job_slices import JobSlices
-from cotenant.node.limits import write_limits
+from cotenant.node.limits import write_read_only
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
 from tests.native import kit
@@ -64,7 +64,7 @@ def test_show_says_what_is_held_and_what_went_wrong(daemon: Daemon) -> None:
     assert held[2].startswith("priority: low")
     until(lambda: daemon.job(job.id).memory_used_mib)  # it has begun, and the driver says so
     assert (daemon.job(job.id).faults, daemon.job(job.id).drift) == ({}, ())
-    write_limits(folder / "limits", "spoilt\n")
+    write_read_only(folder / "limits", "spoilt\n")
     until(lambda: daemon.job(job.id).faults)
     assert set(daemon.job(job.id).faults) <= {"limits_bad", "limits_version"}
     daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.units import MilliGpu
-from cotenant.node.limits import GpuLimit, Hold, Limits, Priority, limits_text, write_limits
+from cotenant.node.limits import ComputePolicy, GpuLimit, Limits, Priority, limits_text, write_read_only
 from cotenant.node.region import GpuUse, Region, make_region, read_region
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def headers(major: int = 12) -> Path:
 
 
 def tool(name: str) -> str:
-    """Where a tool of the machine is."""
+    """The path of a tool of the machine; skips the test without it."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"needs the tool {name}")
@@ -209,8 +209,8 @@ class Slice:
     ) -> "Slice":
         """Puts these limits in force on each of the GPUs; `memory` in bytes, `compute` in thousandths."""
         each = [GpuLimit(uuid, memory, MilliGpu(compute), host, paused) for uuid in gpus]
-        limits = Limits(gpus=tuple(each), region=self.usage, hold=Hold(policy), priority=Priority(priority))
-        write_limits(self.limits, limits_text(limits))
+        limits = Limits(gpus=tuple(each), region=self.usage, policy=ComputePolicy(policy), priority=Priority(priority))
+        write_read_only(self.limits, limits_text(limits))
         if not self.usage.exists():
             make_region(self.usage, gpus)
         return self

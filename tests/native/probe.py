@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A process in a slice that calls the driver as it is told, one call at a time (native/programs/memory_probe.c)."""
+"""A process in a slice that makes the driver calls that a test sends it (native/programs/memory_probe.c)."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The package brings the vGPU library along where it can be built, and does without where it cannot."""
+"""The package contains the vGPU library if it can be built, and works without it otherwise."""
 
 import hashlib
 import os

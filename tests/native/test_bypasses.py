@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.node.limits import GpuLimit, Limits, limits_text, write_limits
+from cotenant.node.limits import GpuLimit, Limits, limits_text, write_read_only
 from tests.native import kit
 from tests.native.probe import probe
 
@@ -54,7 +54,7 @@ def test_a_driver_of_cuda_13_is_held(place: kit.Slice, client: Path) -> None:
 
 
 FIXED = "machines-limits"
-"""where a library built for these tests looks first, whatever the environment says: in the folder it is started in"""
+"""the fixed limits file of a library that is built for these tests: in the folder in which the program starts"""
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def fixed() -> Path:
 
 
 def write_fixed(folder: Path, memory: int) -> Path:
-    write_limits(folder / FIXED, limits_text(Limits(gpus=(GpuLimit(kit.gpu(), memory),))))
+    write_read_only(folder / FIXED, limits_text(Limits(gpus=(GpuLimit(kit.gpu(), memory),))))
     return folder / FIXED
 
 
@@ -142,6 +142,6 @@ def test_limits_taken_away_or_spoilt_while_running_stay_as_they_were(place: kit.
     with probe(place.write(memory=QUOTA)) as caller:
         caller.ok("alloc", 0, QUOTA // 2)
         for text in ("cotenant-limits 9\nend\n", "", None):
-            place.limits.unlink() if text is None else write_limits(place.limits, text)
+            place.limits.unlink() if text is None else write_read_only(place.limits, text)
             time.sleep(0.05)  # it looks every 20 ms
             assert caller.call("alloc", 1, QUOTA * 3 // 4).result == OUT_OF_MEMORY

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA programs nobody here wrote, unmodified, in a slice: right inside the quota, a clean out-of-memory beyond it."""
+"""Unmodified CUDA programs of other authors in a slice: right within the quota, a clean out-of-memory beyond it."""
 
 import json
 import re
@@ -172,6 +172,6 @@ def test_all_that_the_cuda_runtime_looks_up_passes_through_us(place: kit.Slice) 
     (runtime,) = kit.clients().glob("lib/python*/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12")
     program = kit.program("client_cudart", linked=False)
     alone = kit.values(kit.run(place, [program, runtime], env={"LD_PRELOAD": ""}).stdout)
-    assert alone["drivers"] > 30  # so the runtime does hold the driver's where nobody stands in front
+    assert alone["drivers"] > 30  # so without hooks the runtime does have the driver's functions
     held = kit.values(kit.run(place.write(memory=QUOTA), [program, runtime]).stdout)
     assert (held["drivers"], held["ours"]) == (0, alone["drivers"])

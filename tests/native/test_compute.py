@@ -16,7 +16,7 @@ from tests.native import kit
 from tests.native.shares import PERCENT, burn, share, slice_in, steps
 
 BUCKET = 4096 - 2904 - 256
-"""where in the region the first GPU's bucket stands: what may still be taken, and when it was last filled"""
+"""offset of the first GPU's bucket in the region: its tokens, and the time of its last refill"""
 
 
 def faults(place: kit.Slice) -> Mapping[str, int]:
@@ -73,7 +73,7 @@ def test_events_that_are_off_do_not_matter(place: kit.Slice) -> None:
         ("always", ["ns=1000000"]),
         ("always", ["mode=variable"]),
         ("conserving", ["ns=100000", "sync=4"]),
-        ("conserving", ["0:ns=20000000", "1:ns=100000", "1:sync=1"]),  # who queues little must not starve
+        ("conserving", ["0:ns=20000000", "1:ns=100000", "1:sync=1"]),  # a tenant that queues little must not starve
     ],
     ids=["plain", "variable", "conserving", "unlike"],
 )

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cotenant.core.units import MilliGpu
-from cotenant.node.limits import GpuLimit, Hold, Limits, Priority, limits_text, write_limits
+from cotenant.node.limits import ComputePolicy, GpuLimit, Limits, Priority, limits_text, write_read_only
 from tests.native import kit
 from tests.native.account import Account, account
 from tests.native.kit import MIB, gpu
@@ -175,7 +175,7 @@ def test_gpus_that_are_not_named_any_more_fall_back_to_the_default(place: kit.Sl
     place.write(memory=MIB)
     with account(place) as one:
         assert shown(one, 1) == NO_LIMITS
-        write_limits(place.limits, f"{HEAD}default memory=5 compute=20\nend\n")
+        write_read_only(place.limits, f"{HEAD}default memory=5 compute=20\nend\n")
         one.refresh()
         assert shown(one, 0)[:3] == shown(one, 1)[:3] == (5, 0, 20)
 
@@ -191,17 +191,17 @@ gpu_limits = st.builds(
 )
 
 
-@given(limit=gpu_limits, hold=st.sampled_from(Hold), priority=st.sampled_from(Priority))
+@given(limit=gpu_limits, policy=st.sampled_from(ComputePolicy), priority=st.sampled_from(Priority))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_library_reads_what_is_written(
-    limit: GpuLimit, hold: Hold, priority: Priority, follower: tuple[kit.Slice, Account]
+    limit: GpuLimit, policy: ComputePolicy, priority: Priority, follower: tuple[kit.Slice, Account]
 ) -> None:
     place, one = follower
-    limits = Limits(gpus=(limit,), region=place.usage, hold=hold, priority=priority)
-    write_limits(place.limits, limits_text(limits))
+    limits = Limits(gpus=(limit,), region=place.usage, policy=policy, priority=priority)
+    write_read_only(place.limits, limits_text(limits))
     one.refresh()
     memory = UNLIMITED if limit.memory_bytes is None else limit.memory_bytes
-    assert shown(one) == (memory, limit.host_bytes, limit.compute, limit.paused, hold, priority)
+    assert shown(one) == (memory, limit.host_bytes, limit.compute, limit.paused, policy, priority)
 
 
 @contextmanager

@@ -184,7 +184,7 @@ def test_an_array_counts_what_its_description_says(
         ("P210, 4:2:2 in 16 bits", 0xA3, 3, 32),
         ("4 channels of 16 bits normalised", 0xC5, 4, 64),
         ("planar 4:4:4 of 16 bits", 0x5E, 3, 48),
-        ("one that nobody knows", 0x7F, 2, 64),
+        ("an unknown one", 0x7F, 2, 64),
     ],
 )
 def test_the_format_says_how_large_an_element_is(

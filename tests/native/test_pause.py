@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A slice that is told to pause waits, but not for ever if whoever paused it has died."""
+"""A paused slice waits, but not for ever if the process that paused it was killed."""
 
 import os
 import time

@@ -18,7 +18,7 @@ from tests.native.kit import GIB, MIB, gpu
 QUOTA = 1024 * MIB
 SIZE = 4096 + 256 * 1152
 HEADER_DEVICES, HEADER_HIGH, HEADER_UUIDS = 24, 28, 168
-"""where the header has the number of GPUs, that of slots in use, and the names of the GPUs"""
+"""offsets in the header: the number of GPUs, the number of slots in use, the UUIDs of the GPUs"""
 
 
 def test_two_processes_share_one_quota(place: kit.Slice) -> None:

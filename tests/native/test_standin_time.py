@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in driver's clock, engines, streams and graphs: what takes how long, and who waits for whom."""
+"""The stand-in driver's clock, engines, streams and graphs: what takes how long, and what waits for what."""
 
 from contextlib import ExitStack
 from pathlib import Path

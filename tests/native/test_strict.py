@@ -20,11 +20,11 @@ OUT_OF_MEMORY, STUB_LIBRARY = 2, 34
 @pytest.fixture
 def front(tmp_path: Path) -> Path:
     """The folder with the front-end of the stand-in."""
-    return strict.make(kit.standin() / strict.NAME, kit.library(), tmp_path / "front").parent
+    return strict.make_front_end(kit.standin() / strict.NAME, kit.library(), tmp_path / "front").parent
 
 
 def ask(place: kit.Slice, program: Path, way: str, front: Path | None, preload: bool = False) -> dict[str, int]:
-    """Half the quota and then three quarters of it, with the front-end before the driver where there is one."""
+    """Allocates half the quota and then three quarters of it, with the front-end before the driver if there is one."""
     env = place.env()
     if not preload:
         del env["LD_PRELOAD"]
@@ -95,7 +95,7 @@ def test_without_its_driver_it_says_that_it_is_a_stub(place: kit.Slice, tmp_path
     gone = tmp_path / "driver" / strict.NAME
     gone.parent.mkdir()
     gone.write_bytes((kit.standin() / strict.NAME).read_bytes())
-    made = strict.make(gone, kit.library(), tmp_path / "front")
+    made = strict.make_front_end(gone, kit.library(), tmp_path / "front")
     gone.unlink()
     env = place.write(memory=QUOTA).env() | {"LD_LIBRARY_PATH": str(made.parent), "LD_PRELOAD": ""}
     program = kit.program("bypass_lookup", linked=False)
@@ -106,7 +106,7 @@ def test_without_its_driver_it_says_that_it_is_a_stub(place: kit.Slice, tmp_path
 
 def test_making_it_again_leaves_the_file_that_programs_have_mapped(front: Path) -> None:
     before = (front / strict.NAME).stat()
-    strict.make(kit.standin() / strict.NAME, kit.library(), front)
+    strict.make_front_end(kit.standin() / strict.NAME, kit.library(), front)
     assert (front / strict.NAME).stat().st_ino == before.st_ino
     assert [path.name for path in front.iterdir()] == [strict.NAME]
 
@@ -127,4 +127,4 @@ def test_no_driver_is_said_in_one_line(front: Path, tmp_path: Path) -> None:
 def test_something_else_in_the_drivers_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / strict.NAME).write_text("not a library")
     with pytest.raises(InputError, match="not a shared library"):
-        strict.make(tmp_path / strict.NAME, kit.library(), tmp_path / "front")
+        strict.make_front_end(tmp_path / strict.NAME, kit.library(), tmp_path / "front")

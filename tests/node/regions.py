@@ -8,10 +8,10 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from cotenant.node.region import HEADER, LOCK_BASE, SLOT, GpuUse, Who
+from cotenant.node.region import HEADER, LOCK_BASE, SLOT, GpuUse, ProcessIdentity
 
 HIGH_AT = 28
-"""where the number of slots that were ever used stands"""
+"""offset of the number of slots that were ever used"""
 
 
 def claim(path: Path, slot: int) -> int:
@@ -27,7 +27,7 @@ def lock(path: Path, first: int, count: int) -> int:
     return descriptor
 
 
-def write_slot(path: Path, slot: int, who: Who, uses: Sequence[GpuUse], faults: Sequence[int] = ()) -> None:
+def write_slot(path: Path, slot: int, who: ProcessIdentity, uses: Sequence[GpuUse], faults: Sequence[int] = ()) -> None:
     """What a process there says it uses."""
     columns = [[*column, *[0] * (16 - len(uses))] for column in zip(*uses, strict=True)]
     words = [word for column in ([*faults, *[0] * (16 - len(faults))], *columns) for word in column]

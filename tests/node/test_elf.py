@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cotenant.errors import InputError
 from cotenant.node.elf import AARCH64, X86_64, Library, Symbol, read_library
-from cotenant.node.forwarders import front_end
+from cotenant.node.front_end import build_front_end
 
 NAMES = ["cuInit", "cuMemAlloc_v2", *(f"cuFunction{number}" for number in range(700))]
 
@@ -28,7 +28,9 @@ def driver(machine: int = X86_64, version: str | None = None) -> Library:
 
 
 def written(library: Library) -> bytes:
-    return front_end(library, soname="libcuda.so.1", real="/opt/driver/libcuda.so.1", library="/opt/libcotenant.so")
+    return build_front_end(
+        library, soname="libcuda.so.1", real="/opt/driver/libcuda.so.1", library="/opt/libcotenant.so"
+    )
 
 
 @pytest.fixture(scope="module")

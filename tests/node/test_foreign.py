@@ -46,12 +46,12 @@ def test_what_our_jobs_do_not_explain_is_foreign(machine: Machine) -> None:
     machine.processes = {10: (1, 0.0), 11: (10, 5.0), 12: (11, 0.0), 20: (1, 0.0)}
     foreign = ForeignWork({0: (0,), 1: (1,)}, proc=machine.proc, clock=machine.clock)
     machine.write()
-    assert foreign.look({10: (1,)}) == {}, "there is nothing to compare with yet"
+    assert foreign.measure({10: (1,)}) == {}, "there is nothing to compare with yet"
     machine.now += 2.0
     machine.cores = {0: 1.0, 1: 2.0}
-    machine.processes |= {11: (10, 6.0), 12: (11, 0.5), 20: (1, 1.5)}  # the last one is nobody's
+    machine.processes |= {11: (10, 6.0), 12: (11, 0.5), 20: (1, 1.5)}  # the last one belongs to no job
     machine.write()
-    shares = foreign.look({10: (1,)})
+    shares = foreign.measure({10: (1,)})
     assert shares[0] == pytest.approx(0.5, abs=0.05)
     assert shares[1] == pytest.approx(0.25, abs=0.05)
 
@@ -60,12 +60,12 @@ def test_a_job_on_several_devices_works_on_each_alike(machine: Machine) -> None:
     machine.processes = {10: (1, 0.0)}
     foreign = ForeignWork({0: (0,), 1: (1,)}, proc=machine.proc, clock=machine.clock)
     machine.write()
-    foreign.look({10: (0, 1)})
+    foreign.measure({10: (0, 1)})
     machine.now += 2.0
     machine.cores = {0: 1.0, 1: 1.6}
     machine.processes = {10: (1, 2.0)}
     machine.write()
-    shares = foreign.look({10: (0, 1)})
+    shares = foreign.measure({10: (0, 1)})
     assert shares[0] == pytest.approx(0.0, abs=0.05)
     assert shares[1] == pytest.approx(0.3, abs=0.05)
 
@@ -73,13 +73,13 @@ def test_a_job_on_several_devices_works_on_each_alike(machine: Machine) -> None:
 def test_looks_too_soon_or_too_late_say_nothing(machine: Machine) -> None:
     foreign = ForeignWork({0: (0,)}, proc=machine.proc, clock=machine.clock)
     machine.write()
-    foreign.look({})
+    foreign.measure({})
     machine.now += 0.1
-    assert foreign.look({}) == {}
+    assert foreign.measure({}) == {}
     machine.now += 1.0
-    assert foreign.look({}).keys() == {0}
+    assert foreign.measure({}).keys() == {0}
     machine.now += 60.0
-    assert foreign.look({}) == {}
+    assert foreign.measure({}) == {}
 
 
 def test_a_real_process_counts_only_while_it_is_nobody_s(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_real_process_counts_only_while_it_is_nobody_s(tmp_path: Path) -> None
     burn = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
     with process(burn) as busy:
         theirs, ours = ForeignWork({0: (core,)}), ForeignWork({0: (core,)})
-        theirs.look({})
-        ours.look({busy.pid: (core,)})
+        theirs.measure({})
+        ours.measure({busy.pid: (core,)})
         time.sleep(1.2)
-        assert theirs.look({})[0] > ours.look({busy.pid: (core,)})[0]
+        assert theirs.measure({})[0] > ours.measure({busy.pid: (core,)})[0]

@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 from cotenant.core.units import MilliGpu
 from cotenant.errors import InputError
 from cotenant.node.limits import (
+    ComputePolicy,
     GpuLimit,
-    Hold,
     Limits,
     Priority,
     change_limits,
     limits_text,
     parse_limits,
     read_limits,
-    write_limits,
+    write_read_only,
 )
 
 SMALL = Limits(
     gpus=(GpuLimit("GPU-8f", 2 << 30, MilliGpu(300)),),
     others=GpuLimit("", 0),
     region=Path("/run/slices/abc/usage"),
-    hold=Hold.ALWAYS,
+    policy=ComputePolicy.ALWAYS,
     priority=Priority.LOW,
 )
 AMOUNTS = st.integers(0, (1 << 64) - 2)
@@ -63,7 +63,7 @@ def test_the_text_is_what_the_library_reads() -> None:
         gpus=st.lists(LIMIT, max_size=16).map(tuple),
         others=st.none() | LIMIT.map(lambda limit: limit._replace(uuid="")),
         region=st.sampled_from([None, Path("/run/a b/usage")]),
-        hold=st.sampled_from(Hold),
+        policy=st.sampled_from(ComputePolicy),
         priority=st.sampled_from(Priority),
     )
 )
@@ -82,8 +82,8 @@ def test_what_a_later_writer_adds_is_passed_over() -> None:
         ("", "begins with ''"),
         ("cotenant-limits 3\nend\n", "expected 'cotenant-limits 2'"),
         ("cotenant-limits 2\npolicy always\n", "truncated"),
-        ("cotenant-limits 2\npolicy sometimes\nend\n", "'policy sometimes' is not understood"),
-        ("cotenant-limits 2\ngpu GPU-8f memory=much\nend\n", "is not understood"),
+        ("cotenant-limits 2\npolicy sometimes\nend\n", "'policy sometimes' is not valid"),
+        ("cotenant-limits 2\ngpu GPU-8f memory=much\nend\n", "is not valid"),
         ("cotenant-limits 2\ngpu G\x00PU memory=1\nend\n", "expected a UUID"),
     ],
 )
@@ -113,7 +113,7 @@ def test_what_the_file_cannot_say_is_not_written(wrong: Limits) -> None:
 def test_the_file_is_read_only_and_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "limits"
     for memory in (1, 2):  # the second time over a file that is read-only
-        write_limits(path, limits_text(replace(SMALL, gpus=(GpuLimit("GPU-8f", memory),))))
+        write_read_only(path, limits_text(replace(SMALL, gpus=(GpuLimit("GPU-8f", memory),))))
     assert read_limits(path).gpus[0].memory_bytes == 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o444
     assert [entry.name for entry in tmp_path.iterdir()] == ["limits"]
@@ -121,19 +121,19 @@ def test_the_file_is_read_only_and_replaced_as_a_whole(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_does_not_stop_the_next_limits_file(tmp_path: Path) -> None:
     (tmp_path / "limits.new").write_text("half")
-    write_limits(tmp_path / "limits", "whole")
+    write_read_only(tmp_path / "limits", "whole")
     assert (tmp_path / "limits").read_text() == "whole"
 
 
 def test_a_huge_file_is_refused_and_not_read_through(tmp_path: Path) -> None:
     os.truncate(os.open(tmp_path / "limits", os.O_CREAT | os.O_WRONLY), 1 << 40)
-    with pytest.raises(InputError, match="more than 65536 bytes"):
+    with pytest.raises(InputError, match="larger than 65536 bytes"):
         read_limits(tmp_path / "limits")
 
 
 def test_limits_grow_and_shrink_and_no_change_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    write_limits(path, limits_text(SMALL))
+    write_read_only(path, limits_text(SMALL))
 
     def grow(limits: Limits) -> Limits:
         (only,) = limits.gpus

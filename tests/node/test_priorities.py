@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 from cotenant.node.limits import GpuLimit, Limits, Priority, read_limits
-from cotenant.node.priorities import TOUCH_S, WORKS_S, Activity, Relay
-from cotenant.node.region import GpuUse, Who
+from cotenant.node.priorities import TOUCH_S, WORKS_S, Activity, PriorityPauser
+from cotenant.node.region import GpuUse, ProcessIdentity
 from cotenant.node.slices import LIMITS, REGION, make_slice, remove_slice
 from tests.node.regions import write_slot
 
-WHO = Who(1, 1, 1)
+WHO = ProcessIdentity(1, 1, 1)
 
 
 def high(root: Path, name: str, *uuids: str) -> Path:
@@ -37,16 +37,20 @@ def paused(folder: Path) -> list[str]:
 
 def test_a_gpu_is_worked_on_for_a_while_after_each_launch() -> None:
     activity = Activity()
-    assert activity.working({("a", "GPU-a"): 10}, 0.0) == frozenset()  # it may have been idle for hours
-    assert activity.working({("a", "GPU-a"): 11}, 0.1) == {"GPU-a"}
-    assert activity.working({("a", "GPU-a"): 11}, 0.09 + WORKS_S) == {"GPU-a"}
-    assert activity.working({("a", "GPU-a"): 11}, 0.11 + WORKS_S) == frozenset()
-    assert activity.working({("a", "GPU-a"): 3}, 0.5) == {"GPU-a"}  # a slot was used again
-    assert activity.working({}, 0.51) == frozenset()  # it has ended
+    assert activity.busy_gpus({("a", "GPU-a"): 10}, 0.0) == frozenset()  # it may have been idle for hours
+    assert activity.busy_gpus({("a", "GPU-a"): 11}, 0.1) == {"GPU-a"}
+    assert activity.busy_gpus({("a", "GPU-a"): 11}, 0.09 + WORKS_S) == {"GPU-a"}
+    assert activity.busy_gpus({("a", "GPU-a"): 11}, 0.11 + WORKS_S) == frozenset()
+    assert activity.busy_gpus({("a", "GPU-a"): 3}, 0.5) == {"GPU-a"}  # a slot was used again
+    assert activity.busy_gpus({}, 0.51) == frozenset()  # it has ended
 
 
 def test_the_lower_class_waits_on_that_gpu_while_the_higher_one_works(tmp_path: Path) -> None:
-    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a", "GPU-b"), Relay(tmp_path)
+    server, batch, relay = (
+        high(tmp_path, "server", "GPU-a"),
+        low(tmp_path, "batch", "GPU-a", "GPU-b"),
+        PriorityPauser(tmp_path),
+    )
     elsewhere = low(tmp_path, "elsewhere", "GPU-b")
     launch(server, 5)
     relay.step(10.0)
@@ -61,7 +65,7 @@ def test_the_lower_class_waits_on_that_gpu_while_the_higher_one_works(tmp_path: 
 
 
 def test_the_higher_class_is_never_paused_and_equals_do_not_wait(tmp_path: Path) -> None:
-    one, other, relay = high(tmp_path, "one", "GPU-a"), high(tmp_path, "other", "GPU-a"), Relay(tmp_path)
+    one, other, relay = high(tmp_path, "one", "GPU-a"), high(tmp_path, "other", "GPU-a"), PriorityPauser(tmp_path)
     third, fourth = low(tmp_path, "third", "GPU-b"), low(tmp_path, "fourth", "GPU-b")
     for step in range(3):
         for folder in (one, other, third, fourth):
@@ -72,7 +76,7 @@ def test_the_higher_class_is_never_paused_and_equals_do_not_wait(tmp_path: Path)
 
 
 def test_a_slice_whose_gpus_have_no_line_is_paused_by_its_default(tmp_path: Path) -> None:
-    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch"), Relay(tmp_path)
+    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch"), PriorityPauser(tmp_path)
     content = bytearray((batch / REGION).read_bytes())
     content[24:28] = (1).to_bytes(4, "little")
     content[168 : 168 + 5] = b"GPU-a"  # as the library names a GPU that it finds
@@ -89,7 +93,7 @@ def test_a_slice_whose_gpus_have_no_line_is_paused_by_its_default(tmp_path: Path
 
 def test_one_relays_and_another_takes_over_and_ends_what_is_paused(tmp_path: Path) -> None:
     server, batch = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a")
-    first, second = Relay(tmp_path), Relay(tmp_path)
+    first, second = PriorityPauser(tmp_path), PriorityPauser(tmp_path)
     for count in (1, 2):
         launch(server, count)
         first.step(count / 100)
@@ -104,7 +108,7 @@ def test_one_relays_and_another_takes_over_and_ends_what_is_paused(tmp_path: Pat
 
 
 def test_a_pause_is_said_again_for_the_library_forgets_it(tmp_path: Path) -> None:
-    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), Relay(tmp_path)
+    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), PriorityPauser(tmp_path)
     for step in range(2):
         launch(server, step)
         relay.step(100.0 + step / 20)
@@ -117,7 +121,7 @@ def test_a_pause_is_said_again_for_the_library_forgets_it(tmp_path: Path) -> Non
 
 
 def test_a_slice_that_goes_away_meanwhile_is_no_trouble(tmp_path: Path) -> None:
-    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), Relay(tmp_path)
+    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), PriorityPauser(tmp_path)
     relay.step(0.0)
     remove_slice(batch)
     launch(server, 2)
@@ -129,7 +133,7 @@ def test_a_slice_that_goes_away_meanwhile_is_no_trouble(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
-    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), Relay(tmp_path)
+    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), PriorityPauser(tmp_path)
     launch(server, 1)
     before = (batch / LIMITS).stat().st_ino
     for step in range(20):
@@ -139,7 +143,7 @@ def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_a_tenant_that_locks_its_folder_holds_nobody_up(tmp_path: Path) -> None:
-    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), Relay(tmp_path)
+    server, batch, relay = high(tmp_path, "server", "GPU-a"), low(tmp_path, "batch", "GPU-a"), PriorityPauser(tmp_path)
     other = low(tmp_path, "other", "GPU-a")
     held = os.open(batch, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
@@ -154,7 +158,7 @@ def test_a_tenant_that_locks_its_folder_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
-    relay = Relay(tmp_path / "slices")
+    relay = PriorityPauser(tmp_path / "slices")
     relay.step(0.0)
     shutil.rmtree(tmp_path / "slices")
     relay.step(0.05)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from cotenant.errors import InputError
 from cotenant.node import region
-from cotenant.node.region import MOST, GpuUse, Who, make_region, read_region
+from cotenant.node.region import LARGEST_COUNT, GpuUse, ProcessIdentity, make_region, read_region
 from tests.native import kit
 from tests.node.regions import HIGH_AT, claim, lock, write_slot
 
 HEADER_H = kit.NATIVE / "lib" / "region.h"
-ME = Who(os.getpid(), 1, 2)
+ME = ProcessIdentity(os.getpid(), 1, 2)
 USE = GpuUse(10, 20, 30, 1, 5, 600, 700)
 
 HEADER_FIELDS = "magic version header_bytes slot_bytes slots devices high created faults uuid bucket reserved"
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def offsets(layout: str) -> list[int]:
-    """Where the fields of a struct format begin; a repeated number is one field, as is padding."""
+    """The offsets of the fields of a struct format; a repeated number is one field, as is padding."""
     at, found = 0, []
     for count, kind in re.findall(r"(\d*)([QIsx])", layout.removeprefix("<")):
         found.append(at)
@@ -96,10 +96,10 @@ def test_a_new_region_is_empty_whole_and_its_owners_alone(path: Path) -> None:
 
 def test_a_process_is_alive_while_it_holds_its_slot(path: Path) -> None:
     write_slot(path, 0, ME, [USE, GpuUse()])
-    write_slot(path, 200, Who(7, 1, 2), [GpuUse(), USE], faults=[0, 3])
+    write_slot(path, 200, ProcessIdentity(7, 1, 2), [GpuUse(), USE], faults=[0, 3])
     held = claim(path, 200)
     first, second = read_region(path).processes
-    assert (first.slot, first.live, first.who, first.gpus) == (0, False, ME, (USE, GpuUse()))
+    assert (first.slot, first.live, first.identity, first.gpus) == (0, False, ME, (USE, GpuUse()))
     assert (second.slot, second.live, second.gpus[1], second.faults[1]) == (200, True, USE, 3)
     os.close(held)
     assert not any(process.live for process in read_region(path).processes)
@@ -107,7 +107,7 @@ def test_a_process_is_alive_while_it_holds_its_slot(path: Path) -> None:
 
 def test_every_slot_may_be_held_at_once(path: Path) -> None:
     for slot in range(region.SLOTS):
-        write_slot(path, slot, Who(slot + 1, 1, 2), [USE])
+        write_slot(path, slot, ProcessIdentity(slot + 1, 1, 2), [USE])
     held = [claim(path, slot) for slot in range(0, region.SLOTS, 3)]
     living = [process.slot for process in read_region(path).processes if process.live]
     for descriptor in held:
@@ -136,7 +136,7 @@ def test_whatever_a_tenant_writes_is_only_numbers(path: Path, noise: bytes, at: 
         return
     assert len(seen.uuids) <= region.DEVICES
     for process in seen.processes:
-        assert all(0 <= value <= MOST for use in process.gpus for value in use)
+        assert all(0 <= value <= LARGEST_COUNT for use in process.gpus for value in use)
 
 
 def test_counts_and_names_beyond_reason_are_bounded(path: Path) -> None:
@@ -148,7 +148,7 @@ def test_counts_and_names_beyond_reason_are_bounded(path: Path) -> None:
     path.write_bytes(content)
     seen = read_region(path)
     assert seen.uuids == (None,) * 16
-    assert seen.processes[0].gpus == (GpuUse(*[MOST] * 7),) * 16
+    assert seen.processes[0].gpus == (GpuUse(*[LARGEST_COUNT] * 7),) * 16
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, bytes(region.SIZE), b"x" * (region.SIZE + 1)])

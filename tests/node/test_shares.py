@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compute shares by cgroup: for real where this user may make a group, on stand-in folders for the rest."""
+"""Compute shares by cgroup: with real cgroups if this user can create them, otherwise on plain folders."""
 
 import os
 import subprocess
@@ -162,7 +162,7 @@ def test_without_cgroups_jobs_are_stopped_and_continued(tmp_path: Path) -> None:
         [],
         True,
     )
-    with pytest.raises(DeviceError, match="held by stop-and-continue"):
+    with pytest.raises(DeviceError, match="enforced by stop-and-continue"):
         found.create("j", MilliCpu(100))
 
 
@@ -198,5 +198,5 @@ def test_a_share_that_cannot_be_set_is_one_clear_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("owner", ["", "a/b", "a.b"])
 def test_an_owner_that_would_mix_up_groups_is_refused(owner: str) -> None:
-    with pytest.raises(ValueError, match="cannot start the name"):
+    with pytest.raises(ValueError, match="cannot be the prefix"):
         find_shares(owner)

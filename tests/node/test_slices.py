@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Slices in their folder: made, kept while anybody is in them, and swept away when nobody is."""
+"""Slices in their folder: made, kept while a process uses them, and removed afterwards."""
 
 import os
 import resource
@@ -11,8 +11,8 @@ import pytest
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.node.limits import GpuLimit, Limits
-from cotenant.node.region import GpuUse, Who
-from cotenant.node.slices import REGION, holding, make_slice, see_slices, slices_folder, sweep
+from cotenant.node.region import GpuUse, ProcessIdentity
+from cotenant.node.slices import REGION, hold_slice, make_slice, read_slices, remove_unused_slices, slices_folder
 from tests.node.regions import claim, write_slot
 
 LIMITS = Limits(gpus=(GpuLimit("GPU-a", 5),))
@@ -20,46 +20,46 @@ LIMITS = Limits(gpus=(GpuLimit("GPU-a", 5),))
 
 def test_a_slice_is_there_while_it_is_held(tmp_path: Path) -> None:
     folder = make_slice(tmp_path, "a", LIMITS)
-    with holding(folder):
-        sweep(tmp_path)
-        assert [seen.name for seen in see_slices(tmp_path)] == ["a"]
+    with hold_slice(folder):
+        remove_unused_slices(tmp_path)
+        assert [seen.name for seen in read_slices(tmp_path)] == ["a"]
     assert not folder.exists()
 
 
 def test_what_a_command_leaves_running_keeps_its_slice(tmp_path: Path) -> None:
     folder = make_slice(tmp_path, "a", LIMITS)
-    with holding(folder) as lock:
+    with hold_slice(folder) as lock:
         left = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock])
     assert folder.exists()
-    sweep(tmp_path)
+    remove_unused_slices(tmp_path)
     assert folder.exists()
     left.communicate()
-    sweep(tmp_path)
+    remove_unused_slices(tmp_path)
     assert not folder.exists()
 
 
 def test_a_process_that_closed_everything_still_keeps_it_by_its_slot(tmp_path: Path) -> None:
     folder = make_slice(tmp_path, "a", LIMITS)
-    with holding(folder):
-        write_slot(folder / REGION, 0, Who(1, 1, 1), [GpuUse()])
+    with hold_slice(folder):
+        write_slot(folder / REGION, 0, ProcessIdentity(1, 1, 1), [GpuUse()])
         held = claim(folder / REGION, 0)
-    sweep(tmp_path)
+    remove_unused_slices(tmp_path)
     assert folder.exists()
     os.close(held)
-    sweep(tmp_path)
+    remove_unused_slices(tmp_path)
     assert not folder.exists()
 
 
 def test_a_slice_that_no_command_made_is_not_swept(tmp_path: Path) -> None:
     folder = make_slice(tmp_path, "daemon.j-000001", LIMITS)
-    sweep(tmp_path)
+    remove_unused_slices(tmp_path)
     assert folder.exists()
 
 
 def test_other_things_in_the_folder_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    assert see_slices(tmp_path) == see_slices(tmp_path / "none") == []
+    assert read_slices(tmp_path) == read_slices(tmp_path / "none") == []
 
 
 def test_the_folder_is_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_the_folder_is_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(tmp_path, 12345, -1)
     monkeypatch.setenv("COTENANT_RUNTIME", str(tmp_path))
-    with pytest.raises(InputError, match="belongs to somebody else"):
+    with pytest.raises(InputError, match="belongs to another user"):
         slices_folder()
 
 

@@ -26,7 +26,7 @@ import pytest
 
 from bench.pairs import ON_ONE_CORE
 from cotenant.node.agent import AgentServer, JobEvent, Reported
-from cotenant.node.compute_lock import EngineServer
+from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.wire.agent import Pause, Resume
 from cotenant.workloads.registry import find
 from tests.core.fifo_device import Work, fifo_speeds
@@ -124,7 +124,7 @@ async def _until_heard(rates: Rates, processes: list[subprocess.Popen[bytes]]) -
 
 async def _measure(tasks: tuple[str, str], folder: Path, environ: Mapping[str, str], core: int) -> Outcome:
     rates = Rates()
-    engine = EngineServer(str(folder / "engine"))
+    engine = ComputeLockServer(str(folder / "engine"))
     jobs: dict[int, str] = {}
     agent = AgentServer(str(folder / "agent"), job_of=jobs.get, sink=rates.take)
     await engine.start()

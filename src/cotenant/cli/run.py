@@ -84,7 +84,7 @@ def share(_context: click.Context, _option: click.Parameter, text: str) -> Milli
 def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **wishes: Any) -> None:
     """Runs a command on a slice of GPUs, in the foreground, and exits as it does; needs no daemon."""
     from cotenant.node.preload import NONE_BUILT, find_library, preload, stage, staged_library
-    from cotenant.node.slices import LIMITS, REGION, holding, make_slice, slices_folder, sweep
+    from cotenant.node.slices import LIMITS, REGION, hold_slice, make_slice, remove_unused_slices, slices_folder
 
     library = find_library()
     if library is None:
@@ -95,11 +95,11 @@ def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **wi
     if wishes["gpus"]:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(limit.uuid for limit in limits.gpus)
     root = slices_folder()
-    sweep(root)
+    remove_unused_slices(root)
     is_root = os.geteuid() == 0  # whose commands may become other users
     name = f"run-{os.getpid()}-{secrets.token_hex(16 if is_root else 2)}"
     folder = make_slice(root, name, replace(limits, region=root / name / REGION), for_anyone=is_root)
-    with holding(folder) as lock:
+    with hold_slice(folder) as lock:
         os.set_inheritable(lock, True)  # what it leaves running keeps the slice
         env["COTENANT_LIMITS"] = str(folder / LIMITS)
         if strict:
@@ -110,37 +110,37 @@ def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **wi
 
 def _run(command: Sequence[str], env: dict[str, str], folder: "Path", output: str | None) -> int:
     from cotenant.cli.foreground import run_in_foreground
-    from cotenant.node.monitor import Tally, slice_view
-    from cotenant.node.priorities import POLL_S, Relay
-    from cotenant.node.slices import see_slice
+    from cotenant.node.monitor import UsageHistory, slice_view
+    from cotenant.node.priorities import POLL_S, PriorityPauser
+    from cotenant.node.slices import read_slice
 
-    relay, tally, looked = Relay(folder.parent), Tally(), time.monotonic()
+    pauser, history, looked = PriorityPauser(folder.parent), UsageHistory(), time.monotonic()
 
     def tick() -> None:
         nonlocal looked
         now = time.monotonic()
-        relay.step(now)
+        pauser.step(now)
         if output is not None and now - looked >= TALLY_EVERY_S:
-            looked, seen = now, see_slice(folder)
+            looked, seen = now, read_slice(folder)
             if seen is not None and seen.region is not None:
-                tally.look(seen.region)
+                history.add(seen.region)
 
     try:
         code = run_in_foreground(command, env, tick=tick, every_s=POLL_S)
     finally:
-        relay.close()
-    seen = see_slice(folder)
+        pauser.close()
+    seen = read_slice(folder)
     if output is not None and seen is not None:
         with redirect_stdout(sys.stderr):  # standard output is the command's
-            show_slices(slice_view(seen, tally=tally), output)
+            show_slices(slice_view(seen, history=history), output)
     return code
 
 
 def _be_strict(env: dict[str, str], library: "Path", folder: "Path") -> None:
     """A libcuda.so.1 of our own comes before the driver's."""
-    from cotenant.node.strict import find_driver, make
+    from cotenant.node.strict import find_driver, make_front_end
 
-    front = make(find_driver(env), library, folder / "strict")
+    front = make_front_end(find_driver(env), library, folder / "strict")
     env["LD_LIBRARY_PATH"] = ":".join([str(front.parent), *filter(None, [env.get("LD_LIBRARY_PATH")])])
 
 
@@ -154,7 +154,7 @@ def _limits(
     priority: str,
 ) -> "Limits":
     """What these options mean together, on the GPUs that are there."""
-    from cotenant.node.limits import MOST_GPUS, GpuLimit, Hold, Limits, Priority
+    from cotenant.node.limits import MOST_GPUS, ComputePolicy, GpuLimit, Limits, Priority
 
     if host_memory and memory is None:
         raise InputError("--host-memory: what exceeds --memory goes there, so --memory is needed")
@@ -163,7 +163,7 @@ def _limits(
     return Limits(
         gpus=tuple(limit._replace(uuid=uuid) for uuid in named[:MOST_GPUS]),
         others=GpuLimit("", 0) if gpus else limit,
-        hold=Hold(policy),
+        policy=ComputePolicy(policy),
         priority=Priority(priority),
     )
 

@@ -23,16 +23,16 @@ NO_GPU = SliceGpu(uuid=None, memory_limit_bytes=None)
 @output_option
 def slices(output: str) -> None:
     """Lists the slices in use: what they may use, what they use, and what went wrong in them."""
-    from cotenant.node.monitor import drivers, slice_view
-    from cotenant.node.slices import see_slices, slices_folder
+    from cotenant.node.monitor import driver_usage, slice_view
+    from cotenant.node.slices import read_slices, slices_folder
 
     backend = driver()
     try:
-        said = drivers([] if backend is None else backend.usage())
+        said = driver_usage([] if backend is None else backend.usage())
     finally:
         if backend is not None:
             backend.close()
-    show_slices([slice_view(seen, said) for seen in see_slices(slices_folder())], output)
+    show_slices([slice_view(seen, said) for seen in read_slices(slices_folder())], output)
 
 
 def show_slices(found: SliceView | list[SliceView], output: str) -> None:

@@ -15,10 +15,10 @@ from cotenant.local.events import complain
 from cotenant.node.devices import GpuUsage
 from cotenant.node.launch import Slice
 from cotenant.node.limits import Limits
-from cotenant.node.monitor import drivers, notable_drift, slice_view
+from cotenant.node.monitor import driver_usage, notable_drift, slice_view
 from cotenant.node.preload import find_library, preload, stage
-from cotenant.node.priorities import POLL_S, Relay
-from cotenant.node.slices import LIMITS, REGION, make_slice, remove_slice, see_slice, slices_folder
+from cotenant.node.priorities import POLL_S, PriorityPauser
+from cotenant.node.slices import LIMITS, REGION, make_slice, read_slice, remove_slice, slices_folder
 
 
 class Found(NamedTuple):
@@ -72,21 +72,21 @@ class JobSlices:
 
     def found(self, job: str, record: Path, usage: Iterable[GpuUsage]) -> Found:
         """How a job's slice is doing, or did."""
-        seen = None if self.library is None else see_slice(self._folder(job))
+        seen = None if self.library is None else read_slice(self._folder(job))
         if seen is None:
             return _recorded(record / FAULTS)
-        view = slice_view(seen, drivers(usage))
+        view = slice_view(seen, driver_usage(usage))
         return Found(view.faults, notable_drift(view))
 
     async def watch(self) -> None:
         """Lets the lower class of jobs wait while the higher one works, for as long as the daemon runs."""
-        relay = Relay(self.root)
+        pauser = PriorityPauser(self.root)
         try:
             while True:
-                relay.step(time.monotonic())
+                pauser.step(time.monotonic())
                 await asyncio.sleep(POLL_S)
         finally:
-            relay.close()
+            pauser.close()
 
     def _folder(self, job: str) -> Path:
         return self.root / f"{self.owner}.{job}"

@@ -14,7 +14,7 @@ from cotenant.local.job_slices import JobSlices
 from cotenant.local.supervisor import Spec
 from cotenant.node.devices import Backend, Kind
 from cotenant.node.launch import Allowance, Launch, Paths, Slice, enforcement, launch_for
-from cotenant.node.limits import limits_text, write_limits
+from cotenant.node.limits import limits_text, write_read_only
 from cotenant.node.shares import Shares
 from cotenant.wire.local import JobRequest
 
@@ -42,7 +42,7 @@ class Launcher:
         def start() -> None:
             attempts.prepare(folder, supervision(launch, request))
             if self.slices is None:
-                write_limits(self._limits_file(job), limits_text(launch.limits))
+                write_read_only(self._limits_file(job), limits_text(launch.limits))
             else:
                 self.slices.make(job, launch.limits)
             if launch.cgroup is not None and launch.cgroup_cpu is not None:

@@ -35,7 +35,7 @@ from cotenant.errors import CotenantError
 from cotenant.local.events import complain
 from cotenant.local.supervisor import look_at
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
-from cotenant.node.compute_lock import EngineServer
+from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
 from cotenant.wire import agent as messages
 from cotenant.wire.local import JobRequest
@@ -86,7 +86,7 @@ class TuningLoop:
         self._refused: set[str] = set()
         self._coordinators: dict[int, Coordinator] = {}
         self._agent = AgentServer(agent, job_of=self._job_of, sink=self._hear)
-        self._engines = [EngineServer(path) for path in engines.values()]
+        self._engines = [ComputeLockServer(path) for path in engines.values()]
         self._usual: dict[int, deque[float]] = {}
         self._foreign = ForeignWork({gpu: cores for gpu in engines if (cores := cores_of((gpu,)))})
 
@@ -173,7 +173,7 @@ class TuningLoop:
         if not measuring and all(coordinator.idle for coordinator in self._coordinators.values()):
             return
         leaders = {leader: self._cores_of(self._seats[job].gpus) for leader, job in self._leaders().items()}
-        for gpu, share in self._foreign.look(leaders).items():
+        for gpu, share in self._foreign.measure(leaders).items():
             usual = self._usual.setdefault(gpu, deque([share], maxlen=USUAL_LOOKS))
             # Others who are always there slow every trial alike; who comes or goes spoils a comparison.
             changed = abs(share - statistics.median(usual)) > QUIET

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's socket: it knows each job by the process that connected, takes in what makes sense, and passes it on.
+"""The agent's socket: identifies each job by the process that connected, and passes its valid messages on.
 
-Whoever connects may be broken or hostile. What it sends is counted and dropped, costs a bounded amount of memory and
-time, and can only ever concern the job that the kernel says it belongs to.
+A peer may be broken or hostile. An invalid message is counted and dropped, costs a bounded amount of memory and time,
+and can only concern the job that the peer's process belongs to, as the kernel reports it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cotenant.node.listening import Listener, peer_pid, receive
+from cotenant.node.sockets import Listener, peer_pid, receive
 from cotenant.wire.agent import (
     LONGEST,
     Bye,
@@ -34,16 +34,16 @@ from cotenant.wire.agent import (
 
 MOST_CONNECTIONS = 512
 MOST_PER_JOB = 16
-"""of those that have said who they are, and as many that have not: one job cannot keep out the others"""
+"""connections of one job that have sent a hello, and as many that have not: one job cannot keep out the others"""
 BURST, PER_SECOND = 20, 5.0
-"""messages that a connection may send at once, and on average; beyond, it is not read from for a while"""
-PATIENCE = 10.0
-"""seconds until a connection must have said who it is"""
+"""messages that a connection may send at once, and per second on average; beyond that it is not read for 1 second"""
+HELLO_TIMEOUT_S = 10.0
+"""seconds within which a connection must send its hello"""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A job speaks to us now."""
+    """A job has connected."""
 
     job: str
     at: float
@@ -52,7 +52,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A job did some steps."""
+    """A job reported some steps."""
 
     job: str
     at: float
@@ -61,7 +61,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A job no longer speaks to us; it may have ended, or not."""
+    """A job has disconnected; it may still run."""
 
     job: str
     at: float
@@ -78,35 +78,41 @@ class _Peer:
 
     connection: socket.socket
     pid: int
-    of: str | None
-    """the job that it was of when it connected"""
+    job: str | None
+    """to which the process belonged when it connected"""
     hello: Hello | None = None
     allowance: float = float(BURST)
+    """messages that it may send now"""
     seen: float = field(default_factory=time.monotonic)
+    """time of its last message"""
     pending: dict[str, ToJob] = field(default_factory=dict)
-    """by what it is about: only the last of a kind matters"""
+    """messages to send, by subject: only the last one of each matters"""
     timer: asyncio.TimerHandle | None = None
 
 
 class AgentServer:
-    """Serves the jobs of one machine in the running event loop. Times are those of time.monotonic."""
+    """Serves the jobs of one machine in the running event loop. Times are those of time.monotonic.
+
+    Each connection in `_peers` is in one of two states: silent (counted in `_silent`, with a timer running) or greeted
+    (its hello is set, and it is in the list of its job in `_jobs`). A job is in `_jobs` only while it has connections.
+    """
 
     def __init__(
         self, path: str, *, job_of: JobOf, sink: Sink, mode: int = 0o600, most: int = MOST_CONNECTIONS
     ) -> None:
         self.path = path
         self.dropped: Counter[str] = Counter()
-        """messages and connections that were not taken, by reason"""
+        """messages and connections that were refused, by reason"""
         self._job_of = job_of
         self._sink = sink
         self._most = most
-        self._listener = Listener(path, mode, self._welcome)
+        self._listener = Listener(path, mode, self._on_connect)
         self._loop: asyncio.AbstractEventLoop
         self._peers: set[_Peer] = set()
         self._silent: Counter[str | None] = Counter()
-        """connections of a job that have not said who they are"""
+        """connections of a job that have not sent a hello"""
         self._jobs: dict[str, list[_Peer]] = {}
-        """the processes of a job, oldest first; the first one speaks for it"""
+        """the connections of a job, oldest first; only the reports of the first one count"""
 
     async def start(self) -> None:
         self._loop = self._listener.start()
@@ -114,24 +120,24 @@ class AgentServer:
     async def close(self) -> None:
         self._listener.close()
         for peer in list(self._peers):
-            self._leave(peer)
+            self._disconnect(peer)
 
     @property
     def jobs(self) -> frozenset[str]:
-        """Those that are connected."""
+        """The jobs that are connected."""
         return frozenset(self._jobs)
 
     def send(self, job: str, action: ToJob) -> bool:
-        """Tell all processes of a job; False where none is connected."""
+        """Sends a message to all processes of a job; False if none is connected."""
         peers = self._jobs.get(job, [])
         for peer in list(peers):
             peer.pending[_subject(action)] = action
             self._send_pending(peer)
         return bool(peers)
 
-    # Coming and going.
+    # Connections.
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _on_connect(self, connection: socket.socket) -> None:
         pid = peer_pid(connection)
         job = self._job_of(pid)
         if len(self._peers) >= self._most or self._silent[job] >= MOST_PER_JOB:
@@ -141,10 +147,10 @@ class AgentServer:
         peer = _Peer(connection, pid, job)
         self._peers.add(peer)
         self._silent[job] += 1
-        peer.timer = self._loop.call_later(PATIENCE, self._refuse, peer, "silent")
+        peer.timer = self._loop.call_later(HELLO_TIMEOUT_S, self._refuse, peer, "silent")
         self._loop.add_reader(connection, self._read, peer)
 
-    def _greet(self, peer: _Peer, hello: Hello) -> None:
+    def _on_hello(self, peer: _Peer, hello: Hello) -> None:
         job = self._job_of(peer.pid)
         if peer.hello is not None:
             self.dropped["second hello"] += 1
@@ -158,7 +164,7 @@ class AgentServer:
             if peer.timer is not None:
                 peer.timer.cancel()
             peer.hello = hello
-            self._heard(peer)
+            self._forget_silent(peer)
             peers = self._jobs.setdefault(job, [])
             peers.append(peer)
             if len(peers) == 1:
@@ -166,9 +172,9 @@ class AgentServer:
 
     def _refuse(self, peer: _Peer, reason: str) -> None:
         self.dropped[reason] += 1
-        self._leave(peer)
+        self._disconnect(peer)
 
-    def _leave(self, peer: _Peer) -> None:
+    def _disconnect(self, peer: _Peer) -> None:
         if peer not in self._peers:
             return
         self._peers.remove(peer)
@@ -178,23 +184,23 @@ class AgentServer:
         self._loop.remove_writer(peer.connection)
         peer.connection.close()
         if peer.hello is not None:
-            self._unseat(peer, peer.hello.job)
+            self._remove_from_job(peer, peer.hello.job)
         else:
-            self._heard(peer)
+            self._forget_silent(peer)
 
-    def _heard(self, peer: _Peer) -> None:
-        """It has said who it is, or never will."""
-        self._silent[peer.of] -= 1
-        if not self._silent[peer.of]:
-            del self._silent[peer.of]
+    def _forget_silent(self, peer: _Peer) -> None:
+        """Called when a connection has sent its hello, or has ended without one."""
+        self._silent[peer.job] -= 1
+        if not self._silent[peer.job]:
+            del self._silent[peer.job]
 
-    def _unseat(self, peer: _Peer, job: str) -> None:
+    def _remove_from_job(self, peer: _Peer, job: str) -> None:
         peers = self._jobs[job]
-        spoke = peers[0] is peer
+        was_first = peers[0] is peer
         peers.remove(peer)
         if not peers:
             del self._jobs[job]
-        if spoke:
+        if was_first:
             now = time.monotonic()
             self._sink(Disconnected(job, now))
             if peers and peers[0].hello is not None:
@@ -207,36 +213,36 @@ class AgentServer:
         if message is None:
             return
         if not message:
-            self._leave(peer)
+            self._disconnect(peer)
             return
-        self._charge(peer)
+        self._throttle(peer)
         try:
             content = decode_from_job(message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.dropped["malformed"] += 1
             return
-        self._take(peer, content)
+        self._handle(peer, content)
 
-    def _charge(self, peer: _Peer) -> None:
-        """One message; who sends too many waits, with its messages in the kernel's buffer and not in ours."""
+    def _throttle(self, peer: _Peer) -> None:
+        """Counts one message. A peer that sends too many waits; its messages stay in the kernel's buffer."""
         now = time.monotonic()
         peer.allowance = min(BURST, peer.allowance + (now - peer.seen) * PER_SECOND) - 1
         peer.seen = now
         if peer.allowance < 0:
             self.dropped["throttled"] += 1
             self._loop.remove_reader(peer.connection)
-            self._loop.call_later(1.0, self._read_again, peer)
+            self._loop.call_later(1.0, self._resume_reading, peer)
 
-    def _read_again(self, peer: _Peer) -> None:
+    def _resume_reading(self, peer: _Peer) -> None:
         if peer in self._peers:
             self._loop.add_reader(peer.connection, self._read, peer)
 
-    def _take(self, peer: _Peer, content: FromJob) -> None:
+    def _handle(self, peer: _Peer, content: FromJob) -> None:
         match content:
             case Hello():
-                self._greet(peer, content)
+                self._on_hello(peer, content)
             case Bye():
-                self._leave(peer)
+                self._disconnect(peer)
             case Steps():
                 if peer.hello is None:
                     self.dropped["steps before hello"] += 1
@@ -255,7 +261,7 @@ class AgentServer:
                 self._loop.add_writer(peer.connection, self._send_pending, peer)
                 return
             except OSError:
-                self._leave(peer)
+                self._disconnect(peer)
                 return
             del peer.pending[subject]
 

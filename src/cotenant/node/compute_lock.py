@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of a simulated device: a lock that is handed on in the order in which jobs asked for it.
+"""The compute lock of a simulated device: one job computes at a time, in the order of requests.
 
-A job's connection is its place in the queue and its hold on the engine, so both end with the process, also by kill -9.
+A job's connection is both its place in the queue and its ownership of the lock, so both end with the process, also with
+kill -9.
 """
 
 import asyncio
@@ -10,24 +11,28 @@ import socket
 from collections import deque
 
 from cotenant.job.compute_lock import ACQUIRE, GRANTED, RELEASE
-from cotenant.node.listening import Listener, receive
+from cotenant.node.sockets import Listener, receive
 
 LONGEST_HOLD = 10.0
-"""seconds that one may keep the engine while others wait: a stopped process must not stop its neighbours"""
+"""seconds that a job may keep the lock while others wait: a stopped process must not stop its neighbours"""
 MOST_CONNECTIONS = 256
 
 
-class EngineServer:
-    """Serves one device's engine in the running event loop."""
+class ComputeLockServer:
+    """Serves the lock of one device in the running event loop.
+
+    A connection is at most once in `_waiting`, and never there while it is the holder. While there is no holder, no
+    connection waits: each change that could break this ends with `_grant_next`.
+    """
 
     def __init__(self, path: str, *, longest_hold: float = LONGEST_HOLD, mode: int = 0o600) -> None:
         self.path = path
         self.granted = 0
-        """turns so far"""
+        """times that the lock was granted"""
         self.revoked = 0
-        """turns that lasted too long"""
+        """times that the lock was taken from a job after `longest_hold`"""
         self._longest_hold = longest_hold
-        self._listener = Listener(path, mode, self._welcome)
+        self._listener = Listener(path, mode, self._on_connect)
         self._loop: asyncio.AbstractEventLoop
         self._connections: set[socket.socket] = set()
         self._waiting: deque[socket.socket] = deque()
@@ -38,17 +43,17 @@ class EngineServer:
         self._loop = self._listener.start()
 
     async def close(self) -> None:
-        """Let everybody go: their steps run on without an engine."""
+        """Closes all connections: the jobs' steps go on without a lock."""
         self._listener.close()
         self._waiting.clear()
         for connection in list(self._connections):
-            self._leave(connection)
+            self._disconnect(connection)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _on_connect(self, connection: socket.socket) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:
             connection.close()
             return
@@ -58,35 +63,35 @@ class EngineServer:
     def _read(self, connection: socket.socket) -> None:
         request = receive(connection, 2)
         if request == ACQUIRE:
-            self._ask(connection)
+            self._acquire(connection)
         elif request == RELEASE:
             if connection is self._holder:
                 self._release()
-        elif request is not None:  # the end, or not our protocol
-            self._leave(connection)
+        elif request is not None:  # the connection has ended, or the peer does not speak this protocol
+            self._disconnect(connection)
 
-    def _ask(self, connection: socket.socket) -> None:
+    def _acquire(self, connection: socket.socket) -> None:
         if connection in self._waiting:
             return
-        if connection is self._holder:  # it has lost its release; it goes to the end like anyone else
+        if connection is self._holder:  # its release is missing; it goes to the end of the queue like every other
             self._release()
         self._waiting.append(connection)
-        self._hand_on()
+        self._grant_next()
 
     def _release(self) -> None:
         if self._overdue is not None:
             self._overdue.cancel()
             self._overdue = None
         self._holder = None
-        self._hand_on()
+        self._grant_next()
 
-    def _hand_on(self) -> None:
+    def _grant_next(self) -> None:
         while self._waiting and self._holder is None:
             connection = self._waiting.popleft()
             try:
                 connection.send(GRANTED, socket.MSG_NOSIGNAL)
             except OSError:
-                self._leave(connection)
+                self._disconnect(connection)
                 continue
             self._holder = connection
             self.granted += 1
@@ -101,7 +106,7 @@ class EngineServer:
         else:
             self._overdue = self._loop.call_later(self._longest_hold / 10, self._revoke, connection)
 
-    def _leave(self, connection: socket.socket) -> None:
+    def _disconnect(self, connection: socket.socket) -> None:
         self._loop.remove_reader(connection)
         self._connections.discard(connection)
         connection.close()

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what a shared library offers, as the loader would: from its dynamic section, with no tool of a compiler's.
+"""Reads the functions of a shared library from its dynamic section, as the loader does; needs no compiler tools.
 
-The file is somebody else's and may be anything, so every offset is checked before it is followed.
+The file may contain anything, so every offset is checked before it is followed.
 """
 
 import mmap
@@ -16,13 +16,13 @@ from cotenant.errors import InputError
 X86_64 = 62
 AARCH64 = 183
 MOST_SYMBOLS = 1 << 20
-"""a driver has a thousand; far more is not a library to stand in for"""
+"""a driver has about a thousand; a file with far more is refused"""
 
 PT_LOAD, PT_DYNAMIC = 1, 2
 DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME = 1, 4, 5, 6, 10, 14
 DT_GNU_HASH, DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
 FUNCTIONS = (2, 10)
-"""types of symbols that are called: plain functions, and those chosen at load time"""
+"""types of symbols that are functions: plain ones, and those resolved at load time (IFUNC)"""
 WEAK = 2
 HIDDEN_VERSION = 0x8000
 BASE_VERSION = 1
@@ -30,7 +30,7 @@ BASE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Symbol:
-    """A function that a library defines for others."""
+    """A function that a library exports."""
 
     name: str
     size: int
@@ -40,17 +40,17 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """What the loader knows a shared library by."""
+    """A shared library as the loader sees it."""
 
     machine: int
     soname: str | None
     needed: tuple[str, ...]
     functions: tuple[Symbol, ...]
-    """those that a program finds by name: of a function with several versions, the default one"""
+    """found by name; of a function with several versions only the default one"""
 
 
 def read_library(path: Path) -> Library:
-    """The machine, the name and the functions of a 64-bit shared library."""
+    """Reads a 64-bit shared library; raises InputError if the file is not one."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: not a file; expected a shared library")
     try:
@@ -63,11 +63,11 @@ def read_library(path: Path) -> Library:
 
 
 class _BadError(Exception):
-    """What is wrong with the file."""
+    """The file is not a valid shared library."""
 
 
 class _Reader:
-    """A mapped file, and the addresses that its segments give it."""
+    """A mapped file, with its segments and its dynamic section."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self.content = content
@@ -106,12 +106,12 @@ class _Reader:
             if info & 15 not in FUNCTIONS or info >> 4 not in (1, WEAK) or section == 0 or visibility & 3 not in (0, 3):
                 continue
             version = 0 if versyms is None else self._unpack("<H", versyms + 2 * index)[0]
-            if version & HIDDEN_VERSION:  # an older one, for programs linked long ago
+            if version & HIDDEN_VERSION:  # an older version, kept for old programs
                 continue
             yield Symbol(self._string(name), size, info >> 4 == WEAK, versions.get(version))
 
     def _count(self) -> int:
-        """How many symbols there are: only the hash tables tell."""
+        """The number of symbols, which only the hash tables tell."""
         if DT_HASH in self.tags:
             (count,) = self._unpack("<I", self._offset(self.tags[DT_HASH], "hash table") + 4)
         else:
@@ -123,7 +123,7 @@ class _Reader:
     def _count_by_gnu_hash(self, table: int) -> int:
         buckets, first, bloom, _ = self._unpack("<4I", table)
         if max(buckets, bloom, first) > MOST_SYMBOLS:
-            raise _BadError("a hash table that is larger than any library's")
+            raise _BadError(f"a hash table of more than {MOST_SYMBOLS} entries")
         starts = table + 16 + 8 * bloom
         last = max(self._unpack(f"<{buckets}I", starts), default=0)
         if last < first:
@@ -163,19 +163,19 @@ class _Reader:
         for kind, _, offset, start, _, size, _ in self.segments:
             if kind == PT_LOAD and start <= address < start + size:
                 return int(offset + address - start)
-        raise _BadError(f"its {what} are said to be at {address:#x}, where the file has nothing")
+        raise _BadError(f"its {what} should be at {address:#x}, which no segment contains")
 
     def _string(self, index: int) -> str:
         start = self.strings + index
         end = self.content.find(b"\0", start, self.strings_end)
         if end < 0:
-            raise _BadError(f"a name at {index} of its strings has no end")
+            raise _BadError(f"the name at offset {index} of its strings has no end")
         try:
             return self.content[start:end].decode("ascii")
         except UnicodeDecodeError:
-            raise _BadError("a name that is not plain ASCII") from None
+            raise _BadError("a name is not ASCII") from None
 
     def _unpack(self, form: str, at: int) -> tuple[int, ...]:
         if at < 0 or at + struct.calcsize(form) > len(self.content):
-            raise _BadError(f"it points to {at:#x} and ends at {len(self.content):#x}")
+            raise _BadError(f"it refers to offset {at:#x} and has {len(self.content):#x} bytes")
         return struct.unpack_from(form, self.content, at)

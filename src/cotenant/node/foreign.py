@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Work on a simulated device's cores that no job of ours does: while there is much of it, no speed means anything."""
+"""Measures CPU work on the cores of a simulated device that does not belong to its jobs.
+
+While there is much of it, measured speeds of jobs are meaningless and are ignored.
+"""
 
 import os
 import time
@@ -12,50 +15,56 @@ from cotenant.node.devices import Running
 from cotenant.node.devices.processes import Process, job_members, process_table
 
 SHORTEST = 0.9
-"""seconds between two looks; processor time is counted in hundredths of a second, so shorter ones say little"""
+"""least seconds between two samples; CPU time is counted in steps of 10 ms, so shorter intervals are too coarse"""
 LONGEST = 5.0
-"""seconds after which the last look is forgotten"""
+"""seconds after which the last sample is too old to compare with"""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Cores = tuple[int, ...]
 
 
-class _Look(NamedTuple):
-    """Seconds of work so far."""
+class _Sample(NamedTuple):
+    """Seconds of CPU work since boot, at one moment."""
 
     at: float
     cores: Mapping[int, float]
     processes: Mapping[tuple[int, int], tuple[Cores, float]]
-    """of our jobs, with the cores they are kept on"""
+    """of the jobs' processes, with the cores that they are pinned to"""
     own: float
-    """of this process, wherever it ran"""
+    """of this process, on any core"""
 
 
 class ForeignWork:
-    """The share of each device's time that went to others, from one look to the next."""
+    """Computes, for each device, the share of its time that foreign work took between two samples."""
 
     def __init__(
         self, devices: Mapping[int, Cores], *, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`devices` by number, with the cores of each."""
+        """`devices` maps the number of a device to its cores."""
         self._devices, self._proc, self._clock = devices, proc, clock
-        self._last: _Look | None = None
+        self._last: _Sample | None = None
 
-    def look(self, leaders: Mapping[int, Cores]) -> dict[int, float]:
-        """By device; nothing where the last look was just now or long ago. `leaders` of jobs, with their cores."""
+    def measure(self, leaders: Mapping[int, Cores]) -> dict[int, float]:
+        """The share of foreign work by device; empty if the last sample is too recent or too old.
+
+        `leaders` maps the process ID of each job's first process to the job's cores.
+        """
         now, last = self._clock(), self._last
         if last is not None and now - last.at < SHORTEST:
             return {}
-        look = self._last = _Look(now, core_seconds(self._proc), self._process_seconds(leaders), time.process_time())
+        sample = self._last = _Sample(
+            now, core_seconds(self._proc), self._process_seconds(leaders), time.process_time()
+        )
         if last is None or now - last.at > LONGEST:
             return {}
-        foreign = {core: seconds - last.cores.get(core, seconds) for core, seconds in look.cores.items()}
-        for key, (cores, seconds) in look.processes.items():
+        foreign = {core: seconds - last.cores.get(core, seconds) for core, seconds in sample.cores.items()}
+        for key, (cores, seconds) in sample.processes.items():
             _, before = last.processes.get(key, (cores, 0.0))
             for core in cores:
                 foreign[core] = foreign.get(core, 0.0) - (seconds - before) / len(cores)
-        # What this process did is no disturbance either: it serves the engine, at any batch size about alike.
-        own = look.own - last.own
+        # The work of this process does not count either: it serves the compute lock, which costs about the same at any
+        # batch size.
+        own = sample.own - last.own
         return {
             device: max(0.0, sum(foreign[core] for core in cores) - own) / (len(cores) * (now - last.at))
             for device, cores in self._devices.items()
@@ -77,7 +86,7 @@ def _seconds(processes: Iterable[Process], cores: Cores) -> dict[tuple[int, int]
 
 
 def core_seconds(proc: Path = Path("/proc")) -> dict[int, float]:
-    """Seconds that each core has been busy since the machine started, whoever used it."""
+    """Seconds that each core has been busy since boot, with any work."""
     seconds = {}
     for line in (proc / "stat").read_text().splitlines():
         name, *ticks = line.split()

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of one slice of GPUs as a file that the vGPU library reads; native/lib/limits.h has the format.
+"""The limits file of a slice, which the vGPU library reads; native/lib/limits.h defines the format.
 
-A tenant reads it and cannot raise it; it is replaced as a whole, so that limits may grow and shrink while jobs run.
+A tenant can read it and cannot change it. It is replaced as a whole, so limits can change while jobs run.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ MOST_GPUS = 16
 LONGEST_UUID = 47
 _UUID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9/:._-]{{0,{LONGEST_UUID - 1}}}", re.ASCII)
 _MOST = (1 << 64) - 2
-"""bytes; one more is the library's "no limit" """
+"""bytes; the next larger number means "no limit" in the library"""
 
 
-class Hold(StrEnum):
-    """When the share of compute is held."""
+class ComputePolicy(StrEnum):
+    """When the compute share is enforced."""
 
     CONSERVING = "conserving"
-    """while somebody else wants the GPU"""
+    """only while other processes use the GPU"""
     ALWAYS = "always"
     NEVER = "never"
 
 
 class Priority(StrEnum):
-    """Which of two classes: while the higher one works on a GPU, the lower one waits."""
+    """The class of a slice: while a slice of the higher class works on a GPU, those of the lower class wait."""
 
     HIGH = "high"
     LOW = "low"
@@ -52,8 +52,9 @@ class GpuLimit(NamedTuple):
     compute: MilliGpu = WHOLE_GPU
     """1 to 1000; 1000 is no limit"""
     host_bytes: int = 0
-    """of host memory, for what exceeds `memory_bytes`"""
+    """budget of host memory for allocations beyond `memory_bytes`"""
     paused: bool = False
+    """launches wait"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +63,21 @@ class Limits:
 
     gpus: tuple[GpuLimit, ...] = ()
     others: GpuLimit | None = None
-    """for GPUs that are not named; its UUID says nothing. None: no limits there"""
+    """for every GPU that `gpus` does not name; its UUID is ignored. None: no limit there"""
     region: Path | None = None
-    """where they write down what they use"""
-    hold: Hold = Hold.CONSERVING
+    """usage region, in which the processes record their use"""
+    policy: ComputePolicy = ComputePolicy.CONSERVING
     priority: Priority = Priority.HIGH
 
 
 def limits_text(limits: Limits) -> str:
-    """The file's content; InputError where it could not be said."""
+    """The content of the limits file; raises InputError if the format cannot express the limits."""
     if len(limits.gpus) > MOST_GPUS:
         raise InputError(f"a slice of {len(limits.gpus)} GPUs: expected at most {MOST_GPUS}")
     lines = [FIRST_LINE]
     if limits.region is not None:
         lines.append(f"region {_path(limits.region)}")
-    lines += [f"policy {limits.hold}", f"priority {limits.priority}"]
+    lines += [f"policy {limits.policy}", f"priority {limits.priority}"]
     if limits.others is not None:
         lines.append(f"default {_amounts(limits.others)}")
     lines += [f"gpu {_uuid(limit.uuid)} {_amounts(limit)}" for limit in limits.gpus]
@@ -84,14 +85,14 @@ def limits_text(limits: Limits) -> str:
 
 
 def parse_limits(text: str) -> Limits:
-    """As the library reads it: later words and lines are passed over; InputError says what is wrong."""
+    """Parses as the library does: ignores unknown words and lines; raises InputError if the text is not valid."""
     first, *lines = text.split("\n")
     if first != FIRST_LINE:
         raise InputError(f"not limits: begins with {first[:40]!r}, expected {FIRST_LINE!r}")
     if "end" not in lines:
         raise InputError("not limits: the line `end` is missing, so it may be truncated")
     region, others, gpus = None, None, []
-    hold, priority = Hold.CONSERVING, Priority.HIGH
+    policy, priority = ComputePolicy.CONSERVING, Priority.HIGH
     for line in lines[: lines.index("end")]:
         kind, _, rest = line.partition(" ")
         try:
@@ -99,7 +100,7 @@ def parse_limits(text: str) -> Limits:
                 case "region":
                     region = Path(rest)
                 case "policy":
-                    hold = Hold(rest)
+                    policy = ComputePolicy(rest)
                 case "priority":
                     priority = Priority(rest)
                 case "default":
@@ -108,45 +109,46 @@ def parse_limits(text: str) -> Limits:
                     uuid, _, amounts = rest.partition(" ")
                     gpus.append(_limit(_uuid(uuid), amounts))
         except ValueError:
-            raise InputError(f"not limits: {line[:80]!r} is not understood") from None
-    return Limits(gpus=tuple(gpus), others=others, region=region, hold=hold, priority=priority)
+            raise InputError(f"not limits: {line[:80]!r} is not valid") from None
+    return Limits(gpus=tuple(gpus), others=others, region=region, policy=policy, priority=priority)
 
 
-def write_limits(path: Path, text: str) -> None:
-    """Put the limits file in place: whole or not at all, and read-only from its first moment."""
+def write_read_only(path: Path, text: str) -> None:
+    """Writes a file atomically; it is read-only for every user from its first moment."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
     with open(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o444)  # whatever the umask says: the job may run as another user
+        os.fchmod(descriptor, 0o444)  # independent of the umask: the job may run as another user
         file.write(text)
-    os.replace(fresh, path)  # not synced: after a crash of the machine there is nobody left to limit
+    os.replace(fresh, path)  # not synced: after a crash of the machine no process is left to limit
 
 
 def read_limits(path: Path) -> Limits:
-    """The limits in a file; OSError or InputError where there are none."""
+    """Reads a limits file; raises OSError or InputError if it cannot be read."""
     with open(path, "rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise InputError(f"{path}: more than {MOST_BYTES} bytes are no limits")
+        raise InputError(f"{path}: not limits: larger than {MOST_BYTES} bytes")
     return parse_limits(content.decode(errors="replace"))
 
 
 def change_limits(path: Path, change: Callable[[Limits], Limits], *, wait: bool = True) -> Limits:
-    """Puts other limits in force while the slice runs; one change at a time, or BlockingIOError for who will not wait.
+    """Changes the limits of a running slice under its lock, and returns the new ones.
 
-    A tenant can hold the lock for as long as it likes, so whoever looks after several slices does not wait.
+    Without `wait`, raises BlockingIOError if the lock is taken. A tenant can hold the lock for as long as it likes, so
+    a caller that manages several slices must not wait.
     """
-    with _alone_in(path.parent, wait):
+    with _locked(path.parent, wait):
         before = read_limits(path)
         after = change(before)
         if after != before:
-            write_limits(path, limits_text(after))
+            write_read_only(path, limits_text(after))
     return after
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path, wait: bool) -> Iterator[None]:
+def _locked(folder: Path, wait: bool) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

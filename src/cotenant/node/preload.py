@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the vGPU library is, and the LD_PRELOAD that brings it into a program and disturbs no other.
+"""Finds the vGPU library, and builds the LD_PRELOAD that loads it into programs that can use it.
 
-The loader replaces $LIB by the folder that libraries of a program's kind are in. So the library is staged in a folder
-that has all of these: those of 64-bit programs lead to it, those of 32-bit programs to a library with nothing in it;
-musl, which knows no $LIB, finds nothing and says nothing. The staged copy is named by its content and never changed,
-so that an upgrade touches no file that a running program has mapped.
+The loader replaces $LIB by the folder in which libraries of a program's architecture are. So the library is staged in a
+folder that has all of these: those of 64-bit programs contain it, those of 32-bit programs an empty library. musl does
+not know $LIB, finds nothing and prints nothing. The staged copy is named after its content and never changed, so that
+an upgrade touches no file that a running program has mapped.
 """
 
 import functools
@@ -26,7 +26,7 @@ NAME = "libcotenant.so"
 NONE_BUILT = "built without a C compiler: limits on real GPUs are not enforced"
 _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 _WIDE = {"x86_64": ("lib/x86_64-linux-gnu", "lib64"), "aarch64": ("lib/aarch64-linux-gnu", "lib64")}
-"""what $LIB is to 64-bit programs"""
+"""values of $LIB for 64-bit programs"""
 _386, _ARM, _X86_64 = 3, 40, 62
 _NARROW = {
     "x86_64": {
@@ -38,11 +38,11 @@ _NARROW = {
     },
     "aarch64": {"lib/arm-linux-gnueabihf": _ARM, "lib/arm-linux-gnueabi": _ARM, "lib": _ARM},
 }
-"""what it is to 32-bit programs, with the number of their machine"""
+"""values of $LIB for 32-bit programs, with the ELF number of their machine"""
 
 
 def find_library() -> Path | None:
-    """The vGPU library of this installation, or the one that $COTENANT_LIBRARY names; None: there is none."""
+    """The vGPU library that $COTENANT_LIBRARY names, or that of this installation; None if it has none."""
     named = os.environ.get("COTENANT_LIBRARY")
     if named:
         if not Path(named).is_file():
@@ -53,7 +53,7 @@ def find_library() -> Path | None:
 
 
 def stage(library: Path, base: Path | None = None) -> Path:
-    """The folder with a copy of the library for each kind of program; made once for each content."""
+    """The folder with a copy of the library for each architecture; it is made once for each content."""
     content = library.read_bytes()
     name = f"libcotenant-{hashlib.sha256(content).hexdigest()[:16]}"
     folder = (base or _base()) / name
@@ -67,20 +67,20 @@ def stage(library: Path, base: Path | None = None) -> Path:
             os.rename(fresh, folder)
         except OSError:
             shutil.rmtree(fresh, ignore_errors=True)
-            if not folder.is_dir():  # somebody else was quicker with the same
+            if not folder.is_dir():  # another process has made the same folder meanwhile
                 raise
     except OSError as error:
-        raise CotenantError(f"{folder}: the vGPU library cannot be put there: {error.strerror}") from None
+        raise CotenantError(f"{folder}: the vGPU library cannot be written there: {error.strerror}") from None
     return folder
 
 
 def staged_library(folder: Path) -> Path:
-    """The copy itself."""
+    """The staged copy of the library."""
     return folder / NAME
 
 
 def preload(folder: Path, before: str | None = None) -> str:
-    """LD_PRELOAD with the library of a staged folder; what the user had there stays behind it."""
+    """The value of LD_PRELOAD with the library of a staged folder in front of `before`, the user's own value."""
     own = f"{folder}/$LIB/{NAME}"
     return f"{own}:{before}" if before else own
 
@@ -91,7 +91,7 @@ def _fill(folder: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fchmod(file.fileno(), 0o755)
-        os.fsync(file.fileno())  # a folder of this name is never filled again, also after a power loss
+        os.fsync(file.fileno())  # a folder of this name is never written again, also after a power loss
     machine = platform.machine()
     wide = {*_WIDE.get(machine, ()), *_own_lib(machine)}
     for name in sorted(wide):
@@ -104,7 +104,7 @@ def _fill(folder: Path, content: bytes) -> None:
 
 
 def _own_lib(machine: str) -> Iterator[str]:
-    """What $LIB is to 64-bit programs of this machine, as their loader says from glibc 2.33 on; on some it is `lib`."""
+    """The value of $LIB on this machine, which glibc's loader prints since 2.33; on some machines it is `lib`."""
     try:
         command = [_LOADERS.get(machine, ""), "--list-diagnostics"]
         said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -117,7 +117,7 @@ def _own_lib(machine: str) -> Iterator[str]:
 
 
 def _base() -> Path:
-    """The first folder that can be written to, from which programs may be run, and that LD_PRELOAD can name."""
+    """The first folder that is writable, is not mounted noexec, and can be named in LD_PRELOAD."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cotenant"
     named, runtime = os.environ.get("COTENANT_RUNTIME"), os.environ.get("XDG_RUNTIME_DIR")
     places = [
@@ -130,8 +130,8 @@ def _base() -> Path:
         if _is_fit(place):
             return place
     raise CotenantError(
-        f"the vGPU library can be put into none of {', '.join(map(str, places))}: expected a folder that can be "
-        "written to, not mounted noexec, without spaces or colons in its path; XDG_CACHE_HOME names another"
+        f"the vGPU library cannot be written to any of {', '.join(map(str, places))}: expected a folder that is "
+        "writable, not mounted noexec, and without spaces or colons in its path; XDG_CACHE_HOME names another"
     )
 
 
@@ -143,13 +143,13 @@ def _is_fit(place: Path) -> bool:
 
 @functools.cache
 def empty_library(machine: int) -> bytes:
-    """A 32-bit shared library that does nothing, for the loader of such programs to load instead of complaining."""
+    """A 32-bit shared library without content, which keeps the loader of 32-bit programs from printing an error."""
     header, entry, section = 52, 32, 8
     dynamic_at = header + 3 * entry
     tags = 6
     hash_at = dynamic_at + tags * section
     symbols_at = hash_at + 4 * 4  # one bucket, one chain, both empty
-    names_at = symbols_at + 16  # the one symbol that every table begins with
+    names_at = symbols_at + 16  # the symbol that every table begins with
     size = names_at + 1
     hash_, strtab, symtab, strsz, syment = 4, 5, 6, 10, 11
     flags = 0x5000400 if machine == _ARM else 0

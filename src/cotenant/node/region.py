@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The region in which the processes of a slice write down what they use: made here, and read from outside.
+"""The usage region: a shared file in which the processes of a slice record their use. Made here, and read from outside.
 
-native/lib/region.h has the layout and says who owns what; a test compares it with the one here. The tenant writes it,
-so whatever stands in it is believed to be nothing but numbers: it is copied out first and cannot do harm.
+native/lib/region.h defines the layout and the ownership of its parts; a test compares it with the one here. The tenant
+writes it, so its content is copied first and every value is checked.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ FAULTS = (
     "events",
     "closed",
 )
-"""as the library counts them, in its order; docs/vgpu.md says what each means"""
-MOST = (1 << 63) - 1
-"""what larger numbers are shown as: they cannot be true, and not every reader takes them"""
+"""in the order of the library; docs/reference/vgpu.md says what each means"""
+LARGEST_COUNT = (1 << 63) - 1
+"""upper bound of every number that is read: larger ones cannot be true, and not every reader accepts them"""
 
 HEADER = struct.Struct("<QIIIIIIQ16Q768s256x2904x")
 """magic, version, header_bytes, slot_bytes, slots, devices, high, created, faults, uuid, bucket, reserved"""
@@ -49,7 +49,7 @@ SLOT = struct.Struct("<IIQQQ16Q16Q16Q16Q16Q16Q16Q16Q12Q")
 """state, pid, pid_space, started, beat, faults, memory, host, peak, refused, launches, busy, waited, reserved"""
 SIZE = HEADER.size + SLOTS * SLOT.size
 _FLOCK = struct.Struct("hhqqi4x")
-_NAMED = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-/:._")
+_UUID_CHARACTERS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-/:._")
 
 
 class GpuUse(NamedTuple):
@@ -57,21 +57,25 @@ class GpuUse(NamedTuple):
 
     memory_bytes: int = 0
     host_bytes: int = 0
-    """beyond the quota, in host memory"""
+    """managed memory beyond the quota"""
     peak_bytes: int = 0
-    """most of both together"""
+    """largest sum of both"""
     refused: int = 0
+    """allocations"""
     launches: int = 0
     busy_ns: int = 0
+    """device time"""
     waited_ns: int = 0
+    """time that launches were held back"""
 
 
-class Who(NamedTuple):
-    """One process for good: pids are used again, and mean something only in their namespace."""
+class ProcessIdentity(NamedTuple):
+    """Identifies a process for ever: a pid is used again, and is unique only in its namespace."""
 
     pid: int
     pid_space: int
     started: int
+    """start time of the process, in clock ticks since boot"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,9 @@ class Process:
     """One slot of the region."""
 
     slot: int
-    who: Who
+    identity: ProcessIdentity
     live: bool
-    """False: it has ended, and this is what it left"""
+    """False: the process has ended, and these are its last numbers"""
     faults: tuple[int, ...]
     gpus: tuple[GpuUse, ...]
     """by the number of the GPU in the region"""
@@ -92,31 +96,31 @@ class Region:
     """A region as it was at one moment."""
 
     uuids: tuple[str | None, ...]
-    """None: nothing that could be a name"""
+    """None: the field is not a valid UUID"""
     created_s: float
     faults: tuple[int, ...]
-    """of processes that found no slot"""
+    """of processes without a slot"""
     processes: tuple[Process, ...]
 
 
 def make_region(path: Path, uuids: Sequence[str] = (), *, mode: int = 0o600) -> None:
-    """An empty region for these GPUs, which only its owner can write unless the mode says more. Replaces another."""
+    """Writes an empty region for these GPUs and replaces an existing one. By default only its owner can write to it."""
     named = b"".join(uuid.encode().ljust(UUID_BYTES, b"\0") for uuid in uuids)
     header = HEADER.pack(MAGIC, VERSION, HEADER.size, SLOT.size, SLOTS, len(uuids), 0, time.time_ns(), *[0] * 16, named)
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
-        os.posix_fallocate(descriptor, 0, SIZE)  # a disk that is full later must not kill who writes to it
+        os.posix_fallocate(descriptor, 0, SIZE)  # a write to a hole would kill the process if the disk is full then
         file.write(header)
         os.fchmod(descriptor, mode)
     os.replace(fresh, path)
 
 
 def read_region(path: Path) -> Region:
-    """What stands in a region now; OSError where there is none, InputError where it is something else."""
+    """Reads a region; raises OSError if there is none, InputError if the file is not a region."""
     with _opened(path) as descriptor:
-        header = os.pread(descriptor, HEADER.size, 0).ljust(HEADER.size, b"\0")  # it may be cut short meanwhile
+        header = os.pread(descriptor, HEADER.size, 0).ljust(HEADER.size, b"\0")  # it may be truncated meanwhile
         magic, version, header_bytes, slot_bytes, slots, devices, high, created, *faults, names = HEADER.unpack(header)
         if (magic, version, header_bytes, slot_bytes, slots) != (MAGIC, VERSION, HEADER.size, SLOT.size, SLOTS):
             raise InputError(f"{path}: not a region of version {VERSION}")
@@ -129,13 +133,13 @@ def read_region(path: Path) -> Region:
         uuids=tuple(_name(names[UUID_BYTES * i : UUID_BYTES * (i + 1)]) for i in range(count)),
         created_s=created / 1e9,
         faults=_faults(faults),
-        processes=tuple(one for one in found if one.who.pid),
+        processes=tuple(one for one in found if one.identity.pid),
     )
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    # A tenant may have put something else there: a link elsewhere, or a pipe that would hold us up.
+    # The tenant may have replaced the file by a link elsewhere, or by a pipe that would block this process.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         seen = os.fstat(descriptor)
@@ -147,16 +151,16 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _locked(descriptor: int, first: int, after: int) -> Iterator[int]:
-    """The slots from `first` on and before `after` that somebody holds; costs little where they are few."""
+    """The locked slots of range(first, after); costs one system call per locked range."""
     if first >= after:
         return
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_BASE + first, after - first, 0)
-    kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_BASE + first, after - first, 0)
+    kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query))
     if kind == fcntl.F_UNLCK:
         return
     begin = max(first, start - LOCK_BASE)
     end = after if length == 0 else min(after, start + length - LOCK_BASE)  # 0: to the end of the file
-    yield from _locked(descriptor, first, begin)  # it is any of those that are there, not the first
+    yield from _locked(descriptor, first, begin)  # the kernel returns any locked range, not the first
     yield from range(begin, end)
     yield from _locked(descriptor, end, after)
 
@@ -164,14 +168,14 @@ def _locked(descriptor: int, first: int, after: int) -> Iterator[int]:
 def _process(content: bytes, slot: int, devices: int, live: bool) -> Process:
     _, pid, pid_space, started, _, *words = SLOT.unpack_from(content, slot * SLOT.size)
     columns = [words[16 * (1 + field) :][:devices] for field in range(len(GpuUse._fields))]
-    gpus = tuple(GpuUse(*(min(value, MOST) for value in values)) for values in zip(*columns, strict=True))
-    return Process(slot, Who(pid, pid_space, started), live, _faults(words[:16]), gpus)
+    gpus = tuple(GpuUse(*(min(value, LARGEST_COUNT) for value in values)) for values in zip(*columns, strict=True))
+    return Process(slot, ProcessIdentity(pid, pid_space, started), live, _faults(words[:16]), gpus)
 
 
 def _faults(counts: Iterable[int]) -> tuple[int, ...]:
-    return tuple(min(count, MOST) for count in counts)[: len(FAULTS)]
+    return tuple(min(count, LARGEST_COUNT) for count in counts)[: len(FAULTS)]
 
 
 def _name(field: bytes) -> str | None:
     text = field.partition(b"\0")[0]
-    return text.decode() if text and _NAMED.issuperset(text) and len(text) < UUID_BYTES else None
+    return text.decode() if text and _UUID_CHARACTERS.issuperset(text) and len(text) < UUID_BYTES else None

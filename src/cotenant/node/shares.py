@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of a simulated GPU's compute: a CPU quota by cgroup where this user may make one.
+"""Enforces compute shares on simulated GPUs: by a CPU quota, if this user can create cgroups.
 
-Where not, the job's supervisor stops and continues it in slots of 100 ms, which needs no permission.
+Otherwise the job's supervisor stops and continues the job in intervals of 100 ms, which needs no permission.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from cotenant.errors import DeviceError
 
 PARENT = "cotenant"
 PERIOD_US = 20_000
-"""short, so that a job waits little for its next turn; measured as exact as the kernel's 100 ms"""
+"""short, so that a job waits little for its next period; measured to be as exact as the kernel's 100 ms"""
 _LEAST_QUOTA_US = 1_000
 _LONGEST_PERIOD_US = 1_000_000
 
 
 class Means(StrEnum):
-    """How compute shares are held."""
+    """How compute shares are enforced."""
 
     CGROUP_V2 = "cgroup v2"
     CGROUP_V1 = "cgroup v1"
@@ -41,23 +41,23 @@ class Quota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How this machine holds compute shares, and where its groups are."""
+    """How this machine enforces compute shares, and where its cgroups are."""
 
     means: Means
     folder: Path | None
-    """holds one group per job; None: no groups"""
+    """contains one cgroup per job; None: there are no cgroups"""
     owner: str
-    """starts the name of each group, so that two daemons on one machine do not meet"""
+    """prefix of the name of each cgroup, which tells two daemons on one machine apart"""
 
     def group(self, job: str) -> Path | None:
-        """Where the group of a job is or would be."""
+        """The path of a job's cgroup, whether it exists or not; None if there are no cgroups."""
         return None if self.folder is None else self.folder / f"{self.owner}.{job}"
 
     def create(self, job: str, cpu: MilliCpu) -> Path:
-        """A group that gets at most this much CPU time; what a crash left of an older one is used again."""
+        """Creates a cgroup with at most this much CPU time; one that a crash left behind is used again."""
         group = self.group(job)
         if self.folder is None or group is None:
-            raise DeviceError(f"no cgroup can be made for {job}: shares are held by {self.means} here")
+            raise DeviceError(f"no cgroup can be made for {job}: shares are enforced by {self.means} here")
         try:
             _make_folder(self.folder, self.means)
             group.mkdir(exist_ok=True)
@@ -67,23 +67,23 @@ class Shares:
         return group
 
     def remove(self, job: str) -> bool:
-        """Whether the group of a job is gone; it stays while processes are in it."""
+        """Removes the cgroup of a job; False if it still contains processes."""
         group = self.group(job)
         return group is None or _remove(group)
 
     def sweep(self, alive: Collection[str] = ()) -> list[str]:
-        """Remove the groups of all jobs but the living; returns those that still hold processes."""
+        """Removes the cgroups of all jobs that are not alive; returns those whose cgroup still contains processes."""
         return [job for job in sorted(self.jobs()) if job not in alive and not self.remove(job)]
 
     def jobs(self) -> list[str]:
-        """The jobs that have a group."""
+        """The jobs that have a cgroup."""
         if self.folder is None or not self.folder.is_dir():
             return []
         prefix = f"{self.owner}."
         return [group.name.removeprefix(prefix) for group in self.folder.iterdir() if group.name.startswith(prefix)]
 
     def close(self) -> None:
-        """Remove the common folder, if no daemon has a group in it."""
+        """Removes the common folder, unless a daemon has a cgroup in it."""
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
@@ -92,9 +92,9 @@ class Shares:
 def find_shares(
     owner: str = "local", mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/self/cgroup")
 ) -> Shares:
-    """The best means that works here, found by trying: a quota is set on a group that is removed again."""
+    """Finds the best method that works here by trying it: sets a quota on a cgroup, and removes it again."""
     if not owner or "/" in owner or "." in owner:
-        raise ValueError(f"{owner!r} cannot start the name of a group")
+        raise ValueError(f"{owner!r} cannot be the prefix of a cgroup's name: expected no dot and no slash")
     for means, root in _hierarchies(mounts, own):
         shares = Shares(means, root / PARENT, owner)
         if _works(shares, root):
@@ -103,14 +103,14 @@ def find_shares(
 
 
 def quota(cpu: MilliCpu) -> Quota:
-    """`cpu` of CPU time per period; the kernel takes no quota under 1 ms, so small shares have longer periods."""
+    """The quota for this much CPU time; the kernel accepts no quota under 1 ms, so small shares have longer periods."""
     milli = max(1, cpu)
     period = min(_LONGEST_PERIOD_US, max(PERIOD_US, ceil(_LEAST_QUOTA_US * 1000 / milli)))
     return Quota(max(_LEAST_QUOTA_US, milli * period // 1000), period)
 
 
 def _hierarchies(mounts: Path, own: Path) -> Iterator[tuple[Means, Path]]:
-    """Where this process stands in each hierarchy that may have the cpu controller."""
+    """The cgroup of this process in each hierarchy that may have the cpu controller."""
     try:
         paths = dict(_own_paths(own.read_text()))
         lines = [line.split() for line in mounts.read_text().splitlines()]
@@ -130,7 +130,7 @@ def _own_paths(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _within(mount: Path, path: str) -> Path:
-    # In a container the path may be the host's, which is not visible: there the mount is our own group.
+    # In a container the path may be that of the host, which is not visible: there the mount is our own cgroup.
     below = mount / path.lstrip("/")
     return below if below.is_dir() else mount
 
@@ -140,7 +140,7 @@ def _unescaped(point: str) -> str:
 
 
 def _works(shares: Shares, root: Path) -> bool:
-    """Whether a group can be made, limited and joined here; leaves nothing."""
+    """Whether a cgroup can be created, limited and joined here; removes what it created."""
     probe = f"probe-{os.getpid()}"
     if not os.access(root / "cgroup.procs", os.W_OK):
         return False
@@ -165,14 +165,14 @@ def _write_quota(group: Path, means: Means, limit: Quota) -> None:
     if means is Means.CGROUP_V2:
         _write(group / "cpu.max", f"{limit.quota_us} {limit.period_us}")
         return
-    # In two steps, of which neither may ask for more than a parent with a limit allows.
+    # The limit is removed first: neither step may exceed what a parent with a limit allows.
     _write(group / "cpu.cfs_quota_us", "-1")
     _write(group / "cpu.cfs_period_us", str(limit.period_us))
     _write(group / "cpu.cfs_quota_us", str(limit.quota_us))
 
 
 def _write(control: Path, value: str) -> None:
-    # Opened without O_CREAT: on anything that is not a cgroup this must fail, not make a file.
+    # Opened without O_CREAT: in a folder that is not a cgroup this must fail, and not create a file.
     descriptor = os.open(control, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode())
@@ -181,7 +181,7 @@ def _write(control: Path, value: str) -> None:
 
 
 def _remove(group: Path) -> bool:
-    """Whether a group and all groups that its job made in it are gone."""
+    """Removes a cgroup and the cgroups that its job created in it; False if one still contains processes."""
     try:
         for inner in group.iterdir():
             if inner.is_dir() and not _remove(inner):

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The slices of GPUs that are in use on this machine: a folder each, with the limits and the region of its processes.
+"""The slices on this machine: one folder each, with the limits file and the usage region of its processes.
 
-They live where nothing survives a restart of the machine, as their processes do not. A slice that a command has made
-holds a lock which its processes inherit, so that what a killed command left can be told from what is still in use; of
-those that close what they inherit, the environment tells.
+They are in a folder that does not survive a restart of the machine, since their processes do not either. A slice that a
+command makes has a lock that its processes inherit, so that a slice whose command was killed can be told from one that
+is in use. Processes that close what they inherit are found by their environment.
 """
 
 import contextlib
@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.node.limits import Limits, limits_text, read_limits, write_limits
+from cotenant.node.limits import Limits, limits_text, read_limits, write_read_only
 from cotenant.node.region import Region, make_region, read_region
 
 T = TypeVar("T")
 LIMITS, REGION, LOCK = "limits", "usage", "lock"
 
 
-class Seen(NamedTuple):
-    """A slice as it was found."""
+class SliceState(NamedTuple):
+    """A slice at one moment."""
 
     name: str
     limits: Limits
-    """none at all where they cannot be read"""
+    """no limits if the file cannot be read"""
     region: Region | None
-    """None: it cannot be read"""
+    """None: the region cannot be read"""
 
 
 def slices_folder() -> Path:
-    """Where the slices of this user are: $COTENANT_RUNTIME, /run for root, the user's own runtime folder, or /tmp."""
+    """The folder of this user's slices, in $COTENANT_RUNTIME, /run (root), the user's own runtime folder, or /tmp."""
     named = os.environ.get("COTENANT_RUNTIME")
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if named:
@@ -51,10 +51,10 @@ def slices_folder() -> Path:
 
 
 def make_slice(root: Path, name: str, limits: Limits, *, for_anyone: bool = False) -> Path:
-    """The folder of a slice with these limits and an empty region; one of that name that is there is made anew.
+    """Makes the folder of a slice with these limits and an empty region; replaces a slice of the same name.
 
-    Where root starts a command that becomes another user, nobody knows which: then the region is for anyone who knows
-    its path, which the name must make hard to guess, since the folder above does not tell.
+    If root starts a command that changes to another user, that user is not known here. Then `for_anyone` lets every
+    user who knows the region's path write to it: the name must be hard to guess, and the folder above cannot be listed.
     """
     folder = root / name
     try:
@@ -63,22 +63,22 @@ def make_slice(root: Path, name: str, limits: Limits, *, for_anyone: bool = Fals
         folder.mkdir(exist_ok=True)
         uuids = [limit.uuid for limit in limits.gpus]
         make_region(folder / REGION, uuids, mode=0o666 if for_anyone else 0o600)
-        write_limits(folder / LIMITS, limits_text(limits))
+        write_read_only(folder / LIMITS, limits_text(limits))
     except OSError as error:
         remove_slice(folder)
         raise CotenantError(f"{folder}: a slice cannot be made there: {error.strerror}") from None
     return folder
 
 
-def see_slices(root: Path) -> list[Seen]:
-    """All slices, by name; those that are just coming or going are left out."""
-    return [seen for folder in slice_folders(root) if (seen := see_slice(folder)) is not None]
+def read_slices(root: Path) -> list[SliceState]:
+    """All slices, ordered by name; without those that are being made or removed."""
+    return [seen for folder in slice_folders(root) if (seen := read_slice(folder)) is not None]
 
 
-def see_slice(folder: Path) -> Seen | None:
-    """One slice, None where there is none (any more)."""
+def read_slice(folder: Path) -> SliceState | None:
+    """One slice; None if it does not exist."""
     limits, region = _read(read_limits, folder / LIMITS), _read(read_region, folder / REGION)
-    return None if limits is None and region is None else Seen(folder.name, limits or Limits(), region)
+    return None if limits is None and region is None else SliceState(folder.name, limits or Limits(), region)
 
 
 def _read(reader: Callable[[Path], T], path: Path) -> T | None:
@@ -89,41 +89,45 @@ def _read(reader: Callable[[Path], T], path: Path) -> T | None:
 
 
 def remove_slice(folder: Path) -> None:
-    """Its processes, if there are any, keep what they were last told."""
+    """Removes the folder of a slice; processes that still use it keep their last limits."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def holding(folder: Path) -> Iterator[int]:
-    """Marks a slice as used by us and by whoever inherits the descriptor; removed when the last of them has gone."""
+def hold_slice(folder: Path) -> Iterator[int]:
+    """Locks a slice for this process and all that inherit the descriptor; removes it after the last of them."""
     fresh = folder / f"{LOCK}.new"
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        os.replace(fresh, folder / LOCK)  # nobody ever finds it unlocked while we are here
+        os.replace(
+            fresh, folder / LOCK
+        )  # the lock is taken before the file appears, so no process ever sees it unlocked
         yield descriptor
     finally:
         os.close(descriptor)
-        remove_if_unused(folder)
+        remove_slice_if_unused(folder)
 
 
-def sweep(root: Path) -> None:
-    """Removes what commands have left that were killed."""
+def remove_unused_slices(root: Path) -> None:
+    """Removes the slices of commands that were killed."""
     for folder in slice_folders(root):
-        remove_if_unused(folder)
+        remove_slice_if_unused(folder)
 
 
-def remove_if_unused(folder: Path) -> None:
-    """Removes a slice that holds no lock and has no process; one that never had a lock is somebody else's to remove."""
+def remove_slice_if_unused(folder: Path) -> None:
+    """Removes a slice whose lock is free and that has no process; a slice without a lock file belongs to the daemon."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return
     try:
+        # Three signs of use, in this order: a process that inherited the lock; one with a slot in the region; and one
+        # that closed what it inherited and has not used a GPU yet, which only its environment shows.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        seen = see_slice(folder)
+        seen = read_slice(folder)
         live = seen is not None and seen.region is not None and any(one.live for one in seen.region.processes)
-        if not live and not _is_told_of(folder / LIMITS):
+        if not live and not _is_in_an_environment(folder / LIMITS):
             remove_slice(folder)
     except BlockingIOError:
         pass
@@ -131,18 +135,18 @@ def remove_if_unused(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _is_told_of(limits: Path, proc: Path = Path("/proc")) -> bool:
-    """Whether a process may still begin to use a slice: one that closed all that it inherited, and no GPU yet."""
+def _is_in_an_environment(limits: Path, proc: Path = Path("/proc")) -> bool:
+    """Whether a process has this limits file in its environment: it may begin to use the slice at any time."""
     named = b"COTENANT_LIMITS=" + os.fsencode(limits)
     for environ in proc.glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # somebody else's, or gone
+        with contextlib.suppress(OSError):  # a process of another user, or one that has ended
             if named in environ.read_bytes().split(b"\0"):
                 return True
     return False
 
 
 def slice_folders(root: Path) -> list[Path]:
-    """Those of all slices, also of such as are just coming or going."""
+    """The folders of all slices, also of those that are being made or removed."""
     try:
         return sorted(entry for entry in root.iterdir() if entry.is_dir())
     except OSError:
@@ -150,12 +154,12 @@ def slice_folders(root: Path) -> list[Path]:
 
 
 def _own(folder: Path) -> Path:
-    """The folder, made if need be, where nobody else could put something in our way."""
+    """Makes the folder if it does not exist, and checks that no other user owns it."""
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         seen = folder.lstat()
     except OSError as error:
         raise InputError(f"{folder}: cannot be made: {error.strerror}; COTENANT_RUNTIME names another folder") from None
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
-        raise InputError(f"{folder}: belongs to somebody else; COTENANT_RUNTIME names another folder")
+        raise InputError(f"{folder}: belongs to another user; COTENANT_RUNTIME names another folder")
     return folder

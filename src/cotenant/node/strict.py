@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The strict front-end: a libcuda.so.1 made on the node, for programs that a preloaded library cannot reach.
+"""Makes the strict front-end: a libcuda.so.1 for programs that a preloaded library cannot reach.
 
-A static program that opens libcuda.so.1 by itself, or one that walks the loader's tables, never asks the preload. So a
+A static program that opens libcuda.so.1 by itself, or one that walks the loader's tables, bypasses the preload. So a
 folder that the loader searches first gets a library of the driver's name with every function of the node's own driver:
-our hooks, and the driver's where we have none. It is made from the driver that is there, so no function of a newer one
-is missing. Who opens the real file by its own path is not held: this is resource control, not a security boundary.
+our hook, or the driver's function if there is no hook. It is made from the installed driver, so it has every function
+of that version. A program that opens the real file by its own path is not limited: this is resource control, not a
+security boundary.
 """
 
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from cotenant.errors import CotenantError, DeviceError, InputError
 from cotenant.node.elf import AARCH64, X86_64, read_library
-from cotenant.node.forwarders import front_end
+from cotenant.node.front_end import build_front_end
 
 NAME = "libcuda.so.1"
 FOLDERS = (
@@ -27,11 +28,11 @@ FOLDERS = (
     "/usr/local/nvidia/lib64",
     "/run/opengl-driver/lib",
 )
-"""where drivers are put, should the loader's own list not name one"""
+"""where drivers are installed, for machines on which the loader's own list has none"""
 
 
 def find_driver(environ: Mapping[str, str] | None = None) -> Path:
-    """The machine's own libcuda.so.1, as a program would find it; never a front-end."""
+    """The path of the machine's own libcuda.so.1, as a program would find it; never a front-end."""
     own = {"x86_64": X86_64, "aarch64": AARCH64}.get(platform.machine())
     unfit = []
     for path in _candidates(os.environ if environ is None else environ):
@@ -48,10 +49,10 @@ def find_driver(environ: Mapping[str, str] | None = None) -> Path:
     )
 
 
-def make(real: Path, library: Path, folder: Path) -> Path:
-    """Writes the front-end of a driver into a folder, which LD_LIBRARY_PATH must name first; gives its path."""
+def make_front_end(real: Path, library: Path, folder: Path) -> Path:
+    """Writes the front-end of a driver into a folder, which LD_LIBRARY_PATH must name first; returns its path."""
     driver = read_library(real)
-    content = front_end(driver, soname=NAME, real=str(real.resolve()), library=str(library.resolve()))
+    content = build_front_end(driver, soname=NAME, real=str(real.resolve()), library=str(library.resolve()))
     target = folder / NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,15 +70,15 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     folders = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     for path in (
         *(folder / NAME for folder in folders),
-        *_loader_knows(),
+        *_loader_paths(),
         *(Path(folder) / NAME for folder in FOLDERS),
     ):
         if path.exists():
             yield path
 
 
-def _loader_knows() -> list[Path]:
-    """Paths of the name in the loader's list, best first."""
+def _loader_paths() -> list[Path]:
+    """The paths of the driver in the loader's list, best first."""
     for ldconfig in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
         try:
             listed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout

@@ -29,7 +29,7 @@ from cotenant.kube.codec.paths import (
     PRELOAD_FILE,
     REGION,
 )
-from cotenant.node.limits import write_limits as write_read_only
+from cotenant.node.limits import write_read_only
 from cotenant.node.preload import preload, stage
 from cotenant.node.region import SIZE, make_region
 from cotenant.wire.text import printable

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cotenant.core.model import Machine
-from cotenant.node.limits import write_limits as write_read_only
+from cotenant.node.limits import write_read_only
 
 FILE = "agent.prom"
 Series = Mapping[str, float]

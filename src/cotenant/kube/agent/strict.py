@@ -23,7 +23,7 @@ from cotenant.kube.agent.vendor import OWN, Brought
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import record_of
 from cotenant.kube.codec.request import container_names
-from cotenant.node.limits import write_limits as write_read_only
+from cotenant.node.limits import write_read_only
 
 KIND = "cotenant.io/gpu"
 _SUFFIX = ".json"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of a simulated device: one at a time, in order, and never stuck, whoever dies."""
+"""The compute lock of a simulated device: one job at a time, in order, and never stuck, whichever process dies."""
 
 import contextlib
 import signal
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.job.compute_lock import Engine
-from cotenant.node.compute_lock import EngineServer
+from cotenant.node.compute_lock import ComputeLockServer
 from tests.job.serving import SOON, line_of, process, running, until
 
 TURNS = """
@@ -46,20 +46,20 @@ time.sleep(600)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EngineServer]:
-    server = EngineServer(str(tmp_path / "engine"))
+def server(tmp_path: Path) -> Iterator[ComputeLockServer]:
+    server = ComputeLockServer(str(tmp_path / "engine"))
     with running(server):
         yield server
 
 
-def connection(server: EngineServer) -> socket.socket:
+def connection(server: ComputeLockServer) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client.connect(server.path)  # without a timeout: with one, a full queue of connections is an error
     client.settimeout(SOON)
     return client
 
 
-def test_turns_are_given_in_the_order_of_asking(server: EngineServer) -> None:
+def test_turns_are_given_in_the_order_of_asking(server: ComputeLockServer) -> None:
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connection(server)) for _ in range(5)]
         clients[0].send(b"a")
@@ -75,7 +75,7 @@ def test_turns_are_given_in_the_order_of_asking(server: EngineServer) -> None:
             holder = index
 
 
-def test_four_processes_are_never_inside_together_and_share_alike(server: EngineServer, tmp_path: Path) -> None:
+def test_four_processes_are_never_inside_together_and_share_alike(server: ComputeLockServer, tmp_path: Path) -> None:
     args = server.path, str(tmp_path / "marker"), str(tmp_path / "log"), "2"
     with contextlib.ExitStack() as stack:
         jobs = [stack.enter_context(process(TURNS, *args)) for _ in range(4)]
@@ -93,7 +93,7 @@ def test_four_processes_are_never_inside_together_and_share_alike(server: Engine
     assert min(turns.values()) >= 0.5 * max(turns.values())
 
 
-def test_killing_the_holder_frees_the_engine_at_once(server: EngineServer) -> None:
+def test_killing_the_holder_frees_the_engine_at_once(server: ComputeLockServer) -> None:
     mine = Engine(server.path)
     for _ in range(20):
         with process(HOLD, server.path) as holder:
@@ -107,7 +107,7 @@ def test_killing_the_holder_frees_the_engine_at_once(server: EngineServer) -> No
     mine.close()
 
 
-def test_one_that_waits_may_die_too(server: EngineServer) -> None:
+def test_one_that_waits_may_die_too(server: ComputeLockServer) -> None:
     mine = Engine(server.path)
     assert mine.acquire()
     with process(HOLD, server.path) as waiter:
@@ -120,7 +120,7 @@ def test_one_that_waits_may_die_too(server: EngineServer) -> None:
 
 
 def test_a_stopped_holder_loses_its_turn_to_those_who_wait(tmp_path: Path) -> None:
-    server = EngineServer(str(tmp_path / "engine"), longest_hold=0.3)
+    server = ComputeLockServer(str(tmp_path / "engine"), longest_hold=0.3)
     with running(server), process(HOLD, server.path) as holder:
         assert line_of(holder) == "held"
         holder.send_signal(signal.SIGSTOP)
@@ -132,7 +132,7 @@ def test_a_stopped_holder_loses_its_turn_to_those_who_wait(tmp_path: Path) -> No
 
 
 def test_a_long_turn_is_left_alone_while_nobody_waits(tmp_path: Path) -> None:
-    server = EngineServer(str(tmp_path / "engine"), longest_hold=0.05)
+    server = ComputeLockServer(str(tmp_path / "engine"), longest_hold=0.05)
     with running(server):
         mine = Engine(server.path)
         assert mine.acquire()
@@ -142,7 +142,7 @@ def test_a_long_turn_is_left_alone_while_nobody_waits(tmp_path: Path) -> None:
         mine.close()
 
 
-def test_nonsense_costs_the_connection_and_nothing_else(server: EngineServer) -> None:
+def test_nonsense_costs_the_connection_and_nothing_else(server: ComputeLockServer) -> None:
     for nonsense in (b"x", b"ag", b"a" * 5000, b""):
         with connection(server) as hostile:
             hostile.send(nonsense)
@@ -156,10 +156,10 @@ def test_nonsense_costs_the_connection_and_nothing_else(server: EngineServer) ->
         until(lambda: server.waiting == 1)
         assert server.granted == 1
         twice.send(b"a")
-        assert other.recv(9) == b"g", "who asks again while holding goes to the end of the queue"
+        assert other.recv(9) == b"g", "a holder that requests the lock again goes to the end of the queue"
 
 
-def test_too_many_connections_do_not_shut_out_those_inside(server: EngineServer) -> None:
+def test_too_many_connections_do_not_shut_out_those_inside(server: ComputeLockServer) -> None:
     mine = Engine(server.path)
     assert mine.acquire()
     mine.release()
@@ -215,7 +215,7 @@ def test_a_wrong_answer_is_no_turn(answer: bytes, tmp_path: Path) -> None:
         assert not engine.acquire()
 
 
-def test_a_step_inside_a_step_does_not_wait_for_itself(server: EngineServer) -> None:
+def test_a_step_inside_a_step_does_not_wait_for_itself(server: ComputeLockServer) -> None:
     engine = Engine(server.path)
     assert engine.acquire()
     assert not engine.acquire()
@@ -224,7 +224,7 @@ def test_a_step_inside_a_step_does_not_wait_for_itself(server: EngineServer) -> 
     engine.close()
 
 
-def test_threads_of_a_process_take_turns(server: EngineServer) -> None:
+def test_threads_of_a_process_take_turns(server: ComputeLockServer) -> None:
     engine = Engine(server.path)
     inside = 0
     most = 0
@@ -252,7 +252,7 @@ def test_threads_of_a_process_take_turns(server: EngineServer) -> None:
 
 
 def test_a_turn_on_several_devices_holds_all_of_them(tmp_path: Path) -> None:
-    servers = [EngineServer(str(tmp_path / name)) for name in "ab"]
+    servers = [ComputeLockServer(str(tmp_path / name)) for name in "ab"]
     with running(servers[0]), running(servers[1]):
         both = Engine("\n".join(server.path for server in servers))
         assert both.acquire()
@@ -266,7 +266,7 @@ def test_a_turn_on_several_devices_holds_all_of_them(tmp_path: Path) -> None:
 
 
 def test_a_device_whose_engine_is_gone_does_not_keep_a_job_from_the_others(tmp_path: Path) -> None:
-    server = EngineServer(str(tmp_path / "there"))
+    server = ComputeLockServer(str(tmp_path / "there"))
     with running(server):
         both = Engine(f"{tmp_path / 'gone'}\n{server.path}")
         assert both.acquire()
@@ -276,7 +276,7 @@ def test_a_device_whose_engine_is_gone_does_not_keep_a_job_from_the_others(tmp_p
 
 
 def test_two_jobs_on_the_same_devices_never_wait_for_each_other(tmp_path: Path) -> None:
-    servers = [EngineServer(str(tmp_path / name)) for name in "ab"]
+    servers = [ComputeLockServer(str(tmp_path / name)) for name in "ab"]
     paths = "\n".join(server.path for server in servers)
     with running(servers[0]), running(servers[1]):
         turns = Counter[int]()

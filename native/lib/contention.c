@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NVML says. Between two events of ours somebody else's kernel may have run, and only NVML knows: over some
-// seconds, the use it saw of this process against the time its events span is how much of that time was ours. It also
-// tells whether anybody else is on the GPU, without whom a share need not be held.
+// What NVML says of contention. Between two events of this process another tenant's kernel may have run, and only NVML
+// knows: over some seconds, the use that it saw of this process divided by the time that its events span is the
+// fraction of that time that was ours. NVML also tells whether other processes use the GPU; if none does, a share need
+// not be enforced.
 
 #include <unistd.h>
 
@@ -15,14 +16,14 @@
 
 #define MILLISECOND UINT64_C(1000000)
 #define LOOK_EVERY (200 * MILLISECOND)
-#define LONG_AGO (1000 * MILLISECOND) // a gap in which nobody launched says nothing
-#define TRY_AGAIN (60000 * MILLISECOND) // where there is no NVML, or it does not answer
-#define COST_SHARE 50                 // looking takes at most one part in so many of the time
+#define LONG_AGO (1000 * MILLISECOND) // a longer gap without launches says nothing
+#define TRY_AGAIN (60000 * MILLISECOND) // if there is no NVML, or it does not answer
+#define COST_SHARE 50                 // asking NVML takes at most 1/50 of the time
 #define SAMPLES 128
-#define BUSY 1      // per cent: less is a monitor, a rounding
-#define STAYS (2000 * MILLISECOND) // others count as there for so long: who gets little now may want more
-#define MEMORY 0.9  // of what was seen before, at each look
-#define LEAST 0.02  // nothing is trimmed further
+#define BUSY 1      // per cent: less is a monitor or a rounding error
+#define STAYS (2000 * MILLISECOND) // other processes count as present for so long after they were last seen
+#define MEMORY 0.9  // weight of what was seen before, at each look
+#define LEAST 0.02  // the smallest fraction that is ever assumed to be ours
 #define NVML_NOT_FOUND 6
 
 enum company { UNKNOWN, CONTENDED, ALONE };
@@ -37,7 +38,7 @@ struct view {
     uint64_t last;
     uint64_t fresh;  // clock at which NVML last had something new
     uint64_t met;    // clock at which others were last seen
-    unsigned others; // of them, at the last look
+    unsigned others; // number of them, at the last look
     unsigned long long stamp; // of the newest sample
     double seen, spanned;     // by NVML and by events, fading
 };
@@ -45,8 +46,8 @@ struct view {
 static struct view views[CT_DEVICES];
 
 struct use {
-    double mine;   // per cent; negative: not to be told
-    double others; // per cent; negative: not to be told
+    double mine;   // per cent; negative: unknown
+    double others; // per cent; negative: unknown
     unsigned processes; // that are not ours
 };
 
@@ -54,12 +55,12 @@ void ct_note_measured(int device, uint64_t nanoseconds) {
     atomic_fetch_add_explicit(&views[device].measured, nanoseconds, memory_order_relaxed);
 }
 
-uint32_t ct_ours(int device) {
+uint32_t ct_own_fraction(int device) {
     uint32_t ours = atomic_load_explicit(&views[device].ours, memory_order_relaxed);
-    return ours ? ours : CT_TRIM_ONE;
+    return ours ? ours : CT_FRACTION_ONE;
 }
 
-bool ct_contended(int device) { return atomic_load_explicit(&views[device].company, memory_order_relaxed) != ALONE; }
+bool ct_is_contended(int device) { return atomic_load_explicit(&views[device].company, memory_order_relaxed) != ALONE; }
 
 static bool open_nvml(struct view *view, int device) {
     if (view->handle) return true;
@@ -83,9 +84,9 @@ static bool in_slice(unsigned pid, const struct ct_slot *mine) {
     return false;
 }
 
-// In a container NVML may name processes by the host's numbers, none of which is ours. Then the whole GPU's use bounds
-// our own, and the number of processes that use it tells whether there are others.
-static struct use use_by_strangers(struct view *view, unsigned busy_processes) {
+// In a container NVML may name processes by the host's process IDs, none of which is known here. Then the use of the
+// whole GPU bounds our own, and the number of processes that use it tells whether there are others.
+static struct use estimate_use(struct view *view, unsigned busy_processes) {
     nvmlUtilization_t rates;
     struct use use = {.mine = -1, .others = -1};
     if (HAS(nvmlDeviceGetUtilizationRates) && REAL(nvmlDeviceGetUtilizationRates)(view->handle, &rates) == CUDA_SUCCESS)
@@ -97,7 +98,7 @@ static struct use use_by_strangers(struct view *view, unsigned busy_processes) {
     return use;
 }
 
-enum answer { NEWS, NO_NEWS, NO_ANSWER };
+enum answer { NEW_SAMPLES, NO_SAMPLES, NO_ANSWER };
 
 static enum answer read_use(struct view *view, uint64_t now, double spanned, struct use *use) {
     nvmlProcessUtilizationSample_t samples[SAMPLES];
@@ -106,7 +107,7 @@ static enum answer read_use(struct view *view, uint64_t now, double spanned, str
     if (answer == NVML_NOT_FOUND) count = 0;
     else if (answer != CUDA_SUCCESS || count > SAMPLES) return NO_ANSWER;
     if (count > 0) view->fresh = now;
-    if (now - view->fresh < STAYS && count == 0) return NO_NEWS;
+    if (now - view->fresh < STAYS && count == 0) return NO_SAMPLES;
     const struct ct_slot *slot = ct_my_slot();
     bool found = false;
     *use = (struct use){0};
@@ -121,8 +122,8 @@ static enum answer read_use(struct view *view, uint64_t now, double spanned, str
             use->processes++;
         }
     }
-    if (!found && spanned > BUSY) *use = use_by_strangers(view, busy);
-    return NEWS;
+    if (!found && spanned > BUSY) *use = estimate_use(view, busy);
+    return NEW_SAMPLES;
 }
 
 // False: NVML does not answer.
@@ -132,8 +133,9 @@ static bool learn(struct view *view, uint64_t now) {
     bool recent = view->last != 0 && now - view->last < LONG_AGO;
     view->last = now;
     enum answer answer = read_use(view, now, 100 * spanned / time, &use);
-    if (answer != NEWS) return answer == NO_NEWS;
-    if (use.others > BUSY || use.processes > view->others) view->met = now; // who comes late should not be starved
+    if (answer != NEW_SAMPLES) return answer == NO_SAMPLES;
+    // A process that has just come counts before it is busy: it must not be starved.
+    if (use.others > BUSY || use.processes > view->others) view->met = now;
     view->others = use.processes;
     bool alone = use.others >= 0 && (view->met == 0 || now - view->met > STAYS);
     atomic_store(&view->company, use.others < 0 ? UNKNOWN : alone ? ALONE : CONTENDED);
@@ -141,11 +143,11 @@ static bool learn(struct view *view, uint64_t now) {
     view->seen = view->seen * MEMORY + use.mine / 100 * time;
     view->spanned = view->spanned * MEMORY + spanned;
     double ours = alone || view->spanned <= 0 ? 1 : view->seen / view->spanned;
-    atomic_store(&view->ours, (uint32_t)(CT_TRIM_ONE * (ours > 1 ? 1 : ours < LEAST ? LEAST : ours)));
+    atomic_store(&view->ours, (uint32_t)(CT_FRACTION_ONE * (ours > 1 ? 1 : ours < LEAST ? LEAST : ours)));
     return true;
 }
 
-void ct_watch(int device, uint64_t now) {
+void ct_watch_device(int device, uint64_t now) {
     struct view *view = &views[device];
     if (now < atomic_load_explicit(&view->next, memory_order_relaxed)) return;
     if (atomic_exchange(&view->looking, 1)) return;
@@ -154,7 +156,7 @@ void ct_watch(int device, uint64_t now) {
         uint64_t cost = (ct_clock() - now) * COST_SHARE;
         if (cost > pause) pause = cost;
     } else {
-        ct_fault(CT_FAULT_NVML);
+        ct_count_fault(CT_FAULT_NVML);
         atomic_store(&view->company, UNKNOWN);
         pause = TRY_AGAIN;
     }
@@ -162,6 +164,6 @@ void ct_watch(int device, uint64_t now) {
     ct_set_free(&view->looking);
 }
 
-void ct_watch_forked(void) {
+void ct_forget_views(void) {
     for (int i = 0; i < CT_DEVICES; i++) views[i] = (struct view){0};
 }

@@ -1,25 +1,25 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a shared object whose functions jump through a table, byte by byte: a node has no compiler and no linker.
+"""Writes the strict front-end: a shared object whose functions jump through a table.
 
-Three segments, with addresses equal to offsets in the file: what is only read (strings, symbols, their hash tables,
-versions, relocations), the code, and what is written (the dynamic section, the table). libcotenant fills the table when
-the object is loaded; native/lib/strict.c has the other end.
+It is written byte by byte, because a node has no compiler and no linker. The object has three segments, with addresses
+equal to offsets in the file: read-only data (strings, symbols, hash tables, versions, relocations), the code, and
+writable data (the dynamic section, the table). libcotenant fills the table when the object is loaded
+(native/lib/strict.c).
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cotenant.node import elf
-from cotenant.node.elf import Library, Symbol
-from cotenant.node.jumps import MACHINES, STUB, Machine
+from cotenant.node.elf import AARCH64, X86_64, Library, Symbol
 
 LOADED = ("libdl.so.2", "libc.so.6")
-"""before libcotenant, so that dlopen and dlsym are the C library's: a static program shows no other way to them"""
-IMPORTS = ("dlopen", "dlsym", "cotenant_strict_fill")
-MARK = "cotenant_driver"
-"""the name under which the path of the real driver is found here; no driver has it"""
+"""loaded before libcotenant, so that dlopen and dlsym are the C library's: a static program has no other way to them"""
+IMPORTS = ("dlopen", "dlsym", "ct_fill_front_end")
+MARK = "ct_front_end_driver"
+"""symbol of the path of the real driver; no driver has a symbol of this name"""
 
 PT_GNU_STACK = 0x6474E551
 DT_RELA, DT_RELASZ, DT_RELAENT, DT_SYMENT = 7, 8, 9, 11
@@ -29,11 +29,15 @@ READ, WRITE, EXECUTE = 4, 2, 1
 GLOBAL = OBJECT = 1
 FIRST = 1 + len(IMPORTS)
 """number of the first symbol that is not imported"""
+STUB_LIBRARY = 34
+"""CUDA_ERROR_STUB_LIBRARY, which every function returns if the real driver could not be opened"""
+STUB = 16
+"""bytes of code for each function"""
 
 
-def front_end(driver: Library, *, soname: str, real: str, library: str) -> bytes:
-    """A shared object with the driver's functions, which finds the real driver and libcotenant by their paths."""
-    machine = MACHINES[driver.machine]
+def build_front_end(driver: Library, *, soname: str, real: str, library: str) -> bytes:
+    """The bytes of a shared object with the driver's functions; it loads the real driver and libcotenant by path."""
+    machine = _MACHINES[driver.machine]
     functions = _in_hash_order([*driver.functions, Symbol(MARK, len(real) + 1)])
     names = _names(functions, soname, real, library)
     image = _Image(machine.page)
@@ -49,7 +53,7 @@ def front_end(driver: Library, *, soname: str, real: str, library: str) -> bytes
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """All that is found by its name, and where the names stand among the strings. The mark is among the functions."""
+    """The symbols, and the offsets of their names in the string table. MARK is one of the functions."""
 
     strings: bytes
     functions: list[Symbol]
@@ -84,7 +88,7 @@ def _names(functions: list[Symbol], soname: str, real: str, library: str) -> _Na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
-    """Addresses."""
+    """Addresses of the parts."""
 
     strings: int
     strings_size: int
@@ -97,18 +101,18 @@ class _Places:
     jumps: int
     refuse: int
     begin: int
-    """the code that runs when the object is loaded"""
+    """code that runs when the object is loaded"""
     dynamic: int
     front: int
-    """struct cotenant_front of strict.c: the path, how many functions, names, table, dlopen, dlsym"""
+    """struct ct_front_end of strict.c: path of the driver, number of functions, names, table, dlopen, dlsym"""
     fill: int
-    """the pointer to cotenant_strict_fill"""
+    """the pointer to ct_fill_front_end"""
     start: int
     names: int
     table: int
 
 
-def _lay_out(image: "_Image", names: _Names, machine: Machine) -> _Places:
+def _lay_out(image: "_Image", names: _Names, machine: "_Machine") -> _Places:
     called = [function.name for function in names.functions]
     count = names.count
     reading = {
@@ -148,13 +152,13 @@ def _symbol_table(names: _Names, at: _Places) -> bytes:
             )
             continue
         kind = (elf.WEAK if function.weak else GLOBAL) << 4 | elf.FUNCTIONS[0]
-        # Its size is that of the jump: who copies a function's bytes must not run into the next one.
+        # The size is that of the jump: a program that copies a function's bytes must not copy the next one too.
         rows.append(struct.pack("<IBBHQQ", name, kind, 0, 1, at.jumps + STUB * number, STUB))
     return b"".join(rows)
 
 
-def _relocations(names: _Names, at: _Places, machine: Machine) -> bytes:
-    """What the loader writes: addresses of what we import, and our own pointers once it knows where we are."""
+def _relocations(names: _Names, at: _Places, machine: "_Machine") -> bytes:
+    """What the loader writes when it loads the object: addresses of imported symbols, and the object's own pointers."""
     wanted = (at.front + 32, at.front + 40, at.fill)
     rows = [(where, index << 32 | machine.absolute, 0) for index, where in enumerate(wanted, 1)]
     pointers = [(at.front, at.strings + names.real), (at.front + 16, at.names), (at.front + 24, at.table)]
@@ -165,7 +169,7 @@ def _relocations(names: _Names, at: _Places, machine: Machine) -> bytes:
     return b"".join(struct.pack("<QQQ", *row) for row in rows)
 
 
-def _jump(machine: Machine, at: _Places, number: int) -> bytes:
+def _jump(machine: "_Machine", at: _Places, number: int) -> bytes:
     return machine.jump(at.jumps + STUB * number, at.table + 8 * number).ljust(STUB, b"\0")
 
 
@@ -193,7 +197,7 @@ def _dynamic(names: _Names, at: _Places) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class _Image:
-    """A file that grows; what is put into it is aligned to 16 bytes, segments to pages."""
+    """A file under construction; its parts are aligned to 16 bytes, its segments to pages."""
 
     page: int
     content: bytearray = field(default_factory=bytearray)
@@ -203,7 +207,7 @@ class _Image:
         self.reserve(64 + 5 * 56)  # filled in last
 
     def reserve(self, size: int) -> int:
-        """The address of that many zeros."""
+        """Appends zeros and returns their address."""
         address = len(self.content)
         self.content += bytes(-(-size // STUB) * STUB)
         return address
@@ -252,7 +256,7 @@ def _buckets(count: int) -> int:
 
 
 def _in_hash_order(functions: Sequence[Symbol]) -> list[Symbol]:
-    """As the GNU hash table wants them: those of one bucket together."""
+    """Sorted as the GNU hash table requires: the functions of one bucket are adjacent."""
     buckets = _buckets(len(functions))
     return sorted(functions, key=lambda function: (_gnu_hash_of(function.name) % buckets, function))
 
@@ -265,7 +269,7 @@ def _gnu_hash_of(name: str) -> int:
 
 
 def _gnu_hash(names: Sequence[str], first: int) -> bytes:
-    """The table that the GNU loader looks names up in; `names` are in its order, the first has index `first`."""
+    """The hash table that the GNU loader uses; `names` are in its order, and the first has index `first`."""
     count = _buckets(len(names))
     hashes = [_gnu_hash_of(name) for name in names]
     starts = [0] * count
@@ -283,7 +287,7 @@ def _gnu_hash(names: Sequence[str], first: int) -> bytes:
 
 
 def _plain_hash(names: Sequence[str]) -> bytes:
-    """The older table, which other readers of symbols use; the first name has index 1."""
+    """The older hash table, which other programs read; the first name has index 1."""
     count = _buckets(len(names))
     starts, chains = [0] * count, [0] * (len(names) + 1)
     for index, name in enumerate(names, 1):
@@ -310,7 +314,7 @@ def _version_indices(functions: Sequence[Symbol]) -> list[int]:
 
 
 def _versions(functions: Sequence[Symbol], soname: str, strings: _Strings) -> tuple[bytes, int]:
-    """The versions that the driver's functions have, defined here too; the first is the library's own name."""
+    """Definitions of the versions of the driver's functions, and their number; the first is the library's own name."""
     names = _version_names(functions)
     if not names:
         return b"", 0
@@ -321,3 +325,62 @@ def _versions(functions: Sequence[Symbol], soname: str, strings: _Strings) -> tu
         content += struct.pack("<HHHHIII", 1, flags, index, 1, _plain_hash_of(name), 20, following)
         content += struct.pack("<II", strings.add(name), 0)
     return content, len(names) + 1
+
+
+# The code of a front-end, for each processor architecture.
+
+
+def _x86_relative(opcode: bytes, at: int, target: int) -> bytes:
+    """An instruction with an operand relative to the next instruction."""
+    return opcode + struct.pack("<i", target - (at + len(opcode) + 4))
+
+
+def _x86_jump(at: int, slot: int) -> bytes:
+    return _x86_relative(b"\xff\x25", at, slot)  # jmp *slot(%rip)
+
+
+def _x86_call(at: int, slot: int, argument: int) -> bytes:
+    load = _x86_relative(b"\x48\x8d\x3d", at, argument)  # lea argument(%rip), %rdi
+    return load + _x86_jump(at + len(load), slot)
+
+
+def _arm_page(register: int, at: int, target: int) -> int:
+    """adrp: loads the address of the page of `target`, relative to the page of `at`."""
+    pages = (target >> 12) - (at >> 12)
+    return 0x90000000 | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5 | register
+
+
+def _arm_jump(at: int, slot: int) -> bytes:
+    load = 0xF9400000 | (slot & 0xFFF) >> 3 << 10 | 16 << 5 | 17  # ldr x17, [x16, slot]
+    return struct.pack("<III", _arm_page(16, at, slot), load, 0xD61F0220)  # br x17
+
+
+def _arm_call(at: int, slot: int, argument: int) -> bytes:
+    add = 0x91000000 | (argument & 0xFFF) << 10  # add x0, x0, argument
+    return struct.pack("<II", _arm_page(0, at, argument), add) + _arm_jump(at + 8, slot)
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """The instructions and the relocation numbers of one processor architecture."""
+
+    page: int
+    """bytes"""
+    relative: int
+    """number of the relocation for an own address"""
+    absolute: int
+    """number of the relocation for an imported symbol"""
+    jump: Callable[[int, int], bytes]
+    """code at the first address that jumps to the pointer stored at the second"""
+    call: Callable[[int, int, int], bytes]
+    """the same, with the third address as the argument"""
+    refuse: bytes
+    """code that returns STUB_LIBRARY"""
+
+
+_MACHINES = {
+    X86_64: _Machine(0x1000, 8, 1, _x86_jump, _x86_call, b"\xb8" + struct.pack("<I", STUB_LIBRARY) + b"\xc3"),
+    AARCH64: _Machine(
+        0x10000, 1027, 257, _arm_jump, _arm_call, struct.pack("<II", 0x52800000 | STUB_LIBRARY << 5, 0xD65F03C0)
+    ),
+}
