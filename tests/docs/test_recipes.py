@@ -446,7 +446,7 @@ def test_recipe_setting(scratch: Scratch) -> None:
 
 def test_recipe_metric(scratch: Scratch) -> None:
     line = '\n        ("gpus_known", "gauge", "GPUs of this node, healthy or not.", {"": len(machine.gpus)}),'
-    scratch.insert("src/cotenant/kube/agent/metrics.py", r"^ +parts = \($", line)
+    scratch.insert("src/cotenant/kube/agent/metrics.py", r"^ +parts\b.* = \($", line)
     row = "| `cotenant_agent_gpus_known` | gauge | GPUs of this node, healthy or not |\n"
     scratch.replace("docs/reference/metrics.md", r"^(\| `cotenant_agent_)", row + r"\1")
     follows(scratch, "metric")
