@@ -415,8 +415,8 @@ def test_recipe_vendor(scratch: Scratch) -> None:
 
 
 def test_recipe_setting(scratch: Scratch) -> None:
-    field = '\n    team_label: Name | None = None\n    """annotation of pods with GPUs that carries their namespace"""'
-    scratch.insert("src/cotenant/kube/settings.py", r"^    runtime_class: Name \| None = None$", field)
+    field = '    team_label: Name | None = None\n    """Annotation of pods with GPUs that carries their namespace."""\n'
+    scratch.replace("src/cotenant/kube/settings.py", r"^    runtime_class: Name", field + r"\g<0>")
     row = "| | `team-label` | none | annotation of pods with GPUs that carries their namespace |\n"
     scratch.replace(SETTINGS, r"^(\| \| `runtime-class`)", row + r"\1")
     scratch.replace(
