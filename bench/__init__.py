@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every published figure, and the code that produces it: `make bench` runs all of it."""
+"""The benchmarks that produce every published figure; `make bench` runs all of them."""

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench [--only NAME,...]`: run benchmarks, print their figures, keep them in bench/results.json.
+"""`python -m bench [--only NAME,...]`: runs benchmarks, prints their figures and stores them in bench/results.json.
 
-A missed target is a result, not an error: the exit code is 1 only where a benchmark crashed, 2 for an unknown name.
+A missed target is not an error: the exit code is 1 only if a benchmark crashed, and 2 for an unknown name.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Print: TypeAlias = Callable[[str], object]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what was asked for and say how much of it was met."""
+    """Runs the chosen benchmarks and prints how many targets were met."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", metavar="NAME,...", help="run these benchmarks and no others")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [name for name in options.only.split(",") if name] or sorted(BENCHMARKS)
     if unknown := [name for name in chosen if name not in BENCHMARKS]:
         print(
-            f"no benchmark is named {', '.join(unknown)}; there are: {', '.join(sorted(BENCHMARKS))}", file=sys.stderr
+            f"unknown benchmarks: {', '.join(unknown)}; expected some of {', '.join(sorted(BENCHMARKS))}",
+            file=sys.stderr,
         )
         return 2
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def discover(folder: Path) -> list[str]:
-    """Import every module beside this one, so that its benchmarks register; return those that cannot be imported."""
+    """Imports every module of this package, so that its benchmarks register; returns those that cannot be imported."""
     broken = []
     for module in sorted(path.stem for path in folder.glob("*.py") if path.stem not in NO_BENCHMARKS):
         try:
@@ -74,7 +75,8 @@ def discover(folder: Path) -> list[str]:
 
 
 def run(benchmarks: Mapping[str, Benchmark], results: Path, say: Print) -> tuple[list[Figure], list[str]]:
-    """Run them one after the other, keep each one's rows as soon as it ended; return the figures and who crashed."""
+    """Runs the benchmarks one after the other and stores the rows of each when it ends; returns the figures and the
+    names of those that crashed."""
     say("[bold]" + _line([title for title, _, _ in COLUMNS]) + "[/]")
     all_figures, crashed = [], []
     for number, (name, produce) in enumerate(benchmarks.items(), start=1):
@@ -95,7 +97,7 @@ def run(benchmarks: Mapping[str, Benchmark], results: Path, say: Print) -> tuple
 
 
 def keep(results: Path, name: str, figures: Iterable[Figure]) -> None:
-    """Replace one benchmark's rows in the file and leave all others, in an order that does not depend on the run."""
+    """Replaces the rows of one benchmark in the file, in an order that does not depend on the run."""
     rows: list[Row] = json.loads(results.read_text()) if results.exists() else []
     rows = [row for row in rows if row["bench"] != name]
     rows += [{"bench": name, **asdict(figure), "command": f"make bench ONLY={name}"} for figure in figures]
@@ -120,7 +122,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _console() -> Print:
-    # Imported here: a benchmark measured in a fresh process imports this module again and should not pay for it.
+    # Imported here, because a benchmark in a fresh process imports this module again and should not pay for rich.
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent costs its node: nothing to speak of while nothing happens, and little of a pod's start.
+"""Measures the load of an agent on its node, while it is idle and while pods start.
 
-Kubelet admits pods one after the other, however many come at once: for each container it asks which devices the plugin
-prefers, then for these, and the next pod's turn comes when it has its answer. So does the kubelet here, which makes no
-pause between two pods, while all of them reach the agent from the API server. Agent, kubelet and API server are
-processes of their own; a plugin that answers at once, with as long an answer, tells what gRPC and the machine take.
+Kubelet admits pods one after the other, even if many arrive at once: for each container it asks which devices the
+plugin prefers, then allocates them, and goes on to the next pod when it has the answer. The kubelet of this benchmark
+does the same without a pause, while all pods reach the agent from the API server. Agent, kubelet and API server are
+separate processes. A plugin that answers at once with an answer of the same length shows the cost of gRPC and of the
+machine.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from typing import Any
 
 import grpc
 
-from bench.agent_node import CARDS, PODS, agent, allocate_directly, serve_api, serve_plain
+from bench.agent_node import GPUS, PODS, agent, allocate_directly, serve_api, serve_plain
 from bench.daemon import cpu_seconds, memory_mib
 from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99, server_process
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
@@ -37,7 +38,7 @@ MEMORY_FOLDER = Path("/dev/shm")
 
 @dataclass(slots=True)
 class Measured:
-    """Milliseconds that kubelet waited by call, and what the agent took."""
+    """Milliseconds that kubelet waited for each call, and the resources that the agent used."""
 
     ms: dict[str, list[float]] = field(default_factory=dict)
     own_ms: list[float] = field(default_factory=list)
@@ -46,12 +47,12 @@ class Measured:
     own_memory: float = 0.0
     idle: float = 0.0
     alone: bool = False
-    """whether others on this machine did not count"""
+    """whether the agent ran with priority over other processes of this machine"""
 
 
 @benchmark("agent-load")
 def agent_load() -> Iterator[Figure]:
-    """A node is filled at once, several times by a new agent each, then nothing happens on it."""
+    """Fills a node with pods at once, several times with a new agent each, and then leaves it idle."""
     found = in_fresh_process(_measured).result
     how = "real-time class: others on this machine do not count" if found.alone else "others on this machine count"
     took, plain = found.ms["Allocate"], found.ms["Allocate, plain"]
@@ -70,7 +71,7 @@ def agent_load() -> Iterator[Figure]:
     yield Figure(name=f"all {PODS} pods admitted", figure=burst, unit="ms", baseline=baseline, note=note)
     note = f"resident; {found.own_memory:.0f} of it shared with nobody"
     yield at_most(f"idle, memory with {PODS} pods", found.memory, "MB", limit=80, note=note)
-    note = f"over {IDLE_S:g} s; {CARDS} simulated cards"
+    note = f"over {IDLE_S:g} s; {GPUS} simulated GPUs"
     yield at_most(f"idle, of a core, with {PODS} pods", 100 * found.idle, "%", limit=2, note=note)
 
 
@@ -86,7 +87,7 @@ def _measured() -> Measured:
 
 
 def _alone() -> bool:
-    """Goes before whatever else wants to run here, with all that it starts; needs to be root."""
+    """Gives this process and its children priority over other processes; needs root."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except PermissionError:
@@ -97,7 +98,7 @@ def _alone() -> bool:
 async def _one_round(found: Measured, *, last: bool) -> None:
     context = multiprocessing.get_context("spawn")
     bind, run = context.Event(), context.Event()
-    # As on a node: what does not outlive a restart is in memory, the rest on disk.
+    # As on a node: files that need not survive a restart are in memory, the others on disk.
     memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     with TemporaryDirectory(prefix="agent") as name, TemporaryDirectory(prefix="agent", dir=memory) as passing:
         folder = Path(name)
@@ -114,7 +115,7 @@ async def _one_round(found: Measured, *, last: bool) -> None:
 
 
 async def _filled(found: Measured, kubelet: Kubelet, plain: Path, pid: int, begin: Callable[[], object]) -> None:
-    """All pods come at once, and kubelet admits one after the other."""
+    """Creates all pods at once; kubelet admits one after the other."""
     devices = [device.ID for device in kubelet.devices[GPU]]
     await _admit(found, plain, devices, ", plain")
     before = cpu_seconds(pid)
@@ -127,7 +128,7 @@ async def _filled(found: Measured, kubelet: Kubelet, plain: Path, pid: int, begi
 
 
 async def _admit(found: Measured, socket: Path, devices: Sequence[str], whose: str = "") -> list[str]:
-    """The devices that the containers were given, in their order."""
+    """The devices that the containers got, in order."""
     free, given = set(devices), []
 
     def took(what: str, since: float) -> None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A node around an agent, in processes of their own: the agent, an API server, and a plugin to compare it with."""
+"""A node for the agent benchmark, in separate processes: the agent, an API server, and a plugin to compare with."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import HostPlaces, at, device_ids, prepare
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.service import Context, Service, Surroundings
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import decode_node, decode_pod
 from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.assignment import record_for
@@ -38,25 +38,25 @@ from tests.kube.api_server import ApiServer
 from tests.kube.worlds import GPU
 
 PODS = 110
-"""as many as kubelet takes"""
-CARDS = 8
+"""the largest number that kubelet accepts"""
+GPUS = 8
 NODE = "n1"
 RUN_AGENT = """
 import sys
 from pathlib import Path
 from cotenant.kube.agent.allocating import HostPlaces, at
 from cotenant.kube.agent.process import AgentOptions, serve
-folder, passing, node, cards = Path(sys.argv[1]), *sys.argv[2:]
+folder, passing, node, gpus = Path(sys.argv[1]), *sys.argv[2:]
 host = HostPlaces(lasting=at(folder / "l"), passing=at(passing), kubelet=folder / "k", cdi=folder / "c")
-serve(AgentOptions(node=node, host=host, kubeconfig=folder / "config", simulate=int(cards), gpu_memory="40GiB"))
+serve(AgentOptions(node=node, host=host, kubeconfig=folder / "config", simulate=int(gpus), gpu_memory="40GiB"))
 """
-"""what `cotenant kube agent` does, but in folders of its own"""
+"""the same as `cotenant kube agent`, with temporary folders"""
 
 
 @contextmanager
 def agent(folder: Path, passing: str) -> Iterator[int]:
-    """The process id of an agent, whose log and kubeconfig are in the folder."""
-    command = [sys.executable, "-c", RUN_AGENT, str(folder), passing, NODE, str(CARDS)]
+    """Starts an agent with its log and kubeconfig in the folder, and yields its process ID."""
+    command = [sys.executable, "-c", RUN_AGENT, str(folder), passing, NODE, str(GPUS)]
     with (folder / "agent.log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             yield process.pid
@@ -65,9 +65,9 @@ def agent(folder: Path, passing: str) -> Iterator[int]:
 
 
 async def allocate_directly(folder: Path, passing: Path) -> list[float]:
-    """Milliseconds of each call as the agent answers it, without the way there and back."""
-    cards = tuple(Gpu(uuid=f"GPU-{card}", memory=MiB(40_960), slots=16) for card in range(CARDS))
-    machine = Machine(name=NODE, gpus=cards)
+    """Milliseconds that the agent takes to answer each call, without gRPC."""
+    gpus = tuple(Gpu(uuid=f"GPU-{gpu}", memory=MiB(40_960), slots=16) for gpu in range(GPUS))
+    machine = Machine(name=NODE, gpus=gpus)
     host = HostPlaces(lasting=at(folder / "own"), passing=at(passing), kubelet=folder, cdi=folder)
     around = Surroundings(
         machine=lambda: machine,
@@ -76,11 +76,11 @@ async def allocate_directly(folder: Path, passing: Path) -> list[float]:
         common=prepare(host, find_library()),
         strict=False,
         known_s=1.0,
-        troubles=Troubles(),
+        error_log=ErrorLog(),
     )
     service, took = Service(GPU, around), []
-    context = cast("Context", None)  # only who is refused needs one
-    for device in [device for card in cards for device in device_ids(card, machine)][:PODS]:
+    context = cast("Context", None)  # only a rejected call uses it
+    for device in [device for gpu in gpus for device in device_ids(gpu, machine)][:PODS]:
         asked = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=[device])])
         start = time.perf_counter()
         await service.allocate(asked, context)
@@ -124,8 +124,10 @@ def serve_plain(parent: Connection, socket: Path) -> None:
 
 
 def serve_api(parent: Connection, kubeconfig: Path, bind: Event, run: Event) -> None:
-    """An API server, which binds all pods and lets them run when it is told to."""
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # it is not of the node, which goes before it
+    """An API server that binds all pods on a command and reports them as running."""
+    os.sched_setscheduler(
+        0, os.SCHED_OTHER, os.sched_param(0)
+    )  # the API server is not on the node, whose processes have priority
 
     async def serve() -> None:
         server, authority = ApiServer(), trustme.CA()
@@ -170,7 +172,7 @@ async def _told(event: Event) -> None:
 
 
 async def _machine(server: ApiServer) -> Machine:
-    """As the agent tells of it."""
+    """The node as its agent publishes it."""
     while (found := machine_of(decode_node(json.dumps(server.nodes.pods["", NODE]).encode()))) is None:
         await asyncio.sleep(0.1)
     return found[0]
@@ -181,7 +183,7 @@ def _bound_pods(machine: Machine) -> Iterator[dict[str, Any]]:
         made = pod_object(f"pod-{number}", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000})
         pod = decode_pod(json.dumps(made).encode())
         asked = asked_of(pod)
-        record = record_for(pod, asked, Slot(machine.name, (number % CARDS,)), machine)
+        record = record_for(pod, asked, Slot(machine.name, (number % GPUS,)), machine)
         made["metadata"]["annotations"] |= binding_annotations(pod, asked, record, machine, moment=1, region=REGION)
         made["spec"]["nodeName"] = machine.name
         yield made

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a command costs before it does anything: the console script as it is installed, from exec to exit."""
+"""Measures the start-up time of commands: the installed console script, from exec to exit."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ LIMIT_MS = 150
 
 @benchmark("cli-start")
 def cli_start() -> Iterator[Figure]:
-    """`--help`, and `jobs` with and without a daemon, beside an interpreter that does nothing."""
+    """Measures `--help`, and `jobs` with and without a daemon, against an interpreter that does nothing."""
     cotenant = str(Path(sys.executable).with_name("cotenant"))
     bare = [sys.executable, "-c", "pass"]
     with daemon(cotenant) as (there, nowhere):
@@ -38,13 +38,13 @@ Timed = tuple[list[str], dict[str, str]]
 
 
 def interleaved(*commands: Timed) -> list[float]:
-    """The median CPU milliseconds of each; in turns, so that a busy moment hits all alike."""
+    """The median CPU milliseconds of each command; they run in turns, so that a busy moment affects all alike."""
     rounds = [[cpu_ms(*command) for command in commands] for _ in range(RUNS + 1)]
     return [statistics.median(column) for column in zip(*rounds[1:], strict=True)]  # the first round fills caches
 
 
 def cpu_ms(command: list[str], env: dict[str, str]) -> float:
-    """CPU time of a process until it has ended, as the kernel counts it."""
+    """CPU time of a process from start to exit, as counted by the kernel."""
     quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     pid = os.posix_spawn(command[0], command, env, file_actions=quiet)
     usage = os.wait4(pid, 0)[2]
@@ -53,7 +53,7 @@ def cpu_ms(command: list[str], env: dict[str, str]) -> float:
 
 @contextmanager
 def daemon(cotenant: str) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-    """Environments in which a daemon answers, and in which none does."""
+    """Environments with and without a daemon."""
     state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
     there = {**os.environ, "COTENANT_STATE": str(state)}
     up = [cotenant, "up", "--detach", "--simulate", "1", "--gpu-memory", "1GiB"]

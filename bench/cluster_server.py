@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""An API server of a large cluster, from memory and in a process of its own: lists, watches, binds and nothing else."""
+"""An in-memory API server of a large cluster, in a separate process; it supports only lists, watches and binds."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.settings import SCHEDULER_NAME
 
-NODE = {"cards": 8, "memory": 40_960}
+NODE = {"gpus": 8, "memory": 40_960}
 KINDS: tuple[Mapping[str, int], ...] = tuple(
     {"nvidia.com/gpu": gpus, "nvidia.com/gpumem": memory, "nvidia.com/gpucores": cores}
     for gpus, memory, cores in product((1, 1, 1, 2), (1000, 2000, 4000, 6000, 8000), (0, 10, 25))
@@ -35,12 +35,12 @@ PAGE = 500
 
 
 def new_kind(number: int) -> Mapping[str, int]:
-    """Asks for what no other number does."""
+    """A request that differs for every number."""
     return {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3001 + number}
 
 
 def pod_object(name: str, limits: Mapping[str, int]) -> dict[str, Any]:
-    """A pod of about the size that they have, which waits for us."""
+    """A pending pod of typical size."""
     env = [{"name": f"VARIABLE_{number}", "value": "value" * 3} for number in range(6)]
     container = {"name": "main", "image": "image", "env": env, "resources": {"limits": {"cpu": "1", **limits}}}
     about = {
@@ -58,22 +58,22 @@ def pod_object(name: str, limits: Mapping[str, int]) -> dict[str, Any]:
 
 
 def machine(number: int) -> Machine:
-    """A node with all cards alike."""
-    cards = (
-        Gpu(uuid=f"GPU-{number:05d}-{card}", type="NVIDIA A100-PCIE-40GB", memory=MiB(NODE["memory"]), slots=10)
-        for card in range(NODE["cards"])
+    """A node with identical GPUs."""
+    gpus = (
+        Gpu(uuid=f"GPU-{number:05d}-{gpu}", type="NVIDIA A100-PCIE-40GB", memory=MiB(NODE["memory"]), slots=10)
+        for gpu in range(NODE["gpus"])
     )
-    return Machine(name=f"node-{number:05d}", gpus=tuple(cards))
+    return Machine(name=f"node-{number:05d}", gpus=tuple(gpus))
 
 
 def node_object(of: Machine) -> dict[str, Any]:
-    """With what its agent says of it."""
+    """The Node object with the annotations of its agent."""
     told = {INVENTORY: inventory_for(of, Vendor.NVIDIA)}
     return {"metadata": {"name": of.name, "resourceVersion": "1", "labels": {"zone": "a"}, "annotations": told}}
 
 
 def placed_pods(machines: list[Machine], count: int) -> Iterator[dict[str, Any]]:
-    """On nodes by lot, so that hardly two are alike."""
+    """Pods on random nodes, so that few nodes are alike."""
     random, policy = Random(11), build_policy("spread")
     nodes = [Node.of(one) for one in machines]
     for number in range(count):
@@ -92,7 +92,7 @@ def placed_pods(machines: list[Machine], count: int) -> Iterator[dict[str, Any]]
 
 
 def cluster_server(nodes: int, pods: int, waiting: int) -> AbstractContextManager[int]:
-    """Its port; so many pods are placed and so many wait, `extender.waiting_pod` each."""
+    """Starts the server with placed and waiting pods (`extender.waiting_pod`), and yields its port."""
     return server_process(_serve, nodes, pods, waiting)
 
 
@@ -148,7 +148,7 @@ def _serve(parent: Connection, nodes: int, pods: int, waiting: int) -> None:
 
 
 def _pages(items: list[dict[str, Any]]) -> list[bytes]:
-    """The parts of a list, each with the number of the next."""
+    """The pages of a list, each with the number of the next."""
     parts = [items[at : at + PAGE] for at in range(0, len(items), PAGE)] or [[]]
     more = [{"continue": str(number)} for number in range(1, len(parts))] + [{}]
     return [

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two jobs on one device: tuned together, tuned each for itself, and not at all, as a state machine without a clock.
+"""Compares two jobs on one device, tuned jointly, tuned separately and untuned, as a state machine without a clock.
 
-First the coordinator tunes the pair as it would in production. Then each job climbs for itself. Then the three choices,
-and each job alone, are measured in turn, round after round, so that a drifting machine does to all alike what it does.
+First the coordinator tunes the pair as in production. Then each job tunes its own batch size by hill climbing. Then the
+three choices, and each job alone, are measured in turns over several rounds, so that drift of the machine affects all
+alike.
 """
 
 import math
@@ -33,14 +34,14 @@ Speeds = Mapping[str, float]
 Play = Generator["Stretch", Speeds, None]
 
 MOST_RESTARTS = 3
-"""of one stretch that other work disturbs; then it counts as it is, and is counted"""
+"""repetitions of a stretch that other work disturbs; after them it is used and counted as disturbed"""
 PATIENCE = 90.0
-"""seconds until a job must have followed"""
+"""seconds within which a job must have changed its batch size"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is to be measured next."""
+    """The next measurement."""
 
     sizes: Sizes
     alone: str | None = None
@@ -48,28 +49,29 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Goodputs are in units of each job's speed alone at its default size, summed over both jobs."""
+    """The outcome of a pair. Goodputs are relative to each job's speed alone at its default size, summed over both
+    jobs."""
 
     default: list[float]
-    """each time it was measured"""
+    """one value for each measurement"""
     joint: list[float]
     selfish: list[float]
     sizes: Mapping[str, Sizes]
-    """by who chose"""
+    """by the method that chose them"""
     noise: Mapping[str, float]
     """gradient noise scale, in multiples of the default size"""
     episode_s: float
     in_episode: float
-    """goodput while the pair was tuned"""
+    """goodput during tuning"""
     above_floor: float
-    """the least of any job's jointly tuned speed over what its floor, or sharing untuned, leaves it"""
+    """the minimum over both jobs of the jointly tuned speed divided by the speed of its floor, or of sharing untuned"""
     restarts: int
     disturbed: int
-    """stretches that were disturbed each time"""
+    """number of stretches that were disturbed in every repetition"""
 
     @property
     def gain(self) -> float:
-        """Joint over untuned."""
+        """Goodput of joint tuning divided by that without tuning."""
         return sum(self.joint) / sum(self.default)
 
     @property
@@ -78,12 +80,12 @@ class Outcome:
 
     @property
     def error(self) -> float:
-        """Standard error of the gain, by how much its measurements differ."""
+        """Standard error of the gain, from the spread of its measurements."""
         ratios = [joint / default for joint, default in zip(self.joint, self.default, strict=True)]
         return statistics.stdev(ratios) / math.sqrt(len(ratios))
 
     def gain_within(self, seconds: float) -> float:
-        """Joint over untuned, the time of tuning included."""
+        """Goodput of joint tuning divided by that without tuning, the time of tuning included."""
         untuned, tuned = statistics.mean(self.default), statistics.mean(self.joint)
         after = max(0.0, seconds - self.episode_s)
         return (self.in_episode * min(self.episode_s, seconds) + tuned * after) / (untuned * seconds)
@@ -91,7 +93,7 @@ class Outcome:
 
 @dataclass
 class _Job:
-    """What is known of a job."""
+    """The state of a job."""
 
     joined: Joined
     asked: int
@@ -108,7 +110,8 @@ class _Job:
 
 
 class Comparison:
-    """Call `handle` with every event and carry out what it returns, until there is an outcome."""
+    """The state machine: call `handle` with every event and execute the actions that it returns, until there is an
+    outcome."""
 
     def __init__(self, settings: Tuning | None = None, *, rounds: int = 2, seconds: Seconds = Seconds(2.0)) -> None:
         self.outcome: Outcome | None = None
@@ -123,7 +126,7 @@ class Comparison:
         self._restarts = self._all_restarts = self._disturbed = 0
 
     def handle(self, event: Event) -> list[Action]:
-        """The next thing to do."""
+        """The next action."""
         if isinstance(event, Joined):
             self._jobs[event.job] = _Job(event, event.batch or 1)
         elif isinstance(event, StepReport):
@@ -138,7 +141,7 @@ class Comparison:
         return [] if self.outcome else self._measure(event)
 
     def _meet(self, at: Seconds) -> list[Action]:
-        """Nothing begins before both train."""
+        """Waits until both jobs train."""
         if len(self._jobs) < 2 or not all(job.trains for job in self._jobs.values()):
             return []
         self._began = at
@@ -172,9 +175,9 @@ class Comparison:
         self.outcome = self._summed_up(choices, seen, tuned)
 
     def _climb(self, sizes: Sizes) -> Generator[Stretch, Speeds, Sizes]:
-        """In turn each job doubles its own size, or else halves it, for as long as its own goodput rises by the margin.
+        """Hill climbing: in turns each job doubles or halves its own size while its own goodput rises by the margin.
 
-        It ends when neither moves any more, or after as many windows as the coordinator may use.
+        It ends when neither size changes, or after as many windows as the coordinator may use.
         """
         windows, still = 2 * self._settings.probes - 1, 0
         speeds = yield Stretch(sizes)
@@ -219,7 +222,7 @@ class Comparison:
             return []
 
     def _follow(self, stretch: Stretch, at: Seconds) -> list[Action]:
-        """What leads from what is to what is wanted."""
+        """The actions that lead from the current to the wanted state."""
         self._window = Window(at, stretch.sizes, frozenset(), stretch.alone)
         self._restarts = 0
         actions: list[Action] = []
@@ -236,7 +239,7 @@ class Comparison:
         return actions
 
     def _summed_up(self, choices: Mapping[str, Sizes], seen: Mapping[str, list[Speeds]], tuned: Seconds) -> Outcome:
-        """One gradient noise scale of each job for all choices: it grows while a job trains."""
+        """One gradient noise scale of each job for all choices, because it grows while a job trains."""
         assert self._began is not None
         alone = {name: statistics.mean(speeds[name] for speeds in seen[name]) for name in self._jobs}
         together = {name: self._sums(choices[name], seen[name], alone) for name in choices}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one-machine daemon under load and idle: what an owner of ten thousand queued jobs, or of none, notices."""
+"""Measures the daemon with 10,000 queued jobs and while it is idle."""
 
 import asyncio
 import os
@@ -22,6 +22,7 @@ from bench.harness import Figure, at_most, benchmark
 from cotenant.cli.client import Client, NoDaemonError
 from cotenant.core.units import MiB
 from cotenant.local import attempts
+from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
 from cotenant.node.devices import find_backend
@@ -32,7 +33,7 @@ from cotenant.wire.local import JobRequest, JobView
 QUEUED = 10_000
 SUBMITTED = 1_000
 KINDS = 50
-"""different demands among the queued"""
+"""number of different demands in the queue"""
 IDLE_S = 15.0
 REPEATS = 9
 ENVIRONMENT = {name: name.lower() * 4 for name in ("PATH", "HOME", "USER", "LANG", "VIRTUAL_ENV", "PYTHONPATH")}
@@ -40,7 +41,7 @@ ENVIRONMENT = {name: name.lower() * 4 for name in ("PATH", "HOME", "USER", "LANG
 
 @benchmark("api-load")
 def api_load() -> Iterator[Figure]:
-    """Submissions, listing and scheduling with a long queue; then a daemon that has nothing to do."""
+    """Measures submissions, listing and scheduling with a long queue, and then an idle daemon."""
     with state_folder() as state:
         fill(state, QUEUED - SUBMITTED)
         with daemon(state) as pid:
@@ -65,7 +66,7 @@ def api_load() -> Iterator[Figure]:
 
 
 def job(number: int, kinds: int = KINDS) -> JobRequest:
-    """One of a queue in which so many different things are asked for."""
+    """A job of a queue with this number of different demands."""
     kind = number % kinds
     words = ("python", "train.py", "--epochs", str(number))
     memory, compute = f"{100 + kind % 900}MiB", f"{1 + kind // 900}%"
@@ -73,7 +74,7 @@ def job(number: int, kinds: int = KINDS) -> JobRequest:
 
 
 def fill(state: Path, count: int, kinds: int = KINDS) -> None:
-    """A journal with so many queued jobs, behind one that keeps both GPUs."""
+    """Writes a journal with this number of queued jobs, behind a job that holds both GPUs."""
     first = JobRequest(command=("sleep", "600"), cwd="/", gpus=2, memory="100%", priority=1000)
     with Journal.open(state / "journal.db") as journal:
         now = time.time()
@@ -88,7 +89,7 @@ def submit_all() -> None:
 
 
 def listing(pid: int) -> Iterator[Figure]:
-    """What `jobs` takes, asked as a page, asked for everything, and as a command."""
+    """The time of listing jobs: one page, all jobs, and as a command."""
     client = Client()
     for name, limit in (("a page of 1,000", 1000), (f"all {QUEUED:,}", 20_000)):
         before = cpu_seconds(pid)
@@ -103,7 +104,7 @@ def listing(pid: int) -> Iterator[Figure]:
 
 
 def passes(state: Path, kinds: int) -> Iterator[Figure]:
-    """A scheduling pass in this process, over a queue of which nothing fits."""
+    """A scheduling pass in this process over a queue in which no job fits."""
     fill(state, QUEUED, kinds)
     with Journal.open(state / "journal.db") as journal:
         found, unchanged, changed = asyncio.run(measured_passes(state, journal))
@@ -118,10 +119,13 @@ def passes(state: Path, kinds: int) -> Iterator[Figure]:
 
 
 async def measured_passes(state: Path, journal: Journal) -> tuple[float, float, float]:
-    """Seconds to find all jobs again, of a pass when nothing has changed, and of one after a change."""
+    """Seconds to restore all jobs, of a pass without changes, and of a pass after a change."""
     backend, shares = find_backend(2, MiB(1024)), Shares(Means.SLOTS, None, "bench")
     paths = Paths(agent=state / "agent.sock")
-    engine = Engine(state, journal, backend, paths, shares, "binpack", "fifo", launch=lambda folder: None)
+    resources = Resources(
+        state=state, journal=journal, backend=backend, paths=paths, shares=shares, launch=lambda folder: None
+    )
+    engine = Engine(resources, Settings(policy="binpack", queue="fifo"))
     start = time.process_time()
     engine.recover()
     found = time.process_time() - start
@@ -145,7 +149,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def median(run: Callable[[], object]) -> float:
-    """Seconds on the clock."""
+    """Seconds of wall-clock time."""
     return statistics.median(seconds(run) for _ in range(REPEATS))
 
 
@@ -158,7 +162,7 @@ def memory_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-# A daemon of our own
+# The daemon under test
 
 
 @contextmanager
@@ -177,7 +181,7 @@ def state_folder() -> Iterator[Path]:
 
 @contextmanager
 def daemon(state: Path, *options: str) -> Iterator[int]:
-    """Its process id."""
+    """Starts a daemon and yields its process ID."""
     command = [sys.executable, "-m", "cotenant", "up", "--simulate", "2", "--gpu-memory", "1GiB", *options]
     with (state / "daemon.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
@@ -203,7 +207,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def stop_jobs(state: Path) -> None:
-    """Ends what a daemon that has stopped left running, and waits for it."""
+    """Kills the processes that a stopped daemon left running, and waits for them."""
     for run in (state / "jobs").glob("*/*/"):
         attempts.cancel(run)
         until((run / "exit").exists)

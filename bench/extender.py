@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What kube-scheduler waits for: the extender's own time for each of its calls in a large cluster, and a restart.
+"""Measures the extender: the time of each call of kube-scheduler in a large cluster, and the time of a restart.
 
-The scheduler is whole and reads its cluster from an API server in another process. Its own time is the CPU time of its
-process; what passed meanwhile is said beside it, and depends on who else is at work.
+The complete scheduler runs and reads its cluster from an API server in another process. Its time is the CPU time of its
+process; the wall-clock time is reported too, and depends on the other load of the machine.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from bench.cluster_server import KINDS, NODE, cluster_server, new_kind, pod_obje
 from bench.harness import Figure, Usage, at_most, benchmark, in_fresh_process, p99
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.serving import Application, application
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.server import Application, application
 from cotenant.kube.scheduler.process import ASKING, Scheduler, ready
 from cotenant.kube.settings import KubeSettings, SchedulerPart
-from cotenant.sim.report.axes import Axis, straight
+from cotenant.sim.report.axes import Axis, linear
 from cotenant.sim.report.plots import Line, Plot, draw
 
 SIZES = 500, 1_000, 2_000, 5_000
@@ -34,9 +34,9 @@ LARGEST = SIZES[-1]
 PODS_PER_NODE = 4
 CALLS = 600
 NEW = 25
-"""of so many pods, one asks for what nobody asked for before, and one for what no node has"""
+"""among this number of pods, one has a new request, and one a request that no node can satisfy"""
 SHORTLIST = 16
-"""or there would be nothing to prioritize"""
+"""nodes that remain after filter, so that there is something to prioritize"""
 VERBS = "filter", "prioritize", "bind"
 LIMIT_MS = 3.0
 PLOT = Path(__file__).parents[1] / "docs" / "images" / "extender-latency.svg"
@@ -52,7 +52,7 @@ class Took(NamedTuple):
 
 @dataclass(slots=True)
 class Measured:
-    """How long each call took, and what it took to start."""
+    """The times of all calls, and the cost of the start."""
 
     ms: dict[str, list[Took]] = field(default_factory=dict)
     ready_s: float = 0.0
@@ -61,7 +61,8 @@ class Measured:
 
 @benchmark("extender-latency")
 def extender_latency() -> Iterator[Figure]:
-    """Filter, prioritize and bind against the number of nodes, also drawn; memory and a restart at the largest."""
+    """Measures filter, prioritize and bind against the number of nodes (also drawn), and memory and a restart with the
+    most nodes."""
     by_size: dict[int, Measured] = {}
     for nodes in SIZES:
         usage = _asked(nodes)
@@ -80,7 +81,7 @@ def _asked(nodes: int) -> Usage[Measured]:
 def _process(usage: Usage[Measured]) -> Iterator[Figure]:
     yield at_most("memory", usage.peak_mib * 1.048576, "MB", limit=300, note="at most, of the whole process")
     ready = usage.result
-    note = f"with {NODE['cards']} GPUs a node; CPU {ready.ready_cpu_s:.2f} s; a second of it is given to agents"
+    note = f"with {NODE['gpus']} GPUs a node; CPU {ready.ready_cpu_s:.2f} s; a second of it is given to agents"
     yield at_most("restart to ready", ready.ready_s, "s", limit=5, note=note)
 
 
@@ -113,9 +114,9 @@ def _plot(by_size: Mapping[int, Measured]) -> Plot:
     return Plot(
         slug="extender-latency",
         title="The extender's own time for a call",
-        text=f"99th percentile of {CALLS} calls by nodes with {NODE['cards']} GPUs and {PODS_PER_NODE} pods each.",
+        text=f"99th percentile of {CALLS} calls by nodes with {NODE['gpus']} GPUs and {PODS_PER_NODE} pods each.",
         x=Axis(label="nodes", low=0.0, high=float(LARGEST), ticks=ticks),
-        y=straight("p99, ms of CPU", 0.0, highest, fit=True),
+        y=linear("p99, ms of CPU", 0.0, highest, fit=True),
         lines=lines,
         reference=[(0.0, LIMIT_MS), (float(LARGEST), LIMIT_MS)],
         reference_name="target",
@@ -123,7 +124,7 @@ def _plot(by_size: Mapping[int, Measured]) -> Plot:
 
 
 def measure(port: int, nodes: int) -> Measured:
-    """One after the other, as kube-scheduler asks."""
+    """Sends the calls one after the other, as kube-scheduler does."""
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # a line for each pod, as in its log
         return asyncio.run(_measure(port, nodes))
 
@@ -132,10 +133,10 @@ async def _measure(port: int, nodes: int) -> Measured:
     measured, client = Measured(), Client(Access(host="127.0.0.1", port=port), ASKING)
     start, began = time.monotonic(), time.process_time()
     settings = KubeSettings(scheduler=SchedulerPart(shortlist=SHORTLIST))
-    scheduler = Scheduler(client, settings, Troubles())
+    scheduler = Scheduler(client, settings, ErrorLog())
     running = asyncio.create_task(scheduler.run())
     await ready(scheduler)
-    asked = application(scheduler.for_kube_scheduler(), scheduler.troubles)
+    asked = application(scheduler.for_kube_scheduler(), scheduler.error_log)
     measured.ready_s, measured.ready_cpu_s = time.monotonic() - start, time.process_time() - began
     await _ask_all(asked, measured, nodes)
     running.cancel()
@@ -165,7 +166,7 @@ async def _ask_all(asked: Application, measured: Measured, nodes: int) -> None:
 
 
 def waiting_pod(number: int) -> dict[str, Any]:
-    """Those that the server also has; one that asks for too much, or for something new, now and then."""
+    """The pods of the server; some of them request too much, or something new."""
     kind: Mapping[str, int] = KINDS[number % len(KINDS)]
     if number % NEW == NEW - 1:
         kind = new_kind(number)

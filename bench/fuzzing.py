@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ten minutes of fuzzing of what the vGPU library reads: the limits file and the region, both written by others."""
+"""Fuzzes the vGPU library's readers of the limits file and the usage region for ten minutes; other processes write
+both."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ SECONDS = 600
 
 @benchmark("fuzz")
 def fuzz_readers() -> Iterator[Figure]:
-    """Under the address and undefined-behaviour sanitizers; one finding ends a target."""
+    """Runs the targets with the address and undefined-behaviour sanitizers; a target stops at its first finding."""
     for target in TARGETS:
         with tempfile.TemporaryDirectory() as folder:
             fuzzed = fuzz(target, Path(folder), SECONDS // len(TARGETS))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark is written with: a way to register it, the figure it yields, and honest ways to measure.
+"""Building blocks of benchmarks: registration, figures with targets, and ways to measure CPU time and memory.
 
 @benchmark("replay-speed")
 def replay_speed() -> Iterator[Figure]:
@@ -23,16 +23,16 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured number, and what it is held against."""
+    """One measured number, with its baseline and its target."""
 
     name: str
     """what was measured"""
     figure: float
     unit: str
     baseline: float | str | None = None
-    """the same quantity elsewhere, with whose it is; None: there is none"""
+    """the same quantity of another system, with its name; None: there is none"""
     target: str | None = None
-    """what it should be; None: it is only reported"""
+    """the target as text; None: the figure is only reported"""
     met: bool | None = None
     note: str = ""
 
@@ -46,7 +46,7 @@ BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def benchmark(name: str) -> Callable[[F], F]:
-    """Register a function that yields figures under the name that `make bench ONLY=name` takes."""
+    """Registers a function that yields figures under the name for `make bench ONLY=name`."""
 
     def register(run: F) -> F:
         if name in BENCHMARKS:
@@ -60,7 +60,7 @@ def benchmark(name: str) -> Callable[[F], F]:
 def at_most(
     name: str, figure: float, unit: str, *, limit: float, baseline: float | str | None = None, note: str = ""
 ) -> Figure:
-    """A figure that is good when small."""
+    """A figure with an upper limit."""
     target = f"<= {limit:g}"
     return Figure(name=name, figure=figure, unit=unit, baseline=baseline, target=target, met=figure <= limit, note=note)
 
@@ -68,18 +68,18 @@ def at_most(
 def at_least(
     name: str, figure: float, unit: str, *, limit: float, baseline: float | str | None = None, note: str = ""
 ) -> Figure:
-    """A figure that is good when large."""
+    """A figure with a lower limit."""
     target = f">= {limit:g}"
     return Figure(name=name, figure=figure, unit=unit, baseline=baseline, target=target, met=figure >= limit, note=note)
 
 
 def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
-    """The median CPU time of this process over some runs; other users of the machine do not count."""
+    """The median CPU time of this process over several runs, which other load of the machine does not affect much."""
     return statistics.median(_cpu_seconds_once(run) for _ in range(repeats))
 
 
 def p99(values: Sequence[float]) -> float:
-    """The 99th percentile, never more than the most that was seen, however few there are."""
+    """The 99th percentile; with few values, at most their maximum."""
     return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
@@ -92,7 +92,7 @@ def _cpu_seconds_once(run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Usage(Generic[R]):
-    """What a function took in a process of its own, and what it returned."""
+    """The cost of a function in a separate process, and its result."""
 
     result: R
     cpu_seconds: float
@@ -100,7 +100,7 @@ class Usage(Generic[R]):
 
 
 def in_fresh_process(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Usage[R]:
-    """Run a module-level function in a new interpreter, so that nothing done before is in its memory or caches."""
+    """Runs a module-level function in a new interpreter, so that its memory and caches contain nothing from before."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measured, run, *args, **kwargs).result()
 
@@ -109,7 +109,8 @@ def in_fresh_process(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 def server_process(
     serve: Callable[Concatenate[Connection, P], None], /, *args: P.args, **kwargs: P.kwargs
 ) -> Iterator[int]:
-    """The port of a server in a process of its own, which sends it through the connection once it listens."""
+    """Starts a server in a separate process, which sends its port through the connection when it listens; yields the
+    port."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, *args), kwargs=kwargs, daemon=True)
@@ -126,7 +127,7 @@ def server_process(
 def serve_each(
     parent: Connection, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ) -> None:
-    """The work of such a process: answers each who connects until they go, and closes after them."""
+    """The main function of such a process: serves every connection until the client closes it."""
 
     async def until_gone(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -151,7 +152,7 @@ def _measured(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Usag
 
 
 def _peak_mib() -> float:
-    # Not getrusage: its maximum is inherited over exec, so that a child would answer with its parent's size.
+    # Not getrusage: its maximum is inherited over exec, so a child would report the size of its parent.
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

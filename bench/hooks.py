@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the vGPU library costs a program, and whether racing processes ever get past their quota.
+"""Measures the overhead of the vGPU library, and checks that racing processes never exceed their quota.
 
-Costs are nanoseconds of processor time over the stand-in driver, each beside the stand-in alone in the same run: the
-least of several repeats, since everything else on the machine only adds. HAMi-core's figures were measured on commit
-8f3a89c over a stand-in driver too.
+Costs are nanoseconds of CPU time with the stand-in driver, compared with the stand-in alone in the same run. Each is
+the minimum of several repetitions, because other load only adds. HAMi-core's figures were measured on commit 8f3a89c,
+also with a stand-in driver.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ Costs = dict[str, float]
 
 @benchmark("hook-cost")
 def hook_cost() -> Iterator[Figure]:
-    """Calls through the library beside calls to the stand-in alone."""
+    """Measures calls through the library against calls to the stand-in alone."""
     with tempfile.TemporaryDirectory() as folder:
         free = Slice(Path(folder)).write(memory=QUOTA)
         alone, plain = costs(free)
@@ -48,10 +48,10 @@ def hook_cost() -> Iterator[Figure]:
 
 
 def costs(place: Slice) -> tuple[Costs, Costs]:
-    """Of the stand-in alone and of the library in front of it, by turns."""
+    """Measures the stand-in alone and with the library in front of it, in turns."""
     inside = place.env(backing="none")
     alone = {name: value for name, value in inside.items() if name != "LD_PRELOAD"}
-    measure(alone, repeats=1)  # makes the stand-in's state, which is not to be paid for by whoever comes first
+    measure(alone, repeats=1)  # creates the state of the stand-in, so that no measured run pays for it
     rounds = [(measure(alone), measure(inside)) for _ in range(ROUNDS)]
     first, second = ([both[side] for both in rounds] for side in (0, 1))
     return least(first), least(second)
@@ -69,7 +69,7 @@ def least(runs: list[Costs]) -> Costs:
 
 @benchmark("memory-race")
 def memory_race() -> Iterator[Figure]:
-    """Eight processes that all ask for 300 MiB of 1,024 at the same moment, 500 times."""
+    """Eight processes request 300 MiB of 1,024 MiB at the same moment, 500 times."""
     with tempfile.TemporaryDirectory() as folder:
         place = Slice(Path(folder)).write(memory=QUOTA)
         done = kit.run(place, [kit.program("memory_race"), "8", "300", "500"], backing="none", timeout=600)

@@ -1,10 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Real contention on simulated devices: does the daemon learn who slows whom, and does it pay to know?
+"""Measures interference on simulated devices: how well the daemon learns which tasks slow each other, and what that
+gains.
 
-Tiny tasks that wait for input for none to four fifths of their time run in pairs under the daemon, which measures them
-as it does any jobs. Then the same jobs run under our policy, which knows that, each alone, and sharing with anyone.
-Takes three quarters of an hour and a quiet machine with two cores; `python -m bench.interference` tries it on a sample.
+Tiny tasks that wait for input for 0 to 80 % of their time run in pairs under the daemon, which measures them like any
+other jobs. Then the same jobs run with our policy, which uses these measurements, with one job per GPU, and with any
+sharing. The benchmark takes 45 minutes and needs a quiet machine with two cores; `python -m bench.interference` runs a
+sample.
 """
 
 import os
@@ -32,11 +34,11 @@ from cotenant.wire.profile import JobProfile
 from cotenant.workloads.registry import TASKS
 
 EIGHT = ("neumf", "adgcl", "yolo", "squeezenet", "lstm", "resnet50", "vgg16", "bert")
-"""from what waits most to what never waits"""
+"""from the task that waits most to the one that never waits"""
 OBSERVED, SPLITS = 30, 20
 LOOK_S = 6
 LONGEST_S = 180.0
-"""that a pair or a profile may take"""
+"""seconds that a pair or a profile may take"""
 JOBS, RUNS, WORK_S = 24, 3, 10.0
 ENDED = ("finished", "cancelled", "interrupted", "lost")
 POLICIES = ("cotenant", "alone", "share")
@@ -44,7 +46,7 @@ OPTIONS = ("--gpu-memory", "2GiB", "--queue", "aged", "--look", str(LOOK_S))
 
 
 class Pair(NamedTuple):
-    """Two tasks, what the predictor knew of each alone, and how fast they were together."""
+    """Two tasks, their profiles alone, and their measured speeds together."""
 
     signatures: tuple[Signature, Signature]
     utilisation: tuple[float, float]
@@ -53,7 +55,8 @@ class Pair(NamedTuple):
 
 @benchmark("local-interference")
 def local_interference() -> Iterator[Figure]:
-    """First the predictor on pairs it has not seen, then the mean time to completion of the same jobs."""
+    """Evaluates the predictor on unseen pairs, and then the mean completion time of the same jobs under several
+    policies."""
     yield from study(EIGHT, OBSERVED, JOBS, RUNS)
 
 
@@ -75,7 +78,7 @@ def study(tasks: Sequence[str], observed: int, jobs: int, runs: int) -> Iterator
 
 
 def measured_pairs(state: Path, tasks: Sequence[str]) -> list[Pair]:
-    """Each task alone and then beside each, on one card; the other core is left to the daemon."""
+    """Runs each task alone and then next to each other task on one GPU; the other core is left to the daemon."""
     client = Client()
     client.post("/v1/gpus/1/cordon", GpuView)
     for task in tasks:
@@ -96,7 +99,7 @@ def profiled(task: str) -> bool:
 
 
 def learned(state: Path, one: str, other: str) -> tuple[tuple[Signature, ...], tuple[float, ...]] | None:
-    """What the daemon has written down of a pair; None while that is nothing."""
+    """The speeds of a pair that the daemon has recorded; None if there are none yet."""
     with sqlite3.connect(f"file:{state / 'journal.db'}?mode=ro", uri=True) as journal:
         rows = journal.execute("SELECT value FROM remembered WHERE key = 'predictor:simulated'").fetchall()
     if not rows:
@@ -113,7 +116,7 @@ def learned(state: Path, one: str, other: str) -> tuple[tuple[Signature, ...], t
 
 
 def while_running(tasks: Sequence[str], done: Callable[[], object]) -> None:
-    """Runs tasks until something is known of them."""
+    """Runs tasks until their result is known."""
     client = Client()
     jobs = [client.post("/v1/jobs", JobView, msgspec.json.encode(request(task, LONGEST_S))).id for task in tasks]
     deadline = time.monotonic() + LONGEST_S
@@ -152,11 +155,11 @@ def uncordon() -> None:
     Client().post("/v1/gpus/1/uncordon", GpuView)
 
 
-# What comes of it
+# Results
 
 
 def prediction(pairs: Sequence[Pair], observed: int) -> Iterator[Figure]:
-    """Mean absolute errors on the pairs that were left out, over random choices of those."""
+    """Mean absolute errors on the pairs that were left out, over several random choices."""
     chance = random.Random(0)
     errors: dict[str, list[float]] = {"ours": [], "none": [], "sum": []}
     for _ in range(SPLITS):
@@ -179,7 +182,7 @@ def prediction(pairs: Sequence[Pair], observed: int) -> Iterator[Figure]:
 
 
 def mean_completion(tasks: Sequence[str], profiles: dict[str, JobProfile]) -> float:
-    """Seconds from the submission of each job to its end, all submitted at once in one order."""
+    """Seconds from submission to end of each job; all jobs are submitted at once in one order."""
     client, jobs = Client(), []
     for task in random.Random(1).sample(list(tasks), len(tasks)):
         step = profiles[task].step_seconds or 0.02

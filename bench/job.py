@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the job library costs a training loop."""
+"""Measures the overhead of the job library in a training loop."""
 
 import asyncio
 import statistics
@@ -23,7 +23,7 @@ STEPS = 50_000
 
 @benchmark("job-step")
 def job_step() -> Iterator[Figure]:
-    """A step without and with an agent, a turn on an engine, and the import."""
+    """Measures a step with and without an agent, a turn on an engine, and the import."""
     yield at_most("a step, no agent, CPU", microseconds(Session()), "µs", limit=20)
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (agent, engine):
         with Session(agent=agent, job="bench", batch=64) as session:
@@ -36,7 +36,7 @@ def job_step() -> Iterator[Figure]:
 
 
 def microseconds(session: Session) -> float:
-    """CPU time of this thread for one empty step, the median of five rounds."""
+    """CPU time of this thread for one empty step; the median of five rounds."""
     rounds = []
     for _ in range(5):
         start = time.thread_time()
@@ -65,7 +65,7 @@ def import_milliseconds() -> float:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, str]]:
-    """An agent and an engine in a thread; yields their sockets."""
+    """Runs an agent and an engine in a thread, and yields their sockets."""
     agent = AgentServer(str(folder / "agent"), job_of=lambda _: "bench", sink=lambda _: None)
     engine = ComputeLockServer(str(folder / "engine"))
     loop = asyncio.new_event_loop()

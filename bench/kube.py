@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to follow the pods of a cluster: the scheduler does it all day, beside its own work."""
+"""Measures the cost of watching the pods of a cluster, which the scheduler does all the time."""
 
 import asyncio
 import json
@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from bench.harness import Figure, at_most, benchmark, in_fresh_process, serve_each, server_process
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
+from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector
 
 PODS = 5_000
@@ -26,7 +26,7 @@ ELSEWHERE = "elsewhere: measured on a machine of this class with pods of about t
 
 @benchmark("watch-cost")
 def watch_cost() -> Iterator[Figure]:
-    """CPU of this process for an event and for a list; the server is another process."""
+    """Measures the CPU time of this process for an event and for a list; the server is another process."""
     with server_process(serve) as port:
         events, lists = zip(*(asyncio.run(one_round(port)) for _ in range(ROUNDS)), strict=True)
         usage = in_fresh_process(list_once, port)
@@ -47,7 +47,7 @@ def watch_cost() -> Iterator[Figure]:
 
 
 async def one_round(port: int) -> tuple[float, float]:
-    """CPU seconds for each event, and for the list before them."""
+    """CPU seconds for each event, and for the initial list."""
     client = Client(Access(host="127.0.0.1", port=port))
     start = time.process_time()
     reflector = Reflector(client, Kind("pods", Pod), lambda old, new: None, pace=Pace(watches_s=60))
@@ -64,7 +64,7 @@ async def one_round(port: int) -> tuple[float, float]:
 
 
 def list_once(port: int) -> int:
-    """How many pods there are, all in memory at once."""
+    """Number of pods, with all of them in memory."""
 
     async def all_pods() -> int:
         client = Client(Access(host="127.0.0.1", port=port))
@@ -81,11 +81,11 @@ def import_milliseconds() -> float:
     return statistics.median(float(run.stdout) for run in runs) * 1000
 
 
-# A server that answers from memory, in a process of its own
+# An in-memory server in a separate process
 
 
 def pod(number: int) -> dict[str, object]:
-    """As large as a small pod of a real cluster, with much that we do not read."""
+    """A pod as large as a small one of a real cluster, with many fields that the scheduler does not read."""
     fields: dict[str, dict[str, str]] = {f"f:field-{number}": {} for number in range(60)}
     env = [{"name": f"VARIABLE_{number}", "value": "value" * 3} for number in range(12)]
     conditions = [{"type": f"T{i}", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"} for i in range(5)]
@@ -108,7 +108,7 @@ def pod(number: int) -> dict[str, object]:
 
 
 def serve(parent: Connection) -> None:
-    """Pages of all pods, and a watch on which each of them changes four times; then silence."""
+    """Serves pages of all pods, and a watch on which each pod changes four times."""
     pages = [_page(start) for start in range(0, PODS, 500)]
     lines = [json.dumps({"type": "MODIFIED", "object": pod(PODS + n)}).encode() + b"\n" for n in range(EVENTS)]
     chunks = [b"%x\r\n%s\r\n" % (len(line), line) for line in lines]

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of tiny tasks on one simulated device, tuned together, each for itself, and not at all: real contention.
+"""Measures pairs of tiny tasks on one simulated device, tuned jointly, tuned separately and untuned.
 
-The device is one core with a real engine, a real agent and real jobs. Only the input waits of the tasks are made up,
-and their gradient noise is held fixed, because a pair runs here for longer than its jobs would. What is compared is
-in `bench.comparison`. Needs a quiet machine: what other work disturbs is measured again.
+The device is one core with a real engine, a real agent and real jobs. Only the input waits of the tasks are simulated,
+and their gradient noise is fixed, because a pair runs longer here than its jobs would. `bench.comparison` has the
+comparison. The benchmark needs a quiet machine: measurements that other work disturbs are repeated.
 """
 
 import asyncio
@@ -24,18 +24,20 @@ from pathlib import Path
 
 from bench.comparison import Comparison, Outcome
 from bench.harness import Figure, at_least, benchmark
+from cotenant.core.model import Placement, Slot
 from cotenant.core.tuning.events import Disturbed, Event, StepReport, Tick
 from cotenant.core.tuning.goodput import GradientNoise
 from cotenant.core.units import Seconds
-from cotenant.local.tuner import QUIET, TICK_S, Seat, message_of, translated
+from cotenant.local.tenants import PlacedJob
+from cotenant.local.tuner import QUIET, TICK_S, coordinator_event, message_of
 from cotenant.node.agent import AgentServer, JobEvent
 from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
-from cotenant.wire.local import JobRequest
+from cotenant.wire.local import JobRequest, job_of
 from cotenant.workloads.registry import TASKS
 
 PAIRS = (("neumf", "bert"), ("adgcl", "vgg16"), ("yolo", "resnet50"), ("squeezenet", "lstm"))
-"""all eight tasks of IADeep: one that mostly waits with one that mostly computes"""
+"""all eight tasks of IADeep, each pair with one that mostly waits and one that mostly computes"""
 NOISE = {
     "neumf": 5.0, "adgcl": 2.3, "yolo": 4.6, "squeezenet": 3.2,
     "bert": 20.0, "vgg16": 4.7, "resnet50": 18.0, "lstm": 8.3,
@@ -43,9 +45,9 @@ NOISE = {
 """gradient noise scale that each task reports halfway through a run of its own, in multiples of its batch size"""
 FLOOR = 0.5
 HORIZON = 120.0
-"""seconds over which the cost of tuning is counted, too"""
+"""seconds over which the cost of tuning is included"""
 LONGEST = 600.0
-"""seconds that one pair may take"""
+"""time limit of one pair, in seconds"""
 ON_ONE_CORE = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -67,7 +69,7 @@ while batch <= size.largest:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A job as its owner submits it."""
+    """A job as its owner would submit it."""
 
     task: str
     batch: int
@@ -75,7 +77,8 @@ class Start:
 
 
 def starts() -> Iterator[tuple[Start, Start]]:
-    """Each pair at the sizes of the table of tasks, with a floor; then in turn one at half and one at twice these."""
+    """Each pair at the default batch sizes with a floor, and then with one job at half and the other at twice its
+    size."""
     for one, other in PAIRS:
         yield Start(one, usual(one), FLOOR), Start(other, usual(other), FLOOR)
     for (one, other), up in zip(PAIRS, cycle((False, True))):
@@ -84,13 +87,13 @@ def starts() -> Iterator[tuple[Start, Start]]:
 
 
 def usual(task: str) -> int:
-    """The batch size in the table."""
+    """The default batch size of a task."""
     return TASKS[task].at("tiny").batch
 
 
 @benchmark("tuner-pairs")
 def tuner_pairs() -> Iterator[Figure]:
-    """Summed goodput of each pair over that of the untuned pair, in the steady state; then over all pairs."""
+    """Measures the summed goodput of each pair relative to the untuned pair in the steady state, and over all pairs."""
     outcomes = []
     for pair in starts():
         outcome = measure(pair)
@@ -100,7 +103,7 @@ def tuner_pairs() -> Iterator[Figure]:
 
 
 def summary(outcomes: list[Outcome]) -> Iterator[Figure]:
-    """What is promised."""
+    """The targets."""
     noise = 2 * math.sqrt(statistics.mean(outcome.error**2 for outcome in outcomes))
     gains = [outcome.gain for outcome in outcomes]
     selfish = statistics.mean(outcome.selfish_gain for outcome in outcomes)
@@ -143,24 +146,25 @@ def measure(pair: tuple[Start, Start], *, rounds: int = 2) -> Outcome:
 
 @cache
 def compile_all(task: str) -> None:
-    """For every batch size, so that no episode waits for a compiler; kept on disk."""
+    """Compiles a task for every batch size, so that no measurement waits for the compiler; the result is cached on
+    disk."""
     subprocess.run([sys.executable, "-c", COMPILE, task], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
 
 
 class Device:
-    """One core, an engine and an agent: the same parts as in the daemon, and whatever decides in the middle."""
+    """One core, an engine and an agent, as in the daemon, with the state machine of the comparison."""
 
     def __init__(self, folder: Path, core: int, comparison: Comparison) -> None:
         self._folder, self._core, self._comparison = folder, core, comparison
         self._jobs: dict[int, str] = {}
-        self._seats: dict[str, Seat] = {}
+        self._tenants: dict[str, PlacedJob] = {}
         self._agent = AgentServer(str(folder / "agent"), job_of=self._jobs.get, sink=self._hear)
         self._engine = ComputeLockServer(str(folder / "engine"))
         self._foreign = ForeignWork({0: (core,)})
         self._failed: Exception | None = None
 
     async def run(self, pair: tuple[Start, Start]) -> None:
-        """Until there is an outcome."""
+        """Runs until there is an outcome."""
         await self._engine.start()
         await self._agent.start()
         processes: list[subprocess.Popen[bytes]] = []
@@ -201,7 +205,8 @@ class Device:
         }
         environ.pop("COTENANT_BATCH", None)
         request = JobRequest(command=tuple(words), cwd="/", batch=start.batch, floor=start.floor, workload=start.task)
-        self._seats[job] = Seat(gpus=(0,), request=request, memory=None, since=time.monotonic())
+        placement = Placement(job_of(job, request, 0.0), Slot("local", (0,)))
+        self._tenants[job] = PlacedJob(placement=placement, request=request)
         process = subprocess.Popen(
             [sys.executable, "-c", ON_ONE_CORE, str(self._core), *words], env=environ, stdout=subprocess.DEVNULL
         )
@@ -209,10 +214,10 @@ class Device:
         return process
 
     def _hear(self, event: JobEvent) -> None:
-        seat = self._seats[event.job]
-        heard = translated(event, seat)
+        tenant = self._tenants[event.job]
+        heard = coordinator_event(event, tenant)
         if isinstance(heard, StepReport):
-            task = seat.request.workload or ""
+            task = tenant.request.workload or ""
             heard = replace(heard, noise=GradientNoise(sqr=1.0, var=NOISE[task] * usual(task)))
         self._handle(heard)
 

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The interference predictor: how far off it is on measured pairs that it has not seen, and how long it takes by itself
-and inside the policy that places by it."""
+"""Measures the interference predictor: its error on unseen pairs, and its run time alone and in a policy that uses
+it."""
 
 import statistics
 import time
@@ -25,18 +25,19 @@ from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 @benchmark("predict")
 def predict() -> Iterator[Figure]:
-    """Error on unseen pairs beside matrix factorisation, coverage of the intervals, and new families after probes."""
+    """Measures the error on unseen pairs against matrix factorisation, the coverage of the intervals, and the error on
+    new families."""
     return figures_of("predict")
 
 
 NODES, GPUS = 1000, 8000
-CARD = "V100"
+GPU_TYPE = "V100"
 
 
 @benchmark("score-8000")
 def score_8000() -> Iterator[Figure]:
-    """What it takes to score one job beside the tenants of 8,000 GPUs, to learn from one measurement, and to load; and
-    to place one job among them."""
+    """Measures the time to score one job against the tenants of 8,000 GPUs, to learn from one measurement, to load, and
+    to place one job."""
     for kinds in (26, 200):
         costs = in_fresh_process(cost, kinds).result
         note = f"CPU time, {costs.rows} measured directions"
@@ -55,7 +56,7 @@ def score_8000() -> Iterator[Figure]:
 
 
 class Cost(NamedTuple):
-    """Milliseconds; medians, but of repetitions the mean, since few of them do any work."""
+    """Times in milliseconds: medians, except for repetitions the mean, because few of them do any work."""
 
     rows: int
     again: float
@@ -66,7 +67,7 @@ class Cost(NamedTuple):
 
 
 def cost(kinds: int) -> Cost:
-    """Of a predictor with almost as many rows as it may have; 600 is the most."""
+    """Measures a predictor with almost the largest number of rows, which is 600."""
     chance = np.random.default_rng(kinds)
     types = [Signature(f"{i % 20}", 1 << (i // 20), float(2 ** chance.normal())) for i in range(kinds)]
     predictor = Predictor()
@@ -99,14 +100,14 @@ def cost(kinds: int) -> Cost:
 
 
 class CostOfPlacing(NamedTuple):
-    """Milliseconds, medians."""
+    """Median times in milliseconds."""
 
     kept: float
-    """another demand, beside workloads that were predicted before"""
+    """another demand, next to workloads that were predicted before"""
     news: float
-    """all pairs are to be predicted again"""
+    """all pairs must be predicted again"""
     start: float
-    """of a ranker that has not seen the cluster"""
+    """with a ranker that has not seen the cluster"""
 
 
 def cost_of_placing(kinds: int) -> CostOfPlacing:
@@ -115,7 +116,7 @@ def cost_of_placing(kinds: int) -> CostOfPlacing:
     belief, workloads = Predicted(signatures), list(signatures)
 
     def news() -> None:
-        pair = company_of(CARD, random.sample(workloads, 2))
+        pair = company_of(GPU_TYPE, random.sample(workloads, 2))
         if not belief.observe(pair, [random.uniform(0.3, 0.9), random.uniform(0.3, 0.9)]):
             raise AssertionError("nothing was learned")
 
@@ -146,17 +147,17 @@ def cost_of_placing(kinds: int) -> CostOfPlacing:
 
 def shared_by(demands: list[Demand], random: Random) -> Cluster:
     """A cluster with one tenant on every GPU."""
-    cards = GPUS // NODES
+    per_node = GPUS // NODES
     nodes = []
     for i in range(NODES):
-        gpus = tuple(Gpu(uuid=f"{i}-{gpu}", type=CARD, memory=MiB(32_000)) for gpu in range(cards))
+        gpus = tuple(Gpu(uuid=f"{i}-{gpu}", type=GPU_TYPE, memory=MiB(32_000)) for gpu in range(per_node))
         machine = Machine(name=f"node-{i:04}", gpus=gpus, cpu=MilliCpu(96_000))
-        nodes.append(Node.of(machine, [Tenant(f"{gpu}", random.choice(demands), (gpu,)) for gpu in range(cards)]))
+        nodes.append(Node.of(machine, [Tenant(f"{gpu}", random.choice(demands), (gpu,)) for gpu in range(per_node)]))
     return Cluster.of(nodes)
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """CPU time; other users of the machine do not count."""
+    """CPU time, which other load of the machine does not affect much."""
     start = time.process_time_ns()
     run()
     return (time.process_time_ns() - start) / 1e6

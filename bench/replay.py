@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The published evaluation of FGD (USENIX ATC 2023), replayed: exactness, our own policy beside it, and speed.
+"""Replays the published evaluation of FGD (USENIX ATC 2023): exactness, comparison with our policy, and speed.
 
-All of it reads the public traces from $COTENANT_DATA (default: ../shared/data beside the repository).
+The public traces are read from $COTENANT_DATA (default: ../shared/data next to the repository).
 """
 
 import csv
@@ -38,7 +38,7 @@ PUBLISHED = {
 RANDOM = "01-Random"
 SEEDS = tuple(range(42, 52))
 ONLINE_SEEDS = SEEDS[:3]
-"""learning as it goes fits its tables dozens of times in one replay"""
+"""fewer, because an online policy fits its tables dozens of times in one replay"""
 EQUAL = 0.01 + 1e-6
 POINTS = range(80, 131)
 
@@ -52,7 +52,7 @@ class Task(NamedTuple):
 
 
 def traces() -> list[str]:
-    """The lists whose published arrival orders are there."""
+    """The traces whose published arrival orders are in the data folder."""
     return sorted(path.name.removesuffix(".json.gz") for path in (DATA / "fgd_replay").glob("*.json.gz"))
 
 
@@ -69,7 +69,7 @@ def replay(task: Task) -> tuple[Task, RunResult]:
 
 
 def replay_all(tasks: list[Task]) -> dict[Task, RunResult]:
-    """All of them, on all cores."""
+    """Runs all replays on all cores."""
     with ProcessPoolExecutor() as pool:
         found = {}
         for task, result in pool.map(replay, tasks):
@@ -81,7 +81,7 @@ def replay_all(tasks: list[Task]) -> dict[Task, RunResult]:
 
 @lru_cache(maxsize=2)
 def published(name: str) -> dict[Task, dict[int, float]]:
-    """The published buckets: value by percent arrived, for each trace, published policy name and seed."""
+    """The published values by percent of arrived load, for each trace, published policy name and seed."""
     with gzip.open(DATA / "fgd_expected" / name, "rt") as file:
         return {
             Task(row["workload"].removeprefix("openb_pod_list_"), row["sc_policy"], int(row["seed"])): {
@@ -93,7 +93,7 @@ def published(name: str) -> dict[Task, dict[int, float]]:
 
 @benchmark("fgd-exact")
 def fgd_exact() -> Iterator[Figure]:
-    """Every bucket of five published policies, and the mean of the random one."""
+    """Compares every value of five published policies, and the mean of the random one."""
     tasks = [Task(*one) for one in product(traces(), PUBLISHED, SEEDS)]
     results = replay_all(tasks)
     for series, file in (
@@ -109,7 +109,7 @@ def fgd_exact() -> Iterator[Figure]:
 def equal_buckets(
     results: dict[Task, RunResult], series: str, expected: dict[Task, dict[int, float]]
 ) -> tuple[int, int]:
-    """How many buckets are equal within 0.01, of how many."""
+    """The number of values that are equal within 0.01, and the number of all."""
     equal = total = 0
     for task, result in results.items():
         theirs = expected[Task(task.trace, PUBLISHED[task.policy], task.seed)]
@@ -135,7 +135,7 @@ def random_means() -> Iterator[Figure]:
 
 @benchmark("fragmentation")
 def fragmentation() -> Iterator[Figure]:
-    """Our policy against our own exact replay of FGD, paired over seeds; then its online form."""
+    """Compares our policy and its online form with our exact replay of FGD, paired over seeds."""
     told = [Task(*one) for one in product(traces(), ("fgd", "fragmentation"), SEEDS)]
     results = replay_all(told + [Task(*one) for one in product(traces(), ("fragmentation@online",), ONLINE_SEEDS)])
     gains = {trace: mean_gain(results, trace, "fragmentation") for trace in traces()}
@@ -179,7 +179,7 @@ def mean_gain(results: dict[Task, RunResult], trace: str, policy: str, seeds: tu
 
 
 def worst_point(results: dict[Task, RunResult], trace: str) -> tuple[float, int]:
-    """The least mean difference of allocation to FGD along the curve, and where."""
+    """The smallest mean difference of allocation to FGD along the curve, and its load."""
 
     def at(policy: str, percent: int) -> float:
         runs = [results[Task(trace, policy, seed)].series for seed in SEEDS]
@@ -190,7 +190,7 @@ def worst_point(results: dict[Task, RunResult], trace: str) -> tuple[float, int]
 
 @benchmark("fgd-speed")
 def fgd_speed() -> Iterator[Figure]:
-    """One full replay with all metrics after every event."""
+    """Measures one full replay with all metrics after every event."""
     trace: Trace = open_trace("openb:default", data=DATA)
     machines: tuple[Machine, ...] = open_cluster("openb", data=DATA)
     jobs = [arrival.job for arrival in trace.read()]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the cost of a decision grows with what changed and not with the cluster."""
+"""Measures whether the cost of a decision depends on what changed, and not on the size of the cluster."""
 
 import statistics
 import time
@@ -23,7 +23,7 @@ LOAD = 0.7
 
 @benchmark("scale-100k")
 def scale_100k() -> Iterator[Figure]:
-    """A long timed replay, the same at a tenth of the size, and a shortlist of named nodes."""
+    """Measures a long timed replay, the same at a tenth of the size, and a shortlist of named nodes."""
     large = in_fresh_process(replay, 10_000, 100_000)
     note = "100,000 jobs of 100 kinds on 10,000 nodes x 8 GPUs, binpack"
     yield at_most("timed replay, CPU", large.result, "s", limit=25, baseline="prototype 14.5", note=note)
@@ -55,7 +55,7 @@ def machines(count: int) -> list[Machine]:
 
 
 def demands(random: Random) -> list[Demand]:
-    """80 kinds of shares and 20 of whole GPUs."""
+    """80 different demands for shares of a GPU and 20 for whole GPUs."""
     shares = [
         Demand(
             compute=MilliGpu(random.randrange(50, 1000, 50)),
@@ -84,7 +84,7 @@ def arrivals(jobs: int, gpus: int, random: Random) -> Iterator[Arrival]:
 
 
 def replay(nodes: int, jobs: int) -> float:
-    """CPU seconds of a timed replay, making the jobs and the cluster included."""
+    """CPU seconds of a timed replay, including the creation of the jobs and the cluster."""
     start = time.process_time()
     timing = Timing(fragmentation=False, heat=False)
     run = TimedRun(machines(nodes), "binpack", {}, 1, timing).run(arrivals(jobs, nodes * 8, Random(1)))
@@ -107,7 +107,7 @@ def filled(nodes: int, random: Random) -> tuple[Ranker, Cluster, list[Demand]]:
 
 
 def decision_cost(nodes: int, decisions: int = 4000) -> float:
-    """CPU microseconds of one decision: rank, place, and something else leaves."""
+    """CPU microseconds of one decision: rank, place, and the end of another tenant."""
     random = Random(2)
     ranker, cluster, kinds = filled(nodes, random)
     start = time.process_time()
@@ -130,7 +130,7 @@ def without(cluster: Cluster, name: str) -> Cluster:
 
 
 def shortlist_cost(nodes: int = 10_000, named: int = 5_000, calls: int = 400) -> tuple[float, float]:
-    """Median and 99th percentile in ms of ranking named nodes after one change, names fresh each time."""
+    """Median and 99th percentile in milliseconds of ranking named nodes after one change, with new names each time."""
     random = Random(3)
     ranker, cluster, kinds = filled(nodes, random)
     kinds = kinds[:10]

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How close a process comes to its share of a GPU's time, over the stand-in driver.
+"""Measures how closely a process keeps to its compute share, with the stand-in driver.
 
-The virtual clock is exact and the same on every machine; the real one is reported beside it. HAMi-core's figures were
-measured on commit 8f3a89c over a stand-in driver too, at a limit of 30 % unless said.
+The virtual clock is exact and the same on every machine; results with the real clock are reported too. HAMi-core's
+figures were measured on commit 8f3a89c, also with a stand-in driver, at a limit of 30 % unless stated otherwise.
 """
 
 import tempfile
@@ -39,7 +39,8 @@ TWO: dict[str, Sequence[str]] = {
 
 @benchmark("share-accuracy")
 def share_accuracy() -> Iterator[Figure]:
-    """One process at three limits, two tenants of one GPU, several processes of one slice, and the real clock."""
+    """Measures one process at three limits, two tenants of one GPU, several processes of one slice, and the real
+    clock."""
     for what, (given, settings, baseline) in ONE.items():
         shares = [alone(limit, *given, **settings) for limit in LIMITS]
         yield farthest(f"one process, {what}", shares, LIMITS, limit=1, baseline=baseline)
@@ -59,12 +60,12 @@ def share_accuracy() -> Iterator[Figure]:
 
 
 def alone(limit: int, *given: str, **settings: str | int) -> float:
-    """Per cent of the GPU that one process gets at that limit."""
+    """Percent of the GPU that one process gets with this limit."""
     return in_folder(lambda folder: shares_of([slice_in(folder, limit * 10)], *given, **settings))[0]
 
 
 def together(computes: Sequence[int], *given: str, **settings: str | int) -> list[float]:
-    """What processes get that each are in a slice of their own."""
+    """Percent of the GPU that each process gets, each in its own slice."""
 
     def run(folder: Path) -> list[float]:
         places = [slice_in(folder / str(number), compute) for number, compute in enumerate(computes)]
@@ -95,7 +96,7 @@ def farthest(
     baseline: str | None = None,
     note: str | None = None,
 ) -> Figure:
-    """The largest distance from what was wanted."""
+    """The largest deviation from the target."""
     worst = max(abs(share - want) for share, want in zip(shares, wanted, strict=True))
     return at_most(name, worst, "points", limit=limit, baseline=baseline, note=note or said(shares))
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The studies of `cotenant experiment`, with the seeds of the published figures.
+"""The studies of `cotenant experiment`, with the seeds of the published results.
 
 The data is read from $COTENANT_DATA (default: ../shared/data).
 """
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from bench.harness import Figure, benchmark, in_fresh_process
 from cotenant.sim.studies.registry import STUDIES
-from cotenant.sim.studies.study import Finding, conduct
+from cotenant.sim.studies.study import Finding, run_study
 
 DATA = Path(os.environ.get("COTENANT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
 
 def figures_of(name: str) -> Iterator[Figure]:
-    """Every row of a study's tables."""
+    """One figure for each row of a study's tables."""
     for finding in in_fresh_process(findings_of, name).result:
         yield Figure(
             name=f"{finding.part}: {finding.name}",
@@ -32,7 +32,7 @@ def figures_of(name: str) -> Iterator[Figure]:
 
 def findings_of(name: str) -> list[Finding]:
     study = STUDIES[name]
-    return conduct(name, study, study.seeds, DATA, os.cpu_count() or 1).findings
+    return run_study(name, study, study.seeds, DATA, os.cpu_count() or 1).findings
 
 
 def _spread(finding: Finding) -> str:
@@ -41,13 +41,13 @@ def _spread(finding: Finding) -> str:
 
 @benchmark("place")
 def place() -> Iterator[Figure]:
-    """Mean completion time of our policy beside others, paired over seeds, and the baselines beside a reference."""
+    """Mean completion time of our policy and others, paired over seeds, and the baselines against a reference."""
     return figures_of("place")
 
 
 @benchmark("tune-grid")
 def tune_grid() -> Iterator[Figure]:
-    """Regret of the joint batch tuner on measured grids, from everywhere and under noise."""
+    """Regret of the joint batch tuner on measured grids, from any initial sizes and with noise."""
     return figures_of("tune-grid")
 
 

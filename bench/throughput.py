@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How many pods a second a real kube-scheduler binds with our extender, beside the same one without any extender.
+"""Measures the number of pods per second that a real kube-scheduler binds, with and without our extender.
 
-Pods are created before their scheduler starts, so that nothing but binding them is measured; the nodes are fake. It is
-one kube-scheduler with the configuration that we install, or with the same less the extender. Rounds alternate, since
-a machine is never the same for long.
+Pods are created before their scheduler starts, so that only scheduling is measured; the nodes are fake. One
+kube-scheduler runs with the configuration that we install, or with the same configuration without the extender. Rounds
+alternate, because the load of a machine changes.
 
-kube-scheduler itself takes longer for pods that ask for resources such as GPUs: it looks at their names anew for each
-node. What that takes without any extender is measured too, with resources that are none of ours.
+kube-scheduler itself takes longer for pods that request resources such as GPUs, because it parses their names again for
+each node. This cost is measured without an extender too, with resources that we do not manage.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from typing import Any
 
 from bench.cluster_server import machine
 from bench.harness import Figure, at_least, benchmark
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.install.configuration import kube_scheduler
-from cotenant.kube.install.names import NAMESPACE, SCHEDULER
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from tests.cluster.api import wait_for
 from tests.cluster.binaries import binaries
@@ -41,7 +41,7 @@ from tests.cluster.machine import why_impossible
 
 NODES, PODS, ROUNDS = 1_000, 2_000, 3
 WHERE = "bench"
-"""the namespace of the pods"""
+"""namespace of the pods"""
 UNBOUND_S = 900.0
 GONE_S = 300.0
 PLAIN: Mapping[str, str] = {"cpu": "100m"}
@@ -61,7 +61,7 @@ NO_EXTENDER: Mapping[str, Any] = {"extenders": []}
 SHARE = 0.7
 OTHERS = "a trivial extender 0.58 to 0.81"
 PARTS = {"kube-scheduler": "kube-scheduler", "kube-apiserver": "API server", "etcd": "etcd", "cotenant": "ours"}
-"""who works for a pod, by the name of the process"""
+"""process name -> component"""
 WEBHOOK = re.compile(
     r'^apiserver_admission_webhook_admission_duration_seconds_(sum|count)\{.*name="gpus[.].*\} (\S+)$', re.MULTILINE
 )
@@ -69,19 +69,19 @@ WEBHOOK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """How it went."""
+    """The result of one round."""
 
     rate: float
-    """pods a second from the first that is bound to the last"""
+    """pods per second, from the first to the last that is bound"""
     cpu_ms: Mapping[str, float]
-    """for each pod, by who works"""
+    """CPU milliseconds for each pod, by component"""
     load: float
-    """of the machine, just before"""
+    """load of the machine before the round"""
 
 
 @benchmark("kube-throughput")
 def kube_throughput() -> Iterator[Figure]:
-    """Pods a second with and without the extender, and what the webhook takes to let one in."""
+    """Measures pods per second with and without the extender, and the time of the webhook for each pod."""
     if why := why_impossible():
         raise RuntimeError(f"needs a cluster: {why}")
     with (
@@ -125,7 +125,7 @@ def _prepare(engine: Engine) -> None:
     cluster = engine.cluster
     cluster.post("/api/v1/namespaces", {"metadata": {"name": WHERE}})
     wait_for("its account", lambda: cluster.get(f"/api/v1/namespaces/{WHERE}/serviceaccounts/default"))
-    # Ours beside the only kube-scheduler, on a real node whoever schedules; neither has anybody to agree with.
+    # Our scheduler and the only kube-scheduler run on a real node; neither has another replica to elect a leader with.
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
     ours = cluster.get(path)["spec"]["template"]["spec"]["containers"][:1]
     for key in ("command", "args"):
@@ -142,7 +142,7 @@ def _prepare(engine: Engine) -> None:
 
 
 def _without_lease(words: list[str]) -> list[str]:
-    """A command that says where to find the lease, without that."""
+    """The command line without its lease option."""
     if LEASE_OPTION not in words:
         return words
     at = words.index(LEASE_OPTION)
@@ -150,17 +150,17 @@ def _without_lease(words: list[str]) -> list[str]:
 
 
 def _plain_round(engine: Engine) -> _Round:
-    """While ours is not there."""
+    """A round with pods that need no GPU and kube-scheduler without the extender."""
     return _round(engine, PLAIN, NO_EXTENDER)
 
 
 def _counted_round(engine: Engine) -> _Round:
-    """The same with pods whose resources kube-scheduler counts by itself."""
+    """The same with pods whose resources kube-scheduler counts itself."""
     return _round(engine, COUNTED, NO_EXTENDER)
 
 
 def _shared_round(engine: Engine) -> _Round:
-    """With ours, whose pods ask for a share of a GPU."""
+    """Runs with our extender, and pods that request a share of a GPU."""
     _scale(engine, 1)
     return _round(engine, SHARED, {})
 
@@ -184,7 +184,7 @@ def _round(engine: Engine, limits: Mapping[str, str], instead: Mapping[str, Any]
 
 
 def _cpu_s(engine: Engine) -> Mapping[str, float]:
-    """So far, by who works on the machine."""
+    """CPU seconds used so far, by component."""
     ticks: Counter[str] = Counter()
     for file in engine.cluster.machines[0].inside("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -194,7 +194,7 @@ def _cpu_s(engine: Engine) -> Mapping[str, float]:
 
 
 def _webhook_ms(engine: Engine) -> float:
-    """For each pod that asked for a GPU, on average."""
+    """Average for each pod that requested a GPU."""
     told = dict(WEBHOOK.findall(engine.cluster.text("/metrics")))
     return 1000 * float(told["sum"]) / float(told["count"])
 
@@ -208,7 +208,7 @@ def _create_pods(engine: Engine, limits: Mapping[str, str]) -> None:
 
 
 class _Watch:
-    """Notes when each pod is bound, from outside and as it happens."""
+    """Watches the API server and records when each pod is bound."""
 
     def __init__(self, engine: Engine) -> None:
         self._bound: dict[str, float] = {}
@@ -223,7 +223,7 @@ class _Watch:
         self._thread.start()
 
     def rate(self) -> float:
-        """Pods a second from the first that is bound to the last."""
+        """Pods per second, from the first to the last that is bound."""
         if not self._all.wait(UNBOUND_S):
             raise TimeoutError(f"{len(self._bound)} of {PODS} pods were bound in {UNBOUND_S:g} s")
         times = sorted(self._bound.values())
@@ -249,7 +249,7 @@ def _scale(engine: Engine, replicas: int) -> None:
 
 
 def _clean(engine: Engine) -> None:
-    """No kubelet will say that they ended; a scheduler that starts anew knows nothing of them either."""
+    """Stops the scheduler and deletes the pods with grace period 0, because no kubelet would report their end."""
     _scale(engine, 0)
     pods = f"/api/v1/namespaces/{WHERE}/pods"
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Mean wait in timed replays: jobs leave again, which the fill protocol never tests."""
+"""Measures the mean wait in timed replays, in which jobs end, unlike in fill mode."""
 
 import statistics
 from collections.abc import Iterator
@@ -22,17 +22,18 @@ from cotenant.sim.traces.registry import open_trace
 POLICIES = ("bestfit", "fgd", "fragmentation", "fragmentation@online")
 SEEDS = tuple(range(42, 47))
 STUDENT_T = 2.776
-"""95 %, two-sided, 4 degrees of freedom"""
+"""Student's t for 95 %, two-sided, 4 degrees of freedom"""
 
 WORLDS = {
     "openb, arrivals 6 times as fast, 20 of its nodes": ("openb:default", "openb", 60, 6.0),
     "philly 6c71a0 on 8x8": ("philly:6c71a0", "8x8", 1, 1.0),
 }
-"""trace, cluster, every how many-th of its nodes, how many times as fast arrivals come"""
+"""(trace, cluster, n: every n-th of its nodes is used, factor by which arrivals are accelerated)"""
 
 
 def timed_waits(data: Path) -> Iterator[Figure]:
-    """Our policy's mean wait beside FGD's and best-fit's, paired over seeds that deal the jobs to the arrival times."""
+    """Compares the mean wait of our policy with that of FGD and best-fit, paired over seeds that assign jobs to arrival
+    times."""
     with ProcessPoolExecutor() as pool:
         for world in WORLDS:
             tasks = [(data, world, policy, seed) for policy, seed in product(POLICIES, SEEDS)]
@@ -43,7 +44,7 @@ def timed_waits(data: Path) -> Iterator[Figure]:
 
 
 def compared(world: str, waits: dict[tuple[str, int], float], ours: str, other: str) -> Figure:
-    """No worse means: the paired difference is not above zero by more than its confidence interval."""
+    """Not worse: the paired difference exceeds zero by at most its confidence interval."""
     pairs = [(waits[ours, seed], waits[other, seed]) for seed in SEEDS]
     gaps = [mine - theirs for mine, theirs in pairs]
     mean, interval = statistics.mean(gaps), STUDENT_T * statistics.stdev(gaps) / len(gaps) ** 0.5

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the best linked GPUs of a node are found, and how often they are the best there are."""
+"""Measures how fast well-linked GPUs of a node are found, and how often they are optimal."""
 
 import statistics
 import time
@@ -19,7 +19,7 @@ BASELINE = "go-gpuallocator 4,230"
 
 @benchmark("topology-16")
 def topology_16() -> Iterator[Figure]:
-    """Best 4 of 16 free GPUs; the same total as exhaustive search where that is affordable."""
+    """Measures the choice of 4 of 16 free GPUs, and compares it with exhaustive search if that is affordable."""
     generator = np.random.default_rng(16)
     four = statistics.median(milliseconds(random_links(generator, 16), 4) for _ in range(2000))
     yield Figure(
@@ -51,25 +51,25 @@ def topology_16() -> Iterator[Figure]:
 
 
 def random_links(generator: np.random.Generator, gpus: int) -> LinkMatrix:
-    """Unrelated links, harder than any real machine's."""
+    """Random links, which are harder than those of a real machine."""
     scores = np.triu(generator.choice(SCORES, (gpus, gpus)), 1)
     return tuple(tuple(row) for row in (scores + scores.T).tolist())
 
 
 def milliseconds(links: LinkMatrix, size: int) -> float:
-    """The time of one choice among all GPUs."""
+    """The time of one choice among all GPUs of the node."""
     start = time.perf_counter()
     best_linked(links, range(len(links)), size)
     return (time.perf_counter() - start) * 1000
 
 
 def first_choice() -> float:
-    """What the first choice takes where nothing has been remembered."""
+    """The time of the first choice, with empty caches."""
     return milliseconds(random_links(np.random.default_rng(0), 16), 4)
 
 
 def is_best(generator: np.random.Generator, gpus: int) -> bool:
-    """Whether a choice among some of the GPUs has the largest total that any choice has."""
+    """Whether a choice among some of the GPUs has the maximal total."""
     links = random_links(generator, gpus)
     free = sorted(generator.choice(gpus, generator.integers(1, gpus + 1), replace=False).tolist())
     size = int(generator.integers(1, len(free) + 1))
@@ -79,7 +79,7 @@ def is_best(generator: np.random.Generator, gpus: int) -> bool:
 
 
 def climb_is_best(generator: np.random.Generator, gpus: int = 17) -> bool:
-    """The same for more GPUs than are weighed exactly."""
+    """The same for more GPUs than the exact search covers."""
     links, size = random_links(generator, gpus), int(generator.integers(2, gpus))
     every, scores = np.array(list(combinations(range(gpus), size))), np.array(links)
     totals = sum(scores[every[:, a], every[:, b]] for a, b in combinations(range(size), 2))

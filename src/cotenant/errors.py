@@ -1,19 +1,20 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the outside world. Inside the core, "does not fit" is a value, never an exception."""
+"""Errors that a user can act on. The core raises none of them: a job that does not fit is a value (`Reason`) there."""
 
 
 class CotenantError(Exception):
-    """Something the user can act on; the message says what, where, and what to do."""
+    """The base class. Its message is one line that names what failed, where, and what to do; `exit_code` ends the
+    command."""
 
     exit_code = 1
 
 
 class InputError(CotenantError):
-    """A file, row or option that cannot be used as given."""
+    """A file, a row or an option is not valid."""
 
     exit_code = 2
 
 
 class DeviceError(CotenantError):
-    """A driver, a card or a kernel interface that does not answer as needed."""
+    """A driver, a GPU or a kernel interface is missing or does not answer as expected."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.cli.demo import compilations, most_together, narrowed, parts_of
-from cotenant.cli.demo_summary import Compared, Ran, Summary, text_of
+from cotenant.cli.demo_summary import JobComparison, PartResult, Summary, text_of
 from cotenant.wire.local import JobView
 from cotenant.workloads.driving import Life
 from cotenant.workloads.generator import plan
@@ -69,7 +69,7 @@ def test_a_demo_stops_what_a_killed_one_left_and_compares_both_ways(tmp_path: Pa
     done = run(*SHORT, cwd=tmp_path, env=env_of(tmp_path), timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     assert processes(tmp_path) == []
-    assert "3 jobs on 2 simulated GPUs, at most 2 on one GPU at a time" in done.stdout
+    assert "3 jobs on 2 simulated GPUs, up to 2 on one GPU" in done.stdout
     assert "cotenant show demo-neumf-" in done.stdout
     summary = json.loads((tmp_path / "d" / "summary.json").read_text())
     assert [job["name"] for job in summary["jobs"]] == ["neumf-1", "neumf-2", "neumf-3"]
@@ -86,7 +86,7 @@ def test_a_demo_refuses_a_folder_with_files_of_others(tmp_path: Path) -> None:
     mine = tmp_path / "d" / "state" / "model.ckpt"
     mine.parent.mkdir(parents=True)
     mine.write_text("precious")
-    assert "holds files that are not a demo's" in refusal(*SHORT, cwd=tmp_path)
+    assert "has files that no demo wrote" in refusal(*SHORT, cwd=tmp_path)
     assert mine.read_text() == "precious"
 
 
@@ -134,11 +134,11 @@ def summary_of(
     alone = [Life(job=f"k{i}", submit=0.0, start=1.0, finish=end, state="done") for i, end in enumerate(alone_ends)]
     views = [view(f"j{i}", 1.0, end, 0, tuning=tuning) for i, end in enumerate(shared_ends)]
     ran = {
-        name: Ran(lives=lives, results=[{}, {}], seconds=1.0, others=others)
+        name: PartResult(lives=lives, results=[{}, {}], seconds=1.0, others=others)
         for name, lives in (("compile", []), ("shared", shared), ("exclusive", alone))
     }
-    compared = [Compared(*one) for one in zip(jobs, shared, alone, views, strict=True)]
-    return Summary(devices="2 simulated GPUs", together=2, jobs=compared, parts=ran)
+    compared = [JobComparison(*one) for one in zip(jobs, shared, alone, views, strict=True)]
+    return Summary(devices="2 simulated GPUs", most_together=2, jobs=compared, parts=ran)
 
 
 def test_a_gain_is_told_with_its_price() -> None:
@@ -146,15 +146,15 @@ def test_a_gain_is_told_with_its_price() -> None:
     assert "mean JCT    11.0 s  18.5 s     41% shorter" in text
     assert "makespan    11.0 s  31.0 s     65% shorter" in text
     assert "2.00x" in text
-    assert "Sharing paid" in text
+    assert "Sharing helped" in text
     assert "quiet machine" in text
 
 
 def test_a_loss_is_called_a_loss() -> None:
     text = text_of(summary_of([21.0, 21.0], [11.0, 20.0]))
     assert "35% longer" in text
-    assert "Sharing lost here" in text
-    assert "Sharing paid" not in text
+    assert "Sharing did not help" in text
+    assert "Sharing helped" not in text
 
 
 def test_a_mixed_result_is_no_gain() -> None:
@@ -168,8 +168,8 @@ def test_figures_of_a_busy_machine_are_doubted() -> None:
 
 def test_failed_jobs_compare_nothing() -> None:
     text = text_of(summary_of([10.0, 10.0], [10.0, 30.0], state="failed (1)"))
-    assert "Not all jobs ended well (lstm-1, lstm-2)" in text
-    assert "Sharing paid" not in text
+    assert "Some jobs failed (lstm-1, lstm-2)" in text
+    assert "Sharing helped" not in text
 
 
 def test_what_tuning_changed_is_told_with_the_neighbour() -> None:
@@ -179,7 +179,7 @@ def test_what_tuning_changed_is_told_with_the_neighbour() -> None:
         {"at": 3.0, "kind": "choice", "sizes": {"j0": 32, "j1": 16}},
     )
     text = text_of(summary_of([10.0, 10.0], [10.0, 30.0], tuning=trials))
-    assert "Tuning tried other batch sizes 2 times, 1 of them spoilt." in text
-    assert "lstm-1: 16 → 32 beside lstm-2" in text
+    assert "Tuning measured other batch sizes 2 times; 1 was rejected." in text
+    assert "lstm-1: 16 → 32 next to lstm-2" in text
     assert "lstm-2: " not in text
-    assert "None was kept" in text_of(summary_of([10.0, 10.0], [10.0, 30.0]))
+    assert "No new batch size was kept" in text_of(summary_of([10.0, 10.0], [10.0, 30.0]))

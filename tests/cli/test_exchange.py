@@ -25,7 +25,7 @@ def answered(answer: bytes) -> tuple[int, bytes, bytes]:
         thread.start()
         try:
             with exchange(server.getsockname(), "POST", "/v1/x", b"{}", {"Authorization": "Bearer t"}, 10.0) as found:
-                return found.status, b"".join(found.pieces()), heard[0]
+                return found.status, b"".join(found.chunks()), heard[0]
         finally:
             thread.join()
 

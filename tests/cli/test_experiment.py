@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.experiment import NAMES
 from cotenant.sim.studies.registry import STUDIES
 from tests.cli.command import START, environment, refusal, run
 from tests.cli.test_simulate import alive, wait_until, workers
@@ -22,14 +21,14 @@ def env(data: Path) -> dict[str, str]:
     return environment(COTENANT_DATA=str(data), COLUMNS="200")
 
 
-def test_names_are_those_of_the_studies() -> None:
-    assert list(NAMES) == list(STUDIES)
+def test_unknown_study_is_answered_with_those_that_exist() -> None:
+    assert refusal("experiment", "nothing") == (f"unknown study 'nothing'; expected some of {', '.join(STUDIES)}, all")
 
 
 def test_without_a_name_all_are_listed_and_no_data_is_needed() -> None:
     done = run("experiment", "-o", "json")
-    assert [one["name"] for one in json.loads(done.stdout)] == list(NAMES)
-    assert [line.split()[0] for line in run("experiment").stdout.splitlines()] == ["NAME", *NAMES]
+    assert [one["name"] for one in json.loads(done.stdout)] == list(STUDIES)
+    assert [line.split()[0] for line in run("experiment").stdout.splitlines()] == ["NAME", *STUDIES]
 
 
 def test_study_without_data_says_what_to_set(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_arrivals_come_from_a_public_trace(data: Path) -> None:
     [
         ("--mix vgg=1", "mix 'vgg=1': 'vgg=1' is not task=weight; write one of iadeep, "),
         ("--mix vgg16=much", "mix 'vgg16=much': 'vgg16=much' is not task=weight"),
-        ("--mix vgg16=0", "a mix needs tasks with weights from 0 on, at least one above 0"),
-        ("--mix vgg16=-1", "a mix needs tasks with weights from 0 on"),
+        ("--mix vgg16=0", "a mix needs tasks with weights of at least 0, one of them above 0"),
+        ("--mix vgg16=-1", "a mix needs tasks with weights of at least 0"),
         ("--trace nobody", "unknown trace 'nobody'; expected a CSV file or one of demo, openb"),
-        ("--trace philly", "philly needs the folder of public data (none is set); set COTENANT_DATA to it"),
-        ("--scale -1", "scale must be a number from 0 on, not -1"),
-        ("--scale nan", "--scale nan: expected a number"),
+        ("--trace philly", "philly needs the folder of public data (it is not set); set COTENANT_DATA"),
+        ("--scale -1", "scale must be a number of at least 0, not -1"),
+        ("--scale nan", "--scale nan: expected a finite number"),
         ("--work 0", "work must be a number above 0, not 0"),
     ],
 )
@@ -75,13 +75,13 @@ def test_a_plan_that_cannot_be_made_is_refused_in_one_line(words: str, message: 
 def test_a_trace_with_too_few_jobs_is_refused(tmp_path: Path) -> None:
     trace = tmp_path / "team.csv"
     trace.write_text("id,submitted_s,duration_s,gpus\na,0,60,1\n")
-    assert refusal("generate", "--trace", trace) == "the trace has 1 arrivals, and 100 jobs were asked for"
+    assert refusal("generate", "--trace", trace) == "the trace has 1 arrivals, but 100 jobs were requested"
 
 
 def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
     done = run("generate", "--jobs", "1", cwd=tmp_path, env=environment(COTENANT_STATE=str(tmp_path)))
     assert done.returncode == 3
-    assert done.stderr.startswith("cotenant: no daemon is running here")
+    assert done.stderr.startswith("cotenant: no daemon is running")
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_after_an_interrupt_jobs_go_on_unless_they_are_to_be_cancelled(daemon: D
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert said.splitlines()[0] == "cotenant: 1 jobs were submitted and go on; `cotenant jobs` lists them"
+    assert said.splitlines()[0] == "cotenant: submitted 1 job, which continues; `cotenant jobs` lists it"
     (going_on,) = active(daemon)
     (folder := tmp_path / "second").mkdir()
     with started(daemon, folder, "--cancel-on-interrupt") as process:

@@ -225,13 +225,13 @@ def test_json_and_yaml_say_the_same_with_every_unit_in_its_name(beside: Beside) 
 def test_a_node_that_is_not_there_is_an_error_of_its_own(beside: Beside) -> None:
     done = beside.run("gpu", "nowhere")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == "cotenant: the cluster has no node nowhere; kubectl get nodes lists them\n"
+    assert done.stderr == "cotenant: the cluster has no node nowhere; `kubectl get nodes` lists its nodes\n"
 
 
 def test_who_may_read_one_namespace_only_is_told_so(beside: Beside) -> None:
     beside.server.refusals.append(Refusal(403, "Forbidden", only="list"))
     done = beside.run("gpushare")
-    assert done.stderr == "only pods of namespace team are counted; others may have more\n"
+    assert done.stderr == "only pods of namespace team are counted; pods of other namespaces may use more\n"
     assert done.stdout.startswith("NAME")
 
 
@@ -239,7 +239,7 @@ def test_who_may_not_read_nodes_is_told_what_it_takes(beside: Beside) -> None:
     beside.server.nodes.refusals.append(Refusal(403, "Forbidden", only="list"))
     done = beside.run("gpu")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("cotenant: you may not read this: it takes the right to `list` nodes")
+    assert done.stderr.startswith("cotenant: you need the right to `list` nodes")
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,6 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
 def test_an_empty_cluster_is_said_to_be_one(tmp_path: Path) -> None:
     beside = Beside(ApiServer(), tmp_path)
     try:
-        assert beside.run("gpushare").stdout == "no node has GPUs that an agent has told of\n"
+        assert beside.run("gpushare").stdout == "no node has GPUs that an agent has published\n"
     finally:
         beside.close()

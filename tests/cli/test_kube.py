@@ -39,7 +39,7 @@ def test_every_installation_has_a_key_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("kube", "install"), "kube install: say --dev; there is no other way to install yet"),
+        (("kube", "install"), "kube install needs --dev, the only way to install yet (with a self-signed certificate)"),
         (
             (*INSTALL, "--gpu-memory", "much"),
             "--gpu-memory 'much' is not an amount of memory; write for example 4GiB or 4096MiB",

@@ -81,7 +81,7 @@ def test_a_list_that_was_cut_says_so(daemon: Daemon, env: dict[str, str], nap: s
     daemon.ended(daemon.submit("true").id)
     done = run("jobs", "--limit", "1", "-o", "json", env=env)
     assert len(json.loads(done.stdout)) == 1
-    assert done.stderr.startswith("only the newest 1 are shown")
+    assert done.stderr.startswith("the output is limited to the newest 1 job")
     assert run("jobs", "--state", "running , starting", env=env).stderr == ""
 
 
@@ -163,7 +163,7 @@ def test_interrupted_wait_exits_with_130_and_leaves_the_job_alone(daemon: Daemon
         printed, said = waiting.communicate(timeout=30)
     assert waiting.returncode == 130
     assert said.split("\n\n") == [
-        f"{printed.strip()} goes on without us; to stop it: cotenant cancel {printed.strip()}",
+        f"{printed.strip()} continues; `cotenant cancel {printed.strip()}` stops it",
         "cotenant: interrupted\n",
     ]
     assert daemon.job("left").state == "running"
@@ -174,7 +174,7 @@ def test_interrupted_wait_exits_with_130_and_leaves_the_job_alone(daemon: Daemon
 def test_without_a_daemon_the_exit_code_is_3(words: str, tmp_path: Path) -> None:
     done = run(*words.split(), env=environment(COTENANT_STATE=str(tmp_path)))
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "cotenant: no daemon is running here; start one with: cotenant up --detach\n"
+    assert done.stderr == "cotenant: no daemon is running; start it with `cotenant up --detach`\n"
 
 
 @pytest.mark.parametrize("words", ["show x", "logs x", "retry x", "drain 7"])
@@ -199,22 +199,22 @@ def test_what_can_never_run_here_is_exit_code_5_with_the_numbers(env: dict[str, 
 
 
 REFUSED = {
-    "jbos": "no command is named 'jbos'; did you mean jobs?",
+    "jbos": "unknown command 'jbos'; did you mean jobs?",
     "submit --memory 4 -- true": "--memory 4: give a unit, for example 4GiB, 4096MiB or 50%",
     "submit --memory -4GiB -- true": "--memory -4GiB: give a unit, for example 4GiB, 4096MiB or 50%",
     "submit --gpus -1 -- true": "Invalid value for '--gpus': -1 is not in the range 0<=x<=1024.",
     "submit --retries -2 -- true": "Invalid value for '--retries': -2 is not in the range 0<=x<=100.",
-    "submit --floor nan -- true": "--floor nan: expected a number",
+    "submit --floor nan -- true": "--floor nan: expected a finite number",
     "submit --compute 130% -- true": "--compute: '130%' is not a percentage",
-    "submit --batch-range 9-3 -- true": "--batch-range 9-3: expected a rising range from 1 on",
+    "submit --batch-range 9-3 -- true": "--batch-range 9-3: expected LOW-HIGH with 1 <= LOW <= HIGH",
     "submit --batch-range 9 -- true": "--batch-range 9: expected LOW-HIGH, for example 16-512",
     "submit --cwd /no/such/folder -- true": "Invalid value for '--cwd': Directory '/no/such/folder' does not exist.",
     "submit --name a/b -- true": "--name a/b: expected up to 100 letters, digits, dots, dashes and underscores",
-    "submit --env NOT_SET_ANYWHERE -- true": "--env NOT_SET_ANYWHERE: not set here; write --env NOT_SET_ANYWHERE=VALUE",
+    "submit --env NOT_SET_ANYWHERE -- true": "--env NOT_SET_ANYWHERE: the variable is not set in this shell;",
     "submit --colour red -- true": "No such option '--colour'.",
     "submit": "Missing argument 'COMMAND...'. See cotenant submit --help",
-    "jobs --state happy": "--state happy: expected some of queued, starting, running, finished,",
-    "up --listen 99": "--listen and --token-file go together",
+    "jobs --state happy": "--state happy: unknown state; expected some of queued, starting, running, finished,",
+    "up --listen 99": "--listen and --token-file must be given together",
 }
 
 
@@ -250,14 +250,14 @@ def test_a_detached_daemon_that_cannot_start_says_why_and_exits_as_it_did(daemon
 def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = environment(COTENANT_STATE=str(tmp_path / "file" / "state"))
-    assert refusal(*MACHINE, "--detach", env=env) == f"{tmp_path}/file/state: cannot be made: Not a directory"
+    assert refusal(*MACHINE, "--detach", env=env) == f"{tmp_path}/file/state: cannot be created: Not a directory"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_state_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     env = environment(COTENANT_STATE=str(tmp_path / "closed"))
-    assert "cannot be written to" in refusal(*MACHINE, "--detach", env=env)
+    assert "is not writable" in refusal(*MACHINE, "--detach", env=env)
 
 
 @pytest.mark.parametrize("url", ["http://here", "http://here:port", "ftp://here:1", "nowhere"])

@@ -58,18 +58,20 @@ def test_evaluation_has_a_row_for_each_type_of_gpu_and_share_of_pairs(pairs: Pat
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(pairs: Path, tmp_path: Path) -> None:
-    assert refusal("predictor", "train", pairs) == "predictor train: give --out FILE for what it learns"
-    assert "give a CSV file" in refusal("predictor", "evaluate")
+    assert refusal("predictor", "train", pairs) == "predictor train: expected --out FILE for the trained predictor"
+    assert "expected a CSV file" in refusal("predictor", "evaluate")
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("gpu,job1\nfast,A\n")
     assert "wrong.csv: no column job2, " in refusal("predictor", "evaluate", wrong)
     wrong.write_text(HEADER + "fast,A,B,1,1,nan,1,0\n")
     assert "wrong.csv:2: norm1 is" in refusal("predictor", "train", wrong, "--out", tmp_path / "none.json")
     wrong.write_text(HEADER + "fast,A,B,1,1,0.5,9,0\n")
-    assert "A beside B on fast: 9 of the speed alone; expected at most 1.5" in refusal("predictor", "evaluate", wrong)
+    assert "A next to B on fast: speed 9 relative to alone; expected at most 1.5" in refusal(
+        "predictor", "evaluate", wrong
+    )
     wrong.write_text(HEADER + "fast,A,B,1,1,0.5,1,0\n")
-    assert "one pair on fast; expected at least two" in refusal("predictor", "evaluate", wrong)
-    assert "expected what `cotenant predictor train` wrote" in refusal("predictor", "show", pairs)
+    assert "only 1 pair on fast; expected at least 2" in refusal("predictor", "evaluate", wrong)
+    assert "expected a file that `cotenant predictor train` wrote" in refusal("predictor", "show", pairs)
     later = tmp_path / "later.json"
     later.write_text('{"fast": {"version": 2}}')
     assert "version 2, this program reads version 1" in refusal("predictor", "show", later)

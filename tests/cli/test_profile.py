@@ -38,7 +38,7 @@ def test_a_command_is_measured_alone_stopped_and_its_profile_passed_on(daemon: D
     assert measured["measured_s"] >= 2
     job = json.loads(run("jobs", "-o", "json", env=env).stdout)[-1]
     assert daemon.ended(job["id"]).outcome == "cancelled"
-    assert run("profiles", "export", str(file), env=env).stdout == f"1 profiles in {file}\n"
+    assert run("profiles", "export", str(file), env=env).stdout == f"1 profile written to {file}\n"
     assert "nap" in run("profiles", "show", "nap", env=env).stdout
     assert run("profiles", "remove", "nap", env=env).returncode == 0
     assert run("profiles", "list", env=env).stdout == "no profiles\n"
@@ -52,7 +52,7 @@ def test_profiles_of_cards_that_are_not_here_are_kept_and_said_to_be_of_no_use(d
     done = run("profiles", "import", str(file), "-o", "wide", env=env_of(daemon))
     assert "bert@32" in done.stdout
     assert "1500 MiB/s" in done.stdout
-    assert done.stderr == "kept, but of no use here, where there is no V100\n"
+    assert done.stderr == "stored, but not used on this machine, which has no GPU of type V100\n"
 
 
 def test_bad_files_and_words_are_refused_in_one_line(daemon: Daemon, tmp_path: Path) -> None:
@@ -61,7 +61,9 @@ def test_bad_files_and_words_are_refused_in_one_line(daemon: Daemon, tmp_path: P
     assert refusal("profiles", "import", str(file), env=env).startswith(f"{file}: profiles of version 2")
     assert "No such file" in refusal("profiles", "import", str(tmp_path / "none"), env=env)
     assert refusal("profiles", "show", env=env) == "profiles show: expected a workload"
-    assert "expected a time" in refusal("profile", "--duration", "soon", "--", "true", env=env)
-    assert refusal("profile", "--gpus", "2", "--", "true", env=env) == "--gpus 2: a profile is of one GPU"
+    assert "expected a duration" in refusal("profile", "--duration", "soon", "--", "true", env=env)
+    assert (
+        refusal("profile", "--gpus", "2", "--", "true", env=env) == "--gpus 2: a profile is measured on exactly 1 GPU"
+    )
     latency = ("submit", "--latency", "50ms", "--", "true")
     assert "run `cotenant profile` with this command first" in refusal(*latency, env=env)

@@ -69,7 +69,7 @@ def test_options_after_the_command_are_the_commands(plain: dict[str, str]) -> No
 def test_a_command_that_cannot_be_run_is_said_in_one_line(plain: dict[str, str], command: str, code: int) -> None:
     done = run("run", "--", command, env=plain)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1)
-    assert done.stderr.startswith(f"cotenant: {command}: cannot be run: ")
+    assert done.stderr.startswith(f"cotenant: {command}: cannot be executed: ")
     assert left(plain) == []
 
 
@@ -205,12 +205,12 @@ def test_without_a_driver_limits_hold_for_whatever_gpu_is_found(plain: dict[str,
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--memory", "2"], "--memory 2: give a unit, for example 2GiB or 2048MiB"),
+        (["--memory", "2"], "--memory 2: the unit is missing; expected for example 2GiB or 2048MiB"),
         (["--memory", "much"], "--memory: 'much' is not an amount of memory"),
-        (["--host-memory", "1GiB"], "--host-memory: what exceeds --memory goes there, so --memory is needed"),
+        (["--host-memory", "1GiB"], "--host-memory needs --memory: it holds the allocations beyond that limit"),
         (["--compute", "0%"], "--compute 0%: expected 1% to 100%"),
         (["--compute", "lots"], "--compute: 'lots' is not a percentage"),
-        (["--gpu", "7"], "--gpu 7: no such GPU; there are 2"),
+        (["--gpu", "7"], "--gpu 7: no such GPU; this machine has 2 GPUs"),
         (["--policy", "mostly"], "Invalid value for '--policy'"),
     ],
 )
@@ -220,7 +220,7 @@ def test_input_that_cannot_be_used_is_refused(env: dict[str, str], options: list
 
 def test_a_number_needs_a_driver_that_counts(plain: dict[str, str]) -> None:
     assert refusal("run", "--gpu", "0", "--", "true", env=plain).endswith(
-        "no NVIDIA driver answers here; expected a UUID"
+        "no NVIDIA driver answers, so a GPU must be given by its UUID"
     )
 
 

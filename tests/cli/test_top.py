@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cotenant.cli.top import Look, in_place, screen
+from cotenant.cli.top import Snapshot, in_place, screen
 from cotenant.wire.local import GpuView, JobView
 from tests.cli.command import START, environment
 from tests.local.daemon import Daemon, running_daemon
@@ -21,7 +21,7 @@ from tests.local.daemon import Daemon, running_daemon
 STATUS = {"gpus": 8, "devices": "simulated", "policy": "fragmentation", "running": 40, "queued": 10_000}
 
 
-def busy(jobs: int = 40) -> Look:
+def busy(jobs: int = 40) -> Snapshot:
     """Large cards, long names, every number known."""
     gpus = [
         GpuView(index=i, uuid=f"GPU-{i}", type="NVIDIA-H100-80GB-HBM3", memory_mib=81_559, free_memory_mib=1024 * i,
@@ -33,14 +33,14 @@ def busy(jobs: int = 40) -> Look:
                 started=0.0, gpus=(i % 8,), batch=1024, speed=0.83, memory_used_mib=40_960, utilisation=100.0)
         for i in range(jobs)
     ]  # fmt: skip
-    return Look(status=STATUS, gpus=gpus, jobs=running)
+    return Snapshot(status=STATUS, gpus=gpus, jobs=running)
 
 
 def test_the_busiest_machine_fits_80_columns() -> None:
     lines = screen(busy(), wide=False).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("8 simulated GPUs, fragmentation: 40 running, 10000 waiting, ")
-    assert lines[2].split() == ["GPU", "TYPE", "MEMORY", "GIVEN", "USED", "COMPUTE", "BUSY", "STATE", "JOBS"]
+    assert lines[0].startswith("8 simulated GPUs, policy fragmentation: 40 running, 10000 queued, ")
+    assert lines[2].split() == ["GPU", "TYPE", "ALLOCATED", "USED", "COMPUTE", "BUSY", "STATE", "JOBS"]
     assert lines[12].split() == ["GPU", "JOB", "NAME", "MEMORY", "BUSY", "SPEED", "BATCH", "RAN"]
     assert "83%" in lines[13]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cotenant.kube.api.names import AGENT, NAMESPACE, SCHEDULER, labels_of
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
-from cotenant.kube.install.names import AGENT, NAMESPACE, SCHEDULER, labels_of
 from tests.cluster import pods
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 
-from cotenant.kube.install.names import HEALTH_PORT
+from cotenant.kube.api.names import HEALTH_PORT
 from tests.cluster.api import wait_for
 from tests.cluster.chaos import Fault
 from tests.cluster.engine import Engine

@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 
+from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
+from cotenant.kube.install.admission import webhook_configuration
+from cotenant.kube.install.cel import API
+from cotenant.kube.install.policies import (
+    AGENTS,
+    ASSIGNMENTS,
+    ONLY_THE_SCHEDULER,
+    QUEUE,
+    VISIBILITY,
+    admission_policies,
+)
 from cotenant.kube.settings import KubeSettings
-from cotenant.kube.webhook.configuration import webhook_configurations
-from cotenant.kube.webhook.mutating import mutate
-from cotenant.kube.webhook.policy import AGENTS, ASSIGNMENTS, admission_policies
-from cotenant.kube.webhook.protecting import AGENT_USER, ONLY_THE_SCHEDULER, SCHEDULER_USER
-from cotenant.kube.webhook.queueing import QUEUE
-from cotenant.kube.webhook.rules import API
-from cotenant.kube.webhook.visibility import VISIBILITY
+from cotenant.kube.webhook.mutation import mutate
 from tests.cluster.api import Json, RefusedError, ask, wait_for
 from tests.cluster.cluster import Cluster
 from tests.kube.reviews import UNCHANGED, admitted, response, review, written
@@ -28,6 +33,7 @@ NAMESPACE = "forgers"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 VARIABLE = "cotenant.io/0.NVIDIA_VISIBLE_DEVICES"
 WORD = "ALIYUN_COM_GPU_MEM_IDX"
+PROFILE, MADE = "CAMBRICON_DSMLU_PROFILE", "CAMBRICON_DSMLU_ASSIGNED"
 KUBELET = "system:node:node1"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 OURS = {"fieldRef": {"fieldPath": f"metadata.annotations['{VARIABLE}']"}}
@@ -109,7 +115,7 @@ def policed(namespace: Cluster) -> Iterator[Cluster]:
 def placed(policed: Cluster) -> str:
     """A pod with an assignment, by the scheduler; nobody runs it."""
     policed.post(PODS, pod("placed", **{NUMBERS: '["a"]'}))
-    given = binding("placed", **{RECORD: "given", VARIABLE: "GPU-a", WORD: "0"})
+    given = binding("placed", **{RECORD: "given", VARIABLE: "GPU-a", WORD: "0", PROFILE: "0_50_4", MADE: "false"})
     assert not wrote(policed, "POST", f"{PODS}/placed/binding", given, SCHEDULER_USER)
     return f"{PODS}/placed"
 
@@ -124,7 +130,17 @@ def changed(pod: Json, annotations: Json) -> Json:
 @pytest.mark.parametrize("part", ["", "/status", "/ephemeralcontainers", "/resize"])
 @pytest.mark.parametrize(
     "forged",
-    [{RECORD: "mine"}, {RECORD: None}, {VARIABLE: "all"}, {"cotenant.io/1.limits": "x"}, {NUMBERS: "[]"}, {WORD: "1"}],
+    [
+        {RECORD: "mine"},
+        {RECORD: None},
+        {VARIABLE: "all"},
+        {"cotenant.io/1.limits": "x"},
+        {NUMBERS: "[]"},
+        {NUMBERS: None},
+        {WORD: "1"},
+        {WORD: None},
+        {PROFILE: "1_50_4"},
+    ],
     ids=lambda forged: "-".join(map(str, next(iter(forged.items())))),
 )
 def test_an_assignment_cannot_be_changed_by_writing_the_pod(
@@ -164,6 +180,16 @@ def test_others_write_pods_and_bindings_that_leave_assignments_alone(policed: Cl
     assert not wrote(policed, "POST", f"{PODS}/bare/binding", binding("bare"))
 
 
+def test_a_plugin_may_say_that_it_has_made_its_slice(policed: Cluster, placed: str) -> None:
+    for said in ("true", "false"):
+        assert not wrote(policed, "PUT", placed, changed(policed.get(placed), {MADE: said}))
+
+
+def test_the_scheduler_may_change_what_it_wrote(policed: Cluster, placed: str) -> None:
+    before = policed.get(placed)
+    assert not wrote(policed, "PUT", f"{placed}?dryRun=All", changed(before, {RECORD: "other"}), SCHEDULER_USER)
+
+
 def test_a_mirror_pod_of_a_kubelet_is_never_refused(policed: Cluster) -> None:
     mirror = pod("static", **{"kubernetes.io/config.mirror": "x", RECORD: "1"})
     mirror["spec"]["nodeName"] = "node1"
@@ -177,7 +203,7 @@ def test_a_mirror_pod_of_a_kubelet_is_never_refused(policed: Cluster) -> None:
 
 def test_an_agent_writes_about_its_own_node_only(policed: Cluster) -> None:
     assert not says_of_node1(policed, "node1")
-    assert "an agent writes about its own node only" in says_of_node1(policed, "node2")
+    assert "an agent may write to its own node only" in says_of_node1(policed, "node2")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +225,7 @@ def test_a_pod_that_was_not_prepared_names_no_gpus(policed: Cluster, container: 
     init["spec"]["initContainers"] = [{**container, "name": "i"}]
     for made in (pod("p", container), init):
         refusal = wrote(policed, "POST", f"{PODS}?dryRun=All", made)
-        assert refusal == "" if is_taken else f"{VISIBLE} is not for pods to set" in refusal
+        assert refusal == "" if is_taken else f"must not set {VISIBLE}" in refusal
 
 
 def test_a_pod_that_skips_the_webhook_by_its_own_label_says_that_it_sees_none(policed: Cluster) -> None:
@@ -222,7 +248,7 @@ def test_a_debug_container_that_was_not_prepared_names_no_gpus(policed: Cluster)
     for value, is_taken in (("all", False), ("void", True)):
         made["spec"]["ephemeralContainers"] = [{**seen(value), "name": "d"}]
         refusal = wrote(policed, "PUT", f"{PODS}/looked-at/ephemeralcontainers?dryRun=All", made)
-        assert refusal == "" if is_taken else f"{VISIBLE} is not for pods to set" in refusal
+        assert refusal == "" if is_taken else f"must not set {VISIBLE}" in refusal
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -237,18 +263,17 @@ def test_a_prepared_pod_is_taken_and_would_not_be_changed_again(cluster: Cluster
 def webhook(namespace: Cluster) -> Iterator[Cluster]:
     """A cluster that would call a webhook for pods of one namespace, where nobody answers."""
     authority = (namespace.credentials / "apiserver.crt").read_text()
-    made = webhook_configurations(KubeSettings(), authority, "https://127.0.0.1:1", has_policies=False)
-    paths = [f"{REGISTRY}/{kind}webhookconfigurations" for kind in ("mutating", "validating")]
+    made = webhook_configuration(KubeSettings(), authority, "https://127.0.0.1:1")
+    path = f"{REGISTRY}/mutatingwebhookconfigurations"
     here = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [NAMESPACE]}
-    for path, one in zip(paths, made, strict=True):
-        one["metadata"]["name"] = "test"
-        for webhook in one["webhooks"]:
-            webhook["namespaceSelector"]["matchExpressions"].append(here)
-        namespace.post(path if "mutating" in path else f"{path}?dryRun=All", one)
+    made["metadata"]["name"] = "test"
+    for webhook in made["webhooks"]:
+        webhook["namespaceSelector"]["matchExpressions"].append(here)
+    namespace.post(path, made)
     asking = pod("probe", asks({"nvidia.com/gpu": "1"}))
     wait_for("the webhook", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", asking) or None)
     yield namespace
-    namespace.delete(f"{paths[0]}/test")
+    namespace.delete(f"{path}/test")
 
 
 def asks(limits: Any) -> Json:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cotenant.kube.api.names import AGENT, EXTENDER_PORT, NAMESPACE, SCHEDULER, WEBHOOK_PORT, WHY
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import CORDONED, INVENTORY
-from cotenant.kube.install.names import AGENT, ASKERS, EXTENDER_PORT, NAMESPACE, SCHEDULER, WEBHOOK_PORT
-from cotenant.kube.webhook.protecting import is_assignment
+from cotenant.kube.codec.protected import is_assignment
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import EVERYTHING, PODS, SLICE, TEAM, VISIBLE, annotated, refusal
 from tests.cluster.components import STATIC_PODS
@@ -169,15 +169,13 @@ def test_what_would_undo_the_limits_is_refused_with_a_sentence(engine: Engine, m
 
     for path in MOUNTS:
         mount = [{"name": "mine", "mountPath": path}]
-        assert f"mounts something at {path}" in said(
-            {"volumes": [{"name": "mine", "emptyDir": {}}]}, volumeMounts=mount
-        )
+        assert f"a mount at {path}" in said({"volumes": [{"name": "mine", "emptyDir": {}}]}, volumeMounts=mount)
     for path in ("/var/lib/cotenant", "/run/cotenant-node/slices", "/"):
         volumes = [{"name": "host", "hostPath": {"path": path}}]
-        assert "reaches into cotenant's own folders" in said({"volumes": volumes})
+        assert "overlaps a folder of cotenant" in said({"volumes": volumes})
     assert "privileged" in said(securityContext={"privileged": True})
-    assert "nobody would choose GPUs" in said({"nodeName": "node1"})
-    assert "does not hand out these GPUs" in said({"schedulerName": "other"})
+    assert "bypasses the scheduler" in said({"nodeName": "node1"})
+    assert "cannot assign these GPUs" in said({"schedulerName": "other"})
 
 
 # An agent that was taken over
@@ -239,7 +237,7 @@ said["guessed"] = ask("GET", "/why/default/secret", **{"x-cotenant-key": "0" * 6
 for path in ("filter", "prioritize", "bind", "preempt"):
     said[path] = ask("POST", "/" + path, b"{}")
 said["large"] = ask("POST", "/mutate", b" " * 50_000_000)
-said["nonsense"] = ask("POST", "/validate", b"[" * 100_000)
+said["nonsense"] = ask("POST", "/mutate", b"[" * 100_000)
 review = {"uid": "1", "operation": "CREATE", "resource": {"version": "v1", "resource": "pods"}, "namespace": "default"}
 review["object"] = {"metadata": {"name": "forged"}, "spec": {"containers": [{"name": "a"}]}}
 whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review}
@@ -273,7 +271,7 @@ def test_the_service_takes_no_large_body_and_the_namespace_of_cotenant_is_closed
     with pytest.raises(RefusedError, match="413") as error:
         engine.cluster.post(f"{service}/mutate", {"large": "x" * 50_000_000})
     assert "expected at most" in str(error.value)
-    for path in (f"{service}/why/default/any", f"{system}/secrets/{ASKERS}", f"{system}/pods"):
+    for path in (f"{service}/why/default/any", f"{system}/secrets/{WHY}", f"{system}/pods"):
         assert "forbidden" in refusal(engine, mallory, "GET", path, {})
     with pytest.raises(RefusedError, match="403"):
         engine.cluster.get(f"{service}/why/default/any")  # the administrator too shows the key, or learns nothing

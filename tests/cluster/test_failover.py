@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from cotenant.kube.install.names import LEASE, NAMESPACE, SCHEDULER
+from cotenant.kube.api.names import LEASE, NAMESPACE, SCHEDULER
 from cotenant.kube.scheduler.leadership import WRITER
 from tests.cluster import pods
 from tests.cluster.api import Json, wait_for

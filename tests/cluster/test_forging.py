@@ -2,21 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """An assignment is what the scheduler wrote, whatever somebody writes who may edit the pod's namespace."""
 
-from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from cotenant.kube.api.names import SCHEDULER
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.protected import is_assignment
 from cotenant.kube.codec.request import NUMBERS
-from cotenant.kube.install.names import SCHEDULER
-from cotenant.kube.settings import KubeSettings
-from cotenant.kube.webhook.configuration import webhook_configurations
-from cotenant.kube.webhook.policy import ASSIGNMENTS
-from cotenant.kube.webhook.protecting import ONLY_THE_SCHEDULER, is_assignment
-from cotenant.kube.webhook.rules import API
+from cotenant.kube.install.cel import API
+from cotenant.kube.install.policies import ONLY_THE_SCHEDULER
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, VISIBLE, annotated, refusal
 from tests.cluster.engine import Engine
@@ -36,8 +33,7 @@ FORGED: tuple[dict[str, str | None], ...] = (
 """None: removed"""
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
 REGISTRY = f"/apis/{API}"
-MUTATING, VALIDATING = (f"{REGISTRY}/{kind}webhookconfigurations" for kind in ("mutating", "validating"))
-BINDINGS = f"{REGISTRY}/validatingadmissionpolicybindings"
+MUTATING = f"{REGISTRY}/mutatingwebhookconfigurations"
 
 
 def bound(name: str, annotations: Any) -> Json:
@@ -66,26 +62,6 @@ def nobody_answers(engine: Engine) -> Iterator[None]:
         wait_for("the webhook to be back", lambda: tried(engine, probe) == "" or None)
 
 
-@contextmanager
-def no_policy(engine: Engine) -> Iterator[None]:
-    """As in clusters that know no policies: the webhook is asked instead."""
-    path, probe = f"{BINDINGS}/{ASSIGNMENTS}", annotated("probe", {"kubernetes.io/config.mirror": "x", RECORD: "x"})
-    probe["spec"] = {"nodeName": "node1", "containers": [container("main", "")]}  # the webhook changes no mirror pods
-    policy = engine.cluster.get(path)
-    authority = engine.cluster.get(f"{MUTATING}/{SCHEDULER}")["webhooks"][0]["clientConfig"]["caBundle"]
-    _, guard = webhook_configurations(KubeSettings(), b64decode(authority).decode(), has_policies=False)
-    engine.cluster.delete(path)
-    try:
-        wait_for("the policy to be out of force", lambda: ONLY_THE_SCHEDULER not in tried(engine, probe) or None)
-        engine.cluster.post(VALIDATING, guard)
-        wait_for("the webhook to guard", lambda: "assignments.cotenant.io" in tried(engine, probe) or None)
-        yield
-    finally:
-        engine.cluster.delete(f"{VALIDATING}/{SCHEDULER}")
-        engine.cluster.post(BINDINGS, {"metadata": {"name": ASSIGNMENTS}, "spec": policy["spec"]})
-        wait_for("the policy", lambda: ASSIGNMENTS in tried(engine, probe) or None)
-
-
 def tried(engine: Engine, pod: Json) -> str:
     """What the administrator is told who would create a pod."""
     try:
@@ -95,7 +71,7 @@ def tried(engine: Engine, pod: Json) -> str:
     return ""
 
 
-@pytest.mark.parametrize("guards", ["both", "the policy alone", "the webhook alone"])
+@pytest.mark.parametrize("guards", ["both", "the policy alone"])
 def test_an_assignment_stays_what_the_scheduler_wrote(engine: Engine, mallory: str, guards: str) -> None:
     engine.create("placed", SLICE, STAYS, namespace=TEAM)
     engine.create("waiting", {"nvidia.com/gpumem": 40000}, SEES, namespace=TEAM)
@@ -103,7 +79,7 @@ def test_an_assignment_stays_what_the_scheduler_wrote(engine: Engine, mallory: s
     engine.waits("waiting", TEAM)
     before = assignment_of(engine, "placed")
     assert {RECORD, VARIABLE, LIMITS, NUMBERS} <= set(before)
-    with {"both": both, "the policy alone": nobody_answers, "the webhook alone": no_policy}[guards](engine):
+    with {"both": both, "the policy alone": nobody_answers}[guards](engine):
         for forged in FORGED:
             check_all_ways(engine, mallory, forged)
     assert assignment_of(engine, "placed") == before
@@ -148,7 +124,7 @@ def test_without_the_webhook_a_forged_pod_does_not_come_in_at_all(engine: Engine
         asking = annotated("asking", {}, spec={"containers": [container("main", "", SLICE)]})
         assert "gpus.pods.cotenant.io" in refusal(engine, mallory, "POST", PODS, asking)
         seeing = refusal(engine, mallory, "POST", PODS, annotated("seeing", {}, spec=plain))
-        assert f"{VISIBLE} is not for pods to set" in seeing
+        assert f"must not set {VISIBLE}" in seeing
         assert not refusal(engine, mallory, "POST", DEPLOYMENTS, deployment)
         wait_for("the controller to be refused", lambda: failure(engine, "forged"))
         assert engine.cluster.get(f"{PODS}?labelSelector=app%3Dforged")["items"] == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cotenant.kube.codec.queueing import GANG, GANG_SIZE
-from cotenant.kube.webhook.rules import policy, rule_for
+from cotenant.kube.install.cel import policy_with_binding, rule_for
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal
 from tests.cluster.engine import Engine
@@ -81,7 +81,7 @@ def unbindable(engine: Engine, name: str) -> Iterator[None]:
     """A pod of this name is not bound meanwhile, whoever asks."""
     rule: Json = {"expression": f"object.metadata.name != '{name}'", "message": "not now"}
     where = {"resourceRules": [rule_for(["CREATE"], ["pods/binding"])]}
-    made = policy("not-now", where, validations=[rule])
+    made = policy_with_binding("not-now", where, validations=[rule])
     api = "/apis/admissionregistration.k8s.io/v1"
     kinds = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
     for kind, body in zip(kinds, made, strict=True):

@@ -70,7 +70,7 @@ def test_kubectl_cotenant_is_our_own_command(engine: Engine, plugins: Plugins) -
 
 def test_fewer_rights_show_less_and_say_so(engine: Engine, plugins: Plugins) -> None:
     engine.cluster.add_user("looker", "lookers")
-    with pytest.raises(RuntimeError, match="it takes the right to `list` nodes"):
+    with pytest.raises(RuntimeError, match="you need the right to `list` nodes"):
         plugins.kubectl("inspect", "gpu", user="looker")
     rules = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
     engine.cluster.post(f"{RBAC}/clusterroles", {"metadata": {"name": "looker"}, "rules": rules})

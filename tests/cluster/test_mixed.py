@@ -16,9 +16,9 @@ import pytest
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
+from cotenant.kube.api.names import SCHEDULER, labels_of
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY, INVENTORY, inventory_for
-from cotenant.kube.install.names import SCHEDULER, labels_of
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.engine import Engine, gpus_of, manifests, record_of, running_engine

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.install.names import NAMESPACE as OURS
-from cotenant.kube.install.names import SCHEDULER
+from cotenant.kube.api.names import NAMESPACE as OURS
+from cotenant.kube.api.names import SCHEDULER
+from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings, WebhookPart
-from cotenant.kube.webhook.configuration import webhook_configurations
 from tests.cluster import pods
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.cluster import Cluster
@@ -114,7 +114,7 @@ def without_webhook(installed: Engine) -> Iterator[Engine]:
         ("default", pod("p", asks(GPU)), "gpus.pods.cotenant.io"),
         ("default", pod("p", asks({"aliyun.com/gpu-mem": "1"})), "gpus.pods.cotenant.io"),
         ("default", pod("p", asks({"cpu": "1"})), ""),
-        ("default", pod("p", seen("all")), f"{VISIBLE} is not for pods to set"),
+        ("default", pod("p", seen("all")), f"must not set {VISIBLE}"),
         ("default", pod("p", seen("void")), ""),
         ("default", labelled(pod("p", {**asks(GPU), **seen("void")})), ""),
         ("default", labelled(pod("p", {**asks(GPU), **setting()})), f"must set {VISIBLE} to void"),
@@ -203,9 +203,7 @@ def test_settings_decide_which_pods_with_gpus_are_refused_while_nobody_answers(
     namespaces: Cluster, settings: dict[str, Any], asked: dict[str, bool]
 ) -> None:
     authority = (namespaces.credentials / "apiserver.crt").read_text()
-    made = webhook_configurations(
-        KubeSettings(webhook=WebhookPart(**settings)), authority, "https://127.0.0.1:1", has_policies=True
-    )[0]
+    made = webhook_configuration(KubeSettings(webhook=WebhookPart(**settings)), authority, "https://127.0.0.1:1")
     made["metadata"]["name"] = "outage"
     only = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [*HERE]}
     for webhook in made["webhooks"]:

@@ -20,11 +20,12 @@ from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Machine
 from cotenant.core.placement.deciding import Queue
 from cotenant.core.units import MiB, MilliCpu, Seconds
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
+from cotenant.kube.codec.policy import POLICY
 from cotenant.kube.codec.settings import DEFAULTS
-from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
-from cotenant.kube.scheduler.rankers import BY_MIX, POLICY
+from cotenant.kube.scheduler.rankers import BY_MIX
 from tests.cluster import pods
 from tests.cluster.api import Json, ask, wait_for
 from tests.cluster.cluster import Cluster
@@ -35,7 +36,7 @@ from tests.scenarios.loader import Answer, Scenario, decided, written
 
 TABLE = "cotenant.example/table"
 """the label and the taint of a table's nodes"""
-WHY = f"/api/v1/namespaces/{NAMESPACE}/services/https:{SCHEDULER}:{SERVICE_PORT}/proxy/why/default"
+WHY_PATH = f"/api/v1/namespaces/{NAMESPACE}/services/https:{SCHEDULER}:{SERVICE_PORT}/proxy/why/default"
 ENOUGH = {"cpu": "64", "memory": "256Gi", "pods": "200"}
 SLOTS = {dialect.count: "1000" for dialect in DEFAULTS.dialects}
 HOST = {"cpu": "Insufficient cpu", "host-memory": "Insufficient memory"}
@@ -228,9 +229,9 @@ def unscheduled(pod: Json) -> str | None:
 
 def why(cluster: Cluster, pod: str) -> Json:
     """What the scheduler says of a pod."""
-    secret = cluster.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{ASKERS}")
-    key = {KEY_HEADER: b64decode(secret["data"][KEY]).decode()}
-    return dict(json.loads(ask(cluster.door, "GET", f"{WHY}/{pod}", headers=key)))
+    secret = cluster.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{WHY}")
+    key = {WHY_HEADER: b64decode(secret["data"][WHY_KEY]).decode()}
+    return dict(json.loads(ask(cluster.door, "GET", f"{WHY_PATH}/{pod}", headers=key)))
 
 
 def wait_until_decided(cluster: Cluster, names: set[str]) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cotenant.kube.install.names import ASKERS, NAMESPACE
+from cotenant.kube.api.names import NAMESPACE, WHY
 from tests.cluster.api import wait_for
 from tests.cluster.engine import Engine
 
@@ -60,8 +60,8 @@ def test_a_pod_that_waits_for_its_quota_starts_when_that_is_raised(engine: Engin
 def test_who_may_not_ask_is_told_which_right_is_missing(engine: Engine) -> None:
     api = engine.cluster
     api.add_user("asker", "asking")
-    with pytest.raises(RuntimeError, match=f"`get` services/proxy and the secret {ASKERS} in namespace {NAMESPACE}"):
+    with pytest.raises(RuntimeError, match=f"`get` services/proxy and the secret {WHY} in namespace {NAMESPACE}"):
         why(engine, "any", user="asker")
-    api.kubectl("-n", NAMESPACE, "create", "rolebinding", "ask", f"--role={ASKERS}", "--serviceaccount=asking:asker")
+    api.kubectl("-n", NAMESPACE, "create", "rolebinding", "ask", f"--role={WHY}", "--serviceaccount=asking:asker")
     with pytest.raises(RuntimeError, match="no pod any in namespace default"):
         why(engine, "any", user="asker")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page of commands names every command, option, default and exit code, and its examples run."""
+"""The page of commands documents every command, option, default and exit code, and no others; its examples run."""
 
 import re
 import shlex
@@ -53,6 +53,17 @@ def options_of(command: click.Command) -> list[click.Option]:
     return own + [option for one in below for option in options_of(one)]
 
 
+def subcommands(command: click.Command, name: str) -> dict[str, click.Command]:
+    """A command and those below it that are no groups, by full name such as `kube inspect gpu`."""
+    if not isinstance(command, click.Group):
+        return {name: command}
+    below = (subcommands(one, f"{name} {word}") for word, one in command.commands.items())
+    return {name: command for found in below for name, command in found.items()}
+
+
+EVERY = {full: one for name in COMMANDS for full, one in subcommands(command_of(name), name).items()}
+
+
 def spellings(command: click.Command) -> set[str]:
     return {spelling for option in options_of(command) for spelling in (*option.opts, *option.secondary_opts)}
 
@@ -81,6 +92,32 @@ def test_choices_are_those_of_the_command(name: str) -> None:
 def test_every_command_is_on_the_page_and_no_other() -> None:
     assert {"simulate", "why"} <= set(COMMANDS)
     assert set(re.findall(r"^## cotenant ([\w-]+)$", PAGE, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_subcommand_is_on_the_page_and_no_other() -> None:
+    below = {name for name in EVERY if " " in name}
+    assert "kube inspect gpu" in below
+    groups = {name.partition(" ")[0] for name in below}
+    shown = [re.findall(rf"`cotenant ({group}(?: [a-z]+)+)", section(group)) for group in groups]
+    assert {name for names in shown for name in names} == below
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if " " in name])
+def test_help_of_every_subcommand_has_an_example_of_it(name: str) -> None:
+    epilog = EVERY[name].epilog or ""
+    words = name.removeprefix("kube ")
+    assert re.search(rf"Examples?:\n(.*\n)*  (?:cotenant|kubectl) (?:kube )?{words}\b", epilog), epilog
+
+
+NOT_PLAIN = re.compile(r"\b(nobody|whoever|whose turn|so many|cards?|told|is asked|will do)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_help_is_in_plain_english_with_the_terms_of_the_glossary(name: str) -> None:
+    command = EVERY[name]
+    texts = [command.help or "", command.epilog or "", *(option.help or "" for option in options_of(command))]
+    assert [found[0] for text in texts for found in NOT_PLAIN.finditer(text)] == []
+    assert all(text and text.strip()[0].isupper() for text in texts[:1])
 
 
 def test_help_lists_every_command_once_under_what_people_do() -> None:

@@ -48,18 +48,11 @@ DOCSTRINGS: tuple[str, ...] = ()
 READERS = "users|operators|administrators|contributors|researchers|newcomers|authors|readers|people|everybody"
 
 PENDING: tuple[str, ...] = (
-    "docs/explanation/job-states.md",
     "docs/explanation/pod-states.md",
-    "docs/explanation/vgpu.md",
     "docs/howto/experiments.md",
-    "docs/howto/inspect.md",
-    "docs/howto/vgpu.md",
-    "docs/reference/admission.md",
     "docs/reference/commands.md",
-    "docs/reference/kube-settings.md",
     "docs/reference/report.md",
     "docs/reference/traces.md",
-    "docs/reference/vgpu.md",
 )
 """pages that are rewritten elsewhere; take a page off this list once it passes"""
 

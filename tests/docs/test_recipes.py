@@ -185,10 +185,6 @@ play(story, parse_settings(b"queue: {namespaces: [team], order: largest}"))
 """
 
 
-@pytest.mark.xfail(
-    'Literal["fifo"' in (ROOT / "src/cotenant/kube/settings.py").read_text(),
-    reason="kube/settings.py still has a list of queue orders of its own",
-)
 def test_a_new_queue_order_is_known_to_the_cluster(scratch: Scratch) -> None:
     add_largest(scratch)
     assert scratch.ask(RELEASED) == ["large"]

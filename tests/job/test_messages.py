@@ -34,14 +34,14 @@ def test_what_the_library_sends_is_what_the_agent_reads() -> None:
 
 def test_what_the_agent_sends_is_what_the_library_reads() -> None:
     wish = messages.action(wire.encode(wire.SetBatch(size=96, lr_scale=1.5)))
-    assert isinstance(wish, messages.Wish)
+    assert isinstance(wish, messages.BatchSetting)
     assert (wish.size, wish.lr_scale) == (96, 1.5)
     pace = messages.action(wire.encode(wire.ReportEvery(every_s=0.25)))
-    assert isinstance(pace, messages.Pace)
+    assert isinstance(pace, messages.ReportInterval)
     assert pace.every_s == 0.25
     assert messages.action(wire.encode(wire.Pause())) == messages.PAUSE
     assert messages.action(wire.encode(wire.Resume())) == messages.RESUME
-    assert wire.decode_to_job(wire.encode(wire.Pause())) == wire.Pause()
+    assert msgspec.json.decode(wire.encode(wire.Pause()), type=wire.ToJob) == wire.Pause()
 
 
 @pytest.mark.parametrize(

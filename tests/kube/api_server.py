@@ -25,7 +25,7 @@ PODS = "/api/v1/pods"
 
 @dataclass
 class Asked:
-    """A request as it came."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -36,13 +36,13 @@ class Asked:
 
 @dataclass
 class Refusal:
-    """What to answer instead of the truth."""
+    """An error to return instead of the result."""
 
     status: int
     reason: str = "InternalError"
     headers: dict[str, str] = field(default_factory=dict)
     only: str = ""
-    """`list`, `watch` or a method; empty: whatever comes"""
+    """`list`, `watch` or an HTTP method; empty: any request."""
 
 
 class ApiServer:
@@ -59,22 +59,22 @@ class ApiServer:
         self.leases = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
         self.budgets: dict[str, int] = {}
-        """how often pods may be evicted, by name; those that are not in it always"""
+        """How often each pod may be evicted, by name; other pods may always be evicted."""
         self.evicted: list[str] = []
         self.eviction_hook: Callable[[str], object] = lambda name: None
-        """called after each"""
+        """Called after each eviction."""
         self.asked: list[Asked] = []
         self.refusals: list[Refusal] = []
         self.first_kept = 0
-        """versions up to this one are forgotten: watches from before are told so"""
+        """Versions up to this one are compacted: watches from before get an error."""
         self.gone_in_stream = False
-        """whether that is told by an event, or by the status of the answer"""
+        """Whether that error is an event, or the status of the response."""
         self.name_of_version: Callable[[int], str | int] = str
         self.page_hook: Callable[[], None] = lambda: None
-        """called after each part of a list that is not the last"""
+        """Called after each page of a list but the last."""
         self.hang_everything = False
         self.cut_answers = 0
-        """so many requests are carried out and then not answered"""
+        """This many requests are carried out but not answered."""
         self.answer_with: bytes | None = None
         self.connections = 0
         self.port = 0
@@ -96,7 +96,7 @@ class ApiServer:
         unseen: bool = False,
         **parts: object,
     ) -> Pod:
-        """Create or change a pod; unseen: no watch will ever tell of it, only a list."""
+        """Create or change a pod; `unseen`: no watch reports it, only a list."""
         old = self.pods.get((namespace, name))
         self._version += 1
         uid = old["metadata"]["uid"] if old else f"uid-{self._version}"
@@ -110,7 +110,7 @@ class ApiServer:
         return pod
 
     def merge(self, name: str, patch: dict[str, Any], namespace: str = "") -> Pod:
-        """Create or change an object, a node mostly, by a merge patch."""
+        """Create or change an object, usually a node, by a merge patch."""
         old = self.pods.get((namespace, name), {"metadata": {"name": name, "uid": f"uid-{self._version}"}})
         new: Pod = deepcopy(_merged(old, patch))  # what happened before stays as it was told
         if new != self.pods.get((namespace, name)):  # what changes nothing makes no new version
@@ -122,7 +122,7 @@ class ApiServer:
         return new
 
     def remove(self, name: str, namespace: str = "default", *, unseen: bool = False) -> None:
-        """Delete a pod; unseen: no watch will ever tell of it, only a list."""
+        """Delete a pod; `unseen`: no watch reports it, only a list."""
         pod = self.pods.pop((namespace, name))
         self._version += 1
         if unseen:
@@ -145,19 +145,19 @@ class ApiServer:
     # What goes wrong
 
     def forget(self) -> None:
-        """As etcd does every few minutes: nobody may go on from before now."""
+        """Compact, as etcd does every few minutes: no watch can start from an earlier version."""
         self._version += 1
         self.first_kept = self._version
 
     def end_watches(self) -> None:
-        """A clean end, as after timeoutSeconds."""
+        """End all watches cleanly, as after timeoutSeconds."""
         self._each_watcher(lambda watcher: watcher.finish())
 
     def reset_watches(self) -> None:
         self._each_watcher(lambda watcher: watcher.reset())
 
     def hang_watches(self) -> None:
-        """They stay open, and nothing comes any more."""
+        """Leave all watches open, but send nothing more."""
         for watcher in self._watchers:
             watcher.hung = True
 
@@ -166,7 +166,7 @@ class ApiServer:
             writer.close()
 
     def say(self, raw: bytes) -> None:
-        """Send these bytes to all who watch."""
+        """Send these bytes to all watchers."""
         for watcher in self._watchers:
             watcher.raw(raw)
 
@@ -179,7 +179,7 @@ class ApiServer:
         self.end_watches()
 
     def repeat_history(self, count: int) -> None:
-        """The last events once more, as if they were new."""
+        """Send the last events again."""
         for _, event in self._history[-count:]:
             self.say_event(event["type"], event["object"])
 
@@ -193,11 +193,11 @@ class ApiServer:
         return sum(not watcher.hung for watcher in self._watchers)
 
     def requests(self, kind: str) -> int:
-        """How many lists (of however many parts) or watches were asked for."""
+        """Return the number of lists (of any number of pages) or watches that were requested."""
         return sum(_kind_of(one) == kind and "continue" not in one.query for one in self.asked)
 
     def parts(self) -> list[str]:
-        """How large each part of a list should have been."""
+        """Return the requested size of each page of a list."""
         return [one.query["limit"] for one in self.asked if _kind_of(one) == "list"]
 
     # The protocol
@@ -234,7 +234,7 @@ class ApiServer:
             writer.transport.abort()
 
     async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection can carry another request."""
+        """Handle a request, and return whether the connection can carry another one."""
         self.asked.append(asked)
         kind = _kind_of(asked)
         kept = {"nodes": self.nodes, "resourcequotas": self.quotas, "events": self.events, "leases": self.leases}
@@ -361,7 +361,7 @@ class ApiServer:
 
 
 class Watcher:
-    """One who watches."""
+    """A watcher."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -392,7 +392,7 @@ def _kind_of(asked: Asked) -> str:
 
 
 def _is_selected(pod: Pod, asked: Asked) -> bool:
-    """Whether a list is of its namespace and node; of other fields, callers see for themselves."""
+    """Return whether a list includes the object, by namespace and node; other selectors are ignored."""
     _, _, namespace = asked.path.removesuffix("/pods").partition("/namespaces/")
     _, _, node = asked.query.get("fieldSelector", "").partition("spec.nodeName=")
     at = pod["metadata"].get("namespace", ""), pod.get("spec", {}).get("nodeName", "")
@@ -400,7 +400,7 @@ def _is_selected(pod: Pod, asked: Asked) -> bool:
 
 
 def _clash(pod: Pod, body: dict[str, Any]) -> str:
-    """Why a change of a pod is refused: it is for another, for an older one, or a second binding."""
+    """Return why a change of a pod is refused: another uid, an older version, or a second binding."""
     metadata = body.get("metadata", {})
     for name in ("uid", "resourceVersion"):
         if metadata.get(name, "") not in ("", pod["metadata"][name]):

@@ -16,15 +16,15 @@ import yaml
 
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.policy import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DEFAULTS
-from cotenant.kube.scheduler.rankers import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.scheduler.resize import RESIZE
 from tests.kube.pods import pod_object
 
 Json = dict[str, Any]
 Place = tuple[Any, Any]
-"""a list or an object, and an index or a key of it"""
+"""A list with an index, or an object with a key."""
 
 RESOURCES = sorted(DEFAULTS.by_resource)
 OF_DIALECTS = ("use_types", "avoid_types", "use_uuids", "avoid_uuids", "one_numa")
@@ -37,7 +37,7 @@ KEYS = [
     *("ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_GROUP", "kubernetes.io/config.mirror", ""),
 ]
 DEEP = "\x01deep"
-"""stands for nesting that no encoder would write"""
+"""Placeholder for nesting that no encoder would write."""
 QUANTITIES = [
     *("-1", "1e999", "1e-999", "9" * 30, "1.5", "0", "-0", "+1", "1Ki", "9223372036854775807", "9223372036854775808"),
     *("1e3", "1E", ".", "1.", "1 Gi", "\u0663", "0x10", "NaN", "inf", "1" * 5000, "3k", "100m", "16000", "4000"),
@@ -90,7 +90,7 @@ VALUES: list[Any] = [
 
 
 def valid_pods() -> list[Json]:
-    """The pods of the dialects' tables, whether they are taken or refused, and some plain ones."""
+    """Return the pods of the dialects' tables, valid or not, and some without GPUs."""
     files = sorted((Path(__file__).parent / "dialects").glob("*.yaml"))
     cases = [case for file in files for case in yaml.safe_load_all(file.read_text())]
     found = [
@@ -115,7 +115,7 @@ def valid_pods() -> list[Json]:
 
 
 def hostile(valid: Json, chance: Random, most: int = 4) -> Json:
-    """The same with one to so many changes."""
+    """Return a copy with one or more hostile changes."""
     changed = deepcopy(valid)
     for _ in range(chance.randint(1, most)):
         chance.choice(CHANGES)(changed, chance)
@@ -123,14 +123,14 @@ def hostile(valid: Json, chance: Random, most: int = 4) -> Json:
 
 
 def encoded(value: object) -> bytes:
-    """As JSON, or nearly: numbers that are none and nesting without end included."""
+    """Encode as JSON, or nearly: with NaN and unbounded nesting."""
     said = json.dumps(value).encode()
     deep = json.dumps(DEEP).encode()
     return said.replace(deep, b"[" * 50_000 + b"]" * 50_000) if deep in said else said
 
 
 def torn(body: bytes, chance: Random) -> bytes:
-    """Bytes changed, lost or added, which most decoders see at once and some do not."""
+    """Change, remove or add bytes."""
     at = chance.randrange(len(body) + 1)
     some = bytes(chance.randrange(256) for _ in range(chance.randint(0, 4)))
     return body[:at] + some + body[at + chance.randint(0, 3) :]
@@ -174,7 +174,7 @@ def _remove(whole: Json, chance: Random) -> None:
 
 
 def _repeat(whole: Json, chance: Random) -> None:
-    """Mostly a container, twice or thousands of times, under its own name or under others."""
+    """Repeat an element, usually a container, up to thousands of times, with the same or other names."""
     lists = [inner for of, key in _places(whole) if isinstance(inner := of[key], list) and inner]
     if lists:
         chosen = chance.choice(lists)
@@ -208,7 +208,7 @@ def _annotate(whole: Json, chance: Random) -> None:
 
 
 def _ask(whole: Json, chance: Random) -> None:
-    """Other amounts, of any dialect."""
+    """Return other amounts, of any dialect."""
     limits = [of for of, key in _places(whole) if key in ("limits", "requests") and isinstance(of[key], dict)]
     if limits:
         chosen = chance.choice(limits)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our own servers on real sockets, and a client that may also be rude to them."""
+"""Our HTTP server on real sockets, and a client that can also misbehave."""
 
 import asyncio
 import json
@@ -13,12 +13,12 @@ from queue import Queue
 from threading import Event
 from typing import Any, TypeVar
 
-from cotenant.kube.api.serving import Listener, serve_all
+from cotenant.kube.api.server import Listener, serve_all
 
 V = TypeVar("V")
 
 BEGINS_S = 120.0
-"""for a process of its own on a busy machine"""
+"""For the start of a process on a busy machine."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Answer:
 
 @asynccontextmanager
 async def serving(listeners: Sequence[Listener], **paces: Any) -> AsyncIterator[asyncio.Event]:
-    """The servers until the end of the block, or until the event is set."""
+    """Run the servers until the end of the block, or until the event is set."""
     stop = asyncio.Event()
     task = asyncio.create_task(serve_all(listeners, stop, **paces))
     try:
@@ -48,7 +48,7 @@ async def serving(listeners: Sequence[Listener], **paces: Any) -> AsyncIterator[
 
 @contextmanager
 def beside(opening: AbstractAsyncContextManager[V]) -> Iterator[V]:
-    """What an async block gives, while that goes on in another thread: for tests that wait themselves."""
+    """Run an async context in another thread and return its value, for tests that block."""
     given, over = Queue[V](), Event()
 
     async def held() -> None:
@@ -81,7 +81,7 @@ async def ask(
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     reader, writer = await connect(port, tls)
     try:

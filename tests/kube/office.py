@@ -13,16 +13,17 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.names import WHY_HEADER
 from cotenant.kube.api.reflector import Pace
-from cotenant.kube.api.serving import Listener, application, listen
+from cotenant.kube.api.server import Listener, application, listen
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
-from cotenant.kube.install.names import KEY_HEADER
 from cotenant.kube.scheduler.lease import LOOKING, Election
 from cotenant.kube.scheduler.process import Scheduler
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
+from cotenant.kube.webhook.mutation import webhook_routes
 from tests.kube.api_server import ApiServer, Pod
 from tests.kube.http import Answer, ask, serving
 from tests.kube.pods import pod_object
@@ -32,7 +33,7 @@ PACE = Pace(silence_s=5, watches_s=0.01, lists_s=0.01)
 MEMORY = "nvidia.com/gpumem"
 KEY = b"a key"
 LEASE = ("cotenant-system", "cotenant-scheduler")
-KNOWS = {KEY_HEADER: KEY.decode()}
+KNOWS = {WHY_HEADER: KEY.decode()}
 """what those show who ask about pods"""
 
 
@@ -152,10 +153,10 @@ async def a_scheduler(
     lines, access = list[str](), Access(host="127.0.0.1", port=server.port)
     client, looking = Client(access, QUICK), Client(access, LOOKING)
     election = None if host is None else Election(looking, *LEASE, host)
-    scheduler = Scheduler(client, settings, Troubles(lines.append), election=election, pace=pace)
+    scheduler = Scheduler(client, settings, ErrorLog(lines.append), election=election, pace=pace)
     doors = [
-        Listener(listen("127.0.0.1", 0), application(routes, scheduler.troubles))
-        for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(lambda: KEY))
+        Listener(listen("127.0.0.1", 0), application(routes, scheduler.error_log))
+        for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(webhook_routes(settings), lambda: KEY))
     ]
     ports = [door.bound.getsockname()[1] for door in doors]
     office = Office(server, scheduler, ports[0], ports[1], lines)

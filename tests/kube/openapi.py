@@ -1,11 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler's two doors take and answer, as OpenAPI documents made from the types that they are read with."""
+"""OpenAPI documents of the scheduler's two ports, generated from the types that decode the requests."""
 
 from typing import Any
 
 import msgspec
 
+from cotenant.kube.api.names import MUTATE, SCHEDULER_USER
+from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS
+from cotenant.kube.install.policies import ANNOTATION_PATHS
 from cotenant.kube.scheduler.protocol import (
     BindingArgs,
     BindingResult,
@@ -15,9 +18,8 @@ from cotenant.kube.scheduler.protocol import (
     PreemptionArgs,
     PreemptionResult,
 )
-from cotenant.kube.webhook.pods import DEBUG, WrittenPod
-from cotenant.kube.webhook.protecting import SCHEDULER_USER, WAYS
-from cotenant.kube.webhook.reviewing import KIND, VERSION, Resource, User
+from cotenant.kube.webhook.manifest import PodManifest
+from cotenant.kube.webhook.review import KIND, VERSION, Resource, User
 
 Json = dict[str, Any]
 
@@ -31,7 +33,7 @@ TEXT: Json = {"text/plain; charset=utf-8": {"schema": {"type": "string"}}}
 
 
 def extender() -> Json:
-    """The first door."""
+    """Return the document of the extender's port."""
     kinds = [kind for pair in VERBS.values() for kind in pair]
     schemas, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     pairs = zip(schemas[::2], schemas[1::2], strict=True)
@@ -39,27 +41,27 @@ def extender() -> Json:
 
 
 def webhook() -> Json:
-    """The second door, as far as the API server asks there."""
+    """Return the document of the webhook's port."""
     (pod, resource, user), parts = msgspec.json.schema_components(
-        [WrittenPod, Resource, User], ref_template="#/components/schemas/{name}"
+        [PodManifest, Resource, User], ref_template="#/components/schemas/{name}"
     )
     perhaps = {"anyOf": [pod, {"type": "null"}]}
     request = {
         "uid": {"type": "string"},
         "operation": {"enum": ["CREATE", "UPDATE", "DELETE", "CONNECT"]},
         "resource": {"anyOf": [{"const": {"group": "", "version": "v1", "resource": "pods"}}, resource]},
-        "subResource": {"enum": ["", DEBUG, *{way.partition("/")[2] for way in WAYS}]},
+        "subResource": {"enum": ["", EPHEMERAL_CONTAINERS, *{path.partition("/")[2] for path in ANNOTATION_PATHS}]},
         "namespace": {"type": "string"},
         "userInfo": {"anyOf": [{"const": {"username": SCHEDULER_USER}}, user]},
         "object": perhaps,
         "oldObject": perhaps,
     }
     asked = _object({"apiVersion": {"const": VERSION}, "kind": {"const": KIND}, "request": _object(request, "uid")})
-    status = {"code": {"enum": [403, 422]}, "message": {"type": "string"}, "reason": {"type": "string"}}
+    status = {"code": {"const": 422}, "message": {"type": "string"}, "reason": {"type": "string"}}
     response = _object({"uid": {"type": "string"}, "allowed": {"type": "boolean"}}, "uid", "allowed")
     response["properties"]["status"] = _object({"status": {"const": "Failure"}, **status})
     answer = _object({"apiVersion": {"const": VERSION}, "kind": {"const": KIND}, "response": response})
-    return _document({door: _post(asked, answer) for door in ("mutate", "validate")}, parts)
+    return _document({MUTATE: _post(asked, answer)}, parts)
 
 
 def _object(properties: Json, *required: str) -> Json:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Admission reviews as the API server sends them, and what comes of its pods."""
+"""Admission reviews as the API server sends them, and the pods that result."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from cotenant.kube.settings import KubeSettings
-from cotenant.kube.webhook.mutating import mutate
+from cotenant.kube.webhook.mutation import mutate
 from tests.kube.pods import Amounts, pod_object
 
 Json = dict[str, Any]
@@ -29,7 +29,7 @@ def review(
     user: str = "alice",
     groups: Sequence[str] = ("system:authenticated",),
 ) -> bytes:
-    """The question whether `old` may become `made`; of a resource, `pods/status` is a part."""
+    """Return a review of the change from `old` to `made`; `pods/status` names a subresource."""
     whole, _, part = resource.partition("/")
     request = {
         "uid": UID,
@@ -48,7 +48,7 @@ def review(
 
 
 def response(answer: bytes) -> Json:
-    """What an answer says."""
+    """Return the response of a review."""
     said = json.loads(answer)
     assert (said["apiVersion"], said["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert said["response"]["uid"] == UID
@@ -56,7 +56,7 @@ def response(answer: bytes) -> Json:
 
 
 def refusal(answer: bytes) -> str:
-    """The sentence of a refusal."""
+    """Return the message of a refusal."""
     said = response(answer)
     assert said["allowed"] is False
     return str(said["status"]["message"])
@@ -65,17 +65,17 @@ def refusal(answer: bytes) -> str:
 def written(
     *containers: Amounts, init: Sequence[Amounts] = (), annotations: Mapping[str, str] | None = None, **spec: Any
 ) -> Json:
-    """A pod as its author wrote it."""
+    """Return a pod as a user writes it."""
     return pod_object(containers, init, annotations or {}, None, spec)
 
 
 def admitted(made: Json, settings: KubeSettings = SETTINGS) -> Json:
-    """The pod that becomes of it."""
+    """Return the pod after admission."""
     return changed(made, mutate(review(made), settings))
 
 
 def changed(made: Json, answer: bytes) -> Json:
-    """The object after what an answer says has been done to it."""
+    """Return the object after the response's patch."""
     said = response(answer)
     assert said["allowed"] is True, said
     if "patch" not in said:
@@ -86,7 +86,7 @@ def changed(made: Json, answer: bytes) -> Json:
 
 
 def environment(container: Json) -> dict[str, str]:
-    """Its variables with the values, or the paths of the fields, that they have; the last of a name counts."""
+    """Return the variables of a container: the value, or the path of the field; the last of a name counts."""
     return {
         one["name"]: one["value"] if "value" in one else one["valueFrom"]["fieldRef"]["fieldPath"]
         for one in container.get("env", [])

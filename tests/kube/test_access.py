@@ -142,7 +142,7 @@ def test_where_nothing_is_said_the_home_folder_is_looked_at(tmp_path: Path) -> N
     (tmp_path / ".kube").mkdir()
     kubeconfig(tmp_path / ".kube" / "config", {"server": "http://mine"}, {})
     assert find_access({}, home=tmp_path).host == "mine"
-    with pytest.raises(InputError, match="no context is named 'other'; there are: main"):
+    with pytest.raises(InputError, match="has no context 'other'; expected one of: main"):
         find_access({}, home=tmp_path, context="other")
 
 
@@ -165,8 +165,8 @@ def test_where_nothing_is_said_the_home_folder_is_looked_at(tmp_path: Path) -> N
         ({"certificate-authority": "missing.pem"}, {}, "missing.pem: cannot be read"),
         ({}, {"client-certificate-data": encoded(b"x")}, "needs its key"),
         ({}, {"client-certificate-data": encoded(b"x"), "client-key-data": encoded(b"y")}, "cannot be used together"),
-        ({}, {"token": f"{SECRET}\nX-Evil: 1"}, "signs that no token has"),
-        ({}, {"tokenFile": "missing"}, "no token can be read"),
+        ({}, {"token": f"{SECRET}\nX-Evil: 1"}, "characters that no token may have"),
+        ({}, {"tokenFile": "missing"}, "cannot read a token"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_a_sentence(

@@ -16,7 +16,7 @@ from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access, TokenFile
 from cotenant.kube.api.client import Client, Limits, Selection
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.reading import Kind
+from cotenant.kube.api.decoding import Kind
 from tests.kube.api_server import ApiServer, Refusal
 
 QUICK = Limits(connect_s=5, answer_s=5, tries=3, first_pause_s=0.01, longest_pause_s=0.05, page=2)
@@ -132,7 +132,7 @@ def test_no_more_requests_than_allowed_are_under_way() -> None:
         await asyncio.gather(*(client.get(PODS, "a", namespace="default") for _ in range(20)))
         assert server.connections <= 3
 
-    play(story, limits=Limits(together=3))
+    play(story, limits=Limits(concurrency=3))
 
 
 def test_names_cannot_leave_their_place_in_the_path() -> None:
@@ -231,7 +231,7 @@ def test_an_answer_that_never_comes_is_given_up() -> None:
     async def story(server: ApiServer, client: Client) -> None:
         server.hang_everything = True
         error = await refusal(client.get(PODS, "a", namespace="default"))
-        assert str(error).endswith("Interrupted: nothing came in time")
+        assert str(error).endswith("Interrupted: no response in time")
 
     assert len(play(story, limits=Limits(answer_s=0.05, tries=2, first_pause_s=0.01)).asked) == 2
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.scheduler.events import MOST_WAITING, NO_ROOM, PLACED, RESIZE_REFUSED, News
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.pods import pod
@@ -22,7 +22,7 @@ class Desk:
 
     def __init__(self, server: ApiServer, client: Client) -> None:
         self.server, self.now, self.lines = server, 0.0, list[str]()
-        self.news = News(client, "cotenant-scheduler", Troubles(self.lines.append), clock=lambda: self.now)
+        self.news = News(client, "cotenant-scheduler", ErrorLog(self.lines.append), clock=lambda: self.now)
 
     @property
     def events(self) -> list[dict[str, Any]]:

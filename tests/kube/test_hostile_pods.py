@@ -9,11 +9,11 @@ from cotenant.core.model import Reason
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.policy import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.scheduler.explaining import explained
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.rankers import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.scheduler.resize import RESIZE, resize
 from cotenant.kube.state.books import Books
 from tests.kube.worlds import annotated, args, books_of, free_memory, machine, node, place, placer_of, waiting

@@ -17,7 +17,7 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import RECORD, decode_record, encode_record
 from cotenant.kube.codec.inventory import INVENTORY, USED, used_for
-from cotenant.kube.inspect.listing import TRIES, NoSuchNodeError, Wish, read_cluster
+from cotenant.kube.inspect.listing import TRIES, NoSuchNodeError, Query, read_cluster
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from tests.kube.api_server import ApiServer, Refusal
@@ -164,10 +164,10 @@ def test_a_node_whose_inventory_cannot_be_read_is_told_of() -> None:
 # From an API server
 
 
-def read(server: ApiServer, **wish: Any) -> ClusterUse:
+def read(server: ApiServer, **query: Any) -> ClusterUse:
     async def ask() -> ClusterUse:
         async with server.serving():
-            return await read_cluster(Access(host="127.0.0.1", port=server.port, namespace="mine"), Wish(**wish))
+            return await read_cluster(Access(host="127.0.0.1", port=server.port, namespace="mine"), Query(**query))
 
     return asyncio.run(ask())
 
@@ -204,7 +204,7 @@ def test_who_may_not_read_all_pods_sees_those_of_one_namespace() -> None:
 def test_a_namespace_that_was_asked_for_is_not_replaced_by_another() -> None:
     server = a_server()
     server.refusals.append(Refusal(403, "Forbidden", only="list"))
-    with pytest.raises(CotenantError, match="you may not read this: it takes the right to `list` nodes"):
+    with pytest.raises(CotenantError, match="you need the right to `list` nodes"):
         read(server, namespace="other")
     assert [path for path, _ in pod_lists(server)] == ["/api/v1/namespaces/other/pods"]
 
@@ -219,9 +219,9 @@ def test_of_one_node_only_its_own_pods_are_asked_for() -> None:
 def test_an_unknown_node_and_one_without_cards_are_refused() -> None:
     server = a_server()
     server.nodes.merge("plain", {})
-    with pytest.raises(NoSuchNodeError, match="the cluster has no node c; kubectl get nodes lists them"):
+    with pytest.raises(NoSuchNodeError, match="the cluster has no node c; `kubectl get nodes` lists its nodes"):
         read(server, node="c")
-    with pytest.raises(NoSuchNodeError, match="node plain: no agent has told of GPUs there"):
+    with pytest.raises(NoSuchNodeError, match="node plain: no agent has reported GPUs of this node"):
         read(server, node="plain")
 
 
@@ -253,7 +253,7 @@ def test_pods_that_are_not_as_they_should_be_are_counted() -> None:
     server.merge("odd", {"spec": {"nodeName": 7}}, "team")
     seen = read(server)
     assert [one.name for one in seen.pending] == ["p"]
-    assert seen.unread == ("pods that are not as Kubernetes defines them: 1",)
+    assert seen.unread == ("1 pod could not be decoded",)
 
 
 def test_memory_is_handed_out_as_scaled() -> None:

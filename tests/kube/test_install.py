@@ -12,12 +12,12 @@ import yaml
 
 from cotenant.cli.kube import kube
 from cotenant.errors import InputError
+from cotenant.kube.api.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER, SETTINGS_FILE
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.certificate import MISSING, SERVICE_NAMES, Certificate, make_certificate
-from cotenant.kube.install.configuration import KUBE_SCHEDULER, SETTINGS
+from cotenant.kube.install.configuration import KUBE_SCHEDULER
 from cotenant.kube.install.manifests import InstallOptions, manifests
-from cotenant.kube.install.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER
-from cotenant.kube.install.workloads import CONTENT, AgentWishes, Images
+from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images
 
 Json = dict[str, Any]
 PAIR = Certificate("a certificate\n", "its key\n")
@@ -26,7 +26,7 @@ IMAGES = Images(ours="ours:1", kube_scheduler="stock:1", pull="Never")
 
 def made(settings: Path | None = None, replicas: int = 1, **agents: Any) -> dict[tuple[str, str], Json]:
     """All objects, by kind and name."""
-    options = InstallOptions(images=IMAGES, agents=AgentWishes(**agents), settings=settings, replicas=replicas)
+    options = InstallOptions(images=IMAGES, agents=AgentFlags(**agents), settings=settings, replicas=replicas)
     found = manifests(options, PAIR)
     named = {(one["kind"], one["metadata"]["name"]): one for one in found}
     assert len(named) == len(found)
@@ -187,7 +187,7 @@ def test_agents_go_where_they_are_told_and_run_as_pods_with_gpus_do(tmp_path: Pa
 def test_settings_are_kept_as_they_were_written_and_other_ones_make_new_pods(tmp_path: Path) -> None:
     text = "# ours\nscheduler: {policy: spread}\n"
     before, after = made(), made(written(tmp_path / "settings", text))
-    assert after["ConfigMap", CONFIGURATION]["data"][SETTINGS] == text
+    assert after["ConfigMap", CONFIGURATION]["data"][SETTINGS_FILE] == text
     for key in (("Deployment", SCHEDULER), ("DaemonSet", AGENT)):
         marks = [one[key]["spec"]["template"]["metadata"]["annotations"][CONTENT] for one in (before, after)]
         assert marks[0] != marks[1]

@@ -21,12 +21,12 @@ from cotenant.kube.agent.service import devices_of
 from cotenant.kube.codec.assignment import RECORD, record_of
 from cotenant.kube.codec.keys import container_key
 from cotenant.kube.install.configuration import kube_scheduler
-from cotenant.kube.install.rights import rights
-from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment
+from cotenant.kube.install.policies import admission_policies
+from cotenant.kube.install.rbac import rbac_objects
+from cotenant.kube.install.workloads import AgentFlags, Images, daemon_set, deployment
 from cotenant.kube.scheduler.process import SchedulerOptions, check
 from cotenant.kube.settings import KubeSettings
-from cotenant.kube.webhook.mutating import mutate
-from cotenant.kube.webhook.validating import validate
+from cotenant.kube.webhook.mutation import mutate
 from tests.kube.agent.agents import GPU as DEVICE
 from tests.kube.agent.agents import bound as started_soon
 from tests.kube.agent.agents import held, registered
@@ -115,7 +115,7 @@ def test_no_role_of_ours_deletes_or_makes_pods() -> None:
 
     What preemption may do is ask for an eviction, which disruption budgets can forbid.
     """
-    rules = [rule for one in rights() for rule in one.get("rules", ())]
+    rules = [rule for one in rbac_objects() for rule in one.get("rules", ())]
     verbs = {verb for rule in rules if "pods" in rule["resources"] for verb in rule["verbs"]}
     assert verbs == {"get", "list", "watch", "patch"}
     assert {verb for rule in rules if "pods/eviction" in rule["resources"] for verb in rule["verbs"]} == {"create"}
@@ -248,10 +248,13 @@ def test_nobody_else_calls_the_extender_or_writes_an_assignment() -> None:
     with pytest.raises(InputError, match="others could bind pods through it"):
         check(SchedulerOptions(extender=("0.0.0.0", 8888)))
     images = Images(ours="a", kube_scheduler="b")
-    for made in (deployment(images, ""), daemon_set(images, AgentWishes(), "")):
+    for made in (deployment(images, ""), daemon_set(images, AgentFlags(), "")):
         assert "hostNetwork" not in made["spec"]["template"]["spec"]
     forged = written({MEMORY: 1}, annotations={RECORD: "{}"}, schedulerName="cotenant-scheduler")
-    assert RECORD in refusal(validate(review(forged), SETTINGS))
+    assert RECORD not in admitted(forged)["metadata"]["annotations"]
+    policy = admission_policies(SETTINGS)[0]
+    assert policy["kind"] == "ValidatingAdmissionPolicy"
+    assert any(RECORD in one["expression"] for one in policy["spec"]["variables"])
 
 
 def test_many_pods_are_bound_to_one_node_at_the_same_time_without_a_lock() -> None:

@@ -15,10 +15,11 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY
+from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.protocol import ExtenderArgs, MetaPod, MetaVictims, NodeList, PreemptionArgs, Victims
-from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers, policy_of
+from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers
 from cotenant.kube.scheduler.refusing import Refusals
 from cotenant.kube.state.books import Books
 from tests.kube.worlds import (

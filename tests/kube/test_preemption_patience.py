@@ -13,7 +13,7 @@ import msgspec
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.scheduler.events import News
 from cotenant.kube.scheduler.lease import NOT_LEADING, Alone, Lead
@@ -45,15 +45,15 @@ class World:
     most_per_minute: int = 30
 
     def __post_init__(self) -> None:
-        troubles = Troubles(self.lines.append)
+        error_log = ErrorLog(self.lines.append)
         self.placer: Placer = placer_of(self.books)
-        news = News(self.client, "tests", troubles)
+        news = News(self.client, "tests", error_log)
         self.preemptor = Preemptor(
             self.client,
             self.books,
             self.placer,
             news,
-            troubles,
+            error_log,
             PreemptionPart(most_per_minute=self.most_per_minute),
             lead=self.lead,
             doubt=lambda: self.doubts[0] if self.doubts else None,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits
-from cotenant.kube.api.reading import Kind, Version
+from cotenant.kube.api.decoding import Kind, Version
 from cotenant.kube.api.reflector import TURN_S, Key, Pace, Reflector
 from tests.kube.api_server import ApiServer, Refusal
 
@@ -78,7 +78,7 @@ class Following:
     server: ApiServer
     reflector: Reflector[Pod]
     replay: Replay
-    troubles: list[str]
+    error_log: list[str]
     task: asyncio.Task[None]
 
     def agrees(self) -> bool:
@@ -107,12 +107,12 @@ async def following(server: ApiServer, pace: Pace = PACE, limits: Limits = QUICK
     for name in ("a", "b", "c"):
         server.put(name)
     async with server.serving():
-        client, replay, troubles = Client(Access(host="127.0.0.1", port=server.port), limits), Replay(), list[str]()
-        reflector = Reflector(client, PODS, replay, pace=pace, tell=troubles.append)
+        client, replay, error_log = Client(Access(host="127.0.0.1", port=server.port), limits), Replay(), list[str]()
+        reflector = Reflector(client, PODS, replay, pace=pace, report=error_log.append)
         task = asyncio.create_task(reflector.run())
         try:
             await reflector.synced.wait()
-            follower = Following(server, reflector, replay, troubles, task)
+            follower = Following(server, reflector, replay, error_log, task)
             await follower.watches()
             yield follower
         finally:
@@ -158,7 +158,7 @@ def test_a_handler_can_ask_at_which_version_something_went() -> None:
 
         def note(old: Pod | None, new: Pod | None) -> None:
             if old is not None and new is None:
-                gone.append((old.metadata.name, second.telling))
+                gone.append((old.metadata.name, second.handled_version))
 
         client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
         second = Reflector(client, PODS, note, pace=PACE)
@@ -193,8 +193,8 @@ def test_a_reset_connection_loses_nothing_and_costs_no_list() -> None:
         follower.server.put("d")
         follower.server.remove("a")
         await follower.settles()
-        assert len(follower.troubles) == 1
-        assert "Interrupted" in follower.troubles[0]
+        assert len(follower.error_log) == 1
+        assert "Interrupted" in follower.error_log[0]
 
     assert play(story).requests("list") == 1
 
@@ -205,7 +205,7 @@ def test_a_watch_that_hangs_is_opened_anew() -> None:
         follower.server.put("d")
         follower.server.remove("a")
         await follower.settles()
-        assert any("nothing came in time" in trouble for trouble in follower.troubles)
+        assert any("no response in time" in error for error in follower.error_log)
 
     assert play(story, SOON_SILENT).requests("list") == 1
 
@@ -224,7 +224,7 @@ def test_a_list_that_is_asked_for_finds_at_once_what_a_hung_watch_does_not_tell(
         await follower.watches()
         server.put("e")
         await follower.settles()
-        assert follower.troubles == []
+        assert follower.error_log == []
 
     assert play(story, Pace(silence_s=60, watches_s=0.01, lists_s=60)).requests("list") == 2
 
@@ -278,7 +278,7 @@ def test_throttling_and_server_errors_are_waited_out(status: int, reason: str) -
         follower.server.end_watches()
         follower.server.put("d")
         await follower.settles()
-        assert [f"{status} {reason}" in trouble for trouble in follower.troubles] == [True, True]
+        assert [f"{status} {reason}" in error for error in follower.error_log] == [True, True]
 
     assert play(story).requests("list") == 1
 
@@ -352,7 +352,7 @@ def test_an_event_cut_into_pieces_is_one_event() -> None:
 def test_an_event_beyond_all_bounds_is_not_kept_in_memory() -> None:
     async def story(follower: Following) -> None:
         follower.server.say(b"x" * 200_000)
-        await until(lambda: any("TooLarge" in trouble for trouble in follower.troubles))
+        await until(lambda: any("TooLarge" in error for error in follower.error_log))
         follower.server.put("d")
 
     play(story, limits=Limits(line_bytes=100_000, first_pause_s=0.01, page=3))
@@ -363,7 +363,7 @@ def test_a_list_beyond_all_bounds_is_asked_for_in_smaller_parts() -> None:
         for name in "defghij":
             follower.server.put(name, spec={"nodeName": "n" * 400})
         follower.server.say_gone()
-        await until(lambda: any("TooLarge" in trouble for trouble in follower.troubles))
+        await until(lambda: any("TooLarge" in error for error in follower.error_log))
         await until(lambda: follower.reflector.counts["watches"] == 2)
 
     server = play(story, limits=Limits(answer_bytes=3000, first_pause_s=0.01, page=10))
@@ -469,7 +469,7 @@ def test_events_from_the_past_are_not_told_and_a_list_decides() -> None:
         follower.server.remove("d")
         follower.server.put("a")
         follower.server.repeat_history(3)
-        await until(lambda: any("Contradicts" in trouble for trouble in follower.troubles))
+        await until(lambda: any("Contradicts" in error for error in follower.error_log))
         follower.server.put("b")
         await follower.settles()
         assert len(follower.replay.told) == 3 + 4

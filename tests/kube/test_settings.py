@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.core.placement.policies import QUEUES
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.settings import CardSharing, KubeSettings, parse_settings, read_settings
+from cotenant.kube.settings import GpuSharing, KubeSettings, parse_settings, read_settings
 from tests.kube.pods import pod
 
 
@@ -45,11 +46,11 @@ def test_the_nearest_word_on_a_card_wins() -> None:
           n1: {split: 4, cards: {GPU-a: {memory-scaling: 200}, "1": {split: 2}}, hide: [GPU-c, "3"]}
         """
     )
-    assert said.card("n1", "GPU-a", 0) == CardSharing(split=4, memory_scaling=200)
-    assert said.card("n1", "GPU-b", 1) == CardSharing(split=2, memory_scaling=120)
-    assert said.card("n1", "GPU-c", 2) is None
-    assert said.card("n1", "GPU-d", 3) is None
-    assert said.card("n2", "GPU-c", 3) == CardSharing(split=8, memory_scaling=120)
+    assert said.sharing_of("n1", "GPU-a", 0) == GpuSharing(split=4, memory_scaling=200)
+    assert said.sharing_of("n1", "GPU-b", 1) == GpuSharing(split=2, memory_scaling=120)
+    assert said.sharing_of("n1", "GPU-c", 2) is None
+    assert said.sharing_of("n1", "GPU-d", 3) is None
+    assert said.sharing_of("n2", "GPU-c", 3) == GpuSharing(split=8, memory_scaling=120)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,20 @@ def test_what_is_not_understood_is_refused_in_one_line(text: str, said: str) -> 
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("order", QUEUES)
+def test_every_queue_order_of_the_core_is_a_setting(order: str) -> None:
+    assert parse_settings(f"queue: {{order: {order}}}".encode()).queue.order == order
+
+
+def test_an_unknown_queue_order_is_refused_with_the_known_ones_but_by_agents_which_have_no_queue() -> None:
+    with pytest.raises(InputError, match=f"unknown queue order 'lifo'; expected one of {', '.join(QUEUES)}"):
+        parse_settings(b"queue: {order: lifo}")
+    assert parse_settings(b"queue: {order: lifo}", check_queue=False).queue.order == "lifo"
+
+
 def test_all_dialects_silenced_are_refused() -> None:
     names = [dialect.name for dialect in DIALECTS]
-    with pytest.raises(InputError, match="no dialect"):
+    with pytest.raises(InputError, match="all dialects are null"):
         parse_settings(f"dialects: {{{', '.join(f'{name}: null' for name in names)}}}".encode())
 
 

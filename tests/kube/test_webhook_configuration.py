@@ -6,16 +6,14 @@ from base64 import b64decode
 
 import pytest
 
+from cotenant.kube.install.admission import webhook_configuration
+from cotenant.kube.install.policies import ANNOTATION_PATHS, admission_policies
 from cotenant.kube.settings import KubeSettings, WebhookPart
-from cotenant.kube.webhook.configuration import webhook_configurations
-from cotenant.kube.webhook.policy import admission_policies
-from cotenant.kube.webhook.protecting import WAYS
 from tests.kube.reviews import SETTINGS, Json
 
 
-def webhooks(*, has_policies: bool = True, settings: KubeSettings = SETTINGS, url: str | None = None) -> list[Json]:
-    made = webhook_configurations(settings, "PEM", url, has_policies=has_policies)
-    return [webhook for one in made for webhook in one["webhooks"]]
+def webhooks(*, settings: KubeSettings = SETTINGS, url: str | None = None) -> list[Json]:
+    return list(webhook_configuration(settings, "PEM", url)["webhooks"])
 
 
 def test_pods_that_ask_for_gpus_wait_for_us_and_others_do_not() -> None:
@@ -62,13 +60,12 @@ def test_our_own_namespace_and_those_to_skip_are_left_out(label: str, selects: l
         assert webhook["objectSelector"] == {"matchExpressions": selects}
 
 
-def test_an_older_cluster_asks_us_about_every_way_on_which_annotations_reach_a_pod() -> None:
-    (guard,) = [one for one in webhooks(has_policies=False) if one["name"] == "assignments.cotenant.io"]
-    assert guard["rules"][0]["resources"] == list(WAYS)
-    assert guard["clientConfig"]["service"]["path"] == "/validate"
-    assert "objectSelector" not in guard, "a label of one's own must not open the door"
-    (rule,) = admission_policies(SETTINGS)[0]["spec"]["matchConstraints"]["resourceRules"]
-    assert {**rule, "scope": "Namespaced"} == guard["rules"][0]
+def test_the_policy_sees_every_path_by_which_annotations_reach_a_pod_whatever_its_labels() -> None:
+    constraints = admission_policies(SETTINGS)[0]["spec"]["matchConstraints"]
+    (rule,) = constraints["resourceRules"]
+    assert rule["resources"] == list(ANNOTATION_PATHS)
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert "objectSelector" not in constraints, "a user can label a pod, and must not evade the policy by that"
 
 
 def test_every_policy_is_in_force() -> None:

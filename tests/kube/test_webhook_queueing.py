@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
+from cotenant.kube.api.names import SCHEDULER_USER
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE
+from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.settings import KubeSettings, QueuePart
-from cotenant.kube.webhook.mutating import mutate
-from cotenant.kube.webhook.policy import admission_policies
-from cotenant.kube.webhook.protecting import SCHEDULER_USER
-from cotenant.kube.webhook.validating import validate
+from cotenant.kube.webhook.mutation import mutate
 from tests.kube.reviews import SETTINGS, Json, admitted, refusal, response, review, written
 
 SLICE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
@@ -75,19 +74,6 @@ def test_nonsense_about_a_turn_is_refused_where_there_is_a_gpu(annotations: dict
 @pytest.mark.parametrize("nonsense", [3, ["x"], [{"name": 3}], {"name": GATE}])
 def test_gates_that_are_none_are_refused(nonsense: object) -> None:
     assert "schedulingGates" in refusal(mutate(review(written(SLICE, schedulingGates=nonsense)), SETTINGS))
-
-
-def test_only_the_scheduler_takes_the_gate_away() -> None:
-    waits, free = written(SLICE, schedulingGates=[OURS, THEIRS]), written(SLICE, schedulingGates=[THEIRS])
-
-    def answer(new: Json, old: Json, user: str = "alice") -> bytes:
-        return validate(review(new, old, operation="UPDATE", user=user), SETTINGS)
-
-    assert GATE in refusal(answer(free, waits))
-    assert GATE in refusal(answer(written(SLICE), waits))
-    assert response(answer(free, waits, SCHEDULER_USER))["allowed"]
-    assert response(answer(written(SLICE, schedulingGates=[OURS]), waits))["allowed"]
-    assert response(answer(written(SLICE), free))["allowed"]
 
 
 def test_the_policy_says_the_same_whether_or_not_there_is_a_queue() -> None:

@@ -13,8 +13,9 @@ import pytest
 from cotenant.core.model import Reason
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
-from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.serving import (
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.names import WHY_HEADER
+from cotenant.kube.api.server import (
     Listener,
     ReceivedEvent,
     Reply,
@@ -26,7 +27,6 @@ from cotenant.kube.api.serving import (
     listen,
     status_reply,
 )
-from cotenant.kube.install.names import KEY_HEADER
 from cotenant.kube.scheduler.explaining import refusals_words
 from cotenant.kube.scheduler.why import WhyPod, ask_scheduler
 from tests.cli.command import refusal, run
@@ -52,9 +52,9 @@ async def proxy(answer: Answer) -> AsyncIterator[int]:
         named = {"name": "cotenant-why", "namespace": "cotenant-system"}
         return json_reply({"metadata": named, "data": {"key": b64encode(KEY).decode()}})
 
-    asked = Route(method="GET", answer=handed, words=len(PROXY) + 2, refuse=status_reply, key=lambda: KEY)
-    read = Route(method="GET", answer=secret, words=5)
-    both = [application({"api": one}, Troubles(print)) for one in (asked, read)]
+    asked = Route(method="GET", answer=handed, segments=len(PROXY) + 2, refuse=status_reply, key=lambda: KEY)
+    read = Route(method="GET", answer=secret, segments=5)
+    both = [application({"api": one}, ErrorLog(print)) for one in (asked, read)]
 
     async def either(scope: Scope, receive: ReceivedEvent, send: SentEvent) -> None:
         await both["/secrets/" in scope["path"]](scope, receive, send)
@@ -119,7 +119,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("shown", [{}, {KEY_HEADER: ""}, {KEY_HEADER: "another"}], ids=["none", "empty", "wrong"])
+@pytest.mark.parametrize("shown", [{}, {WHY_HEADER: ""}, {WHY_HEADER: "another"}], ids=["none", "empty", "wrong"])
 def test_nobody_learns_of_a_pod_without_the_key(shown: dict[str, str]) -> None:
     async def story(office: Office) -> None:
         office.add_pod("a")
@@ -135,8 +135,8 @@ def test_a_key_that_is_empty_opens_nothing_and_without_one_nobody_may_ask() -> N
     async def story(office: Office) -> None:
         for key, status in ((lambda: b"", 403), (None, 404)):
             bound = listen("127.0.0.1", 0)
-            routes = office.scheduler.for_api_server(key)
-            async with serving([Listener(bound, application(routes, Troubles(print)))]):
+            routes = office.scheduler.for_api_server({}, key)
+            async with serving([Listener(bound, application(routes, ErrorLog(print)))]):
                 assert (await ask(bound.getsockname()[1], "GET", "/why/team/a")).status == status
 
     play(story)
@@ -164,7 +164,7 @@ def test_a_pod_of_another_scheduler_is_said_to_be() -> None:
             status_reply(403, "no"),
             "the right to `get` services/proxy and the secret cotenant-why in namespace cotenant-system",
         ),
-        (status_reply(401, "no"), "does not know who asks"),
+        (status_reply(401, "no"), "does not accept your credentials"),
         (status_reply(503, "no endpoints available"), "no endpoints available"),
         (json_reply({"what": "ever"}), "Malformed"),
     ],
@@ -174,7 +174,7 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(reply: Reply, said: str)
 
 
 def test_a_server_that_is_not_there_is_said() -> None:
-    with pytest.raises(CotenantError, match=r"the API server cannot be asked: .*127.0.0.1 port 1"):
+    with pytest.raises(CotenantError, match=r"cannot reach the API server: .*127.0.0.1 port 1"):
         asyncio.run(ask_scheduler(access(1), "team", "a"))
 
 

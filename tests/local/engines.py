@@ -7,15 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cotenant.core.model import Gpu, Gpus, Machine
+from cotenant.core.model import Gpu, Gpus, Machine, Placement, Slot
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import MiB
+from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
+from cotenant.local.tenants import PlacedJob
 from cotenant.node.devices import GpuUsage, Kind, Running
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
+from cotenant.wire.local import JobRequest, job_of
 
 TWO_CARDS = Machine(name="local", gpus=tuple(Gpu(uuid=f"GPU-{i}", type="V100", memory=MiB(1024)) for i in range(2)))
 
@@ -59,20 +63,19 @@ def engine_on(
     """An engine and its journal; use it within an event loop."""
     with Journal.open(state / "journal.db") as journal:
         journal.remember("cordoned", json.dumps([gpu.uuid for gpu in machine.gpus if gpu.cordoned]))
-        shares = Shares(Means.SLOTS, None, "test")
-        paths = Paths(agent=state / "agent.sock")
-        yield (
-            Engine(
-                state,
-                journal,
-                Cards(machine),
-                paths,
-                shares,
-                policy,
-                queue,
-                launch=never_starts,
-                draw=lambda n: n - 1,
-                belief=belief,
-            ),
-            journal,
+        resources = Resources(
+            state=state,
+            journal=journal,
+            backend=Cards(machine),
+            paths=Paths(agent=state / "agent.sock"),
+            shares=Shares(Means.SLOTS, None, "test"),
+            launch=never_starts,
         )
+        settings = Settings(policy=policy, queue=queue, draw=lambda n: n - 1, belief=belief)
+        yield Engine(resources, settings), journal
+
+
+def placed(job: str, request: JobRequest, **fields: Any) -> PlacedJob:
+    """A job on the first GPU."""
+    placement = Placement(job_of(job, request, 0.0), Slot("local", (0,)))
+    return PlacedJob(placement=placement, request=request, **fields)

@@ -168,7 +168,7 @@ def test_a_body_without_bound_is_refused(runner: asyncio.Runner, engine: Engine)
     app = api.application(engine)
     for target in ("/v1/jobs", "/v1/gpus/0/drain"):
         answer = runner.run(ask(app, "POST", target, b" " * (MOST_BYTES + 1)))
-        assert (answer.status, f"more than {MOST_BYTES} bytes" in answer.json()["error"]) == (400, True)
+        assert (answer.status, f"larger than {MOST_BYTES} bytes" in answer.json()["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_with_a_token_only_who_has_it_is_heard(
     [
         ("0", None, 0o600, "needs --token-file"),
         ("0", "short", 0o600, "at least 16"),
-        ("0", TOKEN, 0o644, "others can read the token"),
+        ("0", TOKEN, 0o644, "other users can read the token"),
         ("here", TOKEN, 0o600, "expected PORT or HOST:PORT"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_slow_reader_loses_the_oldest_and_holds_nobody_up(
     async def overflow() -> list[int]:
         with engine.events.subscribe(-1) as listener:
             for number in range(20):
-                engine.events.tell("tick", None, str(number))
+                engine.events.record("tick", None, str(number))
             return [int(event.text) for _ in range(listener.qsize()) if (event := listener.get_nowait()) is not None]
 
     assert runner.run(overflow()) == [15, 16, 17, 18, 19]

@@ -67,10 +67,10 @@ def test_a_job_that_cannot_be_started_for_want_of_space_is_started_later(daemon:
 @pytest.mark.parametrize(
     ("state", "code", "sentence"),
     [
-        ("/proc/cotenant", 2, "/proc/cotenant: cannot be made"),
+        ("/proc/cotenant", 2, "/proc/cotenant: cannot be created"),
         ("/proc/self", 1, "the daemon needs a folder that it can write to"),
-        ("/dev/null/x", 2, "/dev/null/x: cannot be made: Not a directory"),
-        (f"/var/{'x' * 100}", 2, "too long a path for a socket; set COTENANT_STATE to a shorter one"),
+        ("/dev/null/x", 2, "/dev/null/x: cannot be created: Not a directory"),
+        (f"/var/{'x' * 100}", 2, "this path is too long for a socket; set COTENANT_STATE to a shorter one"),
     ],
 )
 def test_a_state_folder_that_cannot_be_used_is_one_sentence(state: str, code: int, sentence: str) -> None:
@@ -118,7 +118,7 @@ def test_a_daemon_with_fewer_gpus_than_a_job_runs_on_does_not_start_and_loses_no
         daemon.kill()
         done = run("up", "--simulate", "1", env=environment(COTENANT_STATE=str(daemon.state)))
         assert done.returncode == 1
-        assert "runs on GPU 1, and there are only 1 GPUs now" in done.stderr
+        assert "runs on GPU 1, but this machine has only 1 GPU now" in done.stderr
         daemon.up()
         assert [daemon.job(job).state for job in jobs] == ["running", "running"]
 
@@ -149,7 +149,7 @@ def test_a_daemon_that_lost_its_real_gpus_does_not_run_the_queue_on_simulated_on
     with Journal.open(tmp_path / "journal.db") as journal:
         journal.remember(DEVICES, Kind.NVIDIA)
     done = run("up", env=environment(COTENANT_STATE=str(tmp_path)))
-    assert (done.returncode, "no NVIDIA GPU answers" in done.stderr) == (1, True), done
+    assert (done.returncode, "no NVIDIA GPU was found" in done.stderr) == (1, True), done
 
 
 def test_sigterm_is_a_clean_end() -> None:
@@ -180,7 +180,7 @@ def test_a_job_without_a_gpu_runs(daemon: Daemon) -> None:
     ("words", "sentence"),
     [
         (("up", "--listen", "99999", "--token-file", "x"), "expected PORT or HOST:PORT"),
-        (("up", "--queue", "nosuch"), "there are: fifo"),
+        (("up", "--queue", "nosuch"), "choose one of fifo"),
         (("submit", "--env", "X=\udcff", "--", "true"), "not UTF-8 text"),
     ],
 )

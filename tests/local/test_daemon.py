@@ -101,7 +101,7 @@ def test_a_job_that_ended_can_be_run_again_with_all_its_retries(daemon: Daemon) 
     assert view.request.priority == 5
     stream = iter(daemon.client.lines("/v1/events?after=0"))
     told = b""
-    while f'"job":"{job}","text":"asked to run again after exited"'.encode() not in told:
+    while f'"job":"{job}","text":"retry requested after exited"'.encode() not in told:
         told += next(stream)
     assert b"event: retrying" in told
 

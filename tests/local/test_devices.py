@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.cli.gpus import COLUMNS
-from cotenant.cli.show import table
+from cotenant.cli.output import table
 from cotenant.core.cluster import Node
 from cotenant.local.devices import Devices
 from cotenant.local.journal import Journal
-from cotenant.local.views import Used, gpu_views, used_by_jobs
+from cotenant.local.views import JobUsage, gpu_views, usage_by_job
 from cotenant.node.devices import Backend, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.wire.local import GpuView
@@ -35,7 +35,8 @@ async def looks_once(devices: Devices, *jobs: Running) -> bool:
     """Whether anything that matters to scheduling has changed."""
     changes: list[None] = []
     before = devices.usage
-    watching = asyncio.create_task(devices.watch(lambda: jobs, lambda: changes.append(None)))
+    devices.inventory_changed.subscribe(lambda: changes.append(None))
+    watching = asyncio.create_task(devices.watch(lambda: jobs))
     while devices.usage is before:
         await asyncio.sleep(0.001)
     watching.cancel()
@@ -64,10 +65,10 @@ def test_traffic_over_pcie_reaches_the_job_that_is_alone_on_its_card(tmp_path: P
     nvml = FakeNvml(Card("GPU-a", pcie=(2048, 1024), bus=1), Card("GPU-b", bus=2))
     with devices_of(NvmlBackend(nvml), tmp_path) as devices:
         asyncio.run(looks_once(devices, ONE))
-        assert devices.used_by("j-000001").pcie_mib_s == 3.0
+        assert devices.usage_of("j-000001").pcie_mib_s == 3.0
         nvml.cards[0].broken["pcie"] = NOT_ALLOWED
         assert not asyncio.run(looks_once(devices, ONE)), "it is no fault"
-        assert devices.used_by("j-000001").pcie_mib_s is None
+        assert devices.usage_of("j-000001").pcie_mib_s is None
         assert devices.faults == {}
 
 
@@ -78,10 +79,10 @@ def test_traffic_over_pcie_reaches_the_job_that_is_alone_on_its_card(tmp_path: P
 def test_what_a_card_did_is_a_jobs_only_if_nobody_else_is_on_it(owners: tuple[str | None, ...], alone: bool) -> None:
     processes = tuple(ProcessUsage(pid, None, None, owner) for pid, owner in enumerate(owners))
     card = GpuUsage(uuid="a", used_mib=None, utilisation=None, processes=processes, bandwidth=40, pcie_mib_s=7.0)
-    used = used_by_jobs([ONE], [card])["j-000001"]
+    used = usage_by_job([ONE], [card])["j-000001"]
     assert (used.bandwidth, used.pcie_mib_s) == ((40, 7.0) if alone else (None, None))
 
 
 def test_what_several_cards_did_is_not_added_up() -> None:
     card = GpuUsage(uuid="a", used_mib=None, utilisation=None, processes=(), bandwidth=40, pcie_mib_s=7.0)
-    assert used_by_jobs([BOTH_CARDS], [card, card])["j-000002"] == Used(memory_mib=0)
+    assert usage_by_job([BOTH_CARDS], [card, card])["j-000002"] == JobUsage(memory_mib=0)

@@ -5,13 +5,13 @@
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from cotenant.core.model import Placement, Slot
 from cotenant.core.sharing.speeds import company_of
 from cotenant.core.tuning.coordination import Coordinator
 from cotenant.core.tuning.episode import Trial
@@ -19,17 +19,18 @@ from cotenant.core.tuning.goodput import NOISE_BOUNDS
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local.engine import Engine
-from cotenant.local.interference import Neighbours, Ties
+from cotenant.local.interference import InterferenceMonitor
 from cotenant.local.journal import Journal, JournalEvent
-from cotenant.local.knowledge import Beliefs
-from cotenant.local.measurement import LOADING, LOOK, PATIENCE
-from cotenant.local.tuner import Seat, translated
-from cotenant.local.views import Used
+from cotenant.local.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S
+from cotenant.local.profiles import ProfileStore
+from cotenant.local.tenants import PlacedJob
+from cotenant.local.tuner import coordinator_event
+from cotenant.local.views import JobUsage
 from cotenant.node.agent import Connected, Reported
 from cotenant.wire.agent import Hello
-from cotenant.wire.local import job_of
 from cotenant.wire.profile import JobProfile
 from tests.local.daemon import Daemon, running_daemon, until
+from tests.local.engines import placed
 from tests.local.test_profiles import BERT, V100, one_card, request, started, steps
 
 T = TypeVar("T")
@@ -47,13 +48,13 @@ def in_company(
             resident, since = started(engine, workload="resident")
             alone(engine, resident, since)
             if profiled:
-                engine.beliefs.keep(profile("newcomer"))
+                engine.profiles.add(profile("newcomer"))
             newcomer = engine.submit(request(workload="newcomer", **wishes)).id
             for _ in range(2):
                 engine.submit(request(workload="resident"))
             engine.schedule()
             assert engine.job(newcomer).state == "starting", engine.why(newcomer)
-            return then(engine, journal, resident, newcomer, engine.neighbours._residents[newcomer].since)
+            return then(engine, journal, resident, newcomer, engine._tenants.placed[newcomer].since)
 
     return asyncio.run(scene())
 
@@ -68,11 +69,11 @@ def alone(engine: Engine, job: str, since: float) -> None:
     together(engine, {job: RESIDENT}, since)
 
 
-def together(engine: Engine, rates: dict[str, int], since: float, seconds: int = int(LOOK) + 2) -> None:
+def together(engine: Engine, rates: dict[str, int], since: float, seconds: int = int(OBSERVE_S) + 2) -> None:
     for second in range(1, seconds + 1):
         for job, rate in rates.items():
-            engine.neighbours.hear(Reported(job, since + second, steps(samples=rate, batch=1)))
-        engine.neighbours.tick(since + second)
+            engine.interference.hear(Reported(job, since + second, steps(samples=rate, batch=1)))
+        engine.interference.tick(since + second)
 
 
 def events(journal: Journal, kind: str) -> list[JournalEvent]:
@@ -80,7 +81,7 @@ def events(journal: Journal, kind: str) -> list[JournalEvent]:
 
 
 def gain_expected(engine: Engine) -> float:
-    speeds = engine.beliefs.belief.speeds(company_of("V100", ("newcomer", "resident")))
+    speeds = engine.profiles.belief.speeds(company_of("V100", ("newcomer", "resident")))
     return sum(speed.mean for speed in speeds) - 1
 
 
@@ -138,7 +139,7 @@ def test_a_job_that_may_not_be_reverted_stays_whatever_it_does(tmp_path: Path) -
 
 def test_a_job_that_never_reports_is_never_reverted(tmp_path: Path) -> None:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
-        long = int(PATIENCE * LOOK + LOADING) + 5
+        long = int(GIVE_UP_AFTER * OBSERVE_S + LOADING_S) + 5
         together(engine, {resident: 10}, since, long)
         assert events(journal, "reverting") == []
         together(engine, {resident: 10, newcomer: 10}, since + long)
@@ -152,12 +153,12 @@ def test_a_poisoned_observation_is_refused_and_said_once(tmp_path: Path, poison:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
         before = gain_expected(engine)
         together(engine, {resident: 90, newcomer: poison}, since)
-        engine.neighbours.unseat(newcomer, since + 50)
+        engine.interference.remove(newcomer, since + 50)
         assert gain_expected(engine) == before
         assert [event.job for event in events(journal, "refused")] == [newcomer]
         for company in (("newcomer", "resident"), ("newcomer", "newcomer"), ("resident",) * 3):
             assert all(
-                0 < part <= 1.5 for one in engine.beliefs.belief.speeds(company_of("V100", company)) for part in one
+                0 < part <= 1.5 for one in engine.profiles.belief.speeds(company_of("V100", company)) for part in one
             )
 
     in_company(tmp_path, scene)
@@ -166,9 +167,11 @@ def test_a_poisoned_observation_is_refused_and_said_once(tmp_path: Path, poison:
 def test_a_pair_is_parted_once_only(tmp_path: Path) -> None:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
         together(engine, {resident: 30, newcomer: 40}, since)
-        placement, asked = engine._seats.placed[newcomer], request(workload="newcomer")
-        engine.neighbours.unseat(newcomer, since + 30)
-        engine.neighbours.seat(placement, asked, "V100", 2.0, since + 40)
+        placement, asked = engine._tenants.placed[newcomer].placement, request(workload="newcomer")
+        engine.interference.remove(newcomer, since + 30)
+        engine.interference.add(
+            PlacedJob(placement=placement, request=asked, gpu_type="V100", crowding=2.0, since=since + 40)
+        )
         together(engine, {resident: 30, newcomer: 40}, since + 40)
         assert len(events(journal, "reverting")) == 1
 
@@ -178,37 +181,46 @@ def test_a_pair_is_parted_once_only(tmp_path: Path) -> None:
 def test_sizes_that_were_tuned_say_nothing_of_a_workload_at_its_own(tmp_path: Path) -> None:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
         before = gain_expected(engine)
-        engine.neighbours.hear(Connected(newcomer, since, Hello(v=1, job=newcomer, pid=1, batch=64)))
+        engine.interference.hear(Connected(newcomer, since, Hello(v=1, job=newcomer, pid=1, batch=64)))
         together(engine, {resident: 30, newcomer: 40}, since)  # at a batch size of 1
         assert gain_expected(engine) == before
 
     in_company(tmp_path, scene)
 
 
+@dataclass
+class Trials:
+    """A tuner that has measured one trial."""
+
+    trial: Trial
+    measured_elsewhere: bool = False
+
+    def solo(self, job: str) -> float | None:
+        return None
+
+    def untuned(self, job: str) -> Trial | None:
+        return self.trial
+
+
 def test_where_sizes_are_tuned_the_trial_at_the_job_s_own_size_is_what_counts(tmp_path: Path) -> None:
     own = Trial(at=Seconds(5.0), kind="default", sizes={"j": 32}, measured={"j": 640.0})
-    ties = Ties(
-        held=True, used=lambda job: Used(), solo=lambda job: None, untuned=lambda job: own,
-        say=lambda *event: None, learned=lambda: None, look_again=lambda *one: None, revert=lambda *one: None,
-    )  # fmt: skip
     with Journal.open(tmp_path / "journal.db") as journal:
-        known = Beliefs(journal, V100)
-        neighbours = Neighbours(known, ties)
-        asked = request(workload="bert", batch=32)
-        neighbours.seat(Placement(job_of("j", asked, 0.0), Slot("local", (0,))), asked, "V100", None, 1.0)
-        neighbours.hear(Reported("j", 6.0, steps(batch=128)))
-        neighbours.tick(6.5)
-        (kept,) = known.profiles()
+        known = ProfileStore(journal, V100)
+        monitor = InterferenceMonitor(known, Trials(own), lambda job: JobUsage(), exclusive_steps=True)
+        monitor.add(placed("j", request(workload="bert", batch=32), gpu_type="V100", since=1.0))
+        monitor.hear(Reported("j", 6.0, steps(batch=128)))
+        monitor.tick(6.5)
+        (kept,) = known.find()
     assert (kept.samples_per_second, kept.step_seconds, kept.utilisation) == (640.0, 0.05, 0.5)
 
 
 def test_an_absurd_gradient_norm_is_not_taken_and_the_speed_is() -> None:
-    seat = Seat(gpus=(0,), request=request(batch=32), memory=None, since=0.0)
+    tenant = placed("j", request(batch=32), since=0.0)
     tuned = Coordinator("GPU 0")
-    tuned.handle(translated(Connected("j", 0.0, Hello(v=1, job="j", pid=1, batch=32, min=8, max=64)), seat))
+    tuned.handle(coordinator_event(Connected("j", 0.0, Hello(v=1, job="j", pid=1, batch=32, min=8, max=64)), tenant))
     for second in range(1, 40):
         sqr = 1e308 if second % 2 else -1e308
-        report = translated(Reported("j", float(second), steps(grad_sqr=sqr, grad_var=1e308)), seat)
+        report = coordinator_event(Reported("j", float(second), steps(grad_sqr=sqr, grad_var=1e308)), tenant)
         tuned.handle(report)
         tuned.check()
     noise = tuned._seats["j"].noise_scale
@@ -225,7 +237,7 @@ def test_a_latency_without_a_profile_is_refused_and_one_that_cannot_be_held_too(
         with one_card(tmp_path) as (engine, _):
             with pytest.raises(InputError, match="run `cotenant profile` with this command first"):
                 engine.submit(request(workload="bert", batch=32, latency_s=0.05))
-            engine.beliefs.keep(BERT)
+            engine.profiles.add(BERT)
             with pytest.raises(InputError, match="takes 20 ms even alone on a V100"):
                 engine.submit(request(workload="bert", batch=32, latency_s=0.01))
 
@@ -235,17 +247,18 @@ def test_a_latency_without_a_profile_is_refused_and_one_that_cannot_be_held_too(
 def test_the_smallest_share_that_holds_is_given_and_enforced_and_survives_a_restart(tmp_path: Path) -> None:
     async def first() -> str:
         with one_card(tmp_path) as (engine, _):
-            engine.beliefs.keep(BERT)  # 20 ms alone, half of the card
+            engine.profiles.add(BERT)  # 20 ms alone, half of the card
             job = engine.submit(request(workload="bert", batch=32, latency_s=0.05)).id
             engine.schedule()
-            assert engine._seats.placed[job].job.demand.compute == 200, "50 % of 20 ms at 20 % of the card is 50 ms"
+            demand = engine._tenants.placed[job].placement.job.demand
+            assert demand.compute == 200, "50 % of 20 ms at 20 % of the card is 50 ms"
             return job
 
     async def second(job: str) -> None:
         with one_card(tmp_path) as (engine, _):
-            engine.beliefs.remove(engine.beliefs.profiles())
+            engine.profiles.remove(engine.profiles.find())
             engine.recover()
-            assert engine._seats.placed[job].job.demand.compute == 200
+            assert engine._tenants.placed[job].placement.job.demand.compute == 200
             assert engine.job(job).gpus == (0,)
             assert engine.gpus()[0].free_compute == 800
 
@@ -255,17 +268,17 @@ def test_the_smallest_share_that_holds_is_given_and_enforced_and_survives_a_rest
 def test_a_violation_is_an_event_once_a_minute_and_counted_each_time(tmp_path: Path) -> None:
     async def scene() -> None:
         with one_card(tmp_path) as (engine, journal):
-            engine.beliefs.keep(BERT)
+            engine.profiles.add(BERT)
             engine.submit(request(workload="bert", batch=32, latency_s=0.05))
             engine.schedule()
-            (job,) = engine._seats.placed
+            (job,) = engine._tenants.placed
             for second in range(90):
-                engine.neighbours.hear(Reported(job, 1000.0 + second, steps(n=10, wall_s=1.0)))
+                engine.interference.hear(Reported(job, 1000.0 + second, steps(n=10, wall_s=1.0)))
             said = [event.text for event in events(journal, "slo-violated")]
-            assert said == ["steps took 100 ms over 3 s, 50 ms was promised"] * 2
+            assert said == ["steps took 100 ms over 3 s; the objective is 50 ms"] * 2
             assert engine.job(job).slo_violations == engine.status()["slo_violations"] == 30
             for second in range(90):
-                engine.neighbours.hear(Reported(job, 2000.0 + second, steps(n=30, wall_s=1.0)))
+                engine.interference.hear(Reported(job, 2000.0 + second, steps(n=30, wall_s=1.0)))
             assert engine.job(job).slo_violations == 30
 
     asyncio.run(scene())
@@ -275,12 +288,12 @@ def test_a_latency_that_the_policy_does_not_look_at_is_told(tmp_path: Path) -> N
     async def scene(policy: str) -> str:
         (tmp_path / policy).mkdir()
         with one_card(tmp_path / policy, policy) as (engine, _):
-            engine.beliefs.keep(BERT)
+            engine.profiles.add(BERT)
             job = engine.submit(request(workload="bert", batch=32, latency_s=0.08)).id
             engine.schedule()
             return "\n".join(engine.job(job).enforcement)
 
-    assert "latency: neighbours are not chosen by it under binpack" in asyncio.run(scene("binpack"))
+    assert "latency: binpack does not choose neighbours by it" in asyncio.run(scene("binpack"))
     assert "latency" not in asyncio.run(scene("cotenant"))
 
 
@@ -289,10 +302,10 @@ def beside_a_server(state: Path, then: Callable[[Engine, Journal, str, str], Non
 
     async def scene() -> None:
         with one_card(state) as (engine, journal):
-            engine.beliefs.keep(BERT)
-            engine.beliefs.keep(profile("newcomer"))
+            engine.profiles.add(BERT)
+            engine.profiles.add(profile("newcomer"))
             pair = {"server": "bert@32", "newcomer": "newcomer"}
-            engine.beliefs.observe("V100", pair, {"server": 1.0, "newcomer": 1.0})
+            engine.profiles.observe("V100", pair, {"server": 1.0, "newcomer": 1.0})
             server = engine.submit(request(workload="bert", batch=32, latency_s=0.08)).id
             engine.schedule()
             serve(engine, server, before, 0.0)
@@ -306,7 +319,7 @@ def beside_a_server(state: Path, then: Callable[[Engine, Journal, str, str], Non
 
 def serve(engine: Engine, server: str, per_second: int, since: float, seconds: int = 12) -> None:
     for second in range(seconds):
-        engine.neighbours.hear(Reported(server, 1e6 + since + second, steps(n=per_second, wall_s=1.0)))
+        engine.interference.hear(Reported(server, 1e6 + since + second, steps(n=per_second, wall_s=1.0)))
 
 
 def test_who_comes_beside_a_server_and_breaks_its_promise_leaves_and_does_not_come_back(tmp_path: Path) -> None:
@@ -316,10 +329,10 @@ def test_who_comes_beside_a_server_and_breaks_its_promise_leaves_and_does_not_co
         serve(engine, server, 5, 200.0)
         (event,) = events(journal, "reverting")
         assert event.job == newcomer
-        assert f"steps of {server} take 200 ms beside it, 80 ms was promised" in event.text
+        assert f"steps of {server} take 200 ms beside it; its objective is 80 ms" in event.text
         assert journal.job(newcomer).stop == "revert"
         again = engine.submit(request(workload="newcomer")).id
-        engine._seats.leave(newcomer)
+        engine._tenants.remove(newcomer)
         engine.schedule()
         assert engine.job(again).state == "queued"
         assert "keep the speed they were promised" in (engine.job(again).reason or "")

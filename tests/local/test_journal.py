@@ -24,8 +24,8 @@ from cotenant.local.journal import (
     MIGRATIONS,
     Journal,
     JournalError,
-    WrongStateError,
 )
+from cotenant.local.lifecycle import ACTIVE, JobState, WrongStateError
 
 REQUEST = b'{"command": ["true"], "cwd": "/", "name": "tiny"}'
 SOURCES = str(Path(journal_module.__file__).parents[2])
@@ -69,11 +69,11 @@ def test_a_job_is_found_by_id_or_by_its_newest_name(journal: Journal) -> None:
 
 def test_a_transition_happens_once(journal: Journal) -> None:
     job = journal.submit(REQUEST, 1.0)
-    started = journal.transition(job, ("queued",), "starting", slot="[0]", attempts=1, started=2.0)
+    started = journal.transition(job, ("queued",), JobState.STARTING, slot="[0]", attempts=1, started=2.0)
     assert (started.state, started.slot, started.attempts, started.started) == ("starting", "[0]", 1, 2.0)
     with pytest.raises(WrongStateError, match="j-000001 is starting, not queued"):
-        journal.transition(job, ("queued",), "starting")
-    ended = journal.transition(job, ("starting", "running"), "finished", outcome="signalled", signal=9, ended=3.0)
+        journal.transition(job, ("queued",), JobState.STARTING)
+    ended = journal.transition(job, ACTIVE, JobState.FINISHED, outcome="signalled", signal=9, ended=3.0)
     assert (ended.state, ended.outcome, ended.signal, ended.code, ended.slot) == (
         "finished",
         "signalled",
@@ -88,15 +88,15 @@ def test_changes_together_happen_all_or_not_at_all(journal: Journal) -> None:
     first, second = journal.submit_many([(REQUEST, 1.0), (REQUEST, 1.0)])
 
     def start_and_finish() -> None:
-        with journal.together():
-            journal.transition(first, ("queued",), "starting")
-            journal.transition(second, ("running",), "finished")
+        with journal.transaction():
+            journal.transition(first, ("queued",), JobState.STARTING)
+            journal.transition(second, ("running",), JobState.FINISHED)
 
     with pytest.raises(WrongStateError):
         start_and_finish()
     assert journal.job(first).state == "queued"
-    with journal.together():
-        journal.transition(first, ("queued",), "starting")
+    with journal.transaction():
+        journal.transition(first, ("queued",), JobState.STARTING)
         journal.record_event(1.0, "started", first, "on GPU 0")
     assert journal.job(first).state == "starting"
 
@@ -104,7 +104,8 @@ def test_changes_together_happen_all_or_not_at_all(journal: Journal) -> None:
 def test_listing_by_state_and_in_pages(journal: Journal) -> None:
     ids = journal.submit_many([(REQUEST, 1.0)] * 10)
     for job in ids[:4]:
-        journal.transition(job, ("queued",), "running")
+        journal.transition(job, ("queued",), JobState.STARTING)
+        journal.transition(job, ("starting",), JobState.RUNNING)
     assert [job.id for job in journal.jobs(("running",), limit=3)] == ids[1:4]
     assert [job.id for job in journal.jobs(("running",), limit=3, after="j-000000")] == ids[:3]
     assert [job.id for job in journal.jobs(("running",), limit=3, after=ids[2])] == ids[3:4]
@@ -114,7 +115,7 @@ def test_listing_by_state_and_in_pages(journal: Journal) -> None:
 
 def test_only_the_last_events_are_kept(journal: Journal) -> None:
     last = 0
-    with journal.together():
+    with journal.transaction():
         for i in range(EVENTS_KEPT + 2 * EVENTS_BETWEEN_SWEEPS):
             last = journal.record_event(float(i), "tick", None if i % 2 else "j-000007", str(i))
     kept = journal.events(after=0, limit=10**6)
@@ -243,7 +244,7 @@ def test_what_was_accepted_survives_kill_9(tmp_path: Path) -> None:
         while True:
             job = journal.submit(b'{"command": ["true"]}', 1.0)
             print("submitted", job, flush=True)
-            journal.transition(job, ("queued",), "starting", attempts=1)
+            journal.transition(job, ("queued",), JobState.STARTING, attempts=1)
             print("starting", job, flush=True)
             for job in journal.submit_many([(b'{"command": ["true"]}', 1.0)] * 3):
                 print("submitted", job, flush=True)

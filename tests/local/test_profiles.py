@@ -11,19 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.core.fragmentation.mix import inventory_of
+from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
+from cotenant.local.admission import Admission
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
-from cotenant.local.knowledge import Beliefs
-from cotenant.local.measurement import LOADING, LOOK, Meter, Pace
-from cotenant.local.views import Used, used_by_jobs
+from cotenant.local.measurement import LOADING_S, OBSERVE_S, Meter, TenantMeasurement
+from cotenant.local.profiles import ProfileStore
+from cotenant.local.views import JobUsage, usage_by_job
 from cotenant.node.agent import Reported
 from cotenant.node.devices import GpuUsage, Running
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
-from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decode_profiles, named
+from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decode_profiles, workload_of
 from tests.local.engines import engine_on
 
 V100 = Machine(name="local", gpus=(Gpu(uuid="GPU-0", type="V100", memory=MiB(1024)),))
@@ -44,14 +47,14 @@ def steps(samples: int = 320, n: int = 10, wall_s: float = 1.0, batch: int = 32,
 def reports(engine: Engine, job: str, since: float, seconds: int, **about: Any) -> float:
     """A report each second; when the last came."""
     for second in range(1, seconds + 1):
-        engine.neighbours.hear(Reported(job, since + second, steps(**about)))
-        engine.neighbours.tick(since + second)
+        engine.interference.hear(Reported(job, since + second, steps(**about)))
+        engine.interference.tick(since + second)
     return since + seconds
 
 
-def beliefs(state: Path) -> tuple[Journal, Beliefs]:
+def store(state: Path) -> tuple[Journal, ProfileStore]:
     journal = Journal.open(state / "journal.db")
-    return journal, Beliefs(journal, V100)
+    return journal, ProfileStore(journal, V100)
 
 
 @contextmanager
@@ -64,15 +67,15 @@ def started(engine: Engine, **wishes: Any) -> tuple[str, float]:
     """A job on the card, and when it came."""
     job = engine.submit(request(**wishes)).id
     engine.schedule()
-    return job, engine.neighbours._residents[job].since
+    return job, engine._tenants.placed[job].since
 
 
 def test_a_job_that_is_alone_gets_a_profile_from_its_reports(tmp_path: Path) -> None:
     async def scene() -> list[JobProfile]:
         with one_card(tmp_path) as (engine, _):
             job, since = started(engine, workload="bert", batch=32)
-            reports(engine, job, since, int(LOOK) + 2)
-            return engine.beliefs.profiles()
+            reports(engine, job, since, int(OBSERVE_S) + 2)
+            return engine.profiles.find()
 
     (profile,) = asyncio.run(scene())
     assert (profile.family, profile.batch, profile.card) == ("bert", 32, "V100")
@@ -90,9 +93,9 @@ def test_what_the_card_was_seen_to_do_is_in_the_profile(tmp_path: Path) -> None:
                 card = GpuUsage(
                     uuid="GPU-0", used_mib=None, utilisation=None, processes=(), bandwidth=40, pcie_mib_s=pcie_mib_s
                 )
-                engine._devices._used = used_by_jobs([Running(job=job, gpus=(0,), supervisor=1)], [card])
-                last = reports(engine, job, last, int(LOOK) // 2 + 1)
-            return engine.beliefs.profiles()
+                engine._devices._used = usage_by_job([Running(job=job, gpus=(0,), supervisor=1)], [card])
+                last = reports(engine, job, last, int(OBSERVE_S) // 2 + 1)
+            return engine.profiles.find()
 
     (profile,) = asyncio.run(scene())
     assert profile.bandwidth == pytest.approx(0.4)
@@ -103,9 +106,9 @@ def test_a_job_that_is_held_to_a_share_says_nothing_of_its_workload_alone(tmp_pa
     async def scene() -> list[JobProfile]:
         with one_card(tmp_path) as (engine, _):
             job, since = started(engine, compute="30%")
-            last = reports(engine, job, since, int(LOOK) + 2)
-            engine.neighbours.unseat(job, last)
-            return engine.beliefs.profiles()
+            last = reports(engine, job, since, int(OBSERVE_S) + 2)
+            engine.interference.remove(job, last)
+            return engine.profiles.find()
 
     assert asyncio.run(scene()) == []
 
@@ -115,61 +118,64 @@ def test_a_short_job_leaves_a_profile_when_it_ends(tmp_path: Path) -> None:
         with one_card(tmp_path) as (engine, _):
             job, since = started(engine)
             last = reports(engine, job, since, 5)
-            assert engine.beliefs.profiles() == []
-            engine.neighbours.unseat(job, last)
-            return len(engine.beliefs.profiles())
+            assert engine.profiles.find() == []
+            engine.interference.remove(job, last)
+            return len(engine.profiles.find())
 
     assert asyncio.run(scene()) == 1
 
 
 def test_a_silent_job_gets_a_profile_without_speeds_and_only_after_it_could_have_loaded() -> None:
-    told: list[dict[str, Pace]] = []
-    meter = Meter(LOOK, lambda gpu, paces, seconds: told.append(dict(paces)))
-    meter.seated(0, ("j",), 100.0)
-    used = Used(memory_mib=300, utilisation=80.0)
-    for second in range(int(LOOK + LOADING)):
-        assert meter.looked(lambda job: used, 100.0 + second), "still measuring"
+    told: list[dict[str, TenantMeasurement]] = []
+    meter = Meter(OBSERVE_S)
+    meter.measured.subscribe(lambda gpu, tenants, seconds: told.append(dict(tenants)))
+    meter.set_tenants(0, ("j",), 100.0)
+    used = JobUsage(memory_mib=300, utilisation=80.0)
+    for second in range(int(OBSERVE_S + LOADING_S)):
+        assert meter.tick(lambda job: used, 100.0 + second), "still measuring"
     assert told == []
-    meter.looked(lambda job: used, 100.0 + LOOK + LOADING)
-    (paces,) = told
-    assert (paces["j"].steps, paces["j"].share_busy(held=True), paces["j"].memory) == (0, 0.8, 300)
+    meter.tick(lambda job: used, 100.0 + OBSERVE_S + LOADING_S)
+    (tenants,) = told
+    assert (tenants["j"].steps, tenants["j"].busy_fraction(exclusive_steps=True), tenants["j"].memory) == (0, 0.8, 300)
 
 
 def test_neighbours_are_measured_only_from_when_all_of_them_report() -> None:
     told: list[float] = []
-    meter = Meter(LOOK, lambda gpu, paces, seconds: told.append(paces["a"].rate))
-    meter.seated(0, ("a", "b"), 0.0)
+    meter = Meter(OBSERVE_S)
+    meter.measured.subscribe(lambda gpu, tenants, seconds: told.append(tenants["a"].rate))
+    meter.set_tenants(0, ("a", "b"), 0.0)
     for second in range(1, 60):
-        meter.heard("a", steps(samples=100 if second <= 30 else 50), float(second))
+        meter.report("a", steps(samples=100 if second <= 30 else 50), float(second))
         if second >= 30:
-            meter.heard("b", steps(), float(second))
-        meter.looked(lambda job: Used(), float(second))
+            meter.report("b", steps(), float(second))
+        meter.tick(lambda job: JobUsage(), float(second))
     assert told == [50.0], "while b was loading a was not slowed down as it is now"
 
 
 def test_disturbed_reports_are_left_out() -> None:
     told: list[float] = []
-    meter = Meter(LOOK, lambda gpu, paces, seconds: told.append(paces["a"].rate))
-    meter.seated(0, ("a",), 0.0)
+    meter = Meter(OBSERVE_S)
+    meter.measured.subscribe(lambda gpu, tenants, seconds: told.append(tenants["a"].rate))
+    meter.set_tenants(0, ("a",), 0.0)
     for second in range(1, 60):
         disturbed = second % 3 == 0
         if disturbed:
             meter.disturbed(0, second - 0.5)
-        meter.heard("a", steps(samples=1 if disturbed else 100), float(second))
-        meter.looked(lambda job: Used(), float(second))
+        meter.report("a", steps(samples=1 if disturbed else 100), float(second))
+        meter.tick(lambda job: JobUsage(), float(second))
     assert told == [100.0]
 
 
 def test_profiles_survive_a_restart_and_are_averaged_with_newer_ones(tmp_path: Path) -> None:
-    journal, before = beliefs(tmp_path)
-    before.keep(BERT)
+    journal, before = store(tmp_path)
+    before.add(BERT)
     journal.close()
-    journal, after = beliefs(tmp_path)
-    kept = after.keep(msgspec.structs.replace(BERT, step_seconds=0.04, at=2.0))
+    journal, after = store(tmp_path)
+    kept = after.add(msgspec.structs.replace(BERT, step_seconds=0.04, at=2.0))
     assert kept.step_seconds == pytest.approx(0.03)
     assert (kept.times, kept.at) == (2, 2.0)
-    anew = after.keep(msgspec.structs.replace(BERT, step_seconds=0.04), anew=True)
-    assert (anew.step_seconds, anew.times) == (0.04, 1)
+    replaced = after.add(msgspec.structs.replace(BERT, step_seconds=0.04), replace=True)
+    assert (replaced.step_seconds, replaced.times) == (0.04, 1)
     journal.close()
 
 
@@ -182,15 +188,16 @@ def test_an_average_never_counts_more_than_eight_measurements() -> None:
 
 
 def test_a_profile_of_another_card_is_kept_apart(tmp_path: Path) -> None:
-    journal, known = beliefs(tmp_path)
-    known.keep(msgspec.structs.replace(BERT, card="H100", step_seconds=0.001))
+    journal, known = store(tmp_path)
+    admission = Admission(Learner("binpack", inventory_of([V100]), "fifo", belief=known.belief), known, V100)
+    known.add(msgspec.structs.replace(BERT, card="H100", step_seconds=0.001))
     with pytest.raises(InputError, match="run `cotenant profile`"):
-        known.refuse_unheld(request(workload="bert", batch=32, latency_s=0.05))
-    known.keep(BERT)
-    assert [one.card for one in known.profiles("bert@32")] == ["H100", "V100"]
+        admission.admit("new", request(workload="bert", batch=32, latency_s=0.05), 0.0)
+    known.add(BERT)
+    assert [one.card for one in known.find("bert@32")] == ["H100", "V100"]
     assert known.profile(BERT.workload, "V100") == BERT
-    known.remove(known.profiles("bert"))
-    assert known.profiles() == []
+    known.remove(known.find("bert"))
+    assert known.find() == []
     journal.close()
 
 
@@ -228,14 +235,14 @@ def test_absurd_reports_make_no_profile_and_are_said_once(tmp_path: Path) -> Non
     async def scene() -> tuple[list[JobProfile], list[str]]:
         with one_card(tmp_path) as (engine, journal):
             job, since = started(engine)
-            last = reports(engine, job, since, int(LOOK) + 2, samples=10**15, n=10**9)
-            engine.neighbours.unseat(job, last)
-            return engine.beliefs.profiles(), [event.text for event in journal.events() if event.kind == "refused"]
+            last = reports(engine, job, since, int(OBSERVE_S) + 2, samples=10**15, n=10**9)
+            engine.interference.remove(job, last)
+            return engine.profiles.find(), [event.text for event in journal.events() if event.kind == "refused"]
 
     kept, said = asyncio.run(scene())
     assert kept == []
     assert len(said) == 1
-    assert "reports that cannot be" in said[0]
+    assert "its reports are ignored because they are impossible" in said[0]
 
 
 def test_a_profile_that_cannot_be_read_any_more_is_forgotten_and_the_daemon_starts(
@@ -246,17 +253,17 @@ def test_a_profile_that_cannot_be_read_any_more_is_forgotten_and_the_daemon_star
         later = msgspec.json.encode(msgspec.structs.replace(BERT, family="later", version=VERSION + 1)).decode()
         journal.remember("profile:V100:later", later)
         journal.remember("predictor:V100", '{"version": 7}')
-        known = Beliefs(journal, V100)
-    assert known.profiles() == []
-    said = [line.split(" is forgotten")[0] for line in capfd.readouterr().err.splitlines()]
+        known = ProfileStore(journal, V100)
+    assert known.find() == []
+    said = [line.split(" is skipped")[0] for line in capfd.readouterr().err.splitlines()]
     assert said == [f"cotenant: {key}" for key in ("profile:V100:bert", "profile:V100:later", "predictor:V100")]
 
 
 def test_the_same_command_is_the_same_workload_and_its_batch_tells_sizes_apart() -> None:
-    assert named(request()) == named(request())
-    assert named(request()) != named(request(command=("train", "more")))
-    assert named(request(workload="bert", batch=32)).name == "bert@32"
-    assert named(request()).name.startswith("command-")
+    assert workload_of(request()) == workload_of(request())
+    assert workload_of(request()) != workload_of(request(command=("train", "more")))
+    assert workload_of(request(workload="bert", batch=32)).name == "bert@32"
+    assert workload_of(request()).name.startswith("command-")
 
 
 def test_profiles_that_are_nested_without_end_are_refused() -> None:

@@ -38,7 +38,8 @@ def test_a_supervisor_that_cannot_be_seen_is_not_taken_for_ended(tmp_path: Path)
             states.append(status.state)
             ended.set()
 
-        runs = Runs(tmp_path, seen)
+        runs = Runs(tmp_path)
+        runs.changed.subscribe(seen)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # it lives, in a place that we cannot look into
             runs.look("j-000001", 1)
@@ -65,7 +66,9 @@ def test_an_end_that_could_not_be_written_down_is_reported_again(tmp_path: Path)
                 raise CotenantError("no room on the disk")
             written.set()
 
-        Runs(tmp_path, seen).look("j-000001", 1)
+        runs = Runs(tmp_path)
+        runs.changed.subscribe(seen)
+        runs.look("j-000001", 1)
         await soon(written)
 
     asyncio.run(watch())
@@ -77,7 +80,8 @@ def test_a_start_that_fails_is_tried_again_and_says_why_meanwhile(tmp_path: Path
 
     async def begin() -> None:
         seen = asyncio.Event()
-        runs = Runs(tmp_path, lambda job, attempt, status: seen.set())
+        runs = Runs(tmp_path)
+        runs.changed.subscribe(lambda job, attempt, status: seen.set())
 
         def start() -> None:
             tries.append(runs.delayed.get("j-000001"))

@@ -16,6 +16,7 @@ from cotenant.core.placement.deciding import decide, rank
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local.admission import RefusedError
+from cotenant.local.lifecycle import JobState
 from cotenant.wire.local import JobRequest, job_of
 from tests.local.engines import engine_on
 from tests.scenarios import test_scenarios as tables
@@ -73,7 +74,7 @@ async def placed_by_engine(scenario: Scenario, policy: str, state: Path) -> dict
         for tenant in node.tenants:
             request = asked(Job(id=tenant.job, demand=tenant.demand))
             job = journal.submit(msgspec.json.encode(request), 0.0)
-            journal.transition(job, ("queued",), "starting", slot=json.dumps(tenant.gpus), attempts=1)
+            journal.transition(job, ("queued",), JobState.STARTING, slot=json.dumps(tenant.gpus), attempts=1)
         engine.recover()
         accepted: dict[str, str] = {}
         found: dict[str, Answer] = {}

@@ -15,11 +15,13 @@ from cotenant.core.tuning.coordination import Tuning
 from cotenant.core.tuning.events import Joined, ReportEvery, StepReport
 from cotenant.core.units import MiB, Seconds
 from cotenant.job import Session
-from cotenant.local.tuner import Seat, TuningLoop, message_of, translated
+from cotenant.local.tuner import TuningLoop, coordinator_event, message_of
 from cotenant.node.agent import Connected, Reported
+from cotenant.node.launch import Paths
 from cotenant.wire import agent as messages
 from cotenant.wire.local import JobRequest
 from tests.job.serving import SOON, process, until
+from tests.local.engines import placed
 
 BRIEF = Tuning(probe=Seconds(0.3), probes=4, steps=3)
 
@@ -49,18 +51,14 @@ class Loop:
     call: Callable[[Callable[[], object]], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self.tuning = TuningLoop(
-            str(self.folder / "agent"),
-            {0: str(self.folder / "engine")},
-            self.leaders.get,
-            say=lambda job, text: self.said.append((job, text)),
-            settings=BRIEF,
-        )
+        paths = Paths(agent=self.folder / "agent", engines={0: self.folder / "engine"})
+        self.tuning = TuningLoop(paths, self.leaders.get, settings=BRIEF)
+        self.tuning.noted.subscribe(lambda job, text: self.said.append((job, text)))
 
     def seat(self, job: str, pid: int, **wishes: object) -> None:
         def seated() -> None:
             self.leaders[job] = pid
-            self.tuning.seat(job, (0,), request(**wishes), None)
+            self.tuning.add(placed(job, request(**wishes)))
 
         self.call(seated)
 
@@ -128,8 +126,8 @@ def hello(**fields: object) -> messages.Hello:
 
 
 def joined(said: messages.Hello, **wishes: object) -> Joined:
-    seat = Seat(gpus=(0,), request=request(**wishes), memory=MiB(1000), since=100.0)
-    event = translated(Connected("j-1", 110.0, said), seat)
+    tenant = placed("j-1", request(**wishes), memory=MiB(1000), since=100.0)
+    event = coordinator_event(Connected("j-1", 110.0, said), tenant)
     assert isinstance(event, Joined)
     return event
 
@@ -149,8 +147,7 @@ def test_what_is_known_of_a_job_s_length_goes_with_it() -> None:
 
 def test_reports_and_wishes_are_translated() -> None:
     steps = messages.Steps(n=2, samples=64, busy_s=0.5, wall_s=1.0, batch=32, grad_sqr=1.0, grad_var=8.0)
-    seat = Seat(gpus=(0,), request=request(), memory=None, since=0.0)
-    report = translated(Reported("j-1", 5.0, steps), seat)
+    report = coordinator_event(Reported("j-1", 5.0, steps), placed("j-1", request(), since=0.0))
     assert isinstance(report, StepReport)
     assert (report.steps, report.samples, report.wall, report.noise and report.noise.var) == (2, 64, 1.0, 8.0)
     assert message_of(ReportEvery("j-1", Seconds(0.3))) == messages.ReportEvery(every_s=0.3)

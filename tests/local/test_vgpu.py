@@ -83,5 +83,5 @@ def test_faults_that_could_not_all_be_written_down_are_no_trouble(tmp_path: Path
     slices, seen = JobSlices(tmp_path, "o", None), []
     for content in ("", '{"nvml": 1', "[]", '{"nvml": 1}'):
         (tmp_path / "faults.json").write_text(content)
-        seen.append(slices.found("j-000001", tmp_path, ()).faults)
+        seen.append(slices.faults("j-000001", tmp_path, ()).faults)
     assert seen == [{}, {}, {}, {"nvml": 1}]

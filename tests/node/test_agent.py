@@ -11,15 +11,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cotenant.job import Session
 from cotenant.node.agent import MOST_PER_JOB, AgentServer, Connected, Disconnected, JobEvent, Reported
-from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Resume, SetBatch, Steps, decode_to_job, encode
+from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Resume, SetBatch, Steps, ToJob, encode
 from tests.job.serving import SOON, process, running, until
 
 HELLO = Hello(v=1, job="j-1", pid=1, batch=64)
 STEPS = Steps(n=2, samples=128, busy_s=0.5, wall_s=1.0, batch=64)
+
+
+TO_JOB: msgspec.json.Decoder[ToJob] = msgspec.json.Decoder(ToJob)
+
+
+def decode_to_job(message: bytes) -> ToJob:
+    return TO_JOB.decode(message)
+
 
 FLOOD = """
 import socket, sys

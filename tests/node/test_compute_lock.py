@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.job.compute_lock import Engine
+from cotenant.job.compute_lock import ComputeLock
 from cotenant.node.compute_lock import ComputeLockServer
 from tests.job.serving import SOON, line_of, process, running, until
 
 TURNS = """
 import os, sys, time
-from cotenant.job.compute_lock import Engine
+from cotenant.job.compute_lock import ComputeLock
 
 path, marker, log, seconds = sys.argv[1:4] + [float(sys.argv[4])]
-engine = Engine(path)
+engine = ComputeLock(path)
 record = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 print("ready", flush=True)
 end = time.monotonic() + seconds
@@ -37,8 +37,8 @@ while time.monotonic() < end:
 
 HOLD = """
 import sys, time
-from cotenant.job.compute_lock import Engine
-engine = Engine(sys.argv[1])
+from cotenant.job.compute_lock import ComputeLock
+engine = ComputeLock(sys.argv[1])
 assert engine.acquire()
 print("held", flush=True)
 time.sleep(600)
@@ -94,7 +94,7 @@ def test_four_processes_are_never_inside_together_and_share_alike(server: Comput
 
 
 def test_killing_the_holder_frees_the_engine_at_once(server: ComputeLockServer) -> None:
-    mine = Engine(server.path)
+    mine = ComputeLock(server.path)
     for _ in range(20):
         with process(HOLD, server.path) as holder:
             assert line_of(holder) == "held"
@@ -108,7 +108,7 @@ def test_killing_the_holder_frees_the_engine_at_once(server: ComputeLockServer) 
 
 
 def test_one_that_waits_may_die_too(server: ComputeLockServer) -> None:
-    mine = Engine(server.path)
+    mine = ComputeLock(server.path)
     assert mine.acquire()
     with process(HOLD, server.path) as waiter:
         until(lambda: server.waiting == 1)
@@ -124,7 +124,7 @@ def test_a_stopped_holder_loses_its_turn_to_those_who_wait(tmp_path: Path) -> No
     with running(server), process(HOLD, server.path) as holder:
         assert line_of(holder) == "held"
         holder.send_signal(signal.SIGSTOP)
-        mine = Engine(server.path)
+        mine = ComputeLock(server.path)
         assert mine.acquire()
         mine.release()
         assert server.revoked == 1
@@ -134,7 +134,7 @@ def test_a_stopped_holder_loses_its_turn_to_those_who_wait(tmp_path: Path) -> No
 def test_a_long_turn_is_left_alone_while_nobody_waits(tmp_path: Path) -> None:
     server = ComputeLockServer(str(tmp_path / "engine"), longest_hold=0.05)
     with running(server):
-        mine = Engine(server.path)
+        mine = ComputeLock(server.path)
         assert mine.acquire()
         time.sleep(0.3)
         assert server.revoked == 0
@@ -160,7 +160,7 @@ def test_nonsense_costs_the_connection_and_nothing_else(server: ComputeLockServe
 
 
 def test_too_many_connections_do_not_shut_out_those_inside(server: ComputeLockServer) -> None:
-    mine = Engine(server.path)
+    mine = ComputeLock(server.path)
     assert mine.acquire()
     mine.release()
     with contextlib.ExitStack() as stack:
@@ -175,7 +175,7 @@ def test_too_many_connections_do_not_shut_out_those_inside(server: ComputeLockSe
 
 
 def test_an_engine_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
-    engine = Engine(str(tmp_path / "engine"))
+    engine = ComputeLock(str(tmp_path / "engine"))
     start = time.monotonic()
     assert [engine.acquire() for _ in range(100)] == [False] * 100
     assert time.monotonic() - start < 2
@@ -185,7 +185,7 @@ def test_an_engine_that_does_not_answer_is_waited_for_once(tmp_path: Path) -> No
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mute:
         mute.bind(str(tmp_path / "engine"))
         mute.listen()
-        engine = Engine(str(tmp_path / "engine"), patience=0.2)
+        engine = ComputeLock(str(tmp_path / "engine"), patience=0.2)
         start = time.monotonic()
         assert not engine.acquire()
         assert time.monotonic() - start >= 0.2
@@ -209,14 +209,14 @@ def test_a_wrong_answer_is_no_turn(answer: bytes, tmp_path: Path) -> None:
 
         thread = threading.Thread(target=lie)
         thread.start()
-        engine = Engine(str(tmp_path / "engine"))
+        engine = ComputeLock(str(tmp_path / "engine"))
         assert not engine.acquire()
         thread.join(SOON)
         assert not engine.acquire()
 
 
 def test_a_step_inside_a_step_does_not_wait_for_itself(server: ComputeLockServer) -> None:
-    engine = Engine(server.path)
+    engine = ComputeLock(server.path)
     assert engine.acquire()
     assert not engine.acquire()
     engine.release()
@@ -225,7 +225,7 @@ def test_a_step_inside_a_step_does_not_wait_for_itself(server: ComputeLockServer
 
 
 def test_threads_of_a_process_take_turns(server: ComputeLockServer) -> None:
-    engine = Engine(server.path)
+    engine = ComputeLock(server.path)
     inside = 0
     most = 0
 
@@ -254,7 +254,7 @@ def test_threads_of_a_process_take_turns(server: ComputeLockServer) -> None:
 def test_a_turn_on_several_devices_holds_all_of_them(tmp_path: Path) -> None:
     servers = [ComputeLockServer(str(tmp_path / name)) for name in "ab"]
     with running(servers[0]), running(servers[1]):
-        both = Engine("\n".join(server.path for server in servers))
+        both = ComputeLock("\n".join(server.path for server in servers))
         assert both.acquire()
         with connection(servers[0]) as first, connection(servers[1]) as second:
             for client in (first, second):
@@ -268,7 +268,7 @@ def test_a_turn_on_several_devices_holds_all_of_them(tmp_path: Path) -> None:
 def test_a_device_whose_engine_is_gone_does_not_keep_a_job_from_the_others(tmp_path: Path) -> None:
     server = ComputeLockServer(str(tmp_path / "there"))
     with running(server):
-        both = Engine(f"{tmp_path / 'gone'}\n{server.path}")
+        both = ComputeLock(f"{tmp_path / 'gone'}\n{server.path}")
         assert both.acquire()
         until(lambda: server.granted == 1)
         both.release()
@@ -282,7 +282,7 @@ def test_two_jobs_on_the_same_devices_never_wait_for_each_other(tmp_path: Path) 
         turns = Counter[int]()
 
         def take(number: int) -> None:
-            engine = Engine(paths)
+            engine = ComputeLock(paths)
             for _ in range(50):
                 if engine.acquire():
                     turns[number] += 1

@@ -123,9 +123,9 @@ def test_a_job_that_came_to_an_idle_card_is_not_sent_away_for_who_came_later() -
 
 def test_gavel_was_measured_on_three_cards(data: Path) -> None:
     truth = read_colocation(data / FILE)
-    assert truth.cards == ["k80", "p100", "v100"]
-    assert [sum(pair.card == card for pair in truth.pairs) for card in truth.cards] == [306, 340, 330]
-    assert all(len(truth.workloads(card)) == 26 for card in truth.cards)
+    assert truth.gpu_types == ["k80", "p100", "v100"]
+    assert [sum(pair.card == card for pair in truth.pairs) for card in truth.gpu_types] == [306, 340, 330]
+    assert all(len(truth.workloads(card)) == 26 for card in truth.gpu_types)
     same = company_of("v100", ["A3C", "A3C"])
     assert truth.speeds(same) == (0.5097, 0.5097)
     assert truth.alone("v100", "A3C") == 1.0

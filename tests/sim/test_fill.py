@@ -134,10 +134,10 @@ def test_shuffled_trace_asks_just_about_the_load(demands: list[Demand], seed: in
     order = fill.shuffled(jobs, machines, seed, load)
     assert order == fill.shuffled(jobs, machines, seed, load)
     assert sorted(order.node_ranks) == [0, 1, 2]
-    asked = sum(fill.asked_milli_gpu(jobs[i]) for i in order.arrivals)
+    asked = sum(fill.requested_milli_gpu(jobs[i]) for i in order.arrivals)
     assert len(order.arrivals) == 1 or asked <= load * 6000 + 2000
     assert len(order.arrivals) == 1 or asked > load * 6000 - 2000
-    if sum(map(fill.asked_milli_gpu, jobs)) <= load * 6000:  # all of it comes before any of it comes again
+    if sum(map(fill.requested_milli_gpu, jobs)) <= load * 6000:  # all of it comes before any of it comes again
         assert set(Counter(order.arrivals[: len(jobs)]).values()) == {1}
 
 
@@ -148,7 +148,7 @@ def test_seeds_differ() -> None:
 
 def test_trace_that_asks_no_compute_cannot_fill() -> None:
     cpu = Demand(gpus=0, compute=MilliGpu(0))
-    with pytest.raises(InputError, match="no job of this trace asks for a share of GPU compute"):
+    with pytest.raises(InputError, match="no job of this trace requests GPU compute"):
         fill.shuffled(jobs_of(cpu, cpu), open_cluster("1x1", data=None), 1, 1.3)
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from cotenant.errors import InputError
 from cotenant.sim.report import read, table, write
-from cotenant.sim.report.axes import elapsed, log_time, step_125, straight
+from cotenant.sim.report.axes import elapsed, linear, log_time, step_125
 from cotenant.sim.report.files import replace_files
 from cotenant.sim.report.page import render, spans
 from cotenant.sim.report.png import encode
@@ -201,8 +201,8 @@ def test_time_curve_keeps_the_area_of_a_step() -> None:
 
 def test_ticks_are_at_one_two_five() -> None:
     assert [step_125(span, 5) for span in (5, 6, 11, 40, 100)] == [1.0, 2.0, 5.0, 10.0, 20.0]
-    assert [label for _, label in straight("x", 80.0, 130.0).ticks] == ["80", "90", "100", "110", "120", "130"]
-    assert [label for _, label in straight("x", 0.0, 0.31, fit=True).ticks][-1] == "0.35"
+    assert [label for _, label in linear("x", 80.0, 130.0).ticks] == ["80", "90", "100", "110", "120", "130"]
+    assert [label for _, label in linear("x", 0.0, 0.31, fit=True).ticks][-1] == "0.35"
     assert elapsed("Time", 36 * 3600.0).label == "Time (h)"
 
 
@@ -251,7 +251,7 @@ def test_policies_keep_the_order_given(results: Results) -> None:
 
 def test_terminal_table_shows_policies_means_and_intervals(results: Results) -> None:
     text = printed(results)
-    assert "openb default on 1,213 nodes, 6,212 GPUs" in text
+    assert "openb default on 1,213 nodes with 6,212 GPUs" in text
     assert all(policy in text for policy in ("fragmentation", "fgd", "random"))
     assert re.search(r"±\d", text)
     assert "3 seeds" in text
@@ -491,7 +491,7 @@ def test_interrupted_results_say_so(tmp_path: Path) -> None:
 
 def test_jobs_that_fit_nowhere_are_mentioned() -> None:
     results = with_summaries("timed", {"a": [{"jobs": 10.0, "unplaceable": 2.0}]})
-    assert "2 jobs fit on no node" in render(results)
+    assert "2 jobs did not fit even the empty cluster" in render(results)
 
 
 @pytest.mark.parametrize("mode", ["fill", "timed"])

@@ -11,19 +11,19 @@ from cotenant.sim.report.stats import Estimate
 from cotenant.sim.studies import contenders, gavel_fifo, placement, prediction, report, tuning
 from cotenant.sim.studies.contenders import Setting
 from cotenant.sim.studies.grids import Problem, choice, grids, middles, regrets
-from cotenant.sim.studies.study import Finding, Sample, Study, Task, conduct, held
+from cotenant.sim.studies.study import Finding, Sample, Study, Task, judge, run_study
 
 # What a study is made of
 
 
 def test_bound_by_the_interval_is_stricter_than_by_the_mean() -> None:
-    assert held(Estimate(-1.0, 0.5), 0.0, "below") == ("< 0", True)
-    assert held(Estimate(-1.0, 1.5), 0.0, "below") == ("< 0", False)
-    assert held(Estimate(-1.0, 1.5), 0.0) == ("<= 0", True)
+    assert judge(Estimate(-1.0, 0.5), 0.0, "below") == ("< 0", True)
+    assert judge(Estimate(-1.0, 1.5), 0.0, "below") == ("< 0", False)
+    assert judge(Estimate(-1.0, 1.5), 0.0) == ("<= 0", True)
 
 
 def test_one_seed_decides_nothing_that_an_interval_must() -> None:
-    assert held(Estimate(-1.0, None), 0.0, "below") == ("< 0", None)
+    assert judge(Estimate(-1.0, None), 0.0, "below") == ("< 0", None)
 
 
 def made_up(task: Task, _data: Path) -> Sample:
@@ -46,14 +46,14 @@ TOY = Study(
 
 
 def test_runs_are_in_the_order_of_tasks_whatever_the_number_of_processes(tmp_path: Path) -> None:
-    one, two = (conduct("toy", TOY, (5, 1, 3), tmp_path, processes) for processes in (1, 2))
+    one, two = (run_study("toy", TOY, (5, 1, 3), tmp_path, processes) for processes in (1, 2))
     assert one == two
     assert [(task.seed, task.who) for task in one.samples] == [(s, who) for s in (5, 1, 3) for who in ("x", "yy")]
     assert [finding.value for finding in one.findings] == [11.0, 12.0, 3.0, 4.0, 7.0, 8.0]
 
 
 def test_report_says_the_command_and_every_row(tmp_path: Path) -> None:
-    report.write([conduct("toy", TOY, (1,), tmp_path, 1)], "cotenant experiment <toy>", tmp_path / "out")
+    report.write([run_study("toy", TOY, (1,), tmp_path, 1)], "cotenant experiment <toy>", tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "report.html",
         "report.md",
@@ -70,7 +70,7 @@ def test_report_says_the_command_and_every_row(tmp_path: Path) -> None:
 # Placement
 
 
-SMALL = Setting(card="v100", load=1.4, jobs=200)
+SMALL = Setting(gpu_type="v100", load=1.4, jobs=200)
 
 
 def test_sharing_by_prediction_beats_one_job_to_a_card(data: Path) -> None:
@@ -87,7 +87,8 @@ def test_exclusive_baseline_is_that_of_the_reference(data: Path) -> None:
 
 def test_guessed_lengths_are_of_the_same_jobs(data: Path) -> None:
     known, guessed = (
-        contenders.scene(Setting(card="p100", load=1.1, jobs=50, error=error), 3, data).arrivals for error in (0.0, 1.0)
+        contenders.draw_instance(Setting(gpu_type="p100", load=1.1, jobs=50, error=error), 3, data).arrivals
+        for error in (0.0, 1.0)
     )
     assert [one.duration for one in known] == [one.duration for one in guessed] == [one.job.estimate for one in known]
     assert all(one.job.estimate != one.duration for one in guessed)

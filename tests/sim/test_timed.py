@@ -260,7 +260,7 @@ def test_empty_trace_is_an_empty_result() -> None:
 
 
 def test_second_job_of_a_name_that_is_still_there_is_refused() -> None:
-    with pytest.raises(InputError, match="'a' comes again while it waits or runs"):
+    with pytest.raises(InputError, match="'a' appears twice in the trace while it waits or runs"):
         simulate("1x1", [arrival("a", 0, 10), arrival("b", 1, 10), arrival("a", 2, 10)])
 
 

@@ -308,13 +308,17 @@ def test_a_bad_cell_is_told_with_line_column_and_what_was_expected(tmp_path: Pat
         ("id,gpus", "a", "2: 1 cells; expected 2: id,gpus"),
         ("id,gpus", "a,1,2", "2: 3 cells; expected 2"),
         ("id", '""', "2: id is ''; expected"),
-        ("id,gpus,memory", "a,0,4GiB", "2: gpus is 0 but memory"),
+        ("id,gpus,memory", "a,0,4GiB", "2: gpus is 0, but memory"),
         ("id,gpus,replicas", "a,8,129", "2: replicas is '129'; expected a whole number from 1 to 128"),
         ("id", "a\nb\na", "4: job 'a' is already on line 2"),
-        ("id,submitted_s", "a,5\nb,4", "3: submitted_s is 4, after 5; expected rows by time of submission"),
+        (
+            "id,submitted_s",
+            "a,5\nb,4",
+            "3: submitted_s is 4, after a row with 5; expected rows sorted by submission time",
+        ),
         ("id,workload", 'a,"open\nb,c', "2: "),
         ("id,workload", 'a,"x"y', "2: "),
-        ("colour,shape", "red,round", "1: no format has columns 'colour,shape'"),
+        ("colour,shape", "red,round", "1: unknown format with columns 'colour,shape'"),
     ],
 )
 def test_a_bad_row_is_told_with_its_line(tmp_path: Path, header: str, row: str, said: str) -> None:
@@ -324,15 +328,15 @@ def test_a_bad_row_is_told_with_its_line(tmp_path: Path, header: str, row: str, 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", ": is empty; expected a header"),
-        (b"\n\n", ": is empty; expected a header"),
-        (b"id\n", ": no jobs; expected at least one row"),
-        (b"id\nf\xfcr\n", ":2: is not UTF-8"),
-        (b"id\na\0b\n", ":2: holds a NUL byte"),
-        (b"id\na\n" + b"x" * 70_000 + b"\n", ":3: longer than 65536 bytes"),
-        (b"i" * 200_000, ":1: longer than 65536 bytes"),
-        (b"id,workload\na,\xff\xfe\n", ":2: is not UTF-8"),
-        (b"\xff\xfei\0d\0", ":1: holds a NUL byte"),
+        (b"", ": the file is empty; expected a header"),
+        (b"\n\n", ": the file is empty; expected a header"),
+        (b"id\n", ": no jobs; expected at least 1 row"),
+        (b"id\nf\xfcr\n", ":2: not valid UTF-8"),
+        (b"id\na\0b\n", ":2: contains a NUL byte"),
+        (b"id\na\n" + b"x" * 70_000 + b"\n", ":3: the line is longer than 65536 bytes"),
+        (b"i" * 200_000, ":1: the line is longer than 65536 bytes"),
+        (b"id,workload\na,\xff\xfe\n", ":2: not valid UTF-8"),
+        (b"\xff\xfei\0d\0", ":1: contains a NUL byte"),
         (gzip.compress(b"id\na\nb\n", mtime=0)[:-9], ":4: cannot be read"),
     ],
 )
@@ -348,7 +352,7 @@ def test_missing_files_folders_and_false_gzip_are_one_line(tmp_path: Path) -> No
     assert "cannot be read (No such file or directory)" in complaint(tmp_path / "none.csv")
     assert "cannot be read (Is a directory)" in complaint(tmp_path)
     (tmp_path / "text.csv.gz").write_text("id\na\n")
-    assert "is not a gzip file" in complaint(tmp_path / "text.csv.gz")
+    assert "not a gzip file" in complaint(tmp_path / "text.csv.gz")
 
 
 @pytest.mark.parametrize(
@@ -404,7 +408,7 @@ def test_no_file_breaks_the_reader(tmp_path: Path, content: bytes) -> None:
 
 def test_names_are_listed_where_one_is_unknown(toy_data: Path) -> None:
     assert "demo, openb[:LIST]" in complaint("opnb", toy_data)
-    assert "holds no openb trace" in complaint("openb:default", toy_data)
+    assert "has no openb trace" in complaint("openb:default", toy_data)
     (toy_data / "openb").mkdir()
     (toy_data / "openb" / "openb_pod_list_small.csv").write_text((SAMPLES / "openb.csv").read_text())
     assert "expected one of openb:small" in complaint("openb:large", toy_data)

@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "label with a line break": (machine(labels={"a": "b\nc"}), "expected printable text"),
     "tenant on a missing GPU": (tenant(gpus=[7]), "a tenant is on a GPU that is not there"),
     "tenant before the first GPU": (tenant(gpus=[-1]), "tenants[0].gpus[0] is -1"),
-    "tenant on too many GPUs": (tenant(gpus=[0, 1]), "a tenant is not on as many GPUs as it asks for"),
+    "tenant on too many GPUs": (tenant(gpus=[0, 1]), "a tenant has another number of GPUs than its demand"),
     "tenant that gives": (tenant(demand={"compute": -500}), "tenants[0].demand.compute is -500"),
     "two nodes of one name": (
         lambda document: document["nodes"].extend(document["nodes"][:]),

@@ -112,7 +112,7 @@ def test_a_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_left_alone(content: str, tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(content)
-    with pytest.raises(InputError, match="not a file of the generator; expected the columns event,job"):
+    with pytest.raises(InputError, match="not written by the generator; expected the columns event,job"):
         Ledger(path)
     assert path.read_text() == content
 

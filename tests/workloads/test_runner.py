@@ -177,7 +177,7 @@ def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["vgg"], "error: no task named 'vgg'; there are vgg16"),
         (
             ["bert", "--data", "."],
-            "error: --data: bert only makes its samples up; tasks that read a folder: vgg16",
+            "error: --data: bert only uses synthetic samples; tasks that read a folder: vgg16",
         ),
         (["vgg16", "--data", "/nowhere"], "error: --data: /nowhere is not a folder"),
     ],

@@ -48,9 +48,9 @@ def test_two_halves_learn_what_the_whole_batch_does_and_differ_by_noise() -> Non
     halves.prepare(256, noise=True)
     inputs = whole.draw(256)
     loss = whole.step(inputs)
-    same_loss, lengths = halves.step_with_noise(inputs)
+    same_loss, norms = halves.step_with_noise(inputs)
     assert same_loss == pytest.approx(loss, rel=1e-5)
-    assert lengths.half > lengths.whole > 0
+    assert norms.half > norms.whole > 0
     for name, weight in whole._params.items():
         # Adam's first step is as long as the rate for any gradient, so only the direction may tell them apart
         np.testing.assert_allclose(halves._params[name], weight, atol=1e-4)
@@ -78,11 +78,11 @@ def test_larger_sizes_fit_together(name: str, size: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(data, "MOST_BYTES", 0)
     program = build(find(name), size, 0, None)
-    asked: dict[str, Weight] = {}
+    needed: dict[str, Weight] = {}
     batch = {key: array[:2] for key, array in program.samples.items()}
-    loss = jax.eval_shape(lambda inputs: program.loss(Net(asked=asked), inputs), batch)
+    loss = jax.eval_shape(lambda inputs: program.loss(Net(needed=needed), inputs), batch)
     assert loss.shape == ()
-    count = sum(math.prod(weight.shape) for weight in asked.values())
+    count = sum(math.prod(weight.shape) for weight in needed.values())
     low, high = FULL_WEIGHTS.get(name, (1e5, 1e9)) if size == "full" else (5e4, 1e7)
     assert low < count < high
 
@@ -124,7 +124,7 @@ def test_text_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "file", "content", "message"),
     [
-        ("vgg16", None, b"", "expected CIFAR-10, binary version: data_batch_1.bin"),
+        ("vgg16", None, b"", r"expected CIFAR-10, binary version \(data_batch_1.bin"),
         ("vgg16", "data_batch_1.bin", b"x" * 100, "expected rows of 3073 bytes"),
         ("vgg16", "data_batch_1.bin", b"\xff" * 3073, "a label is 255, expected 0 to 9"),
         ("lstm", None, b"", r"files named \*.txt"),

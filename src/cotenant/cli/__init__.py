@@ -1,3 +1,4 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: words in, tables out; everything else is asked of the other rooms."""
+"""The `cotenant` command: it parses options, calls the other packages and prints what they return. README.md is the
+map."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How commands talk to the daemon: over its unix socket, or over TCP with a token."""
+"""The client of the daemon: requests over its unix socket, or over TCP with a token."""
 
 import os
 from collections.abc import Iterator
@@ -19,29 +19,29 @@ TIMEOUT_S = 30.0
 
 
 class NoDaemonError(CotenantError):
-    """Nobody answers at the daemon's address."""
+    """No daemon answers."""
 
     exit_code = 3
 
 
 class NotFoundError(CotenantError):
-    """The daemon knows no such job or GPU."""
+    """The daemon has no such job or GPU."""
 
     exit_code = 4
 
 
 class RefusedByDaemonError(InputError):
-    """The daemon will not do it as asked."""
+    """The daemon rejected the request."""
 
 
 class NeverFitsError(RefusedByDaemonError):
-    """The daemon understood, and this machine can never do it."""
+    """The request is valid, but this machine can never satisfy it."""
 
     exit_code = 5
 
 
 def state_folder() -> Path:
-    """Where the daemon keeps its journal, logs and sockets: $COTENANT_STATE, or the user's state folder."""
+    """The folder of the daemon's journal, logs and sockets: $COTENANT_STATE, or the user's state folder."""
     named = os.environ.get("COTENANT_STATE")
     if named:
         return Path(named)
@@ -54,29 +54,31 @@ def socket_path(state: Path) -> Path:
 
 
 class Client:
-    """Asks the daemon; what it answers is typed, what it refuses is raised."""
+    """Sends requests to the daemon, decodes the answers into types and raises errors."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
 
     def get(self, path: str, kind: type[T]) -> T:
-        return self._ask("GET", path, kind)
+        return self._request("GET", path, kind)
 
     def post(self, path: str, kind: type[T], body: bytes = b"") -> T:
-        return self._ask("POST", path, kind, body)
+        return self._request("POST", path, kind, body)
 
     def lines(self, path: str) -> Iterator[bytes]:
-        """A stream as it comes: log text or events."""
+        """Yields the chunks of a streamed answer (a log, or events) as they arrive."""
         with self._response("GET", path, b"", timeout=None) as response:
-            yield from response.pieces()
+            yield from response.chunks()
 
-    def _ask(self, method: str, path: str, kind: type[T], body: bytes = b"") -> T:
+    def _request(self, method: str, path: str, kind: type[T], body: bytes = b"") -> T:
         with self._response(method, path, body, self._timeout_s) as response:
-            content = b"".join(response.pieces())
+            content = b"".join(response.chunks())
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.MsgspecError as error:
-            raise CotenantError(f"the daemon answered what this version does not understand: {error}") from None
+            raise CotenantError(
+                f"the daemon's answer cannot be decoded: {error}; is the daemon of another version?"
+            ) from None
 
     @contextmanager
     def _response(self, method: str, path: str, body: bytes, timeout: float | None) -> Iterator[Response]:
@@ -84,36 +86,36 @@ class Client:
         try:
             with exchange(address, method, path, body, headers, timeout) as response:
                 if response.status >= 400:
-                    _raise(response.status, b"".join(response.pieces()))
+                    _raise(response.status, b"".join(response.chunks()))
                 yield response
         except (FileNotFoundError, ConnectionRefusedError):
-            raise NoDaemonError("no daemon is running here; start one with: cotenant up --detach") from None
+            raise NoDaemonError("no daemon is running; start it with `cotenant up --detach`") from None
         except TimeoutError:
-            raise NoDaemonError(f"the daemon has not answered within {timeout:g} s") from None
+            raise NoDaemonError(f"the daemon did not answer within {timeout:g} s") from None
         except (OSError, ValueError) as error:
             raise NoDaemonError(f"the daemon does not answer: {str(error) or type(error).__name__}") from None
 
 
 def at(job: str) -> str:
-    """A job's or GPU's name as part of a path."""
+    """Quotes the name of a job or GPU for use in a URL path."""
     return quote(job, safe="")
 
 
 def _address() -> tuple[str | tuple[str, int], dict[str, str]]:
-    """Where the daemon answers, and what to send along."""
+    """The address of the daemon, and the headers to send."""
     url = os.environ.get("COTENANT_URL")
     if not url:
         return str(socket_path(state_folder())), {}
     host, port = _host_and_port(url)
     token_file = os.environ.get("COTENANT_TOKEN_FILE")
     if not token_file:
-        raise InputError("COTENANT_URL needs COTENANT_TOKEN_FILE, the file that holds the daemon's token")
+        raise InputError("COTENANT_URL is set, so COTENANT_TOKEN_FILE must name the file with the daemon's token")
     try:
         token = Path(token_file).read_text().strip()
     except OSError as error:
         raise InputError(f"{token_file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{token_file}: a token is plain text") from None
+        raise InputError(f"{token_file}: the token is not plain text") from None
     return (host, port), {"Authorization": f"Bearer {token}"}
 
 
@@ -122,7 +124,7 @@ def _host_and_port(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         if parts.scheme == "http" and parts.hostname and parts.port:
             return parts.hostname, parts.port
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         pass
     raise InputError(f"COTENANT_URL={url[:80]}: expected http://HOST:PORT")
 
@@ -133,7 +135,7 @@ def _raise(status: int, content: bytes) -> None:
     try:
         problem = msgspec.json.decode(content, type=Problem)
     except msgspec.MsgspecError:
-        raise CotenantError(f"the daemon answered {status}") from None
+        raise CotenantError(f"the daemon answered with HTTP status {status}") from None
     text = ": ".join([problem.error, "; ".join(problem.reasons.values())] if problem.reasons else [problem.error])
-    usual = RefusedByDaemonError if status < 500 else CotenantError
-    raise {404: NotFoundError, 422: NeverFitsError}.get(status, usual)(text)
+    default = RefusedByDaemonError if status < 500 else CotenantError
+    raise {404: NotFoundError, 422: NeverFitsError}.get(status, default)(text)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about the daemon of one machine: up, down, status."""
+"""The commands for the daemon of one machine: up, down and status."""
 
 import os
 import sys
@@ -12,13 +12,15 @@ import click
 
 from cotenant.cli.client import Client, NoDaemonError, state_folder
 from cotenant.cli.options import output_option
-from cotenant.cli.show import emit
+from cotenant.cli.output import emit
 from cotenant.errors import CotenantError, InputError
+from cotenant.wire.text import counted
 
 LARGEST_LOG = 8 * 1024 * 1024
-"""bytes; a daemon that starts beside a larger one sets it aside"""
+"""bytes; a larger log is renamed to daemon.log.1 when a daemon starts"""
 STARTED_WITHIN_S = 30.0
-LAST_WORDS = 4096
+LOG_TAIL = 4096
+"""bytes at the end of the log in which the reason of a failed start is looked for"""
 STATUS_COLUMNS = (
     ("PID", lambda one: str(one["pid"]), False),
     ("POLICY", lambda one: one["policy"], False),
@@ -35,18 +37,29 @@ Examples:
 
 
 @click.command(epilog=UP_EPILOG)
-@click.option("--detach", is_flag=True, help="Return as soon as it answers.")
-@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs on CPU cores.")
-@click.option("--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU.")
-@click.option("--policy", default="binpack", show_default=True, help="How slots are chosen.")
-@click.option("--queue", default="fifo", show_default=True, help="Whose turn it is.")
+@click.option("--detach", is_flag=True, help="Run in the background; return when the daemon answers.")
+@click.option(
+    "--simulate",
+    type=click.IntRange(1, 64),
+    help="Simulate this number of GPUs on CPU cores. Default: real GPUs, else 2 simulated ones.",
+)
+@click.option("--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
+@click.option(
+    "--policy",
+    default="binpack",
+    show_default=True,
+    help="Placement policy: which GPU a job gets (binpack, spread, …).",
+)
+@click.option(
+    "--queue", default="fifo", show_default=True, help="Queue order among jobs of equal priority (fifo, sjf, …)."
+)
 @click.option(
     "--probe",
     type=click.FloatRange(0.2, 60),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long each trial of batch sizes is measured.",
+    help="Duration of each measurement while batch sizes are tuned.",
 )
 @click.option(
     "--look",
@@ -54,9 +67,11 @@ Examples:
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long neighbours are watched before their speeds are believed.",
+    help="Time that new neighbours run together before their measured speeds count.",
 )
-@click.option("--listen", metavar="PORT|HOST:PORT", help="Also answer on TCP; needs --token-file.")
+@click.option(
+    "--listen", metavar="PORT|HOST:PORT", help="Also listen on TCP; needs --token-file. Default: the unix socket only."
+)
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token that TCP clients must send.")
 def up(
     detach: bool,
@@ -69,9 +84,9 @@ def up(
     listen: str | None,
     token_file: Path | None,
 ) -> None:
-    """Starts the daemon of this machine."""
+    """Starts the daemon, which queues jobs and places them on the GPUs of this machine."""
     if (listen is None) != (token_file is None):
-        raise InputError("--listen and --token-file go together")
+        raise InputError("--listen and --token-file must be given together")
     if detach:
         _detach()
         return
@@ -93,19 +108,21 @@ def up(
 
 
 def _detach() -> None:
-    """The same command without --detach, in a session of its own; waits until it answers."""
+    """Starts the same command without --detach in its own session, and waits until it answers."""
     state = state_folder()
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{state}: cannot be made: {error.strerror}") from None
+        raise InputError(
+            f"{state}: the state folder cannot be created: {error.strerror}; set COTENANT_STATE to another folder"
+        ) from None
     if not os.access(state, os.W_OK | os.X_OK):
-        raise InputError(f"{state}: cannot be written to; COTENANT_STATE names another folder for the daemon's state")
+        raise InputError(f"{state}: the state folder is not writable; set COTENANT_STATE to another folder")
     words = [word for word in sys.argv[1:] if word != "--detach"]
     log = str(state / "daemon.log")
     if os.path.exists(log) and os.path.getsize(log) > LARGEST_LOG:
         os.replace(log, f"{log}.1")
-    pid = os.posix_spawn(  # not a Popen, which would have us wait for it
+    pid = os.posix_spawn(  # subprocess.Popen would warn at exit about a child that still runs
         sys.executable,
         [sys.executable, "-m", "cotenant", *words],
         {**os.environ, "COTENANT_STATE": str(state.resolve())},
@@ -130,13 +147,13 @@ def _detach() -> None:
             click.echo(f"cotenant is up (pid {pid}): {answer['notice']}")
             return
         time.sleep(0.05)
-    raise CotenantError(f"the daemon does not answer after {STARTED_WITHIN_S:.0f} s; see {state / 'daemon.log'}")
+    raise CotenantError(f"the daemon did not answer within {STARTED_WITHIN_S:.0f} s; see {state / 'daemon.log'}")
 
 
 def _not_started(log: Path, code: int) -> CotenantError:
-    """What the daemon said last, with its exit code."""
+    """The last line of the daemon's log as an error with its exit code."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        file.seek(max(0, log.stat().st_size - LOG_TAIL))
         last = file.read().decode(errors="replace").strip().splitlines()[-1:]
     error = CotenantError(f"the daemon did not start: {' '.join(last).removeprefix('cotenant: ')}")
     error.exit_code = max(CotenantError.exit_code, code)
@@ -144,17 +161,18 @@ def _not_started(log: Path, code: int) -> CotenantError:
 
 
 @click.command(epilog="\b\nExample:\n  cotenant down --wait\n")
-@click.option("--wait", is_flag=True, help="Return only when it has stopped.")
+@click.option("--wait", is_flag=True, help="Return only when the daemon has stopped.")
 def down(wait: bool) -> None:
-    """Stops the daemon; running jobs go on, and `cotenant up` finds them again."""
+    """Stops the daemon. Running jobs continue, and `cotenant up` takes them over again."""
     status = Client().post("/v1/shutdown", dict[str, Any])
     while wait and Path(f"/proc/{status['pid']}").exists():
         time.sleep(0.05)
-    click.echo(f"stopping; {status['running']} running jobs go on, {status['queued']} stay queued")
+    running, queued = counted(status["running"], "running job"), counted(status["queued"], "queued job")
+    click.echo(f"the daemon stops; {running} will continue, {queued} will stay in the queue")
 
 
 @click.command(epilog="\b\nExample:\n  cotenant status -o json\n")
 @output_option
 def status(output: str) -> None:
-    """The daemon: devices, policy, how many jobs run and wait."""
+    """Shows the state of the daemon: GPUs, policy, number of running and queued jobs."""
     emit(Client().get("/v1/status", dict[str, Any]), output, STATUS_COLUMNS)

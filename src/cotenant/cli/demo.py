@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant demo`: the same jobs shared and one to a GPU, on a daemon of its own, and what the difference is.
+"""`cotenant demo`: runs the same jobs on shared and on exclusive GPUs, with its own daemon, and compares the two runs.
 
-Three parts. Every task is compiled first, for every batch size that it may be given, so that neither of the two runs
-that are compared pays for the compiler. Then the jobs run shared and tuned, then again with a GPU to each.
+The demo has three parts. First every task is compiled for every batch size that tuning may choose, so that compilation
+is part of neither measured run. Then the jobs run on shared GPUs with tuned batch sizes, and then again with one GPU
+each.
 """
 
 import fcntl
@@ -25,31 +26,32 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, NoDaemonError, at
-from cotenant.cli.demo_screen import stage
-from cotenant.cli.demo_summary import Compared, Ran, Summary, text_of
-from cotenant.cli.generate import PLAN_COLUMNS, Door, active_jobs, cancel_all
+from cotenant.cli.demo_screen import show_progress
+from cotenant.cli.demo_summary import JobComparison, PartResult, Summary, text_of
+from cotenant.cli.generate import PLAN_COLUMNS, Submitter, active_jobs, cancel_all
 from cotenant.cli.options import finite
-from cotenant.cli.show import emit
+from cotenant.cli.output import emit
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.node.foreign import core_seconds
 from cotenant.wire.local import JobView
+from cotenant.wire.text import counted
 from cotenant.workloads.driving import Ledger, Life, drive
 from cotenant.workloads.generator import PlannedJob, mix_named, plan
 
 MEMORY = "30%"
-"""of a GPU's memory for each job, so that three can share one of any size"""
+"""of a GPU's memory for each job, so that three jobs fit on a GPU of any size"""
 PROBE_S = 0.5
-"""jobs this short leave no time for longer ones"""
+"""duration of a tuning measurement; the jobs of a demo are too short for the daemon's default"""
 SUMMARY = "summary.json"
 EVERY_JOB = "/v1/jobs?limit=20000"
 LOCK = "demo.lock"
-"""also the sign that what is in a folder is a demo's and may be replaced"""
-MARK = "demo-"
-"""begins the name of every job of a demo"""
+"""lock file; it also marks a folder as written by a demo, so that its content may be replaced"""
+JOB_PREFIX = "demo-"
+"""of the name of every job of a demo"""
 STOPPED_WITHIN_S = 30.0
 LONGEST_STATE = 80
-"""bytes of the path of the state folder: sockets in it must have a short path"""
+"""bytes in the path of the state folder: the path of a unix socket may have about 100"""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EPILOG = """\b
 Examples:
@@ -59,31 +61,52 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--jobs", type=click.IntRange(2, 100), default=12, show_default=True, help="How many.")
-@click.option("--work", type=float, callback=finite, default=1.5, show_default=True, help="Length of each, a multiple.")
+@click.option("--jobs", type=click.IntRange(2, 100), default=12, show_default=True, help="Number of jobs.")
 @click.option(
-    "--scale", type=float, callback=finite, default=0.1, show_default=True, help="Gaps between arrivals, a multiple."
+    "--work",
+    type=float,
+    callback=finite,
+    default=1.5,
+    show_default=True,
+    help="Length of each job, as a multiple of its default.",
 )
-@click.option("--mix", default="waiting", show_default=True, metavar="NAME|TASK=WEIGHT,…", help="As in generate.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the draw of tasks.")
+@click.option(
+    "--scale",
+    type=float,
+    callback=finite,
+    default=0.1,
+    show_default=True,
+    help="Scale of the gaps between arrivals, as in `cotenant generate`.",
+)
+@click.option(
+    "--mix",
+    default="waiting",
+    show_default=True,
+    metavar="NAME|TASK=WEIGHT,…",
+    help="Mix of tasks, as in `cotenant generate`.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed for the choice of tasks.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default="build/demo",
     show_default=True,
-    help="Folder for the summary and for the daemon's state.",
+    help="Folder for the summary and the state of the daemon.",
 )
-@click.option("--policy", default="spread", show_default=True, help="How slots to share are chosen.")
-@click.option("--dry-run", is_flag=True, help="Print the jobs and run nothing.")
+@click.option(
+    "--policy", default="spread", show_default=True, help="Placement policy for the shared run (spread, binpack, …)."
+)
+@click.option("--dry-run", is_flag=True, help="Print the jobs without running them.")
 def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, policy: str, dry_run: bool) -> None:
-    """Runs the same jobs shared and one to a GPU, and compares. Uses real GPUs, else two simulated ones."""
+    """Runs the same jobs on shared and on exclusive GPUs, and compares their completion times. Without a real GPU it
+    simulates 2."""
     planned = [narrowed(job) for job in plan(jobs=jobs, scale=scale, mix=mix_named(mix), seed=seed, work=work)]
     if dry_run:
         emit(planned, "wide", PLAN_COLUMNS)
         return
     compiling, shared, exclusive = parts = parts_of(planned)
-    ran: dict[str, Ran] = {}
-    with _claimed(out), _daemon(out / "state", policy) as client:
+    ran: dict[str, PartResult] = {}
+    with _locked(out), _daemon(out / "state", policy) as client:
         status = client.get("/v1/status", dict[str, Any])
         click.echo(f"{status['notice']}; results go to {out}")
         for number, part in enumerate(parts, start=1):
@@ -93,35 +116,35 @@ def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, p
         ours, theirs = ran[shared.name].lives, ran[exclusive.name].lives
         views = [client.get(f"/v1/jobs/{at(life.job)}", JobView) for life in ours]
     summary = Summary(
-        devices=f"{status['gpus']} {status['devices']} GPUs",
-        together=most_together(views),
-        jobs=[Compared(*one) for one in zip(planned, ours, theirs, views, strict=True)],
+        devices=counted(status["gpus"], f"{status['devices']} GPU"),
+        most_together=most_together(views),
+        jobs=[JobComparison(*one) for one in zip(planned, ours, theirs, views, strict=True)],
         parts=ran,
     )
     (out / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary.as_json()), indent=1) + b"\n")
     click.echo(f"\n{text_of(summary)}\n\n{_next_steps(out, views)}")
     if not all(job.done for job in summary.jobs):
-        raise CotenantError("some jobs of the demo failed")
+        raise CotenantError("some jobs of the demo failed; `cotenant logs` shows their output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Jobs that run one way."""
+    """One part of the demo: a set of jobs, and whether they share GPUs."""
 
     name: str
     title: str
     jobs: Sequence[PlannedJob]
     exclusive: bool
-    """each has its GPUs for itself"""
+    """whether each job gets a GPU of its own"""
 
 
 def parts_of(planned: Sequence[PlannedJob]) -> tuple[Part, Part, Part]:
-    """Compiled first; then shared and tuned; then neither."""
+    """The three parts, in order: compilation, shared and tuned, exclusive and untuned."""
     untuned = [_renamed(job, f"{job.name}-alone") for job in planned]
     return (
         Part(name="compile", title="Compiling each task once", jobs=compilations(planned), exclusive=True),
-        Part(name="shared", title="Sharing, with tuned batch sizes", jobs=planned, exclusive=False),
-        Part(name="exclusive", title="The same jobs, a GPU to each", jobs=untuned, exclusive=True),
+        Part(name="shared", title="Shared GPUs, with tuned batch sizes", jobs=planned, exclusive=False),
+        Part(name="exclusive", title="The same jobs, each on its own GPU", jobs=untuned, exclusive=True),
     )
 
 
@@ -130,13 +153,13 @@ def _renamed(job: PlannedJob, name: str) -> PlannedJob:
 
 
 def narrowed(job: PlannedJob) -> PlannedJob:
-    """The job with fewer batch sizes to try, so that all of them can be compiled beforehand."""
+    """The job with a smaller range of batch sizes, so that all of them can be compiled in advance."""
     low, high = job.batch_range
     return replace(job, batch_range=(max(low, job.batch // 2), min(high, job.batch * 2)))
 
 
 def compilations(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
-    """One job for each task that only compiles."""
+    """One job for each task, which compiles it and exits."""
     first = {job.task: job for job in reversed(jobs)}
     argv = ("-m", "cotenant.workloads")
     return [
@@ -150,7 +173,7 @@ def compilations(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
 
 
 def most_together(views: Sequence[JobView]) -> int:
-    """The most jobs that ran on one GPU at once."""
+    """The largest number of jobs that ran on one GPU at the same time."""
     spans = [(view.started, view.ended, view.gpus) for view in views if view.started and view.ended]
     return max(
         (
@@ -161,24 +184,24 @@ def most_together(views: Sequence[JobView]) -> int:
     )
 
 
-def _run(client: Client, part: Part, title: str, out: Path) -> Ran:
-    """Runs one part of the demo to its end."""
-    door = Door(client, memory=MEMORY, exclusive=part.exclusive)
+def _run(client: Client, part: Part, title: str, out: Path) -> PartResult:
+    """Runs one part of the demo until its last job has ended."""
+    submitter = Submitter(client, memory=MEMORY, exclusive=part.exclusive)
     ended: dict[str, Life] = {}
-    named = [replace(job, name=f"{MARK}{job.name}") for job in part.jobs]
+    named = [replace(job, name=f"{JOB_PREFIX}{job.name}") for job in part.jobs]
     began, busy = time.monotonic(), _busy_seconds()
-    with stage(client, title, len(named)) as screen, Ledger(out / f"{part.name}.csv") as ledger:
-        for changes in drive(named, door.submit, door.look):
+    with show_progress(client, title, len(named)) as screen, Ledger(out / f"{part.name}.csv") as ledger:
+        for changes in drive(named, submitter.submit, submitter.poll):
             for change in changes:
                 ledger.add(change)
                 if change.event == "finished":
                     ended[change.life.job] = change.life
-            screen.show(changes, door.views)
+            screen.show(changes, submitter.views)
     seconds, busy = time.monotonic() - began, _busy_seconds() - busy
-    results = [_result(client, job) for job in door.views]
+    results = [_result(client, job) for job in submitter.views]
     foreign = busy - sum(float(result.get("cpu_s", 0.0)) for result in results)
-    return Ran(
-        lives=[ended[job] for job in door.views],
+    return PartResult(
+        lives=[ended[job] for job in submitter.views],
         results=results,
         seconds=round(seconds, 1),
         others=round(max(0.0, foreign / seconds / len(os.sched_getaffinity(0))), 3),
@@ -191,7 +214,7 @@ def _last_line(client: Client, job: str) -> str:
 
 
 def _result(client: Client, job: str) -> dict[str, Any]:
-    """What a task says of itself at its end; nothing where it failed."""
+    """The result that a task prints as its last line; empty if it failed."""
     try:
         return msgspec.json.decode(_last_line(client, job), type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -199,7 +222,7 @@ def _result(client: Client, job: str) -> dict[str, Any]:
 
 
 def _busy_seconds() -> float:
-    """Processor seconds that the cores we may use have been busy, whoever used them."""
+    """CPU seconds for which the cores that we may use have been busy, for any process."""
     mine = os.sched_getaffinity(0)
     return sum(seconds for core, seconds in core_seconds().items() if core in mine)
 
@@ -207,29 +230,29 @@ def _busy_seconds() -> float:
 def _check_compiled(client: Client, lives: Sequence[Life]) -> None:
     for life in lives:
         if life.state != "done":
-            raise CotenantError(f"a task does not compile ({life.state}): {_last_line(client, life.job)}")
+            raise CotenantError(f"a task could not be compiled ({life.state}): {_last_line(client, life.job)}")
 
 
 def _next_steps(out: Path, views: Sequence[JobView]) -> str:
     slowest = max(views, key=lambda view: (view.ended or 0.0) - (view.started or 0.0))
     return f"""\
-Where to look next
-  {out / SUMMARY}: all of this and every probe; {out}/*.csv: when each job was submitted, started, ended
+Next steps
+  {out / SUMMARY}: all results and every tuning measurement; {out}/*.csv: when each job was submitted, started and ended
   export COTENANT_STATE={shlex.quote(str((out / "state").absolute()))}; cotenant up --detach
   cotenant jobs -o wide; cotenant show {slowest.name}; cotenant logs {slowest.name}; cotenant down
   cotenant generate --help: more jobs, other tasks, arrival times of public traces"""
 
 
 @contextmanager
-def _claimed(out: Path) -> Iterator[None]:
-    """The folder, for one demo at a time; what an earlier one wrote there is replaced."""
+def _locked(out: Path) -> Iterator[None]:
+    """Locks the folder for this demo and removes the results of an earlier one."""
     state = out.absolute() / "state"
     if len(os.fsencode(state)) > LONGEST_STATE:
-        raise InputError(f"{state}: too long a path for sockets; choose a shorter one with --out")
+        raise InputError(f"{state}: the path is too long for a unix socket; choose a shorter one with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()) and not (out / LOCK).exists():
-            raise InputError(f"--out {out}: holds files that are not a demo's; choose a new or an empty folder")
+            raise InputError(f"--out {out}: the folder has files that no demo wrote; choose a new or an empty folder")
         lock = (out / LOCK).open("w")
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror}") from None
@@ -245,7 +268,7 @@ def _claimed(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _daemon(state: Path, policy: str) -> Iterator[Client]:
-    """A daemon of our own. However this ends, nothing that it started is left running."""
+    """Runs a daemon for the demo; on exit, for any reason, its jobs are cancelled and it is stopped."""
     os.environ["COTENANT_STATE"] = str(state.absolute())
     os.environ.setdefault("COTENANT_CACHE", str(state.absolute().with_name("cache")))
     os.environ.pop("COTENANT_URL", None)
@@ -265,25 +288,26 @@ def _daemon(state: Path, policy: str) -> Iterator[Client]:
 
 
 def _clear(client: Client, state: Path) -> None:
-    """Stops what a killed demo left running, and forgets it. Jobs of others are not ours to stop."""
+    """Stops the jobs that a killed demo left running, and deletes its state; refuses if there are jobs of anyone
+    else."""
     _up()
-    others = [view.name for view in client.get(EVERY_JOB, list[JobView]) if not view.name.startswith(MARK)]
+    others = [view.name for view in client.get(EVERY_JOB, list[JobView]) if not view.name.startswith(JOB_PREFIX)]
     if others:
         client.post("/v1/shutdown", dict[str, Any])
-        raise InputError(f"{state}: holds jobs that are not a demo's ({', '.join(others[:3])}); choose another --out")
+        raise InputError(f"{state}: has jobs that no demo submitted ({', '.join(others[:3])}); choose another --out")
     _stop(client)
     shutil.rmtree(state)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    """Once; what follows is already on its way."""
+    """Raises KeyboardInterrupt once; further signals are ignored while the demo cleans up."""
     for one in SIGNALS:
         signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _up(*options: str) -> None:
-    """Starts the daemon in a session of its own, so that Ctrl-C on the terminal leaves it to us to stop it."""
+    """Starts the daemon in its own session, so that Ctrl-C reaches only the demo, which then stops the daemon."""
     try:
         Client().get("/v1/status", dict[str, Any])
         return
@@ -293,28 +317,28 @@ def _up(*options: str) -> None:
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        _, said = starting.communicate()
+        _, errors = starting.communicate()
     except KeyboardInterrupt:
         starting.communicate()
         raise
     if starting.returncode:
-        raise CotenantError(said.strip().removeprefix("cotenant: "))
+        raise CotenantError(errors.strip().removeprefix("cotenant: "))
 
 
 def _stop(client: Client) -> None:
-    """Cancels every job, waits for the last, and stops the daemon."""
+    """Cancels every job, waits until all have ended, and stops the daemon."""
     try:
         cancel_all(client, {view.id for view in active_jobs(client)})
-        _wait(lambda: not active_jobs(client), "the jobs do not stop")
+        _wait(lambda: not active_jobs(client), "the jobs did not stop in time")
         pid = client.post("/v1/shutdown", dict[str, Any])["pid"]
     except NoDaemonError:
         return
-    _wait(lambda: not Path(f"/proc/{pid}").exists(), "the daemon does not stop")
+    _wait(lambda: not Path(f"/proc/{pid}").exists(), "the daemon did not stop in time")
 
 
-def _wait(over: Callable[[], bool], complaint: str) -> None:
+def _wait(done: Callable[[], bool], message: str) -> None:
     deadline = time.monotonic() + STOPPED_WITHIN_S
-    while not over():
+    while not done():
         if time.monotonic() > deadline:
-            raise CotenantError(f"{complaint}; see {os.environ['COTENANT_STATE']}")
+            raise CotenantError(f"{message}; see {os.environ['COTENANT_STATE']}")
         time.sleep(0.1)

@@ -1,48 +1,49 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a demo has shown: the same jobs shared and one to a GPU, side by side, as figures and as text."""
+"""The result of a demo: the same jobs on shared and on exclusive GPUs, as numbers and as text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from cotenant.cli.show import aligned, known, table
+from cotenant.cli.output import aligned, or_dash, table
 from cotenant.wire.local import JobView
+from cotenant.wire.text import counted
 from cotenant.workloads.driving import Life
 from cotenant.workloads.generator import PlannedJob
 
 SAME = 0.02
-"""a difference of less than this share is called none"""
+"""relative differences below this count as no difference"""
 QUIET = 0.15
-"""share of the cores that others may use before figures are doubtful; the daemon and we ourselves use a little"""
+"""fraction of the cores that other processes (the daemon among them) may use before the result is called unreliable"""
 COLUMNS = (
     ("JOB", lambda job: job.name, False),
     ("GPU", lambda job: job.gpu, False),
     ("BATCH", lambda job: job.batches, False),
-    ("JCT SHARED", lambda job: known(job.shared.jct, "{:.1f} s"), False),
-    ("EXCLUSIVE", lambda job: known(job.alone.jct, "{:.1f} s"), False),
-    ("RAN SHARED", lambda job: known(job.shared.ran, "{:.1f} s"), False),
-    ("ALONE", lambda job: known(job.alone.ran, "{:.1f} s"), False),
-    ("SLOWED", lambda job: known(job.slowdown, "{:.2f}x"), False),
+    ("JCT SHARED", lambda job: or_dash(job.shared.jct, "{:.1f} s"), False),
+    ("EXCLUSIVE", lambda job: or_dash(job.alone.jct, "{:.1f} s"), False),
+    ("RAN SHARED", lambda job: or_dash(job.shared.ran, "{:.1f} s"), False),
+    ("ALONE", lambda job: or_dash(job.alone.ran, "{:.1f} s"), False),
+    ("SLOWDOWN", lambda job: or_dash(job.slowdown, "{:.2f}x"), False),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """One part of a demo after its end; jobs are in the order of the plan."""
+class PartResult:
+    """The result of one part of a demo; jobs are in the order of the plan."""
 
     lives: Sequence[Life]
     results: Sequence[Mapping[str, Any]]
-    """the last line of each job: steps, loss, speed, processor time"""
+    """the last line that each job printed: steps, loss, speed, CPU time"""
     seconds: float
     others: float
-    """share of the processor cores that other programs used meanwhile"""
+    """fraction of the CPU cores that other programs used in the meantime"""
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One job, run both ways."""
+class JobComparison:
+    """One job, from both runs."""
 
     planned: PlannedJob
     shared: Life
@@ -64,12 +65,12 @@ class Compared:
 
     @property
     def slowdown(self) -> float | None:
-        """How many times as long it ran beside others, starting up included."""
+        """Run time on a shared GPU divided by the run time alone, start-up included."""
         return self.shared.ran / self.alone.ran if self.done and self.shared.ran and self.alone.ran else None
 
     @property
     def choices(self) -> list[Mapping[str, Any]]:
-        """What tuning decided for it, oldest first."""
+        """The batch sizes that tuning chose, oldest first."""
         return [trial for trial in self.view.tuning if trial.get("kind") == "choice"]
 
     @property
@@ -79,8 +80,8 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """One way of running all jobs; seconds."""
+class Metrics:
+    """The metrics of one run of all jobs, in seconds."""
 
     mean_jct: float
     median_jct: float
@@ -89,7 +90,7 @@ class Figures:
     mean_wait: float
 
     @classmethod
-    def of(cls, lives: Sequence[Life]) -> "Figures":
+    def of(cls, lives: Sequence[Life]) -> "Metrics":
         return cls(
             mean_jct=mean(life.jct or 0.0 for life in lives),
             median_jct=median(life.jct or 0.0 for life in lives),
@@ -100,29 +101,29 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything a demo found out."""
+    """All results of a demo."""
 
     devices: str
-    together: int
+    most_together: int
     """the most jobs at once on one GPU"""
-    jobs: Sequence[Compared]
-    parts: Mapping[str, Ran]
+    jobs: Sequence[JobComparison]
+    parts: Mapping[str, PartResult]
     """compile, shared, exclusive"""
 
     @property
-    def shared(self) -> Figures:
-        return Figures.of(self.parts["shared"].lives)
+    def shared(self) -> Metrics:
+        return Metrics.of(self.parts["shared"].lives)
 
     @property
-    def alone(self) -> Figures:
-        return Figures.of(self.parts["exclusive"].lives)
+    def alone(self) -> Metrics:
+        return Metrics.of(self.parts["exclusive"].lives)
 
     def as_json(self) -> dict[str, Any]:
         slowdowns = [job.slowdown for job in self.jobs if job.slowdown is not None]
         return {
             "version": 1,
             "devices": self.devices,
-            "most_together": self.together,
+            "most_together": self.most_together,
             "shared": self.shared,
             "exclusive": self.alone,
             "mean_slowdown": mean(slowdowns) if slowdowns else None,
@@ -148,11 +149,11 @@ class Summary:
 
 
 def text_of(summary: Summary) -> str:
-    """The summary for people."""
+    """The summary as text."""
     return "\n\n".join(
         [
-            f"{len(summary.jobs)} jobs on {summary.devices}, at most {summary.together} on one GPU at a time",
-            _figures(summary),
+            f"{counted(len(summary.jobs), 'job')} on {summary.devices}, up to {summary.most_together} on one GPU",
+            _metrics(summary),
             table(summary.jobs, COLUMNS, wide=False),
             _tuned(summary.jobs),
             _verdict(summary),
@@ -160,7 +161,7 @@ def text_of(summary: Summary) -> str:
     )
 
 
-def _figures(summary: Summary) -> str:
+def _metrics(summary: Summary) -> str:
     shared, alone = summary.shared, summary.alone
     rows = [
         ("mean JCT", shared.mean_jct, alone.mean_jct),
@@ -173,35 +174,36 @@ def _figures(summary: Summary) -> str:
 
 
 def compared(ours: float, theirs: float) -> str:
-    """A duration beside another, in words that hold whichever is longer."""
+    """Compares a duration with another, for example `12% shorter`."""
     if theirs <= 0 or abs(ours / theirs - 1) < SAME:
         return "no difference" if ours <= theirs * (1 + SAME) else "longer"
     return f"{1 - ours / theirs:.0%} shorter" if ours < theirs else f"{ours / theirs - 1:.0%} longer"
 
 
-def _tuned(jobs: Sequence[Compared]) -> str:
+def _tuned(jobs: Sequence[JobComparison]) -> str:
     names = {job.view.id: job.name for job in jobs}
     # a trial of several jobs is in the history of each of them
     trials = {(trial["at"], *trial["sizes"].items()): trial for job in jobs for trial in job.view.tuning}
     probes = [trial for trial in trials.values() if trial["kind"] == "probe"]
-    spoilt = sum(bool(trial.get("rejected")) for trial in probes)
-    lines = [f"Tuning tried other batch sizes {len(probes)} times{f', {spoilt} of them spoilt' if spoilt else ''}."]
+    unusable = sum(bool(trial.get("rejected")) for trial in probes)
+    rejected = f"; {unusable} {'was' if unusable == 1 else 'were'} rejected" if unusable else ""
+    lines = [f"Tuning measured other batch sizes {counted(len(probes), 'time')}{rejected}."]
     for job in jobs:
         for choice in job.choices:
             size = choice["sizes"][job.view.id]
             if size != job.planned.batch:
                 beside = ", ".join(names.get(one, one) for one in choice["sizes"] if one != job.view.id)
-                lines.append(f"  {job.name}: {job.planned.batch} → {size} {f'beside {beside}' if beside else 'alone'}")
+                lines.append(f"  {job.name}: {job.planned.batch} → {size} {f'next to {beside}' if beside else 'alone'}")
     if len(lines) == 1:
-        lines.append("  None was kept: none was better than the owner's, or other work or a neighbour's end spoilt it.")
+        lines.append("  No new batch size was kept: none was better, or the measurements were disturbed.")
     return "\n".join(lines)
 
 
 def _verdict(summary: Summary) -> str:
     failed = [job.name for job in summary.jobs if not job.done]
     if failed:
-        return f"Not all jobs ended well ({', '.join(failed)}): these figures compare nothing. Their logs say why."
-    return f"{_outcome(summary)}\n{_care(summary)}"
+        return f"Some jobs failed ({', '.join(failed)}), so the runs cannot be compared. See `cotenant logs`."
+    return f"{_outcome(summary)}\n{_caveat(summary)}"
 
 
 def _outcome(summary: Summary) -> str:
@@ -210,18 +212,18 @@ def _outcome(summary: Summary) -> str:
         summary.alone.makespan / summary.shared.makespan - 1,
     ]
     if min(gains) > SAME:
-        return "Sharing paid: jobs ended sooner on the whole, though most ran slower than alone."
+        return "Sharing helped: jobs completed sooner overall, although most ran slower than alone."
     if max(gains) < -SAME:
-        return "Sharing lost here: jobs ended later than with a GPU to each."
-    return "Sharing made little difference, or gained in one figure what it lost in the other."
+        return "Sharing did not help: jobs completed later than with exclusive GPUs."
+    return "Sharing made little difference, or improved one of mean JCT and makespan at the cost of the other."
 
 
-def _care(summary: Summary) -> str:
-    """What to hold against these figures: they are one run, of which others may have taken a part."""
+def _caveat(summary: Summary) -> str:
+    """How far the result can be trusted: it is one run, and other programs may have used the cores."""
     ours, theirs = (summary.parts[name].others for name in ("shared", "exclusive"))
     if max(ours, theirs) < QUIET:
-        return "This was one run each, on a quiet machine."
+        return "This was one run of each kind, on a quiet machine."
     return (
-        f"But other programs used {ours:.0%} of the cores while jobs shared and {theirs:.0%} while they did not: "
-        "the difference may be theirs.\nTry again when the machine is quiet."
+        f"However, other programs used {ours:.0%} of the cores during the shared run and {theirs:.0%} during the "
+        "exclusive run, which may explain the difference.\nRepeat the demo on a quiet machine."
     )

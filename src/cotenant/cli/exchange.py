@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""One request and its answer over HTTP/1.1, for a daemon that is ours.
+"""A minimal HTTP/1.1 client: one request and its answer over a unix socket or TCP.
 
-Not the standard library's client: that one brings mail and certificates along, and to import them takes a third of all
-that a short command takes.
+The standard library's client is not used because importing it (with its mail and TLS modules) takes a third of the run
+time of a short command.
 """
 
 import socket
@@ -12,35 +12,35 @@ from contextlib import contextmanager
 from io import BufferedReader
 
 LONGEST_LINE = 65_536
-PIECE = 65_536
+CHUNK = 65_536
 
 
 class Response:
-    """A status, and a body that is read as it comes."""
+    """A status, and a body that is read in chunks as it arrives."""
 
     def __init__(self, status: int, headers: Mapping[bytes, bytes], stream: BufferedReader) -> None:
         self.status = status
         self._headers, self._stream = headers, stream
 
-    def pieces(self) -> Iterator[bytes]:
-        """The body; ConnectionError where it ends before it is complete."""
+    def chunks(self) -> Iterator[bytes]:
+        """Yields the body; raises ConnectionError if it ends before it is complete."""
         if self._headers.get(b"transfer-encoding", b"").lower() == b"chunked":
             while size := int(_line(self._stream).partition(b";")[0], 16):
-                yield from self._exactly(size)
+                yield from self._read_exactly(size)
                 _line(self._stream)
         elif b"content-length" in self._headers:
-            yield from self._exactly(int(self._headers[b"content-length"]))
+            yield from self._read_exactly(int(self._headers[b"content-length"]))
         else:
-            while piece := self._stream.read1(PIECE):
-                yield piece
+            while chunk := self._stream.read1(CHUNK):
+                yield chunk
 
-    def _exactly(self, size: int) -> Iterator[bytes]:
+    def _read_exactly(self, size: int) -> Iterator[bytes]:
         while size:
-            piece = self._stream.read1(min(size, PIECE))
-            if not piece:
+            chunk = self._stream.read1(min(size, CHUNK))
+            if not chunk:
                 raise ConnectionError("its answer ended early")
-            size -= len(piece)
-            yield piece
+            size -= len(chunk)
+            yield chunk
 
 
 @contextmanager
@@ -52,13 +52,14 @@ def exchange(
     headers: Mapping[str, str],
     timeout: float | None,
 ) -> Iterator[Response]:
-    """Asks at a unix socket's path or at (host, port); OSError or ValueError where no sensible answer comes."""
+    """Sends a request to a unix socket (its path) or to (host, port); raises OSError or ValueError if the answer is not
+    valid."""
     with _connected(address, timeout) as connection:
         connection.sendall(_request(method, path, body, headers))
         with connection.makefile("rb") as stream:
             status = _line(stream).split()
             if len(status) < 2 or not status[0].startswith(b"HTTP/1."):
-                raise ConnectionError("its answer is not in HTTP")
+                raise ConnectionError("its answer is not HTTP")
             yield Response(int(status[1]), dict(_headers(stream)), stream)
 
 

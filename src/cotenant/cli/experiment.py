@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant experiment`: the studies behind our published figures, by anyone who wants to see them again."""
+"""`cotenant experiment`: reruns the studies behind the published results."""
 
 import shlex
 import sys
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from cotenant.cli.options import folder_option, output_option, processes_option
-from cotenant.cli.progress import progress
-from cotenant.cli.report_folder import check_writable
-from cotenant.cli.simulate import data_folder, seeds
-from cotenant.wire.text import printable
+from cotenant.cli.output import progress
+from cotenant.cli.simulate import check_writable, data_folder, seeds
+from cotenant.errors import InputError
+from cotenant.wire.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cotenant.sim.studies.study import Outcome, Sample, Study, Task
 
 ALL = "all"
-NAMES = ("gavel-fifo", "place", "predict", "tune-grid")
 
 EPILOG = """\b
 Examples:
@@ -35,14 +34,30 @@ def seeds_or_none(context: click.Context, option: click.Parameter, text: str | N
     return None if text is None else seeds(context, option, text)
 
 
+def study_names(_context: click.Context, _argument: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Checks the names of studies against the registry, which is imported only when the command runs."""
+    from cotenant.sim.studies.registry import STUDIES
+
+    unknown = [name for name in names if name not in (*STUDIES, ALL)]
+    if unknown:
+        raise InputError(f"unknown study {unknown[0][:40]!r}; expected some of {', '.join((*STUDIES, ALL))}")
+    return tuple(STUDIES) if ALL in names else tuple(dict.fromkeys(names))
+
+
+def complete_studies(_context: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
+    from cotenant.sim.studies.registry import STUDIES
+
+    return [name for name in (*STUDIES, ALL) if name.startswith(incomplete)]
+
+
 @click.command(epilog=EPILOG)
-@click.argument("names", nargs=-1, metavar="[NAME]…", type=click.Choice([*NAMES, ALL]))
+@click.argument("names", nargs=-1, metavar="[NAME|all]…", callback=study_names, shell_complete=complete_studies)
 @click.option(
     "--seeds",
     "seed_numbers",
     metavar="100-109",
     callback=seeds_or_none,
-    help="Seeds of everything that is drawn. Default: those of the published figures.",
+    help="Random seeds. Default: those of the published results.",
 )
 @folder_option("Folder for report.html, report.md, results.json and runs.csv.")
 @processes_option
@@ -50,8 +65,8 @@ def seeds_or_none(context: click.Context, option: click.Parameter, text: str | N
 def experiment(
     names: tuple[str, ...], seed_numbers: tuple[int, ...] | None, out: Path | None, processes: int, output: str
 ) -> None:
-    """Runs studies over seeds, with confidence intervals, tables and plots; without a name, lists them."""
-
+    """Runs studies over several seeds, and prints means with 95 % confidence intervals beside their targets. Without a
+    name, lists the studies. Needs the public data (COTENANT_DATA)."""
     from cotenant.sim.studies.registry import STUDIES
     from cotenant.sim.traces.registry import data_folder as checked
 
@@ -61,8 +76,7 @@ def experiment(
     data = checked("an experiment", data_folder())
     if out is not None:
         check_writable(out)
-    chosen = list(STUDIES) if ALL in names else list(dict.fromkeys(names))
-    outcomes = [_conduct(name, STUDIES[name], seed_numbers, data, processes) for name in chosen]
+    outcomes = [_run_study(name, STUDIES[name], seed_numbers, data, processes) for name in names]
     command = printable(shlex.join(["cotenant", *sys.argv[1:]]))
     if out is not None:
         from cotenant.sim.studies.report import write
@@ -71,8 +85,10 @@ def experiment(
     _show(outcomes, command, output)
 
 
-def _conduct(name: str, study: "Study", seed_numbers: tuple[int, ...] | None, data: Path, processes: int) -> "Outcome":
-    from cotenant.sim.studies.study import conduct
+def _run_study(
+    name: str, study: "Study", seed_numbers: tuple[int, ...] | None, data: Path, processes: int
+) -> "Outcome":
+    from cotenant.sim.studies.study import run_study
 
     chosen = study.seeds if seed_numbers is None else seed_numbers
     with progress(name, len(study.tasks(chosen))) as advance:
@@ -81,37 +97,37 @@ def _conduct(name: str, study: "Study", seed_numbers: tuple[int, ...] | None, da
             task = one[0]
             advance(f"{task.part}: {task.who}, seed {task.seed}")
 
-        return conduct(name, study, chosen, data, processes, finished)
+        return run_study(name, study, chosen, data, processes, finished)
 
 
 def _list(studies: "Mapping[str, Study]", output: str) -> None:
-    from cotenant.cli.show import emit
+    from cotenant.cli.output import emit
     from cotenant.sim.report.page import spans
 
     rows = [{"name": name, "title": study.title, "seeds": list(study.seeds)} for name, study in studies.items()]
     columns = (
         ("NAME", lambda row: row["name"], False),
         ("SEEDS", lambda row: spans(row["seeds"]), False),
-        ("WHAT", lambda row: row["title"], False),
+        ("TITLE", lambda row: row["title"], False),
     )
     emit(rows, output, columns)
 
 
 def _show(outcomes: "Sequence[Outcome]", command: str, output: str) -> None:
-    from cotenant.cli.show import render
+    from cotenant.cli.output import render
     from cotenant.sim.studies.report import document
 
     render(document(outcomes, command), output, lambda wide: _draw(outcomes, wide))
 
 
 def _draw(outcomes: "Sequence[Outcome]", wide: bool) -> None:
-    """A table for each part of each study; the notes only where there is room."""
-    from cotenant.cli.show import aligned
+    """Prints one table for each part of each study; the notes only with --output wide."""
+    from cotenant.cli.output import aligned
     from cotenant.sim.studies.report import tables
 
     for outcome in outcomes:
         click.echo(f"{outcome.title}\n")
         for part, (headings, rows) in tables(outcome, notes=wide).items():
             click.echo("\n".join(aligned([(part, *headings[1:]), *rows])) + "\n")
-    held = [finding for outcome in outcomes for finding in outcome.findings if finding.met is not None]
-    click.echo(f"{sum(finding.met is True for finding in held)} of {len(held)} targets met")
+    judged = [finding for outcome in outcomes for finding in outcome.findings if finding.met is not None]
+    click.echo(f"{sum(finding.met is True for finding in judged)} of {counted(len(judged), 'target')} met")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs another program as if it had been started in our place: same terminal, same signals, its exit code is ours."""
+"""Runs a program in the foreground: it has our terminal, gets our signals, and its exit code becomes ours."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cotenant.errors import CotenantError
 
-PASSED_ON = (
+FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -20,25 +20,30 @@ PASSED_ON = (
     signal.SIGALRM,
 )
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""reset to their defaults in the program, which must not inherit Python's setting"""
 FROM_THE_KERNEL = 128
-"""what a signal of the terminal says of its sender"""
+"""`si_code` of a signal that the kernel sent, such as Ctrl-C in a terminal (SI_KERNEL)"""
 
 
 class NotStartedError(CotenantError):
-    """The command is not there, or cannot be run."""
+    """The command was not found or cannot be executed."""
 
 
 def run_in_foreground(argv: Sequence[str], env: Mapping[str, str], *, tick: Callable[[], None], every_s: float) -> int:
-    """Waits for the program, calling `tick` all the while; returns its exit code, or 128 + the signal that ended it."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # one who ignores it could not be told how a child ended
-    waited = {signal.SIGCHLD, *PASSED_ON}
+    """Runs the program and calls `tick` every `every_s` seconds until it ends; returns its exit code, or 128 +
+    signal."""
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # if it were ignored, the kernel would discard the exit status of the child
+    waited = {signal.SIGCHLD, *FORWARDED}
+    # Signals are blocked and read with sigtimedwait, so none can arrive between two steps of the loop and be missed.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         child = _spawn(argv, env, before)
         due = time.monotonic() + every_s
         while True:
             caught = signal.sigtimedwait(waited, max(0.0, due - time.monotonic()))
-            if caught is not None and caught.si_signo != signal.SIGCHLD and not _has_got_it(caught):
+            if caught is not None and caught.si_signo != signal.SIGCHLD and not _was_sent_to_program(caught):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, caught.si_signo)
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -50,12 +55,13 @@ def run_in_foreground(argv: Sequence[str], env: Mapping[str, str], *, tick: Call
                 due = time.monotonic() + every_s
     finally:
         while signal.sigtimedwait(waited, 0) is not None:
-            pass  # they were for the program, which has gone
+            pass  # pending signals were meant for the program, which has ended
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _has_got_it(caught: signal.struct_siginfo) -> bool:
-    """Whether the program was told too: terminals tell all in the foreground, but only the first that they hang up."""
+def _was_sent_to_program(caught: signal.struct_siginfo) -> bool:
+    """Whether the kernel sent this signal to the program too. A terminal signals its whole foreground group, except
+    that SIGHUP goes to the session leader alone."""
     only_us = caught.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
     return caught.si_code == FROM_THE_KERNEL and not only_us
 
@@ -64,6 +70,6 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int]) -> 
     try:
         return os.posix_spawnp(argv[0], list(argv), env, setsigmask=mask, setsigdef=IGNORED_BY_PYTHON)
     except (OSError, ValueError) as error:
-        failed = NotStartedError(f"{argv[0][:200]}: cannot be run: {getattr(error, 'strerror', None) or error}")
+        failed = NotStartedError(f"{argv[0][:200]}: cannot be executed: {getattr(error, 'strerror', None) or error}")
         failed.exit_code = 127 if isinstance(error, FileNotFoundError) else 126
         raise failed from None

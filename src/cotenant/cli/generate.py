@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant generate`: benchmark tasks submitted to the daemon at the times of a trace."""
+"""`cotenant generate`: submits benchmark tasks to the daemon at the arrival times of a trace."""
 
 import os
 import sys
@@ -15,19 +15,20 @@ import msgspec
 from cotenant.cli.client import Client, RefusedByDaemonError, at
 from cotenant.cli.jobs import described_state
 from cotenant.cli.options import ACTIVE, finite, output_option
+from cotenant.cli.output import emit
 from cotenant.cli.request import environment
-from cotenant.cli.show import emit
 from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.text import counted
 from cotenant.workloads.driving import Change, Ledger, Life, drive
 from cotenant.workloads.generator import MIXES, PlannedJob, mix_named, plan
 from cotenant.workloads.registry import SIZES
 
 MOST_JOBS = 10_000
 PAGE = 10_000
-PASSED_ON = ("COTENANT_CACHE", "XDG_CACHE_HOME", "XLA_FLAGS")
-"""where compiled tasks are kept, and how they are compiled"""
+COPIED_VARIABLES = ("COTENANT_CACHE", "XDG_CACHE_HOME", "XLA_FLAGS")
+"""environment variables that say where compiled tasks are cached, and how they are compiled"""
 GRACE_S = 2.0
-"""tasks leave within a second of a signal"""
+"""seconds between SIGTERM and SIGKILL; tasks exit within a second of a signal"""
 PLAN_COLUMNS = (
     ("AT", lambda job: f"{job.at:.1f} s", False),
     ("NAME", lambda job: job.name, False),
@@ -53,43 +54,54 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=100, show_default=True, help="How many to submit.")
+@click.option(
+    "--jobs", type=click.IntRange(1, MOST_JOBS), default=100, show_default=True, help="Number of jobs to submit."
+)
 @click.option(
     "--scale",
     type=float,
     callback=finite,
     default=1.0,
     show_default=True,
-    help="Gaps of the trace: a thousandth, times this.",
+    help="Scale of the gaps between arrivals, relative to 1/1000 of the trace's.",
 )
 @click.option(
     "--trace",
     metavar="PATH|NAME",
-    help="Whose arrival times, as in simulate. Default: made up, in bursts like Philly's.",
+    help="Trace whose arrival times are used, as in `cotenant simulate`. Default: random bursts like Philly's.",
 )
 @click.option(
     "--mix",
     default="iadeep",
     show_default=True,
     metavar="NAME|TASK=WEIGHT,…",
-    help=f"Which tasks: {', '.join(MIXES)}, or your own weights.",
+    help=f"Mix of tasks: {', '.join(MIXES)}, or your own weights.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of tasks, and of their samples.")
-@click.option("--size", type=click.Choice(SIZES), default="tiny", show_default=True, help="Of every task.")
 @click.option(
-    "--work", type=float, callback=finite, default=1.0, show_default=True, help="Length of every job, as a multiple."
+    "--seed", type=int, default=0, show_default=True, help="Random seed for the choice of tasks and for their data."
 )
-@click.option("--compute", is_flag=True, help="Also ask for the share of compute that each task uses alone.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and submit nothing.")
+@click.option("--size", type=click.Choice(SIZES), default="tiny", show_default=True, help="Size of every task's model.")
+@click.option(
+    "--work",
+    type=float,
+    callback=finite,
+    default=1.0,
+    show_default=True,
+    help="Length of every job, as a multiple of its default.",
+)
+@click.option("--compute", is_flag=True, help="Also request the compute share that each task uses alone.")
+@click.option("--dry-run", is_flag=True, help="Print the planned jobs without submitting them.")
 @click.option(
     "--csv",
     "csv_file",
     type=click.Path(path_type=Path),
     default="generated.csv",
     show_default=True,
-    help="File for submit, start, finish and JCT, written as they happen.",
+    help="File for submit time, start time, finish time and JCT of each job, written while they run.",
 )
-@click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C also cancels the jobs; else they go on.")
+@click.option(
+    "--cancel-on-interrupt", is_flag=True, help="Cancel the submitted jobs on Ctrl-C. Default: they continue."
+)
 @output_option
 def generate(
     jobs: int,
@@ -105,7 +117,7 @@ def generate(
     cancel_on_interrupt: bool,
     output: str,
 ) -> None:
-    """Submits benchmark tasks at the times of a trace, and notes what becomes of them."""
+    """Submits benchmark tasks at the arrival times of a trace, and records when each started and ended."""
     planned = plan(
         jobs=jobs,
         scale=scale,
@@ -118,20 +130,24 @@ def generate(
     if dry_run:
         emit(planned, output, PLAN_COLUMNS)
         return
-    door = Door(Client(), compute)
+    submitter = Submitter(Client(), compute)
     ended: list[dict[str, object]] = []
-    with Ledger(csv_file) as ledger, _progress(len(planned)) as progress, _interruptible(door, cancel_on_interrupt):
-        for changes in drive(planned, door.submit, door.look):
+    with (
+        Ledger(csv_file) as ledger,
+        _progress(len(planned)) as progress,
+        _interruptible(submitter, cancel_on_interrupt),
+    ):
+        for changes in drive(planned, submitter.submit, submitter.poll):
             for change in changes:
                 ledger.add(change)
                 if change.event == "finished":
-                    ended.append(result_of(change))
-            progress(len(door.views), len(ended))
+                    ended.append(result_row(change))
+            progress(len(submitter.views), len(ended))
     emit(ended, output, RESULT_COLUMNS)
 
 
 def arrivals_of(trace: str, jobs: int) -> list[float]:
-    """When the first jobs of a trace arrive; a trace that is not in order is read whole."""
+    """Arrival times of the first jobs of a trace; a trace that is not sorted by time is read completely."""
     from cotenant.cli.simulate import data_folder
     from cotenant.sim.traces.registry import open_trace
 
@@ -140,13 +156,13 @@ def arrivals_of(trace: str, jobs: int) -> list[float]:
     return list(islice(times, jobs)) if opened.in_order else sorted(times)[:jobs]
 
 
-class Door:
-    """The daemon as a plan sees it: jobs go in, and what became of them comes out."""
+class Submitter:
+    """Submits planned jobs to the daemon and tracks their states."""
 
     def __init__(self, client: Client, compute: bool = False, **changes: object) -> None:
-        """`changes` are fields of the request that every job gets."""
+        """`changes` are fields of the request that are the same for every job."""
         self.views: dict[str, JobView] = {}
-        """every job submitted, as it was last seen"""
+        """job ID -> the last state that the daemon reported, for every submitted job"""
         self._client, self._compute, self._changes = client, compute, changes
 
     def submit(self, planned: PlannedJob) -> Life:
@@ -158,27 +174,28 @@ class Door:
         self.views[view.id] = view
         return life_of(view)
 
-    def look(self, jobs: Sequence[str]) -> Mapping[str, Life]:
-        """Two questions for any number of jobs: those that came after the first, and then the first one itself."""
-        seen: dict[str, JobView] = {}
+    def poll(self, jobs: Sequence[str]) -> Mapping[str, Life]:
+        """Returns the current states. Jobs are listed in pages after the first one, which is then requested by itself,
+        so two requests usually suffice for any number of jobs."""
+        views: dict[str, JobView] = {}
         last = jobs[0]
-        while len(seen) < len(jobs) - 1:
+        while len(views) < len(jobs) - 1:
             page = self._client.get(f"/v1/jobs?after={at(last)}&limit={PAGE}", list[JobView])
             if not page:
                 break
-            seen |= {view.id: view for view in page if view.id in jobs}
+            views |= {view.id: view for view in page if view.id in jobs}
             last = page[-1].id
-        seen[jobs[0]] = self._client.get(f"/v1/jobs/{at(jobs[0])}", JobView)
-        self.views |= seen
-        return {job: life_of(view) for job, view in seen.items()}
+        views[jobs[0]] = self._client.get(f"/v1/jobs/{at(jobs[0])}", JobView)
+        self.views |= views
+        return {job: life_of(view) for job, view in views.items()}
 
 
 def request_of(planned: PlannedJob, compute: bool = False) -> JobRequest:
-    """A planned job as the daemon wants it; memory alone decides who may share, unless compute is claimed, too."""
+    """The request for a planned job. It claims memory, and a compute share only if `compute` is set."""
     return JobRequest(
         command=(sys.executable, *planned.argv),
         cwd=str(Path.cwd()),
-        env=environment(tuple(name for name in PASSED_ON if name in os.environ)),
+        env=environment(tuple(name for name in COPIED_VARIABLES if name in os.environ)),
         name=planned.name,
         memory=f"{planned.memory}MiB",
         compute=f"{planned.compute // 10}%" if compute else None,
@@ -193,8 +210,8 @@ def life_of(view: JobView) -> Life:
     return Life(job=view.id, submit=view.submitted, start=view.started, finish=view.ended, state=described_state(view))
 
 
-def result_of(change: Change) -> dict[str, object]:
-    """A job that has ended, as it is printed."""
+def result_row(change: Change) -> dict[str, object]:
+    """A row of the result table for a job that has ended."""
     life = change.life
     return {
         "job": life.job,
@@ -209,28 +226,33 @@ def result_of(change: Change) -> dict[str, object]:
 
 
 @contextmanager
-def _interruptible(door: Door, cancel: bool) -> Iterator[None]:
-    """After Ctrl-C nothing more is submitted; what was goes on, unless it is to be cancelled."""
+def _interruptible(submitter: Submitter, cancel: bool) -> Iterator[None]:
+    """On Ctrl-C, says what happens to the submitted jobs: they continue, or are cancelled."""
     try:
         yield
     except KeyboardInterrupt:
-        count = len(door.views)
+        submitted = counted(len(submitter.views), "job")
         if cancel:
-            cancel_all(Client(), set(door.views))
-            click.echo(f"cotenant: {count} jobs were submitted; those that had not ended are cancelled", err=True)
+            cancel_all(Client(), set(submitter.views))
+            click.echo(f"cotenant: submitted {submitted}; those that had not ended are cancelled", err=True)
         else:
-            click.echo(f"cotenant: {count} jobs were submitted and go on; `cotenant jobs` lists them", err=True)
+            what = (
+                "continues; `cotenant jobs` lists it"
+                if submitted == "1 job"
+                else "continue; `cotenant jobs` lists them"
+            )
+            click.echo(f"cotenant: submitted {submitted}, which {what}", err=True)
         raise
 
 
 def cancel_all(client: Client, jobs: set[str]) -> None:
-    """Stops those of these jobs that have not ended."""
+    """Cancels those of the jobs that have not ended."""
     for view in active_jobs(client):
         if view.id in jobs:
             try:
                 client.post(f"/v1/jobs/{at(view.id)}/cancel", JobView)
             except RefusedByDaemonError:
-                continue  # it has ended meanwhile
+                continue  # it ended in the meantime
 
 
 def active_jobs(client: Client) -> list[JobView]:
@@ -238,7 +260,7 @@ def active_jobs(client: Client) -> list[JobView]:
 
 
 class _Progress:
-    """One line that is written over."""
+    """A status line on standard error that is overwritten in place."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about the GPUs of one machine: gpus, cordon, uncordon, drain."""
+"""The commands for the GPUs of one machine: gpus, cordon, uncordon and drain."""
 
 import time
 
@@ -9,17 +9,17 @@ import msgspec
 
 from cotenant.cli.client import Client, at
 from cotenant.cli.options import gpu_argument, output_option
-from cotenant.cli.show import emit, known
+from cotenant.cli.output import emit, or_dash
 from cotenant.wire.local import DrainRequest, GpuView
 
-LOOK_EVERY_S = 0.5
+POLL_S = 0.5
 COLUMNS = (
     ("GPU", lambda gpu: str(gpu.index), False),
     ("TYPE", lambda gpu: gpu.type, False),
     ("MEMORY", lambda gpu: f"{gpu.memory_mib - gpu.free_memory_mib}/{gpu.memory_mib} MiB", False),
-    ("USED", lambda gpu: known(gpu.used_mib, "{} MiB"), False),
+    ("USED", lambda gpu: or_dash(gpu.used_mib, "{} MiB"), False),
     ("COMPUTE", lambda gpu: f"{(1000 - gpu.free_compute) / 10:.0f}%", False),
-    ("BUSY", lambda gpu: known(gpu.utilisation, "{:.0f}%"), False),
+    ("BUSY", lambda gpu: or_dash(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("TENANTS", lambda gpu: " ".join(gpu.tenants) or "-", False),
     ("FAULT", lambda gpu: gpu.fault or "-", True),
@@ -39,7 +39,7 @@ def state(gpu: GpuView) -> str:
 @click.command(epilog="\b\nExample:\n  cotenant gpus -o wide\n")
 @output_option
 def gpus(output: str) -> None:
-    """Lists the GPUs: memory and compute given away, what is really used, who is on them."""
+    """Lists the GPUs with their tenants. MEMORY and COMPUTE are allocated to jobs, USED and BUSY are measured."""
     emit(Client().get("/v1/gpus", list[GpuView]), output, COLUMNS, "no GPUs")
 
 
@@ -47,7 +47,7 @@ def gpus(output: str) -> None:
 @gpu_argument
 @output_option
 def cordon(gpu: str, output: str) -> None:
-    """Places no new jobs on a GPU (index or UUID); those on it go on."""
+    """Stops placing new jobs on a GPU (index or UUID); jobs that run on it continue."""
     emit(Client().post(f"/v1/gpus/{at(gpu)}/cordon", GpuView), output, COLUMNS)
 
 
@@ -55,19 +55,21 @@ def cordon(gpu: str, output: str) -> None:
 @gpu_argument
 @output_option
 def uncordon(gpu: str, output: str) -> None:
-    """Takes new jobs on a GPU again."""
+    """Allows new jobs on a cordoned GPU (index or UUID) again."""
     emit(Client().post(f"/v1/gpus/{at(gpu)}/uncordon", GpuView), output, COLUMNS)
 
 
 @click.command(epilog=DRAIN_EPILOG)
 @gpu_argument
-@click.option("--evict", is_flag=True, help="Stop the jobs on it and queue them again, instead of letting them end.")
+@click.option(
+    "--evict", is_flag=True, help="Stop the jobs on the GPU and queue them again, instead of waiting for them to end."
+)
 @output_option
 def drain(gpu: str, evict: bool, output: str) -> None:
-    """Cordons a GPU and waits until no job is on it; interrupted, it stays cordoned."""
+    """Cordons a GPU (index or UUID) and waits until no job is left on it. After Ctrl-C the GPU stays cordoned."""
     client = Client()
     view = client.post(f"/v1/gpus/{at(gpu)}/drain", GpuView, msgspec.json.encode(DrainRequest(evict=evict)))
     while view.tenants:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
         view = next(one for one in client.get("/v1/gpus", list[GpuView]) if one.uuid == view.uuid)
     emit(view, output, COLUMNS)

@@ -1,20 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The layouts of `kubectl inspect gpushare` and `kubectl inspect gpu`, as the users of either know them.
+"""The tables of `kubectl inspect gpushare` and `kubectl inspect gpu`, in the layouts of the plugins of those names.
 
-What they did not tell is at the end of rows or in rows of its own, so that scripts find the rest where it was.
+Additional columns are at the end of a row and additional facts in rows of their own, so that scripts written for those
+plugins still find theirs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from cotenant.cli.show import aligned, known
+from cotenant.cli.output import aligned, or_dash
 from cotenant.core.model import Link
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, PodUse, requested
 from cotenant.wire.text import printable
 
 UNITS = {"GiB": 1024, "MiB": 1}
 NO_NODE = "<none>"
-"""as kubectl names the node of a pod that has none"""
+"""what kubectl prints for a pod without a node"""
 DASHES = "-" * 40
 LEGEND = """
 Legend:
@@ -26,8 +27,8 @@ Legend:
   PXB  = through several PCIe switches
   PIX  = through one PCIe switch
   PSB  = on one board
-  NV#  = over so many NVLinks
-  N/A  = not known"""
+  NV#  = over this number of NVLinks
+  N/A  = unknown"""
 
 Row = Sequence[str]
 
@@ -36,7 +37,7 @@ Row = Sequence[str]
 
 
 def memory_summary(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
-    """A row for each node, what pods without a card ask for, and the sum of all."""
+    """One row for each node, one for the requests of pods without a node, and the total."""
     most = max((len(node.cards) for node in seen.nodes), default=0)
     pends = bool(seen.pending) or any(node.pending for node in seen.nodes)
     pending_heading = ["PENDING(Requested)"] * pends
@@ -75,7 +76,7 @@ def memory_summary(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
 
 
 def memory_details(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
-    """Each node with its pods, what was given to each, asked for and is used."""
+    """Each node with its pods: memory allocated, requested and used."""
     for node in seen.nodes:
         yield ""
         yield from _lines([["NAME:", node.name], ["IPADDRESS:", node.address or "-"], *_notes(node)])
@@ -113,7 +114,7 @@ def _pod_rows(node: NodeUse, unit: str, wide: bool) -> list[Row]:
 
 
 def _sum_rows(node: NodeUse, unit: str, more: int) -> list[Row]:
-    """Under the columns of the cards what is so of each."""
+    """The sums of a node, with the values of each GPU under its column."""
     blank = [""] * (bool(node.pending) + more)
     whole = node.memory_mib
     sums: tuple[tuple[str, int | None, list[int | None]], ...] = (
@@ -124,9 +125,9 @@ def _sum_rows(node: NodeUse, unit: str, more: int) -> list[Row]:
         [name, f"{_in(unit, amount)}{_part(amount, whole)}", *(_in(unit, one) for one in cards), *blank]
         for name, amount, cards in sums
     ]
-    asked = ["Requested :", _in(unit, node.requested_mib), *[""] * len(node.cards), *blank]
+    requests = ["Requested :", _in(unit, node.requested_mib), *[""] * len(node.cards), *blank]
     total = ["Total :", _in(unit, whole), *(_in(unit, card.memory_mib) for card in node.cards), *blank]
-    return [*rows, asked, total]
+    return [*rows, requests, total]
 
 
 def _more(node: NodeUse) -> list[str]:
@@ -146,18 +147,18 @@ def _cluster(seen: ClusterUse, unit: str) -> str:
 
 
 def _wanted(unit: str, pods: Sequence[PodUse]) -> str:
-    """What pods without a card ask for: `12`, `50%` of a card, or both."""
+    """The request of pods without a GPU: `12`, `50%` of a GPU, or both."""
     if not pods or all(pod.requested_mib is None for pod in pods):
         return "-"
     memory, percent = requested(pods), sum(pod.requested_percent for pod in pods)
     return " + ".join([_in(unit, memory)] * bool(memory or not percent) + [f"{percent}%"] * bool(percent))
 
 
-# Cards and how they are linked: gpu
+# GPUs and their links: gpu
 
 
 def card_summary(seen: ClusterUse, wide: bool) -> Iterator[str]:
-    """How many cards each node has, and how many of them somebody is on."""
+    """The number of GPUs of each node, and how many of them have a tenant."""
     pends = bool(seen.pending) or any(node.pending for node in seen.nodes)
     heading = ["NAME", "ALLGPU", "USEDGPU", *["PENDING"] * pends, *["SHAREDGPU", "IPADDRESS", "TYPE", "STATE"] * wide]
     rows = [heading]
@@ -171,7 +172,7 @@ def card_summary(seen: ClusterUse, wide: bool) -> Iterator[str]:
 
 
 def card_details(seen: ClusterUse) -> Iterator[str]:
-    """Each node with the links of its cards, those of busy ones too."""
+    """Each node with the links between all its GPUs."""
     yield f"gpu policy: {seen.policy or '-'}"
     for node in seen.nodes:
         every, used = _counts(node)
@@ -181,7 +182,7 @@ def card_details(seen: ClusterUse) -> Iterator[str]:
         yield f"used gpu: {used}"
         yield f"node type: {node.type}"
         yield from (f"note: {text}" for _, text in _notes(node))
-        yield f"gpu topology:{'' if node.links else ' not known'}"
+        yield f"gpu topology:{'' if node.links else ' unknown'}"
         yield from _matrix(node.links or ())
     yield DASHES
     yield from LEGEND.strip().splitlines()
@@ -215,12 +216,12 @@ def _cards_of(pods: Iterable[PodUse]) -> str:
 
 
 def _in(unit: str, mib: int | None) -> str:
-    """An amount in the unit of its heading, to a hundredth."""
-    return known(None if mib is None else mib / UNITS[unit], "{:.2f}").rstrip("0").rstrip(".")
+    """An amount in the unit of the table, rounded to 0.01."""
+    return or_dash(None if mib is None else mib / UNITS[unit], "{:.2f}").rstrip("0").rstrip(".")
 
 
 def _part(amount: int | None, whole: int) -> str:
-    """Rounded down: what is not quite full is not called so."""
+    """A percentage, rounded down so that only a full GPU shows 100%."""
     return "" if amount is None or not whole else f" ({100 * amount // whole}%)"
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about jobs on one machine: submit, jobs, show, logs, cancel, retry."""
+"""The commands for jobs on one machine: submit, jobs, show, logs, cancel and retry."""
 
 import sys
 import time
@@ -9,23 +9,24 @@ from typing import Any
 import click
 
 from cotenant.cli.client import Client, at
-from cotenant.cli.options import ACTIVE, ENDED, file_words, job_argument, output_option
+from cotenant.cli.options import ACTIVE, ENDED, complete_files, job_argument, output_option
+from cotenant.cli.output import ago, emit, or_dash, render
 from cotenant.cli.request import encoded, request_of, request_options
-from cotenant.cli.show import ago, emit, known, render
 from cotenant.errors import InputError
 from cotenant.wire.local import JobView
+from cotenant.wire.text import counted
 
-WAIT_EVERY_S = 0.2
+POLL_S = 0.2
 COLUMNS = (
     ("ID", lambda job: job.id, False),
     ("NAME", lambda job: job.name, False),
     ("STATE", lambda job: described_state(job), False),
     ("GPU", lambda job: ",".join(map(str, job.gpus)) or "-", False),
     ("BATCH", lambda job: str(job.batch or "-"), True),
-    ("SPEED", lambda job: known(job.speed, "{:.0%}"), True),
-    ("PREDICTED", lambda job: known(job.predicted, "{:.0%}"), True),
-    ("MEMORY", lambda job: known(job.memory_used_mib, "{} MiB"), True),
-    ("BUSY", lambda job: known(job.utilisation, "{:.0f}%"), True),
+    ("SPEED", lambda job: or_dash(job.speed, "{:.0%}"), True),
+    ("PREDICTED", lambda job: or_dash(job.predicted, "{:.0%}"), True),
+    ("MEMORY", lambda job: or_dash(job.memory_used_mib, "{} MiB"), True),
+    ("BUSY", lambda job: or_dash(job.utilisation, "{:.0f}%"), True),
     ("AGE", lambda job: ago(job.submitted), False),
     ("RAN", lambda job: "-" if job.started is None else ago(job.started, job.ended), False),
     ("WHY", lambda job: job.error or (job.reason if job.state == "queued" else None) or "", False),
@@ -40,7 +41,7 @@ Examples:
 
 
 def described_state(job: JobView) -> str:
-    """`running`, `finished`, or how it failed."""
+    """The state; for a finished job `done`, `failed (exit code)`, `signal N` or another outcome."""
     if job.state != "finished" or job.outcome is None:
         return job.state
     if job.outcome == "exited":
@@ -48,24 +49,24 @@ def described_state(job: JobView) -> str:
     return f"signal {job.signal}" if job.outcome == "signalled" else job.outcome
 
 
-def known_states(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    """`queued, running` without what a reader may put between."""
+def checked_states(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Checks a list of states such as `queued, running`, and removes spaces and empty parts."""
     states = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [state for state in states if state not in (*ACTIVE, *ENDED)]
     if unknown:
-        raise InputError(f"--state {unknown[0][:40]}: expected some of {', '.join((*ACTIVE, *ENDED))}")
+        raise InputError(f"--state {unknown[0][:40]}: unknown state; expected some of {', '.join((*ACTIVE, *ENDED))}")
     return ",".join(states)
 
 
 @click.command(epilog=SUBMIT_EPILOG)
 @request_options
-@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
 @output_option
-@click.argument("command", nargs=-1, required=True, shell_complete=file_words)
-def submit(wait: bool, output: str, command: tuple[str, ...], **wishes: Any) -> None:
-    """Queues a command to run on GPUs of this machine."""
+@click.argument("command", nargs=-1, required=True, shell_complete=complete_files)
+def submit(wait: bool, output: str, command: tuple[str, ...], **options: Any) -> None:
+    """Queues a command to run on GPUs of this machine, and prints the job ID."""
     client = Client()
-    job = client.post("/v1/jobs", JobView, encoded(request_of(command, **wishes)))
+    job = client.post("/v1/jobs", JobView, encoded(request_of(command, **options)))
     if output == "table":
         click.echo(job.id)
     else:
@@ -74,18 +75,18 @@ def submit(wait: bool, output: str, command: tuple[str, ...], **wishes: Any) -> 
         try:
             sys.exit(exit_code(wait_for(client, job.id)))
         except KeyboardInterrupt:
-            click.echo(f"{job.id} goes on without us; to stop it: cotenant cancel {job.id}", err=True)
+            click.echo(f"{job.id} continues; `cotenant cancel {job.id}` stops it", err=True)
             raise
 
 
 def wait_for(client: Client, job: str) -> JobView:
     while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED:
-        time.sleep(WAIT_EVERY_S)
+        time.sleep(POLL_S)
     return view
 
 
 def exit_code(job: JobView) -> int:
-    """As a shell would: its own code, 128 + signal, 137 out of memory, 130 cancelled."""
+    """The exit code as a shell reports it: the job's own, 128 + signal, 137 if out of memory, 130 if cancelled."""
     if job.outcome == "exited" or job.outcome == "exec-failed":
         return job.code if job.code is not None else 1
     if job.outcome == "signalled" and job.signal is not None:
@@ -94,33 +95,40 @@ def exit_code(job: JobView) -> int:
 
 
 @click.command(epilog="\b\nExample:\n  cotenant jobs --state queued,running -o wide\n")
-@click.option("--state", default="", metavar="queued,running,…", callback=known_states, help="Only these states.")
-@click.option("--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="At most so many.")
+@click.option(
+    "--state", default="", metavar="queued,running,…", callback=checked_states, help="Show only jobs in these states."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="Largest number of jobs to show."
+)
 @output_option
 def jobs(state: str, limit: int, output: str) -> None:
     """Lists jobs, oldest first."""
     found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}", list[JobView])
     emit(found, output, COLUMNS, "no jobs")
     if len(found) == limit:
-        click.echo(f"only the newest {limit} are shown; --limit or --state shows others", err=True)
+        click.echo(
+            f"the output is limited to the newest {counted(limit, 'job')}; use --limit or --state to see others",
+            err=True,
+        )
 
 
 @click.command(epilog="\b\nExample:\n  cotenant show j-000001 -o yaml\n")
 @job_argument()
 @output_option
 def show(job: str, output: str) -> None:
-    """Everything known of a job: its request, where it ran, limits, tuning, how it ended."""
-    from cotenant.cli.card import card
+    """Shows all details of a job: request, GPUs, limits, tuning and outcome."""
+    from cotenant.cli.job_details import describe
 
     view = Client().get(f"/v1/jobs/{at(job)}", JobView)
-    render(view, output, lambda wide: click.echo(card(view, wide)))
+    render(view, output, lambda wide: click.echo(describe(view, wide)))
 
 
 @click.command(epilog="\b\nExample:\n  cotenant logs -f j-000001\n")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new output until the job has ended.")
 @job_argument()
 def logs(follow: bool, job: str) -> None:
-    """Prints what a job wrote."""
+    """Prints the output of a job (standard output and standard error)."""
     for chunk in Client().lines(f"/v1/jobs/{at(job)}/log?follow={int(follow)}"):
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
@@ -130,7 +138,7 @@ def logs(follow: bool, job: str) -> None:
 @job_argument(*ACTIVE)
 @output_option
 def cancel(job: str, output: str) -> None:
-    """Stops a job, or takes it out of the queue."""
+    """Stops a running job, or removes a queued job from the queue."""
     emit(Client().post(f"/v1/jobs/{at(job)}/cancel", JobView), output, COLUMNS)
 
 
@@ -138,5 +146,5 @@ def cancel(job: str, output: str) -> None:
 @job_argument(*ENDED)
 @output_option
 def retry(job: str, output: str) -> None:
-    """Runs a job that has ended again, however it ended: the same job, one more attempt."""
+    """Queues a job again after it has ended, for one more attempt under the same ID."""
     emit(Client().post(f"/v1/jobs/{at(job)}/retry", JobView), output, COLUMNS)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant kube`: what runs in a cluster, and what installs it there."""
+"""`cotenant kube`: the processes that run in a cluster, and the manifests that install them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,44 +38,65 @@ Examples:
 
 @click.group(epilog=EPILOG)
 def kube() -> None:
-    """Shares the GPUs of a Kubernetes cluster: a scheduler, an agent on every node, and what installs them."""
+    """Shares the GPUs of a Kubernetes cluster: prints the manifests, inspects GPUs, runs the scheduler and the
+    agents."""
 
 
 kube.add_command(inspect)
 
 
 def cluster_options(command: F) -> F:
-    """Settings, and the way to the API server."""
+    """Adds --settings and --kubeconfig."""
     for option in (
-        click.option("--kubeconfig", type=FILE, metavar="FILE", help="How to reach the API server."),
-        click.option("--settings", type=FILE, metavar="FILE", help="The settings file (YAML)."),
+        click.option(
+            "--kubeconfig",
+            type=FILE,
+            metavar="FILE",
+            help="Kubeconfig file. Default: as kubectl finds it, or the pod's service account.",
+        ),
+        click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML)."),
     ):
         command = option(command)
     return command
 
 
-@kube.command(epilog=SCHEDULER_EPILOG)
+@kube.command(epilog=SCHEDULER_EPILOG, short_help="Runs the scheduler extender and the webhooks.")
 @cluster_options
 @click.option(
     "--extender",
     default="127.0.0.1:8888",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where kube-scheduler asks; not on loopback it needs --client-authority.",
+    help="Address of the extender for kube-scheduler; other than loopback it needs --client-authority.",
 )
-@click.option("--webhook", metavar="HOST:PORT", help="Where the API server asks; needs --certificate and --key.")
 @click.option(
-    "--certificate", type=FILE, metavar="FILE", help="What the webhook shows (PEM); read again when it changes."
+    "--webhook", metavar="HOST:PORT", help="Address of the webhooks for the API server; needs --certificate and --key."
 )
-@click.option("--key", type=FILE, metavar="FILE", help="The certificate's key (PEM).")
-@click.option("--why-key", type=FILE, metavar="FILE", help="What `cotenant why` has to show; else nobody may ask.")
-@click.option("--client-authority", type=FILE, metavar="FILE", help="Who signs the certificates of callers (PEM).")
 @click.option(
-    "--lease", metavar="NAMESPACE/NAME", help="Of the kube-scheduler beside it; else there must be no other scheduler."
+    "--certificate", type=FILE, metavar="FILE", help="TLS certificate of the webhooks (PEM); reloaded when it changes."
+)
+@click.option("--key", type=FILE, metavar="FILE", help="Private key of the certificate (PEM).")
+@click.option(
+    "--why-key",
+    type=FILE,
+    metavar="FILE",
+    help="File with the key that `cotenant why` must send. Without it the endpoint is disabled.",
+)
+@click.option(
+    "--client-authority",
+    type=FILE,
+    metavar="FILE",
+    help="CA that signs the client certificates of the extender's callers (PEM).",
+)
+@click.option(
+    "--lease",
+    metavar="NAMESPACE/NAME",
+    help="Lease of the kube-scheduler in the same pod. Without it there must be only one scheduler.",
 )
 def scheduler(extender: str, webhook: str | None, lease: str | None, **options: Any) -> None:
-    """Places pods on GPUs: the extender of a stock kube-scheduler, and the webhook that prepares pods."""
+    """Runs the scheduler: the extender of a stock kube-scheduler, and the webhooks that prepare pods."""
     from cotenant.kube.scheduler.process import SchedulerOptions, serve
+    from cotenant.kube.webhook.mutation import webhook_routes
 
     serve(
         SchedulerOptions(
@@ -83,57 +104,69 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
             webhook=None if webhook is None else address(webhook),
             lease=None if lease is None else _lease(lease),
             **options,
-        )
+        ),
+        webhook_routes,
     )
 
 
-@kube.command(epilog=AGENT_EPILOG)
+@kube.command(epilog=AGENT_EPILOG, short_help="Runs the agent of one node.")
 @cluster_options
-@click.option("--node", required=True, metavar="NAME", help="The node's name in the cluster.")
-@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs, for clusters without.")
-@click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU.")
-@click.option("--gpu-type", metavar="NAME", help="What the simulated GPUs are called.")
-@click.option("--strict", is_flag=True, help="Hand GPUs out by CDI, where the runtime heeds no NVIDIA_VISIBLE_DEVICES.")
-@click.option("--remove", is_flag=True, help="Take back what an agent has said of the node, and end.")
+@click.option("--node", required=True, metavar="NAME", help="Name of the node in the cluster.")
+@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs, for nodes without any.")
+@click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
+@click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
+@click.option(
+    "--strict", is_flag=True, help="Pass GPUs to containers by CDI, for runtimes that ignore NVIDIA_VISIBLE_DEVICES."
+)
+@click.option("--remove", is_flag=True, help="Remove what an agent has published about the node, and exit.")
 def agent(**options: Any) -> None:
-    """Looks after the GPUs of one node: tells the cluster of them, and gives containers what was assigned to them."""
+    """Runs the agent of one node: publishes its GPUs, and gives containers the slices that were assigned to them."""
     from cotenant.kube.agent.process import AgentOptions, serve
 
     serve(AgentOptions(**options))
 
 
-@kube.command(epilog=INSTALL_EPILOG)
-@click.option("--dev", is_flag=True, help="A certificate of its own: the only way so far.")
-@click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True, help="Schedulers; one leads.")
-@click.option("--image", default=OUR_IMAGE, show_default=True, help="The image with this package.")
+@kube.command(epilog=INSTALL_EPILOG, short_help="Prints the manifests of an installation.")
+@click.option(
+    "--dev", is_flag=True, help="Create a self-signed certificate. Required: there is no other way to install yet."
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    help="Number of scheduler replicas; one of them leads.",
+)
+@click.option("--image", default=OUR_IMAGE, show_default=True, help="Image that contains cotenant.")
 @click.option(
     "--scheduler-image",
     default=KUBE_SCHEDULER_IMAGE,
     show_default=True,
-    help="The stock kube-scheduler: the image that your cluster runs.",
+    help="Image of the stock kube-scheduler, of the version that your cluster runs.",
 )
 @click.option(
     "--pull",
     type=click.Choice(["Always", "IfNotPresent", "Never"]),
     default="IfNotPresent",
     show_default=True,
-    help="When nodes fetch the images.",
+    help="Image pull policy.",
 )
-@click.option("--settings", type=FILE, metavar="FILE", help="The settings file (YAML).")
-@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate so many GPUs on every node.")
-@click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU.")
-@click.option("--gpu-type", metavar="NAME", help="What the simulated GPUs are called.")
-@click.option("--strict", is_flag=True, help="Hand GPUs out by CDI.")
+@click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML).")
+@click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs on every node.")
+@click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
+@click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
+@click.option("--strict", is_flag=True, help="Pass GPUs to containers by CDI.")
 @click.option(
-    "--node-selector", multiple=True, metavar="KEY=VALUE", help="Agents only on nodes with this label; repeatable."
+    "--node-selector", multiple=True, metavar="KEY=VALUE", help="Run agents only on nodes with this label; repeatable."
 )
 @click.option(
-    "--output", "-o", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="What to print."
+    "--output", "-o", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Output format."
 )
 def install(dev: bool, output: str, **options: Any) -> None:
-    """Prints what runs cotenant in a cluster, for `kubectl apply -f -`; the same with `delete` removes it."""
+    """Prints the manifests of an installation: `kubectl apply -f -` installs them, `kubectl delete -f -` removes
+    them."""
     if not dev:
-        raise InputError("kube install: say --dev; there is no other way to install yet")
+        raise InputError("kube install needs --dev, the only way to install yet (with a self-signed certificate)")
     from cotenant.kube.install.certificate import make_certificate
     from cotenant.kube.install.manifests import manifests
 
@@ -151,22 +184,24 @@ def _install_options(
     **agents: Any,
 ) -> Any:
     from cotenant.kube.install.manifests import InstallOptions
-    from cotenant.kube.install.workloads import AgentWishes, Images
+    from cotenant.kube.install.workloads import AgentFlags, Images
 
     if agents["gpu_memory"] is not None:
         memory(agents["gpu_memory"])
     if agents["simulate"] is None and (agents["gpu_memory"] or agents["gpu_type"]):
-        raise InputError("kube install: --gpu-memory and --gpu-type are for simulated GPUs only: say --simulate COUNT")
+        raise InputError(
+            "kube install: --gpu-memory and --gpu-type need --simulate COUNT, because they describe simulated GPUs"
+        )
     return InstallOptions(
         images=Images(ours=image, kube_scheduler=scheduler_image, pull=pull),
-        agents=AgentWishes(nodes=dict(map(_label, node_selector)), **agents),
+        agents=AgentFlags(nodes=dict(map(_label, node_selector)), **agents),
         settings=settings,
         replicas=replicas,
     )
 
 
 def address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`."""
+    """Parses `HOST:PORT`."""
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
         raise InputError(f"{text!r}: expected HOST:PORT, such as 127.0.0.1:8888")
@@ -181,7 +216,7 @@ def _lease(text: str) -> tuple[str, str]:
 
 
 def memory(text: str) -> int:
-    """An amount of memory, in MiB."""
+    """Parses an amount of memory into MiB."""
     from cotenant.core.units import parse_memory
 
     try:
@@ -208,5 +243,7 @@ def _as_yaml(objects: Sequence[Any]) -> str:
 
     import yaml
 
-    plain = [json.loads(json.dumps(one)) for one in objects]  # or what two of them share would be a reference
+    plain = [
+        json.loads(json.dumps(one)) for one in objects
+    ]  # a copy, or objects that share a value would be written with YAML aliases
     return yaml.safe_dump_all(plain, sort_keys=False, explicit_start=True)

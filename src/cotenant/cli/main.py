@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The `cotenant` command."""
+"""The `cotenant` command: its table of subcommands, and how errors become one line and an exit code."""
 
 import os
 import signal
@@ -27,43 +27,44 @@ SECTIONS = {
     "Run jobs on this machine": {
         "submit": ("jobs", "Queues a command to run on GPUs."),
         "jobs": ("jobs", "Lists jobs."),
-        "show": ("jobs", "Everything known of a job."),
-        "logs": ("jobs", "Prints what a job wrote."),
-        "why": ("why", "Why a job waits, or was put where it is, in numbers."),
-        "cancel": ("jobs", "Stops a job, or takes it out of the queue."),
-        "retry": ("jobs", "Runs a job that has ended again."),
-        "profile": ("profile", "Measures what a command takes alone."),
+        "show": ("jobs", "Shows all details of a job."),
+        "logs": ("jobs", "Prints the output of a job."),
+        "why": ("why", "Explains why a job waits, or why it was placed where it is."),
+        "cancel": ("jobs", "Stops a running job, or removes a queued one."),
+        "retry": ("jobs", "Runs a job again after it has ended."),
+        "profile": ("profile", "Measures a command while it runs alone on a GPU."),
         "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),
-        "generate": ("generate", "Submits benchmark tasks at the times of a trace."),
+        "generate": ("generate", "Submits benchmark tasks at the arrival times of a trace."),
     },
     "Limit a command without the daemon": {
-        "run": ("run", "Runs a command on a slice of GPUs: memory, compute, priority."),
-        "slices": ("slices", "Lists the slices in use: limits, use, faults."),
+        "run": ("run", "Runs a command with limits on GPU memory and compute."),
+        "slices": ("slices", "Lists the slices in use: limits, usage and faults."),
     },
-    "Look after its GPUs": {
-        "top": ("top", "A live table of GPUs and the jobs on them."),
-        "gpus": ("gpus", "Lists the GPUs and who is on them."),
-        "cordon": ("gpus", "Places no new jobs on a GPU."),
-        "uncordon": ("gpus", "Takes new jobs on a GPU again."),
-        "drain": ("gpus", "Cordons a GPU and waits until it is empty."),
+    "Manage the GPUs of this machine": {
+        "top": ("top", "Shows a live table of GPUs and running jobs."),
+        "gpus": ("gpus", "Lists the GPUs and their tenants."),
+        "cordon": ("gpus", "Stops placing new jobs on a GPU."),
+        "uncordon": ("gpus", "Allows new jobs on a GPU again."),
+        "drain": ("gpus", "Cordons a GPU and waits until no job is left on it."),
     },
     "Start and stop": {
-        "up": ("daemon", "Starts the daemon of this machine."),
-        "down": ("daemon", "Stops the daemon; running jobs go on."),
-        "status": ("daemon", "The daemon: devices, policy, counts."),
-        "demo": ("demo", "Shows what sharing brings on this machine, in minutes."),
-        "completion": ("completion", "Prints what makes your shell complete commands and names."),
+        "up": ("daemon", "Starts the daemon."),
+        "down": ("daemon", "Stops the daemon; running jobs continue."),
+        "status": ("daemon", "Shows the state of the daemon: GPUs, policy, number of jobs."),
+        "demo": ("demo", "Compares shared with exclusive GPUs, in a few minutes."),
+        "completion": ("main", "Prints the completion script for your shell."),
     },
     "Kubernetes": {
-        "kube": ("kube", "Shows the GPUs of a cluster, runs its scheduler and agents, prints what installs them."),
+        "kube": ("kube", "Installs and inspects GPU sharing in a cluster."),
     },
     "Compare policies without a GPU": {
-        "simulate": ("simulate", "Runs scheduling policies on a trace of jobs."),
-        "predictor": ("predictor", "Trains and evaluates the predictor of interference."),
-        "experiment": ("experiment", "Runs the studies behind our published figures."),
+        "simulate": ("simulate", "Replays a trace of jobs under several policies."),
+        "predictor": ("predictor", "Trains and evaluates the interference predictor."),
+        "experiment": ("experiment", "Reruns the studies behind the published results."),
     },
 }
-"""what people do -> command -> (module of `cotenant.cli`, what it does); a module is imported when it is needed"""
+"""section of the help -> command -> (module of `cotenant.cli`, summary); a module is imported only when its command
+runs"""
 
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
@@ -72,12 +73,19 @@ Example:
   cotenant up --detach
   cotenant submit --memory 4GiB --compute 30% -- python train.py
   cotenant top
-`cotenant COMMAND --help` explains a command, with an example.
+`cotenant COMMAND --help` describes a command and gives examples.
+"""
+
+COMPLETION_EPILOG = """\b
+Examples:
+  eval "$(cotenant completion bash)"                                in ~/.bashrc
+  eval "$(cotenant completion zsh)"                                 in ~/.zshrc
+  cotenant completion fish > ~/.config/fish/completions/cotenant.fish
 """
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are used, so that the quick ones stay quick."""
+    """Imports a subcommand only when it is used, so that short commands start fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -95,8 +103,8 @@ class _Commands(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else "cotenant --help lists them"
-            raise InputError(f"no command is named {args[0][:40]!r}; {hint}")
+            hint = f"did you mean {near[0]}?" if near else "`cotenant --help` lists the commands"
+            raise InputError(f"unknown command {args[0][:40]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -118,51 +126,74 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="cotenant")
 @click.pass_context
 def cotenant(context: click.Context) -> None:
-    """Many deep-learning jobs on shared GPUs, without hurting each other."""
+    """Runs many deep-learning jobs on shared GPUs and limits how much they slow each other down."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-def main(*first: str) -> None:
-    """Runs the command, whose first words may stand for the name of the program; what a user can act on is one line on
-    standard error and an exit code."""
-    _open_streams()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our matrices are small, and the cores are for the jobs
+@click.command(epilog=COMPLETION_EPILOG)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Prints the script with which your shell completes commands, options, jobs and GPUs."""
+    from click.shell_completion import shell_complete
+
+    root = context.find_root().command
+    context.exit(shell_complete(root, {}, "cotenant", "_COTENANT_COMPLETE", f"{shell}_source"))
+
+
+def main(*prefix: str) -> None:
+    """Runs the command line, with `prefix` put before the arguments; every error is one line on standard error and an
+    exit code."""
+    _prepare_streams()
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # one thread is fastest for small matrices, and leaves the cores to the jobs
     try:
-        code = cotenant.main([*first, *sys.argv[1:]], prog_name="cotenant", standalone_mode=False)
+        code = cotenant.main([*prefix, *sys.argv[1:]], prog_name="cotenant", standalone_mode=False)
     except CotenantError as error:
-        _say(str(error))
+        _print_error(str(error))
         code = error.exit_code
     except click.ClickException as error:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "cotenant"
-        _say(f"{error.format_message()} See {path} --help")
+        _print_error(f"{error.format_message()} See {path} --help")
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # already ending; once more would only be an ugly end
-        _say("interrupted")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C while we exit would print a traceback
+        _print_error("interrupted")
         code = INTERRUPTED
     except BrokenPipeError:
-        _drop_output()
+        _discard_output()
         code = BROKEN_PIPE
     except OSError as error:
-        _drop_output()
-        _say(str(error))
+        _discard_output()
+        _print_error(str(error))
         code = FAILED
     sys.exit(code or 0)
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     click.echo(f"cotenant: {printable(text)}", err=True)
 
 
-def _open_streams() -> None:
-    """Standard streams that take whatever we say: none may be missing, and no sign may be too much for one."""
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+def _prepare_streams() -> None:
+    """Replaces missing standard streams, and lets standard output replace characters that it cannot encode."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open until the process exits
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
-def _drop_output() -> None:
-    """Our output cannot be written; keep the interpreter from saying so again at exit."""
+def _discard_output() -> None:
+    """Points standard output at /dev/null, or the interpreter would report the same write error again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def inspect_gpushare() -> None:
+    """Entry point of `kubectl-inspect-gpushare`, the name under which kubectl finds `kubectl inspect gpushare`."""
+    main("kube", "inspect", "gpushare")
+
+
+def inspect_gpu() -> None:
+    """Entry point of `kubectl-inspect-gpu`."""
+    main("kube", "inspect", "gpu")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Options and arguments that several commands share, and how a shell completes them."""
+"""Options and arguments that several commands share, and their shell completion."""
 
 import math
 import os
@@ -16,8 +16,8 @@ from cotenant.errors import CotenantError, InputError
 F = TypeVar("F", bound=Callable[..., object])
 ACTIVE = ("queued", "starting", "running")
 ENDED = ("finished", "cancelled", "interrupted", "lost")
-COMPLETED_WITHIN_S = 1.0
-"""a shell that waits for the names of jobs is worse than one that knows none"""
+COMPLETION_TIMEOUT_S = 1.0
+"""after this the shell gets no names: a prompt that hangs is worse than no completion"""
 
 
 def output_option(command: F) -> F:
@@ -28,12 +28,12 @@ def output_option(command: F) -> F:
         type=click.Choice(["table", "wide", "json", "yaml"]),
         default="table",
         show_default=True,
-        help="What to print: tables for people, the rest for programs.",
+        help="Output format; json and yaml have every field.",
     )(command)
 
 
 def folder_option(files: str) -> Callable[[F], F]:
-    """`--out`: where to write a report."""
+    """`--out`: the folder for a report."""
     return click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help=files)
 
 
@@ -44,53 +44,55 @@ def processes_option(command: F) -> F:
         type=click.IntRange(1, 1024),
         default=lambda: os.cpu_count() or 1,
         show_default="one per core",
-        help="How many runs go side by side.",
+        help="Number of runs in parallel.",
     )(command)
 
 
 def job_argument(*states: str, required: bool = True) -> Callable[[F], F]:
-    """A job by id or name; completed from the daemon's, those in these states where given."""
-    return click.argument("job", required=required, shell_complete=partial(_jobs, states))
+    """A job by ID or name; the shell completes the jobs that are in one of these states (all if none is given)."""
+    return click.argument("job", required=required, shell_complete=partial(_complete_jobs, states))
 
 
 def gpu_argument(command: F) -> F:
     """A GPU by index or UUID."""
-    return click.argument("gpu", shell_complete=_gpus)(command)
+    return click.argument("gpu", shell_complete=_complete_gpus)(command)
 
 
 def finite(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """The number, which lies within no limits if it is none."""
+    """Rejects NaN and infinity, which click's ranges let through."""
     if value is not None and not math.isfinite(value):
-        raise InputError(f"--{option.name} {value}: expected a number")
+        raise InputError(f"{option.opts[0]} {value}: expected a finite number")
     return value
 
 
-def file_words(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[object]":
-    """Lets the shell complete names of files, as it does for any command."""
+def complete_files(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[object]":
+    """Lets the shell complete file names."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
 
 
-def _jobs(states: tuple[str, ...], _context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    found = _asked(f"/v1/jobs?state={','.join(states)}&limit=20000", "id", "name")
+def _complete_jobs(
+    states: tuple[str, ...], _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    found = _fetch(f"/v1/jobs?state={','.join(states)}&limit=20000", "id", "name")
     return _starting_with(incomplete, found)
 
 
-def _gpus(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    return _starting_with(incomplete, _asked("/v1/gpus", "index", "uuid"))
+def _complete_gpus(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return _starting_with(incomplete, _fetch("/v1/gpus", "index", "uuid"))
 
 
 def _starting_with(incomplete: str, names: list[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-def _asked(path: str, *fields: str) -> list[str]:
-    """These fields of everything the daemon lists there; nothing where it does not answer."""
+def _fetch(path: str, *fields: str) -> list[str]:
+    """These fields of every object that the daemon lists at a path; empty if it does not answer."""
     from cotenant.cli.client import Client
 
     try:
-        found = Client(COMPLETED_WITHIN_S).get(path, list[dict[str, object]])
+        found = Client(COMPLETION_TIMEOUT_S).get(path, list[dict[str, object]])
     except CotenantError:
         return []
     return [str(one[field]) for field in fields for one in found]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant predictor`: trains the interference predictor on measured pairs, says how good it is and what it knows."""
+"""`cotenant predictor`: trains the interference predictor on measured pairs, evaluates it, and shows its state."""
 
 import statistics
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.options import file_words, output_option
+from cotenant.cli.options import complete_files, output_option
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 ACTIONS = ("train", "evaluate", "show")
 OBSERVED = (0.2, 0.4, 0.8)
+"""fractions of the pairs that the predictor is trained on before it predicts the rest"""
 RANKS = (2, 4)
 MOST_BYTES = 64 * 1024 * 1024
-MOST_WEIGHED = 64
-TRAINED = "what `cotenant predictor train` wrote"
-"""types whose pairs are looked through for the least certain ones"""
+MOST_TYPES = 64
+"""job types whose pairs are searched for the least certain predictions; the search is quadratic"""
+TRAINED = "a file that `cotenant predictor train` wrote"
 EPILOG = """\b
 Examples:
   cotenant predictor show
@@ -31,7 +32,7 @@ Examples:
   cotenant predictor train colocation_pairs.csv --out trained.json
 """
 SHARE_COLUMNS = (("PART", lambda part: part[0], False), ("SHARE", lambda part: f"{part[1]:.3f}", False))
-KNOWN_COLUMNS = (
+TRAINED_COLUMNS = (
     ("GPU", lambda one: one["gpu"], False),
     ("TYPES", lambda one: str(one["types"]), False),
     ("DIRECTIONS", lambda one: str(one["directions"]), False),
@@ -39,7 +40,7 @@ KNOWN_COLUMNS = (
 UNSURE_COLUMNS = (
     ("GPU", lambda one: one["gpu"], False),
     ("JOB", lambda one: one["victim"], False),
-    ("BESIDE", lambda one: one["partner"], False),
+    ("NEXT TO", lambda one: one["partner"], False),
     ("SPEED", lambda one: f"{one['mean']:.2f}", False),
     ("FROM", lambda one: f"{one['low']:.2f}", False),
     ("TO", lambda one: f"{one['high']:.2f}", False),
@@ -57,23 +58,35 @@ SCORE_COLUMNS = (
 
 @click.command(epilog=EPILOG)
 @click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("file", type=click.Path(path_type=Path), required=False, shell_complete=file_words)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="train: where to write what was learned.")
+@click.argument("file", type=click.Path(path_type=Path), required=False, shell_complete=complete_files)
 @click.option(
-    "--splits", type=click.IntRange(1, 100), default=10, show_default=True, help="evaluate: how often pairs are hidden."
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="train: the file for the trained predictor (JSON)."
 )
-@click.option("--most", type=click.IntRange(0), default=5, show_default=True, help="show: least certain pairs per GPU.")
+@click.option(
+    "--splits",
+    type=click.IntRange(1, 100),
+    default=10,
+    show_default=True,
+    help="evaluate: number of random splits into seen and unseen pairs.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="show: number of least certain pairs for each GPU type.",
+)
 @output_option
 def predictor(action: str, file: Path | None, out: Path | None, splits: int, most: int, output: str) -> None:
-    """Trains the predictor on measured pairs (CSV), evaluates it on pairs it has not seen, or shows what it knows."""
+    """Trains the predictor on a CSV file of measured pairs, evaluates it on unseen pairs, or shows its state."""
     if action == "show":
         _show(file, most, output)
     elif file is None:
-        raise InputError(f"predictor {action}: give a CSV file of measured pairs")
+        raise InputError(f"predictor {action}: expected a CSV file of measured pairs")
     elif action == "evaluate":
         _evaluate(file, splits, output)
     elif out is None:
-        raise InputError("predictor train: give --out FILE for what it learns")
+        raise InputError("predictor train: expected --out FILE for the trained predictor")
     else:
         _train(file, out, output)
 
@@ -81,29 +94,32 @@ def predictor(action: str, file: Path | None, out: Path | None, splits: int, mos
 def _train(file: Path, out: Path, output: str) -> None:
     import msgspec
 
-    from cotenant.cli.show import emit
+    from cotenant.cli.output import emit
     from cotenant.core.interference.evaluation import trained
-    from cotenant.sim.worlds.measured import read_pairs
+    from cotenant.sim.worlds.colocation import read_pairs
 
     tables = read_pairs(file)
     shares = _fitted(list(tables.values()))
     states = {gpu: trained(pairs, shares).state() for gpu, pairs in tables.items()}
     out.write_bytes(msgspec.json.format(msgspec.json.encode(states)))
-    emit([_known(gpu, state) for gpu, state in states.items()], output, KNOWN_COLUMNS)
+    emit([_trained_on(gpu, state) for gpu, state in states.items()], output, TRAINED_COLUMNS)
 
 
 def _evaluate(file: Path, splits: int, output: str) -> None:
-    """Shares are fitted without the GPU type under test, unless it is the only one: then they are as shipped."""
-    from cotenant.cli.show import emit
+    """Prints errors on unseen pairs. The kernel shares are fitted without the GPU type under test, or are the built-in
+    ones if the file has one GPU type only."""
+    from cotenant.cli.output import emit
     from cotenant.core.interference.evaluation import factorisation_error, score, split, trained
     from cotenant.core.interference.kernel import SHARES
-    from cotenant.sim.worlds.measured import read_pairs
+    from cotenant.sim.worlds.colocation import read_pairs
 
     tables = read_pairs(file)
     results: list[dict[str, Any]] = []
     for gpu, pairs in tables.items():
         if len(pairs) < 2:
-            raise InputError(f"{file}: one pair on {gpu}; expected at least two, to predict one from the other")
+            raise InputError(
+                f"{file}: only 1 pair on {gpu}; expected at least 2, to train on some and predict the others"
+            )
         others = [table for other, table in tables.items() if other != gpu]
         shares = _fitted(others) if others else SHARES
         for seen in OBSERVED:
@@ -125,23 +141,23 @@ def _evaluate(file: Path, splits: int, output: str) -> None:
 
 
 def _show(file: Path | None, most: int, output: str) -> None:
-    from cotenant.cli.show import render, table
+    from cotenant.cli.output import render, table
     from cotenant.core.interference import Predictor
     from cotenant.core.interference.kernel import SHARES
 
     states = {} if file is None else _read(file)
     predictors = {gpu: Predictor.restore(state) for gpu, state in states.items()}
     shares = next((state.shares for state in states.values()), SHARES)
-    known = [_known(gpu, state) for gpu, state in states.items()]
+    counts = [_trained_on(gpu, state) for gpu, state in states.items()]
     unsure = [row for gpu, one in predictors.items() for row in _least_certain(gpu, one, states[gpu].types, most)]
 
     def draw(wide: bool) -> None:
         parts = [table(sorted(asdict(shares).items(), key=lambda part: -part[1]), SHARE_COLUMNS, wide)]
-        parts += [table(known, KNOWN_COLUMNS, wide)] if known else []
+        parts += [table(counts, TRAINED_COLUMNS, wide)] if counts else []
         parts += [table(unsure, UNSURE_COLUMNS, wide)] if unsure else []
         click.echo("\n\n".join(parts))
 
-    render({"shares": shares, "known": known, "least_certain": unsure}, output, draw)
+    render({"shares": shares, "known": counts, "least_certain": unsure}, output, draw)
 
 
 def _read(file: Path) -> "dict[str, PredictorState]":
@@ -163,13 +179,13 @@ def _fitted(tables: "list[list[Pair]]") -> "Shares":
     return fit_shares([[row for pair in pairs for row in pair.directions()] for pairs in tables])
 
 
-def _known(gpu: str, state: "PredictorState") -> dict[str, Any]:
+def _trained_on(gpu: str, state: "PredictorState") -> dict[str, Any]:
     return {"gpu": gpu, "types": len(state.types), "directions": len(state.rows)}
 
 
 def _least_certain(gpu: str, one: "Predictor", types: "tuple[Signature, ...]", most: int) -> list[dict[str, Any]]:
-    """The directions with the widest intervals, among the pairs that were not measured."""
-    some = types[:MOST_WEIGHED]
+    """The predictions with the widest intervals, among the pairs that were not measured."""
+    some = types[:MOST_TYPES]
     rows = [
         {"gpu": gpu, "victim": _name(victim), "partner": _name(partner), **one.pair(victim, partner)[0]._asdict()}
         for victim in some

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant profile` and `profiles`: what workloads do alone, measured, listed and passed on."""
+"""`cotenant profile` and `cotenant profiles`: measures workloads alone on a GPU, and manages the measured profiles."""
 
 import math
 import time
@@ -13,24 +13,25 @@ import msgspec
 
 from cotenant.cli.client import Client, RefusedByDaemonError, at
 from cotenant.cli.jobs import described_state
-from cotenant.cli.options import ENDED, file_words, output_option
+from cotenant.cli.options import ENDED, complete_files, output_option
+from cotenant.cli.output import ago, emit, or_dash
 from cotenant.cli.request import duration, encoded, request_of, request_options
-from cotenant.cli.show import ago, emit, known
 from cotenant.errors import CotenantError, InputError
 from cotenant.wire.local import GpuView, JobView
 from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
+from cotenant.wire.text import counted
 
-LOOK_EVERY_S = 0.2
+POLL_S = 0.2
 ACTIONS = ("list", "show", "export", "import", "remove")
 COLUMNS = (
     ("WORKLOAD", lambda one: one.workload.name, False),
-    ("CARD", lambda one: one.card, False),
-    ("STEP", lambda one: known(one.step_seconds and 1000 * one.step_seconds, "{:.3g} ms"), False),
-    ("SAMPLES/S", lambda one: known(one.samples_per_second, "{:.4g}"), False),
-    ("BUSY", lambda one: known(one.utilisation, "{:.0%}"), False),
-    ("BANDWIDTH", lambda one: known(one.bandwidth, "{:.0%}"), False),
-    ("MEMORY", lambda one: known(one.memory_mib, "{:.0f} MiB"), False),
-    ("PCIE", lambda one: known(one.pcie_mib_s, "{:.4g} MiB/s"), True),
+    ("GPU TYPE", lambda one: one.card, False),
+    ("STEP", lambda one: or_dash(one.step_seconds and 1000 * one.step_seconds, "{:.3g} ms"), False),
+    ("SAMPLES/S", lambda one: or_dash(one.samples_per_second, "{:.4g}"), False),
+    ("BUSY", lambda one: or_dash(one.utilisation, "{:.0%}"), False),
+    ("BANDWIDTH", lambda one: or_dash(one.bandwidth, "{:.0%}"), False),
+    ("MEMORY", lambda one: or_dash(one.memory_mib, "{:.0f} MiB"), False),
+    ("PCIE", lambda one: or_dash(one.pcie_mib_s, "{:.4g} MiB/s"), True),
     ("MEASURED", lambda one: f"{one.measured_s:.0f}s", False),
     ("AGE", lambda one: ago(one.at), False),
     ("TIMES", lambda one: str(one.times), True),
@@ -52,51 +53,54 @@ Examples:
 
 
 @click.command(epilog=PROFILE_EPILOG)
-@click.option("--duration", default="60s", show_default=True, callback=duration, help="How long to measure it.")
+@click.option("--duration", default="60s", show_default=True, callback=duration, help="Duration of the measurement.")
 @request_options
 @output_option
-@click.argument("command", nargs=-1, required=True, shell_complete=file_words)
-def profile(duration: float, output: str, command: tuple[str, ...], **wishes: Any) -> None:
-    """Runs a command alone on a GPU for a while, stops it, and keeps what it took."""
-    request = msgspec.structs.replace(request_of(command, **wishes), exclusive=True, tune=False)
+@click.argument("command", nargs=-1, required=True, shell_complete=complete_files)
+def profile(duration: float, output: str, command: tuple[str, ...], **options: Any) -> None:
+    """Runs a command alone on a GPU, measures it, stops it, and stores its profile."""
+    request = msgspec.structs.replace(request_of(command, **options), exclusive=True, tune=False)
     if request.gpus != 1:
-        raise InputError(f"--gpus {request.gpus}: a profile is of one GPU")
+        raise InputError(f"--gpus {request.gpus}: a profile is measured on exactly 1 GPU")
     client = Client()
     job = client.post("/v1/jobs", JobView, encoded(request)).id
     try:
-        measured = _measured(client, job, duration)
+        found = _measure(client, job, duration)
     finally:
         _stop(client, job)
-    emit(measured, output, COLUMNS)
-    if measured.step_seconds is None:
-        click.echo("it did not report its steps, so their time is not known; see the job library", err=True)
+    emit(found, output, COLUMNS)
+    if found.step_seconds is None:
+        click.echo(
+            "the command reported no steps, so the profile has no step time; use the job library to report them",
+            err=True,
+        )
 
 
-def _measured(client: Client, job: str, seconds: float) -> JobProfile:
-    """Its profile once it has been measured for that long."""
+def _measure(client: Client, job: str, seconds: float) -> JobProfile:
+    """Waits until the job has been measured for that long, and returns its profile."""
     while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED:
         if view.state == "running":
             path = f"/v1/jobs/{at(job)}/profile?seconds={math.ceil(seconds)}"
             if found := client.post(path, list[JobProfile]):
                 return found[0]
-        time.sleep(LOOK_EVERY_S)
-    raise CotenantError(f"{job} ended before it was measured for {seconds:g} s: {described_state(view)}")
+        time.sleep(POLL_S)
+    raise CotenantError(f"{job} ended before the measurement of {seconds:g} s was complete: {described_state(view)}")
 
 
 def _stop(client: Client, job: str) -> None:
-    with suppress(RefusedByDaemonError):  # it has ended by itself
+    with suppress(RefusedByDaemonError):  # the job has already ended
         client.post(f"/v1/jobs/{at(job)}/cancel", JobView)
 
 
 @click.command(epilog=PROFILES_EPILOG)
 @click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("what", required=False, metavar="[WORKLOAD|FILE]", shell_complete=file_words)
+@click.argument("what", required=False, metavar="[WORKLOAD|FILE]", shell_complete=complete_files)
 @output_option
 def profiles(action: str, what: str | None, output: str) -> None:
-    """Lists the profiles of workloads, shows or removes those of one, writes all to a file, or reads them from one."""
+    """Lists all profiles, shows or removes those of a workload, exports all to a file, or imports a file."""
     if (what is None) != (action == "list"):
-        wanted = {"list": "nothing more", "show": "a workload", "remove": "a workload"}.get(action, "a file")
-        raise InputError(f"profiles {action}: expected {wanted}")
+        expected = {"list": "no argument", "show": "a workload", "remove": "a workload"}.get(action, "a file name")
+        raise InputError(f"profiles {action}: expected {expected}")
     client, what = Client(), what or ""
     if action == "list":
         emit(client.get("/v1/profiles", list[JobProfile]), output, COLUMNS, "no profiles")
@@ -107,7 +111,7 @@ def profiles(action: str, what: str | None, output: str) -> None:
     elif action == "export":
         found = Profiles(profiles=tuple(client.get("/v1/profiles", list[JobProfile])))
         Path(what).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-        click.echo(f"{len(found.profiles)} profiles in {what}")
+        click.echo(f"{counted(len(found.profiles), 'profile')} written to {what}")
     else:
         _import(client, Path(what), output)
 
@@ -115,13 +119,13 @@ def profiles(action: str, what: str | None, output: str) -> None:
 def _import(client: Client, file: Path, output: str) -> None:
     try:
         content = file.read_bytes()
-        given = decode_profiles(content)
+        imported = decode_profiles(content)
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}; expected what `cotenant profiles export` wrote") from None
+        raise InputError(f"{file}: {error.strerror}; expected a file that `cotenant profiles export` wrote") from None
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
     emit(client.post("/v1/profiles", list[JobProfile], content), output, COLUMNS, "no profiles")
-    here = {gpu.type for gpu in client.get("/v1/gpus", list[GpuView])}
-    elsewhere = sorted({one.card for one in given.profiles} - here)
+    local_types = {gpu.type for gpu in client.get("/v1/gpus", list[GpuView])}
+    elsewhere = sorted({one.card for one in imported.profiles} - local_types)
     if elsewhere:
-        click.echo(f"kept, but of no use here, where there is no {' and no '.join(elsewhere)}", err=True)
+        click.echo(f"stored, but not used on this machine, which has no GPU of type {' or '.join(elsewhere)}", err=True)

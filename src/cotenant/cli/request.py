@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a job is asked for on the command line: the options that `submit` and `profile` share, made into a request."""
+"""The options with which `submit` and `profile` describe a job, and the `JobRequest` that they make."""
 
 import os
 import re
@@ -22,56 +22,64 @@ UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def job_name(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
-    """A name that can stand in an address and in a table."""
+    """Checks that a job name fits into a URL and a table."""
     if name is not None and not NAME.fullmatch(name):
         raise InputError(f"--name {name[:40]}: expected up to 100 letters, digits, dots, dashes and underscores")
     return name
 
 
 def duration(_context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """`50ms`, `60s` or `2m` in seconds."""
+    """Converts `50ms`, `60s` or `2m` into seconds."""
     if text is None:
         return None
     match = DURATION.fullmatch(text.strip())
     seconds = float(match[1]) * UNITS[match[2]] if match else 0.0
     if not 0 < seconds <= 86_400:
-        raise InputError(f"--{option.name} {text[:40]}: expected a time of up to a day, for example 50ms, 60s or 2m")
+        raise InputError(
+            f"--{option.name} {text[:40]}: expected a duration of at most 24h, for example 50ms, 60s or 2m"
+        )
     return seconds
 
 
 OPTIONS = (
-    click.option("--gpus", type=click.IntRange(0, 1024), default=1, show_default=True, help="How many GPUs."),
-    click.option("--memory", metavar="4GiB|50%", help="GPU memory on each; none: whole GPUs."),
-    click.option("--compute", metavar="30%", help="Share of each GPU's compute."),
-    click.option("--type", "types", multiple=True, metavar="NAME", help="Card type that will do; may be given again."),
-    click.option("--exclusive", is_flag=True, help="On GPUs that nobody else uses."),
+    click.option("--gpus", type=click.IntRange(0, 1024), default=1, show_default=True, help="Number of GPUs."),
+    click.option("--memory", metavar="4GiB|50%", help="Memory on each GPU. Without it the job gets whole GPUs."),
+    click.option("--compute", metavar="30%", help="Compute share of each GPU."),
+    click.option("--type", "types", multiple=True, metavar="NAME", help="Acceptable GPU type; repeatable."),
+    click.option("--exclusive", is_flag=True, help="Share the GPUs with no other job."),
     click.option(
-        "--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Larger goes first."
+        "--priority",
+        type=click.IntRange(-1000, 1000),
+        default=0,
+        show_default=True,
+        help="Queue priority; a higher number starts first.",
     ),
-    click.option("--name", callback=job_name, help="A name to refer to it by."),
-    click.option("--batch", type=click.IntRange(1, 1 << 24), help="Batch size to start with, with the job library."),
-    click.option("--batch-range", metavar="16-512", help="Batch sizes it may be given."),
+    click.option("--name", callback=job_name, help="Job name, usable instead of the ID."),
+    click.option(
+        "--batch", type=click.IntRange(1, 1 << 24), help="Initial batch size, for scripts that use the job library."
+    ),
+    click.option("--batch-range", metavar="16-512", help="Smallest and largest batch size that tuning may choose."),
     click.option(
         "--floor",
         type=click.FloatRange(0, 1),
         callback=finite,
-        help="Share of its speed alone below which tuning may not push it.",
+        help="Lowest speed that tuning may cause, as a fraction of the speed alone.",
     ),
     click.option(
-        "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; NAME alone passes yours on."
+        "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; NAME alone copies yours. Repeatable."
     ),
     click.option(
         "--cwd",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Working folder; default: this one.",
+        help="Working directory. Default: the current one.",
     ),
     click.option(
         "--retries",
         type=click.IntRange(0, 100),
         default=0,
         show_default=True,
-        help="How often to run it again if it fails.",
+        help="Number of retries if the job fails.",
     ),
     click.option(
         "--grace",
@@ -79,16 +87,18 @@ OPTIONS = (
         callback=finite,
         default=10.0,
         show_default=True,
-        help="Seconds between SIGTERM and SIGKILL.",
+        help="Seconds between SIGTERM and SIGKILL on cancellation.",
     ),
-    click.option("--workload", metavar="NAME", help="What kind of work it is, for predictions."),
-    click.option("--latency", metavar="50ms", callback=duration, help="What a step may take; needs a profile."),
-    click.option("--no-revert", is_flag=True, help="Never stop it again because it does harm to its neighbours."),
+    click.option("--workload", metavar="NAME", help="Workload name under which speeds are profiled and predicted."),
+    click.option(
+        "--latency", metavar="50ms", callback=duration, help="Target for the time of one step; needs a profile."
+    ),
+    click.option("--no-revert", is_flag=True, help="Keep the job in place even if it slows its neighbours too much."),
 )
 
 
 def request_options(command: F) -> F:
-    """All that a job can be asked for with."""
+    """Adds all options that describe a job."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
@@ -115,7 +125,7 @@ def request_of(
     latency: float | None,
     no_revert: bool,
 ) -> JobRequest:
-    """What these options mean together."""
+    """Builds the request from the options."""
     return JobRequest(
         command=command,
         cwd=str((cwd or Path.cwd()).resolve()),
@@ -139,22 +149,25 @@ def request_of(
 
 
 def encoded(request: JobRequest) -> bytes:
-    """As it is sent; words of other encodings would not arrive as they are."""
+    """Encodes the request as JSON, which cannot carry text that is not valid UTF-8."""
     try:
         return msgspec.json.encode(request)
     except UnicodeEncodeError:
-        raise InputError("the command, the folder or a variable is not UTF-8 text; expected such") from None
+        raise InputError("the command, the working directory or an environment variable is not valid UTF-8") from None
 
 
-def environment(given: tuple[str, ...]) -> dict[str, str]:
-    """What the job sees beyond the daemon's own environment: the caller's PATH and the like, and what was asked for."""
-    kept = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
-    found = {name: os.environ[name] for name in kept if name in os.environ}
-    for text in given:
+def environment(options: tuple[str, ...]) -> dict[str, str]:
+    """The variables that a job gets in addition to the daemon's: PATH and similar ones of the caller, and those of
+    --env."""
+    copied = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
+    found = {name: os.environ[name] for name in copied if name in os.environ}
+    for text in options:
         name, equals, value = text.partition("=")
         if not equals:
             if name not in os.environ:
-                raise InputError(f"--env {name}: not set here; write --env {name}=VALUE")
+                raise InputError(
+                    f"--env {name}: the variable is not set in this shell; give a value with --env {name}=VALUE"
+                )
             value = os.environ[name]
         found[name] = value
     return found

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant run`: any command on a slice of GPUs, without a daemon."""
+"""`cotenant run`: runs a command on a slice of GPUs, without the daemon."""
 
 import os
 import secrets
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.options import file_words, output_option
+from cotenant.cli.options import complete_files, output_option
 from cotenant.cli.slices import driver, show_slices
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MilliGpu, parse_compute, parse_memory
 from cotenant.errors import CotenantError, InputError
+from cotenant.wire.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +34,12 @@ Examples:
 
 
 def amount(_context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """`2GiB` in bytes."""
+    """Converts `2GiB` into bytes."""
     if text is None:
         return None
     name = f"--{option.name}".replace("_", "-")
     if text.strip().isdecimal():
-        raise InputError(f"{name} {text}: give a unit, for example 2GiB or 2048MiB")
+        raise InputError(f"{name} {text}: the unit is missing; expected for example 2GiB or 2048MiB")
     try:
         return parse_memory(text) * MIB_BYTES
     except ValueError as error:
@@ -46,7 +47,7 @@ def amount(_context: click.Context, option: click.Parameter, text: str | None) -
 
 
 def share(_context: click.Context, _option: click.Parameter, text: str) -> MilliGpu:
-    """`30%` in thousandths of a GPU."""
+    """Converts `30%` into thousandths of a GPU."""
     try:
         compute = parse_compute(text)
     except ValueError as error:
@@ -57,53 +58,53 @@ def share(_context: click.Context, _option: click.Parameter, text: str) -> Milli
 
 
 @click.command(epilog=RUN_EPILOG, context_settings={"allow_interspersed_args": False})
-@click.option("--gpu", "gpus", multiple=True, metavar="UUID|INDEX", help="Only this one; may be given again.")
-@click.option("--memory", metavar="2GiB", callback=amount, help="On each GPU; default: no limit.")
-@click.option("--host-memory", metavar="8GiB", callback=amount, help="Host memory for what exceeds --memory.")
+@click.option("--gpu", "gpus", multiple=True, metavar="UUID|INDEX", help="Use only this GPU; repeatable.")
+@click.option("--memory", metavar="2GiB", callback=amount, help="Memory limit on each GPU. Default: no limit.")
+@click.option("--host-memory", metavar="8GiB", callback=amount, help="Host memory for allocations beyond --memory.")
 @click.option(
-    "--compute", metavar="30%", default="100%", show_default=True, callback=share, help="Share of each GPU's time."
+    "--compute", metavar="30%", default="100%", show_default=True, callback=share, help="Compute share of each GPU."
 )
 @click.option(
     "--policy",
     type=click.Choice(["conserving", "always", "never"]),
     default="conserving",
     show_default=True,
-    help="When the share is held: while others want the GPU, always, or never.",
+    help="When to enforce --compute: while other tenants use the GPU, always, or never.",
 )
 @click.option(
     "--priority",
     type=click.Choice(["high", "low"]),
     default="high",
     show_default=True,
-    help="low waits while a slice of high works on the same GPU.",
+    help="A low-priority slice pauses while a high-priority slice uses the same GPU.",
 )
-@click.option("--strict", is_flag=True, help="Also hold static programs and those that dodge LD_PRELOAD.")
-@click.option("--summary", is_flag=True, help="Print what it used to standard error when it has ended.")
+@click.option("--strict", is_flag=True, help="Also limit programs that are statically linked or clear LD_PRELOAD.")
+@click.option("--summary", is_flag=True, help="Print the resource usage to standard error when the command has ended.")
 @output_option
-@click.argument("command", nargs=-1, required=True, shell_complete=file_words)
-def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **wishes: Any) -> None:
-    """Runs a command on a slice of GPUs, in the foreground, and exits as it does; needs no daemon."""
+@click.argument("command", nargs=-1, required=True, shell_complete=complete_files)
+def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **options: Any) -> None:
+    """Runs a command in the foreground on a slice of GPUs, and exits with its exit code. The daemon is not needed."""
     from cotenant.node.preload import NONE_BUILT, find_library, preload, stage, staged_library
     from cotenant.node.slices import LIMITS, REGION, hold_slice, make_slice, remove_unused_slices, slices_folder
 
     library = find_library()
     if library is None:
-        raise CotenantError(f"no vGPU library here, {NONE_BUILT}")
-    limits = _limits(**wishes)
+        raise CotenantError(f"the vGPU library is missing, {NONE_BUILT}")
+    limits = _limits(**options)
     staged = stage(library)
     env = os.environ | {"LD_PRELOAD": preload(staged, os.environ.get("LD_PRELOAD"))}
-    if wishes["gpus"]:
+    if options["gpus"]:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(limit.uuid for limit in limits.gpus)
     root = slices_folder()
     remove_unused_slices(root)
-    is_root = os.geteuid() == 0  # whose commands may become other users
+    is_root = os.geteuid() == 0  # its commands may change to other users, which must be able to read the slice
     name = f"run-{os.getpid()}-{secrets.token_hex(16 if is_root else 2)}"
     folder = make_slice(root, name, replace(limits, region=root / name / REGION), for_anyone=is_root)
     with hold_slice(folder) as lock:
-        os.set_inheritable(lock, True)  # what it leaves running keeps the slice
+        os.set_inheritable(lock, True)  # processes that outlive the command keep the slice alive
         env["COTENANT_LIMITS"] = str(folder / LIMITS)
         if strict:
-            _be_strict(env, staged_library(staged), folder)
+            _preload_strictly(env, staged_library(staged), folder)
         code = _run(command, env, folder, output if summary else None)
     sys.exit(code)
 
@@ -114,14 +115,14 @@ def _run(command: Sequence[str], env: dict[str, str], folder: "Path", output: st
     from cotenant.node.priorities import POLL_S, PriorityPauser
     from cotenant.node.slices import read_slice
 
-    pauser, history, looked = PriorityPauser(folder.parent), UsageHistory(), time.monotonic()
+    pauser, history, sampled = PriorityPauser(folder.parent), UsageHistory(), time.monotonic()
 
     def tick() -> None:
-        nonlocal looked
+        nonlocal sampled
         now = time.monotonic()
         pauser.step(now)
-        if output is not None and now - looked >= TALLY_EVERY_S:
-            looked, seen = now, read_slice(folder)
+        if output is not None and now - sampled >= TALLY_EVERY_S:
+            sampled, seen = now, read_slice(folder)
             if seen is not None and seen.region is not None:
                 history.add(seen.region)
 
@@ -131,13 +132,13 @@ def _run(command: Sequence[str], env: dict[str, str], folder: "Path", output: st
         pauser.close()
     seen = read_slice(folder)
     if output is not None and seen is not None:
-        with redirect_stdout(sys.stderr):  # standard output is the command's
+        with redirect_stdout(sys.stderr):  # standard output belongs to the command
             show_slices(slice_view(seen, history=history), output)
     return code
 
 
-def _be_strict(env: dict[str, str], library: "Path", folder: "Path") -> None:
-    """A libcuda.so.1 of our own comes before the driver's."""
+def _preload_strictly(env: dict[str, str], library: "Path", folder: "Path") -> None:
+    """Puts our own libcuda.so.1 before the driver's on the library path."""
     from cotenant.node.strict import find_driver, make_front_end
 
     front = make_front_end(find_driver(env), library, folder / "strict")
@@ -153,35 +154,37 @@ def _limits(
     policy: str,
     priority: str,
 ) -> "Limits":
-    """What these options mean together, on the GPUs that are there."""
+    """Builds the limits from the options and the GPUs of this machine."""
     from cotenant.node.limits import MOST_GPUS, ComputePolicy, GpuLimit, Limits, Priority
 
     if host_memory and memory is None:
-        raise InputError("--host-memory: what exceeds --memory goes there, so --memory is needed")
+        raise InputError("--host-memory needs --memory: it holds the allocations beyond that limit")
     limit = GpuLimit("", memory, compute, host_memory or 0)
-    named = _named(gpus)
+    uuids = _uuids(gpus)
     return Limits(
-        gpus=tuple(limit._replace(uuid=uuid) for uuid in named[:MOST_GPUS]),
+        gpus=tuple(limit._replace(uuid=uuid) for uuid in uuids[:MOST_GPUS]),
         others=GpuLimit("", 0) if gpus else limit,
         policy=ComputePolicy(policy),
         priority=Priority(priority),
     )
 
 
-def _named(gpus: tuple[str, ...]) -> list[str]:
-    """UUIDs of the GPUs that were asked for, or of all; without a driver that answers, UUIDs are taken as they are."""
+def _uuids(gpus: tuple[str, ...]) -> list[str]:
+    """UUIDs of the chosen GPUs, or of all GPUs; without a driver, UUIDs are not checked."""
     backend = driver()
     if backend is None:
         numbers = [gpu for gpu in gpus if gpu.isdecimal()]
         if numbers:
-            raise InputError(f"--gpu {numbers[0]}: no NVIDIA driver answers here; expected a UUID")
+            raise InputError(f"--gpu {numbers[0]}: no NVIDIA driver answers, so a GPU must be given by its UUID")
         return list(dict.fromkeys(gpus))
     try:
-        known = [gpu.uuid for gpu in backend.machine().gpus]
+        found = [gpu.uuid for gpu in backend.machine().gpus]
     finally:
         backend.close()
     for gpu in gpus:
-        if gpu not in known and not (gpu.isdecimal() and int(gpu) < len(known)):
-            raise InputError(f"--gpu {gpu[:60]}: no such GPU; there are {len(known)}, see nvidia-smi -L")
-    chosen = [known[int(gpu)] if gpu.isdecimal() else gpu for gpu in gpus] or known
+        if gpu not in found and not (gpu.isdecimal() and int(gpu) < len(found)):
+            raise InputError(
+                f"--gpu {gpu[:60]}: no such GPU; this machine has {counted(len(found), 'GPU')}, see nvidia-smi -L"
+            )
+    chosen = [found[int(gpu)] if gpu.isdecimal() else gpu for gpu in gpus] or found
     return list(dict.fromkeys(chosen))

@@ -1,23 +1,23 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant simulate`: policies on traces, with a table in the terminal and a report in a folder."""
+"""`cotenant simulate`: replays a trace under several policies; prints a table and writes a report folder."""
 
 import os
 import shlex
 import sys
 from collections.abc import Callable
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from cotenant.cli.options import finite, folder_option, output_option, processes_option
-from cotenant.cli.progress import progress
-from cotenant.cli.report_folder import check_writable, write_report
+from cotenant.cli.output import progress
 from cotenant.core.placement.policies import ORDERS, QUEUES
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.text import printable
+from cotenant.wire.text import counted, printable
 
 if TYPE_CHECKING:
     from cotenant.sim.experiment import Plan, Run
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 MOST_SEEDS = 10_000
 LONGEST_SEED = 18
-"""digits; such a number is the same to every reader of JSON"""
+"""digits; larger numbers would overflow 64 bits in readers of the JSON file"""
+LONGEST_NAME = 100
+"""characters of a policy or a job in the name of a decision file"""
 
 POLICY_GRAMMAR = (
-    "A/B orders nodes by A and GPUs by B; A+B breaks ties of A by B; A@online learns the mix from the jobs seen."
+    "A/B orders nodes by A and the GPUs of a node by B; A+B breaks ties of A by B; "
+    "A@online learns the mix of jobs while it runs."
 )
 
 EPILOG = """\b
@@ -40,20 +43,22 @@ Examples:
 
 
 def policies(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
-    """`A,B` as a tuple without repetitions."""
+    """Splits `A,B` and removes duplicates."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
-    """`42-51,60` as numbers."""
+    """Expands `42-51,60` into numbers."""
     found: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > LONGEST_SEED:
-            raise InputError(f"--seeds {text[:40]}: expected whole numbers and ranges, for example 42-51 or 1,2,7")
+            raise InputError(f"--seeds {text[:40]}: expected integers and ranges, for example 42-51 or 1,2,7")
         low, high = int(first), int(last or first)
         if high < low or high - low + len(found) >= MOST_SEEDS:
-            raise InputError(f"--seeds {text[:40]}: expected a rising range of at most {MOST_SEEDS} seeds")
+            raise InputError(
+                f"--seeds {text[:40]}: expected ascending ranges, and at most {MOST_SEEDS:,} seeds in total"
+            )
         found.update(dict.fromkeys(range(low, high + 1)))
     return tuple(found)
 
@@ -64,12 +69,12 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     default="demo",
     show_default=True,
     metavar="PATH|NAME",
-    help="Jobs: a CSV file, or a name such as demo, openb:default, philly.",
+    help="The jobs: a CSV file, or a name such as demo, openb:default or philly.",
 )
 @click.option(
     "--nodes",
     metavar="PATH|NAME|SPEC",
-    help="Machines: a file, a name (demo, openb), or a spec such as 16x8:V100:32GiB. Default: what suits the trace.",
+    help="The nodes: a file, a name (demo, openb), or a spec such as 16x8:V100:32GiB. Default: by trace, else 16x8.",
 )
 @click.option(
     "--policy",
@@ -78,7 +83,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     show_default=True,
     metavar="A,B,…",
     callback=policies,
-    help=f"Policies to compare: {', '.join(ORDERS)}. {POLICY_GRAMMAR}",
+    help=f"Placement policies to compare: {', '.join(ORDERS)}. {POLICY_GRAMMAR}",
 )
 @click.option(
     "--seeds",
@@ -87,28 +92,28 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     show_default=True,
     metavar="42-51",
     callback=seeds,
-    help="Seeds of the order of arrivals and of nodes.",
+    help="Random seeds for the order of arrivals and of equal nodes.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["fill", "timed"]),
     default="fill",
     show_default=True,
-    help="fill: jobs arrive until the cluster is full. timed: jobs arrive, wait, run and finish.",
+    help="fill: jobs arrive until the cluster is full, none ends. timed: jobs arrive, wait, run and end.",
 )
 @click.option(
     "--queue",
     type=click.Choice(list(QUEUES)),
     default="fifo",
     show_default=True,
-    help="timed: whose turn it is. srpt and las set running jobs aside.",
+    help="timed: queue order among jobs of equal priority; srpt and las preempt running jobs.",
 )
 @click.option(
     "--order",
     type=click.Choice(["own", "published"]),
     default="own",
     show_default=True,
-    help="fill: our own shuffle, or the published orders of FGD's evaluation.",
+    help="fill: arrival order, either shuffled by seed (own) or as published with FGD's evaluation.",
 )
 @click.option(
     "--load",
@@ -116,23 +121,23 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     callback=finite,
     default=1.3,
     show_default=True,
-    help="fill: how much arrives, in multiples of the cluster's GPUs.",
+    help="fill: total GPU demand that arrives, in multiples of the cluster's capacity.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Only the first so many jobs.")
+@click.option("--limit", type=click.IntRange(1), help="Use only the first N jobs of the trace.")
 @click.option(
     "--compress",
     type=click.FloatRange(1e-6, 1e9),
     callback=finite,
     default=1.0,
     show_default=True,
-    help="timed: arrivals come so many times as fast.",
+    help="timed: divide the gaps between arrivals by this factor.",
 )
 @click.option(
     "--estimates",
     default="none",
     show_default=True,
     metavar="none|oracle|noisy:SIGMA",
-    help="timed: what the queue is told of durations.",
+    help="timed: duration estimates for the queue: the trace's, exact, or with a log-normal error.",
 )
 @click.option(
     "--round",
@@ -141,7 +146,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     callback=finite,
     default=300.0,
     show_default=True,
-    help="timed: seconds between rounds in which jobs may be set aside.",
+    help="timed: seconds between rounds of preemption.",
 )
 @click.option(
     "--restart",
@@ -149,22 +154,22 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     callback=finite,
     default=30.0,
     show_default=True,
-    help="timed: seconds of work lost when a job is set aside.",
+    help="timed: seconds of work that a preempted job loses.",
 )
 @click.option(
     "--world",
     type=click.Choice(["none", "gavel"]),
     default="none",
     show_default=True,
-    help="timed: what jobs on one card do to each other. gavel: as measured, on cards named v100, p100 or k80.",
+    help="timed: slowdown between jobs on one GPU: none, or as measured by Gavel (GPU types v100, p100, k80).",
 )
-@click.option("--oracle", is_flag=True, help="with --world: policies know it, to see what that would be worth.")
+@click.option("--oracle", is_flag=True, help="with --world: give policies the true slowdowns, as an upper bound.")
 @click.option(
     "--tenants",
     type=click.IntRange(1, 64),
     default=2,
     show_default=True,
-    help="with --world: the most jobs on one card.",
+    help="with --world: largest number of jobs on one GPU.",
 )
 @click.option(
     "--look",
@@ -172,7 +177,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     callback=finite,
     default=120.0,
     show_default=True,
-    help="with --world: seconds until the speeds of new neighbours are known.",
+    help="with --world: seconds until the speeds of new neighbours are measured.",
 )
 @click.option(
     "--noise",
@@ -180,13 +185,13 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     callback=finite,
     default=0.0,
     show_default=True,
-    help="with --world: error of measured speeds.",
+    help="with --world: error of measured speeds (standard deviation of their logarithm).",
 )
 @click.option(
     "--record",
     default="",
     metavar="JOB,…",
-    help="Write the decisions about these jobs into the folder, for `cotenant why`.",
+    help="Write the decisions about these jobs to --out, for `cotenant why --decision`.",
 )
 @folder_option("Folder for results.json, summary.csv, series.csv and report.html.")
 @processes_option
@@ -215,14 +220,14 @@ def simulate(
     processes: int,
     output: str,
 ) -> None:
-    """Runs scheduling policies on a trace of jobs, in simulated time."""
+    """Replays a trace of jobs under scheduling policies, in simulated time, and compares them."""
     from cotenant.sim import experiment
     from cotenant.sim.timed import Timing
 
     if record and out is None:
-        raise InputError("--record needs --out, the folder to write the decisions into")
+        raise InputError("--record needs --out DIR, the folder for the recorded decisions")
     if not policy_names:
-        raise InputError(f"--policy is empty; there are: {', '.join(sorted(ORDERS))}")
+        raise InputError(f"--policy is empty; expected some of {', '.join(sorted(ORDERS))}")
     if out is not None:
         check_writable(out)
     plan = experiment.Plan(
@@ -254,25 +259,26 @@ def simulate(
     _show(results, output)
     if stopped is not None:
         raise stopped
-    never = plan.record.difference(one.job.id for run in runs for one in run.decisions)
-    if never:
-        click.echo(f"no decision was made about {', '.join(sorted(never))}", err=True)
+    missing = plan.record.difference(one.job.id for run in runs for one in run.decisions)
+    if missing:
+        click.echo(f"no decision was recorded about {', '.join(sorted(missing))}", err=True)
 
 
 def data_folder() -> Path | None:
-    """The folder of public traces, where one is set."""
+    """The folder of public traces ($COTENANT_DATA), if one is set."""
     named = os.environ.get("COTENANT_DATA")
     return Path(named) if named else None
 
 
 def default_nodes(trace: str) -> str:
-    """A cluster that suits the trace: its own where it has one, else 16 nodes of 8 GPUs."""
+    """The cluster that belongs to the trace, or 16 nodes of 8 GPUs if it has none."""
     family = trace.partition(":")[0]
     return family if family in ("demo", "openb") else "16x8"
 
 
 def _run(plan: "Plan", processes: int) -> "tuple[list[Run], BaseException | None]":
-    """All runs, with progress; where something other than the input stopped them, those that were finished."""
+    """Runs everything with a progress bar; if an interrupt or a failure stops it, returns the finished runs and the
+    cause."""
     from cotenant.sim.experiment import run_all
 
     runs: list[Run] = []
@@ -292,15 +298,15 @@ def _run(plan: "Plan", processes: int) -> "tuple[list[Run], BaseException | None
 
 
 def _show(results: "Results", output: str) -> None:
-    from cotenant.cli.show import render
+    from cotenant.cli.output import render
 
     render(results, output, lambda wide: _draw_runs(results) if wide else _draw_policies(results))
     if not results.complete and output in ("table", "wide"):
-        click.echo(f"incomplete: {len(results.runs)} runs had finished", err=True)
+        click.echo(f"incomplete: only {counted(len(results.runs), 'run')} finished", err=True)
 
 
 def _draw_policies(results: "Results") -> None:
-    """A row per policy, over all seeds."""
+    """Prints one row per policy, averaged over all seeds."""
     from rich.console import Console
 
     from cotenant.sim.report import table
@@ -310,11 +316,11 @@ def _draw_policies(results: "Results") -> None:
 
 
 def _draw_runs(results: "Results") -> None:
-    """A row per policy and seed, with every number there is."""
-    from cotenant.cli.show import known, table
+    """Prints one row per policy and seed, with every metric."""
+    from cotenant.cli.output import or_dash, table
 
     def cell(name: str) -> "Callable[[RunResult], str]":
-        return lambda run: known(run.summary.get(name), "{:.6g}")
+        return lambda run: or_dash(run.summary.get(name), "{:.6g}")
 
     numbers = dict.fromkeys(name for run in results.runs for name in run.summary)
     columns = (
@@ -323,3 +329,42 @@ def _draw_runs(results: "Results") -> None:
         *((name.upper(), cell(name), False) for name in numbers),
     )
     click.echo(table(results.runs, columns, wide=True))
+
+
+def check_writable(out: Path) -> None:
+    """Rejects an output folder before the simulation if the report could not be written to it."""
+    existing = next(folder for folder in (out, *out.parents) if folder.exists())
+    if not existing.is_dir():
+        raise InputError(f"--out {out}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: {existing} is not writable")
+
+
+def write_report(results: "Results", runs: "list[Run]", out: Path) -> None:
+    """Writes the report, and one file for each recorded decision."""
+    from cotenant.sim.report import write
+    from cotenant.sim.report.files import replace_files
+    from cotenant.wire.decision import encode
+
+    write(results, out)
+    decisions: dict[str, bytes] = {}
+    for run in sorted(runs, key=lambda run: (run.result.policy, run.result.seed)):
+        for one in run.decisions:
+            name = f"decision-{_file_name(run.result.policy)}-{run.result.seed}-{_file_name(one.job.id)}"
+            decisions[_unused_name(name, decisions)] = encode(one)
+    try:
+        replace_files(out, decisions)
+    except OSError as error:
+        raise CotenantError(f"{out}: cannot write the recorded decisions: {error.strerror}") from None
+
+
+def _file_name(text: str) -> str:
+    kept = (letter if letter.isascii() and (letter.isalnum() or letter in "+@_.") else "_" for letter in text)
+    return "".join(kept)[:LONGEST_NAME]
+
+
+def _unused_name(name: str, used: "dict[str, bytes]") -> str:
+    """A file name that is not in use yet: a preempted job has several decisions, and two job IDs may map to one
+    name."""
+    names = (f"{name}{again}.json" for again in chain([""], (f"-{n}" for n in count(2))))
+    return next(one for one in names if one not in used)

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant slices`: the slices of GPUs in use on this machine, of jobs and of commands alike."""
+"""`cotenant slices`: the slices in use on this machine, those of jobs and those of `cotenant run`."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from cotenant.cli.options import output_option
-from cotenant.cli.show import render, table
+from cotenant.cli.output import render, table
 from cotenant.core.units import MIB_BYTES
 from cotenant.errors import DeviceError
 from cotenant.wire.slice_status import SliceGpu, SliceView
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from cotenant.node.devices.nvml import NvmlBackend
 
 NO_GPU = SliceGpu(uuid=None, memory_limit_bytes=None)
-"""of a slice whose processes have not said yet which they use"""
+"""shown for a slice whose processes have not used a GPU yet"""
 
 
 @click.command(epilog="\b\nExample:\n  cotenant slices -o wide\n")
 @output_option
 def slices(output: str) -> None:
-    """Lists the slices in use: what they may use, what they use, and what went wrong in them."""
+    """Lists the slices in use with their limits, their usage and their faults."""
     from cotenant.node.monitor import driver_usage, slice_view
     from cotenant.node.slices import read_slices, slices_folder
 
@@ -36,7 +36,7 @@ def slices(output: str) -> None:
 
 
 def show_slices(found: SliceView | list[SliceView], output: str) -> None:
-    """One slice or many, a row for each GPU of each."""
+    """Prints one slice or several, one row for each GPU of each slice."""
     views = found if isinstance(found, list) else [found]
     rows = [(view, gpu) for view in views for gpu in view.gpus or (NO_GPU,)]
     render(found, output, lambda wide: click.echo(table(rows, COLUMNS, wide) if rows else "no slices"))
@@ -75,7 +75,7 @@ COLUMNS = (
 
 
 def driver() -> "NvmlBackend | None":
-    """The GPUs as NVML has them, None where none answers."""
+    """The NVML backend, or None if no NVIDIA driver answers."""
     from cotenant.node.devices.nvml import NvmlBackend, load_library
 
     try:

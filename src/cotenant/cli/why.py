@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant why`: why a job was put where it is, or why it waits, in numbers."""
+"""`cotenant why`: explains why a job or a pod waits, or why it was placed where it is, with the numbers that
+decided."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,82 +13,124 @@ from cotenant.cli.options import job_argument, output_option
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from cotenant.core.model import Slot
     from cotenant.core.placement.ranking import Ranking
+    from cotenant.kube.scheduler.why import WhyPod
 
 MOST_BYTES = 512 * 1024 * 1024
 
 EPILOG = """\b
-Example:
+Examples:
   cotenant simulate --policy fgd --mode timed --record demo-0017 --out report
   cotenant why --decision report/decision-fgd-42-demo_0017.json
   cotenant why j-000001
   cotenant why pod/train-0 -n team
 """
-POD = ("pod/", "pods/")
-"""before the name of a pod, as kubectl writes it; no job has such a name"""
+POD_PREFIXES = ("pod/", "pods/")
+"""of a pod's name, as in kubectl; job names contain no slash"""
+
+POD_STATES = {
+    "waiting": "is pending",
+    "placing": "is being placed",
+    "placed": "is placed",
+    "ended": "has ended",
+    "elsewhere": "is not managed by cotenant",
+}
+ENDED = {
+    "lost": "{job} is lost: its supervisor was killed, so its outcome is unknown. `cotenant retry {job}` runs it again",
+    "interrupted": "{job} was interrupted by a restart of the machine. `cotenant retry {job}` runs it again",
+    "cancelled": "{job} was cancelled. `cotenant retry {job}` runs it again",
+    "finished": "{job} has finished. `cotenant show {job}` shows its outcome",
+}
+"""state of a job that has ended -> what happened, and what the user can do"""
 
 
 @click.command(epilog=EPILOG)
 @job_argument(required=False)
-@click.option("--decision", type=click.Path(path_type=Path), metavar="FILE", help="A recorded decision to replay.")
-@click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="table: how many nodes to show.")
-@click.option("--namespace", "-n", metavar="NAME", help="pod: its namespace.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), metavar="FILE", help="pod: how to reach the API server.")
+@click.option(
+    "--decision",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Replay a decision recorded by `cotenant simulate --record`.",
+)
+@click.option(
+    "--most", type=click.IntRange(1), default=20, show_default=True, help="Largest number of nodes in the table."
+)
+@click.option("--namespace", "-n", metavar="NAME", help="Namespace of the pod. Default: that of the kubeconfig.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="For a pod: the kubeconfig file. Default: as kubectl finds it.",
+)
 @output_option
 def why(
     job: str | None, decision: Path | None, most: int, namespace: str | None, kubeconfig: Path | None, output: str
 ) -> None:
-    """Why a job of this machine, or pod/NAME of a cluster, waits or is where it is; or a recorded decision, replayed
-    with every node's score."""
+    """Explains why a job of this machine (or pod/NAME of a cluster) waits or why it was placed where it is; or replays
+    a recorded decision with the score of every node."""
     if (job is None) == (decision is None):
-        raise InputError(
-            "give either a job of this machine's daemon, a pod of a cluster (pod/NAME), or --decision FILE"
-        )
+        raise InputError("expected one of: a job of this machine, a pod of a cluster (pod/NAME), or --decision FILE")
     if decision is not None:
         _replay(decision, most, output)
-    elif job is not None and job.startswith(POD):
-        from cotenant.cli.why_pod import why_pod
-
-        why_pod(job.partition("/")[2], namespace, kubeconfig, most, output)
+    elif job is not None and job.startswith(POD_PREFIXES):
+        _explain_pod(job.partition("/")[2], namespace, kubeconfig, most, output)
     elif job is not None:
-        _ask(job, output)
+        _explain_job(job, output)
 
 
-def _ask(job: str, output: str) -> None:
+def _explain_job(job: str, output: str) -> None:
     from cotenant.cli.client import Client, at
-    from cotenant.cli.show import render
+    from cotenant.cli.output import render
 
     answer = Client().get(f"/v1/jobs/{at(job)}/why", dict[str, Any])
     render(answer, output, lambda wide: _print_answer(answer, wide))
 
 
 def _print_answer(answer: dict[str, Any], wide: bool) -> None:
-    from cotenant.wire.text import printable
+    from cotenant.wire.text import counted, printable
 
-    lines = [f"{answer['job']} is {answer['state']} under {answer['policy']}"]
-    if answer["placed_on"] is not None:
-        lines.append(f"on GPU {' '.join(map(str, answer['placed_on'])) or 'none'}: {answer['reason']}")
-    elif answer["state"] == "queued":
-        lines.append(f"it waits: {answer['reason']} ({answer['ahead']} jobs before it)")
-    lines += map(_told, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
+    job, state = answer["job"], answer["state"]
+    policy, placed, reason = answer["policy"], answer["placed_on"], answer["reason"] or ""
+    if state in ENDED:
+        lines = [ENDED[state].format(job=job)]
+    elif placed is not None:
+        lines = [f"{job} is {state} on {_gpus(placed)} (policy {policy})", reason.removeprefix(f"{policy}: ")]
+    else:
+        lines = [f"{job} is {state} (policy {policy})"]
+    if state == "queued":
+        ahead = answer["ahead"]
+        position = (
+            f"{counted(ahead, 'job') if ahead else 'no job'} {'are' if ahead > 1 else 'is'} ahead of it in the queue"
+        )
+        lines.append(f"it waits: {reason}; {position}")
+    lines += map(_neighbour, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
     if wide:
         for fit in answer["fits"]:
             score = " ".join(f"{part:g}" for part in fit["score"])
-            lines.append(f"fits on GPU {' '.join(map(str, fit['gpus'])) or 'none'}, score {score}")
+            lines.append(f"fits on {_gpus(fit['gpus'])}, score {score}")
         lines += [f"{node}: {reason}" for node, reason in answer["reasons"].items()]
     click.echo("\n".join(map(printable, lines)))
 
 
-def _told(neighbour: dict[str, Any]) -> str:
-    from cotenant.cli.show import known
+def _gpus(indices: "Sequence[int]") -> str:
+    """`GPU 0`, `GPUs 0 1`, or `no GPU`."""
+    if not indices:
+        return "no GPU"
+    return f"GPU{'s' if len(indices) > 1 else ''} {' '.join(map(str, indices))}"
 
-    expected, measured = (known(neighbour[name], "{:.0%}") for name in ("predicted", "measured"))
+
+def _neighbour(neighbour: dict[str, Any]) -> str:
+    from cotenant.cli.output import or_dash
+
+    expected, measured = (or_dash(neighbour[name], "{:.0%}") for name in ("predicted", "measured"))
     return f"{neighbour['job']} ({neighbour['workload']}): predicted {expected}, measured {measured} of its speed alone"
 
 
 def _replay(decision: Path, most: int, output: str) -> None:
-    from cotenant.cli.show import render
+    from cotenant.cli.output import render
     from cotenant.core.placement.deciding import place_together, rank
     from cotenant.core.placement.ranking import Ranker
     from cotenant.wire.decision import decode
@@ -111,8 +154,10 @@ def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from cotenant.wire.text import counted
+
     console = Console()
-    where = ", ".join(f"{slot['node']} GPU {' '.join(map(str, slot['gpus'])) or 'none'}" for slot in answer["slots"])
+    where = ", ".join(f"{slot['node']} {_gpus(slot['gpus'])}" for slot in answer["slots"])
     console.print(escape(f"{answer['job']} under {answer['policy']}: {where or 'fits nowhere'}"), highlight=False)
     if ranking.fits:
         fits = Table("rank", "node", "GPUs", "score")
@@ -121,11 +166,12 @@ def _print_table(answer: dict[str, Any], ranking: "Ranking", most: int) -> None:
             fits.add_row(str(place), escape(fit.slot.node), " ".join(map(str, fit.slot.gpus)), score)
         console.print(fits)
         if len(ranking.fits) > most:
-            console.print(f"and {len(ranking.fits) - most} more nodes that fit (--most {len(ranking.fits)} shows all)")
+            more = counted(len(ranking.fits) - most, "more node")
+            console.print(f"and {more} that fit (--most {len(ranking.fits)} shows all)")
     if ranking.verdict.reason is not None:
-        console.print(escape(f"It had better wait: {ranking.verdict.reason}"), highlight=False)
+        console.print(escape(f"The policy prefers to wait: {ranking.verdict.reason}"), highlight=False)
     if ranking.reasons:
-        refused = Table("nodes", "why not", "for example")
+        refused = Table("nodes", "reason", "for example")
         texts = Counter(reason.text for reason in ranking.reasons.values())
         for text, count in texts.most_common():
             node, reason = next((node, why) for node, why in ranking.reasons.items() if why.text == text)
@@ -147,3 +193,39 @@ def _answer(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]"
             for node, why in sorted(ranking.reasons.items())
         },
     }
+
+
+def _explain_pod(name: str, namespace: str | None, kubeconfig: Path | None, most: int, output: str) -> None:
+    """Asks the scheduler of a cluster about a pod, through the API server, and prints the answer."""
+    import asyncio
+    import os
+
+    from cotenant.cli.output import render
+    from cotenant.kube.api.access import find_access
+    from cotenant.kube.scheduler.why import ask_scheduler
+    from cotenant.wire.text import printable
+
+    if not name or "/" in name:
+        raise InputError(f"pod/{name[:80]}: expected pod/NAME; give the namespace with -n")
+    access = find_access(os.environ, kubeconfig)
+    answer = asyncio.run(ask_scheduler(access, namespace or access.namespace, name))
+    render(answer, output, lambda wide: click.echo("\n".join(map(printable, _pod_lines(answer, most, wide)))))
+
+
+def _pod_lines(answer: "WhyPod", most: int, wide: bool) -> "Iterable[str]":
+    from cotenant.cli.output import aligned
+    from cotenant.wire.text import counted
+
+    pod = f"pod {answer.metadata.namespace}/{answer.metadata.name}"
+    yield f"{pod} {POD_STATES.get(answer.state, answer.state)} (policy {answer.policy}): {answer.reason}"
+    if answer.state != "waiting" and not wide:
+        return
+    rows = [
+        (fit.node, f"fits on {_gpus(fit.gpus)}, score {' '.join(f'{part:g}' for part in fit.score)}")
+        for fit in answer.fits
+    ] + [(refusal.node, refusal.text) for refusal in answer.refusals]
+    shown = rows if wide else rows[:most]
+    yield from aligned(shown) if shown else ()
+    hidden = len(rows) - len(shown) + answer.more
+    if hidden:
+        yield f"and {counted(hidden, 'more node')}" + ("" if wide else " (see --most and -o wide)")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Three lines for a PyTorch, JAX or Keras training loop. No framework is imported before its adapter is used."""
+"""Adapters for PyTorch, JAX and Keras training loops. A framework is imported only when its adapter is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def count_samples(batch: object, otherwise: int) -> int:
-    """How many samples a batch has: the first dimension of the first array in it, however it is wrapped."""
+    """The number of samples in a batch: the first dimension of the first array in it; `otherwise` if there is none."""
     for _ in range(8):
         if shape := getattr(batch, "shape", None):
             return int(shape[0])
@@ -36,7 +36,7 @@ def count_samples(batch: object, otherwise: int) -> int:
 
 
 class TorchLoop:
-    """Iterate over it once per epoch: each turn is a step, and a wished batch size is used from the next epoch on.
+    """An iterable over one epoch: each iteration is a step, and a new batch size is used from the next epoch on.
 
     `make_loader` makes a DataLoader of a given batch size. The learning rate of `optimizer` is scaled only while it
     steps, so schedulers see and set the rate they expect. Every `noise_every` steps (0: never) two gradients in a row
@@ -75,7 +75,7 @@ class TorchLoop:
     def _before_update(self, optimizer: Any, *_: object) -> None:
         if self._noise_every:
             self._compare_gradients(optimizer)
-        self._after_update(optimizer)  # where the last update failed, its rates still stand
+        self._after_update(optimizer)  # restores the rates if the last update failed
         self._rates = [group["lr"] for group in optimizer.param_groups]
         scale = self.session.lr_scale
         for group in optimizer.param_groups:
@@ -87,7 +87,7 @@ class TorchLoop:
         self._rates = []
 
     def _compare_gradients(self, optimizer: Any) -> None:
-        """The mean of two gradients in a row is that of a batch twice as big, but for the small step between them."""
+        """The mean of two consecutive gradients approximates the gradient of a batch twice as large."""
         self._steps += 1
         if self._earlier is None and self._steps % self._noise_every:
             return
@@ -105,7 +105,7 @@ class TorchLoop:
 
 
 def jax_step(session: Session, function: Callable[P, R]) -> Callable[P, R]:
-    """The same training step, timed until its result is there. The samples are counted in its last argument."""
+    """Wraps a training step, timed until its result is ready; samples are counted in its last argument."""
     jax = importlib.import_module("jax")
 
     @functools.wraps(function)
@@ -119,7 +119,7 @@ def jax_step(session: Session, function: Callable[P, R]) -> Callable[P, R]:
 
 
 def jax_noise(session: Session, first: object, second: object, samples: int) -> tuple[float, float] | None:
-    """Report how noisy gradients are, from those of two batches (or halves of one) of so many samples each."""
+    """Reports the gradient noise from the gradients of two batches, or of two halves of one, of `samples` each."""
     jax = importlib.import_module("jax")
     pairs = list(zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
     small = sum((a * a).sum() + (b * b).sum() for a, b in pairs) / 2
@@ -133,9 +133,9 @@ def jax_noise(session: Session, first: object, second: object, samples: int) -> 
 def keras_callback(
     *, session: Session | None = None, batch: int | None = None, resize: Callable[[int], object] | None = None
 ) -> Any:
-    """A callback for `model.fit`; `resize` passes a wished batch size to your data, between epochs.
+    """A callback for `model.fit`; between epochs, `resize` is called with a new batch size for your data.
 
-    `batch` is the size your data begins with.
+    `batch` is the batch size that your data begins with.
     """
     keras = importlib.import_module("keras")
     hooks = _KerasHooks(session or connect(batch=batch), batch, resize)
@@ -151,7 +151,7 @@ def _call(callback: Any, hook: Callable[..., None], *args: Any, **_: Any) -> Non
 
 
 class _KerasHooks:
-    """What the callback does; apart from it, because its base class is known only once Keras is imported."""
+    """The body of the callback; a class of its own, because the base class is known only after Keras is imported."""
 
     def __init__(self, session: Session, batch: int | None, resize: Callable[[int], object] | None) -> None:
         self._session = session

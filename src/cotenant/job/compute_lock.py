@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A turn on the engines of simulated devices: one step at a time, first come first served, as on real GPUs.
+"""The compute lock of simulated GPUs: one step at a time in order of arrival, as kernels run on a real GPU.
 
-The connection is the lock: it ends with the process, however that dies. Where no answer comes, the step runs anyway.
-A job on several devices takes its turn on all of them, always in the same order, so that no two wait for each other.
+The connection is the lock, so it is released when the process dies. If the server does not answer, the step runs
+without the lock. A job on several GPUs locks all of them in the same order as every other job, so none can deadlock.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ import time
 from cotenant.job.link import Link
 
 PATIENCE = 30.0
-"""seconds to wait for a turn; the server hands the engine on long before, so a longer wait means that it is stuck"""
+"""seconds to wait for the lock; the server takes it from a slow holder long before, so after them it is stuck"""
 LITTLE_PATIENCE = 3.0
-"""seconds, after it was stuck"""
+"""seconds to wait after the server was stuck"""
 
 ACQUIRE, GRANTED, RELEASE = b"a", b"g", b"r"
 
 
-class Engine:
-    """The engines of a job's devices as one process sees them; its threads take turns, too."""
+class ComputeLock:
+    """The locks of all GPUs of a job, for one process; its threads exclude each other, too."""
 
-    __slots__ = ("_devices", "_held", "_owner", "_patience", "_turn")
+    __slots__ = ("_gpus", "_held", "_owner", "_patience", "_threads")
 
     def __init__(self, paths: str, patience: float = PATIENCE) -> None:
-        """A line for each device."""
+        """`paths` has one line for each GPU: the path of its socket."""
         self._patience = patience
-        self._devices = [_Device(path, patience) for path in paths.split("\n")]
-        self._held: list[_Device] = []
-        self._turn = threading.Lock()
+        self._gpus = [_GpuLock(path, patience) for path in paths.split("\n")]
+        self._held: list[_GpuLock] = []
+        self._threads = threading.Lock()
         self._owner: int | None = None
 
     def acquire(self) -> bool:
-        """Wait for a turn; False where the step is to run without one (it is inside another, or nobody answers)."""
+        """Waits for the lock; False if the step must run without it: it is nested in another, or no server answers."""
         me = threading.get_ident()
-        if self._owner == me or not self._turn.acquire(timeout=self._patience):
+        if self._owner == me or not self._threads.acquire(timeout=self._patience):
             return False
         try:
-            for device in self._devices:
-                if device.ask():
-                    self._held.append(device)
+            for gpu in self._gpus:
+                if gpu.acquire():
+                    self._held.append(gpu)
         except BaseException:  # an interrupt
             self.release()
             raise
         if not self._held:
-            self._turn.release()
+            self._threads.release()
             return False
         self._owner = me
         return True
 
     def release(self) -> None:
-        """Let the next one in."""
-        for device in self._held:
-            device.give_back()
+        """Releases the lock."""
+        for gpu in self._held:
+            gpu.release()
         self._held.clear()
         self._owner = None
-        self._turn.release()
+        self._threads.release()
 
     def close(self) -> None:
-        for device in self._devices:
-            device.close()
+        for gpu in self._gpus:
+            gpu.close()
 
 
-class _Device:
-    """The engine of one device."""
+class _GpuLock:
+    """The lock of one GPU."""
 
     __slots__ = ("_link", "_patience", "_stuck")
 
@@ -75,14 +75,14 @@ class _Device:
         self._stuck = False
         self._link = Link(path)
 
-    def ask(self) -> bool:
+    def acquire(self) -> bool:
         link = self._link
         link.open()
         if not link.is_open:
             return False
         try:
             granted = link.send(ACQUIRE) and self._is_granted()
-        except BaseException:  # an interrupt; a request left behind would hold up the others
+        except BaseException:  # an interrupt; a pending request would block the other jobs
             link.close()
             raise
         self._stuck = not granted and link.is_open
@@ -99,7 +99,7 @@ class _Device:
                 return answer == GRANTED
         return False
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         if not self._link.send(RELEASE) and self._link.is_open:
             self._link.drop()
 

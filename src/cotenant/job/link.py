@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A socket that may not be there: it never raises, waits only where told how long, and comes back by itself.
+"""A connection to a unix socket that may not exist: it raises nothing, never waits unasked, and reconnects by itself.
 
-Connecting to a unix socket either works at once or fails at once, so coming back needs no thread: whoever uses the
-link tries again when a growing pause is over.
+Connecting to a unix socket succeeds or fails at once, so reconnecting needs no thread: the next call after a growing
+pause tries again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LONGEST = 4096
-"""bytes of a message; longer ones are nobody's"""
+"""bytes of a message"""
 FIRST_PAUSE, LAST_PAUSE = 0.5, 30.0
 """seconds between attempts"""
 SETTLED = 5.0
-"""a connection that lived for so many seconds was a good one; after it, pauses are short again"""
+"""seconds after which a connection counts as good, and the next pause is short again"""
 LONGEST_ADDRESS = 100
 
 
 def address(path: str, use: Callable[[str], None]) -> None:
-    """Call `use` with a name of this socket that fits the 107 bytes the kernel allows; deep folders do not."""
+    """Calls `use` with a name of this socket of at most 107 bytes, the kernel's limit, even if its path is longer."""
     if len(os.fsencode(path)) <= LONGEST_ADDRESS:
         return use(path)
     folder, name = os.path.split(path)
@@ -39,7 +39,7 @@ def address(path: str, use: Callable[[str], None]) -> None:
 
 
 class Link:
-    """A connection to a unix socket of messages."""
+    """A connection to a unix socket that carries messages (SOCK_SEQPACKET)."""
 
     __slots__ = ("_opened", "_path", "_pause", "_retry_at", "_socket")
 
@@ -55,7 +55,7 @@ class Link:
         return self._socket is not None
 
     def open(self) -> bool:
-        """Connect, unless the last attempt was a moment ago; True if this opened a new connection."""
+        """Connects unless it is too early for another attempt; True if this opened a new connection."""
         now = time.monotonic()
         if self._socket is not None or now < self._retry_at:
             return False
@@ -70,8 +70,8 @@ class Link:
         return True
 
     def send(self, message: bytes) -> bool:
-        """Send it, or lose it where the other side is slow or gone."""
-        connection = self._socket  # another thread may close it and forget it meanwhile
+        """Sends a message; False if the other side is slow or gone, and the message is dropped."""
+        connection = self._socket  # another thread may close it meanwhile
         if connection is None:
             return False
         try:
@@ -84,7 +84,7 @@ class Link:
         return True
 
     def receive(self) -> bytes | None:
-        """The next message; None where there is none, or nobody to send one."""
+        """The next message; None: there is none now, or no connection."""
         connection = self._socket
         if connection is None:
             return None
@@ -100,7 +100,7 @@ class Link:
         return message
 
     def wait(self, seconds: float) -> None:
-        """Until there is something to receive, or the other side has gone, or the time is over."""
+        """Waits until a message can be received, the other side closes, or the time is over."""
         connection = self._socket
         if connection is None:
             return
@@ -112,7 +112,7 @@ class Link:
             return
 
     def drop(self, *, stuck: bool = False) -> None:
-        """Close; the next attempt is due after a pause: longer each time, and at its longest after one that hung."""
+        """Closes; the pause before the next attempt doubles each time, and is the longest after a stuck server."""
         self.close()
         now = time.monotonic()
         if stuck:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol as the job's side speaks it: `cotenant.wire.agent` in plain dictionaries, so that no package is needed.
+"""The job's side of the protocol: `cotenant.wire.agent` in plain dictionaries, so that no package is needed.
 
-What comes from the agent is believed only where it makes sense; all else is as if it had not come.
+A message of the agent that is not valid is ignored.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from cotenant.job.link import LONGEST
 VERSION = 1
 LARGEST_BATCH = 1 << 24
 LARGEST_SCALE = 1e4
-SHORTEST_PACE, LONGEST_PACE = 0.2, 60.0
-"""seconds between reports that an agent may ask for"""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 60.0
+"""seconds between reports that an agent may request"""
 BYE = b'{"t":"bye"}'
 PAUSE, RESUME = "pause", "resume"
 
 
-class Wish:
-    """The batch size that the agent wants, and the factor that this puts on the learning rate."""
+class BatchSetting:
+    """A batch size that the agent requests, and the factor on the learning rate that belongs to it."""
 
     __slots__ = ("lr_scale", "size")
 
@@ -28,8 +28,8 @@ class Wish:
         self.lr_scale = lr_scale
 
 
-class Pace:
-    """How often the agent wants reports."""
+class ReportInterval:
+    """The interval at which the agent requests reports."""
 
     __slots__ = ("every_s",)
 
@@ -83,13 +83,13 @@ def steps(
 
 
 def _encode(message: dict[str, str | int | float | None]) -> bytes:
-    import json  # only where there is an agent: it takes as long to import as all the rest
+    import json  # imported only if there is an agent: it takes as long as the rest of the library
 
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
-def action(message: bytes) -> Wish | Pace | str | None:
-    """What the agent asks for: a Wish, a Pace, PAUSE or RESUME; None for anything else."""
+def action(message: bytes) -> BatchSetting | ReportInterval | str | None:
+    """What the agent requests: a BatchSetting, a ReportInterval, PAUSE or RESUME; None: the message is not valid."""
     if len(message) > LONGEST:
         return None
     import json
@@ -102,22 +102,22 @@ def action(message: bytes) -> Wish | Pace | str | None:
         return None
     kind = content.get("t")
     if kind == "batch":
-        return _wish(content.get("size"), content.get("lr_scale"))
+        return _batch_setting(content.get("size"), content.get("lr_scale"))
     if kind == "report":
-        every = _between(content.get("every_s"), SHORTEST_PACE, LONGEST_PACE)
-        return None if every is None else Pace(every)
+        every = _between(content.get("every_s"), SHORTEST_INTERVAL, LONGEST_INTERVAL)
+        return None if every is None else ReportInterval(every)
     return kind if kind in (PAUSE, RESUME) else None
 
 
-def _wish(size: object, scale: object) -> Wish | None:
+def _batch_setting(size: object, scale: object) -> BatchSetting | None:
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_BATCH:
         return None
     factor = _between(scale, 1 / LARGEST_SCALE, LARGEST_SCALE)
-    return None if factor is None else Wish(size, factor)
+    return None if factor is None else BatchSetting(size, factor)
 
 
 def _between(value: object, least: float, most: float) -> float | None:
-    """A number within bounds, or None; NaN is not between any two."""
+    """The value if it is a number within bounds, else None; also for NaN."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         return None
     return float(value)

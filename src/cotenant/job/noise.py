@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How noisy gradients are, which says what a larger batch is worth (McCandlish et al. 2018; used so by Pollux).
+"""The gradient noise scale, which says how much a larger batch is worth (McCandlish et al. 2018; used by Pollux).
 
 The gradient G_B of a batch of B samples has E|G_B|^2 = |G|^2 + V / B, where G is the true gradient and V the sum of
 the variances of one sample's gradient. Two sizes give two equations, hence both unknowns without bias. Their quotient
@@ -10,7 +10,7 @@ V / |G|^2 is the gradient noise scale phi, in samples.
 from __future__ import annotations
 
 DECAY = 0.95
-"""of what was known, per estimate"""
+"""weight of the earlier estimates, at each new one"""
 
 
 def estimate(sqr_small: float, sqr_big: float, small: float, big: float) -> tuple[float, float]:
@@ -22,7 +22,7 @@ def estimate(sqr_small: float, sqr_big: float, small: float, big: float) -> tupl
 
 
 class Smoothed:
-    """A moving average of both. They are averaged apart: the mean of quotients would be biased."""
+    """Moving averages of |G|^2 and V. Each has its own, because the mean of quotients would be biased."""
 
     __slots__ = ("_sqr", "_var", "_weight")
 
@@ -32,5 +32,5 @@ class Smoothed:
     def add(self, grad_sqr: float, grad_var: float) -> tuple[float, float]:
         self._sqr = DECAY * self._sqr + (1 - DECAY) * grad_sqr
         self._var = DECAY * self._var + (1 - DECAY) * grad_var
-        self._weight = DECAY * self._weight + (1 - DECAY)  # below 1 at first: no pull towards the zero it began with
+        self._weight = DECAY * self._weight + (1 - DECAY)  # below 1 at first; corrects for the start at zero
         return self._sqr / self._weight, self._var / self._weight

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training run as its agent sees it: steps are summed up and sent about once a second, wishes come back.
+"""The session of a training loop with its agent: steps are reported about once a second, batch sizes come back.
 
-There is no thread: whatever is due is done, without waiting, by the step that finds it due.
+There is no thread: the step that finds something due does it, without waiting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import weakref
 
 from cotenant.job import messages
-from cotenant.job.compute_lock import Engine
+from cotenant.job.compute_lock import ComputeLock
 from cotenant.job.link import Link
 from cotenant.job.noise import Smoothed, estimate
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from typing import Literal, SupportsFloat, SupportsInt, TypeAlias
 
     Number: TypeAlias = SupportsFloat | None
-    """a number, or anything that float() takes: a scalar of numpy, JAX or PyTorch"""
+    """a number, or anything that float() accepts: a scalar of numpy, JAX or PyTorch"""
 
 EVERY = 1.0
-"""seconds between reports, unless the agent wants them more often"""
+"""seconds between reports, unless the agent requests another interval"""
 LISTEN_EVERY = 0.1
-"""seconds between looks for an answer"""
+"""seconds between two checks for messages"""
 LONGEST_PAUSE = 30.0
-"""seconds; an agent that wants more must say so again"""
+"""seconds; for a longer pause the agent must send the message again"""
 NEVER = math.inf
 MOST_MESSAGES = 16
-"""read at a time, so that no flood can hold up a step"""
+"""read at a time, so that a flood of messages cannot delay a step"""
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _shared: Session | None = None
@@ -50,9 +50,9 @@ def connect(
     lr_rule: Literal["sqrt", "adascale"] | None = None,
     floor: float | None = None,
 ) -> Session:
-    """The session of this process: the agent, the engine and the first batch size come from the environment.
+    """The session of this process; the agent, the compute lock and the first batch size come from the environment.
 
-    A process has one session; while it is open, further calls return it and their arguments do not count.
+    A process has one session: while it is open, further calls return it and ignore their arguments.
     """
     global _shared
     if _shared is None or _shared.closed:
@@ -70,7 +70,7 @@ def connect(
 
 
 class Session:
-    """What a training loop talks to. One loop may use it together with threads that feed it."""
+    """The interface of a training loop. Threads that load data may use it, too."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class Session:
         self._floor = _float(floor)
 
         self._link = Link(agent) if agent else None
-        self._engine = Engine(engine) if engine else None
-        self._lock = threading.RLock()  # a signal's handler may close the session in the middle of anything
+        self._compute_lock = ComputeLock(engine) if engine else None
+        self._lock = threading.RLock()  # reentrant: a signal handler may close the session at any point
         self._every = EVERY
         self._report_at = self._listen_at = 0.0 if agent else NEVER
         self._paused_until: float | None = None
 
-        self._used = self._wished = messages.Wish(self._named or 1, 1.0)
-        self._news = False
+        self._used = self._requested = messages.BatchSetting(self._named or 1, 1.0)
+        self._request_changed = False
         self._first = True
-        """the next step is the first of its batch size: it compiles and warms up, and says nothing of the others"""
+        """the next step is the first of its batch size: it compiles and warms up, so it is not counted"""
 
         self._noise: tuple[Number, Number] = (None, None)
         self._smoothed = Smoothed()
@@ -111,60 +111,60 @@ class Session:
         with self._lock:
             self._talk(time.monotonic())
 
-    # What a loop asks.
+    # Queries
 
     @property
     def batch_size(self) -> int:
-        """The batch size to use from now on: ask where your loop can change it, at an epoch or every N steps."""
+        """The batch size to use from now on; read it where your loop can change it, at an epoch or every N steps."""
         with self._lock:
             self._listen()
-            if self._used is not self._wished:
-                if self._used.size != self._wished.size:
+            if self._used is not self._requested:
+                if self._used.size != self._requested.size:
                     self._send_report(time.monotonic())
                     self._begin(None)
                     self._first = True
-                self._used = self._wished
+                self._used = self._requested
             return self._used.size
 
     @property
     def used_batch_size(self) -> int:
-        """The batch size that you were last told; asking for it changes nothing."""
+        """The batch size that `batch_size` returned last; reading it changes nothing."""
         return self._used.size
 
     @property
     def lr_scale(self) -> float:
-        """The factor on your learning rate that belongs to the batch size you were last told."""
+        """The factor on your learning rate that belongs to `used_batch_size`."""
         return self._used.lr_scale
 
     @property
     def batch_changed(self) -> bool:
-        """Whether another batch size is wished since this was last asked."""
+        """Whether another batch size was requested since this was last read."""
         with self._lock:
             self._listen()
-            changed, self._news = self._news, False
+            changed, self._request_changed = self._request_changed, False
             return changed
 
     def sizes(self, steps: int, *, every: int = 50) -> Iterator[int]:
-        """The batch size of each of so many steps; it changes only every so many."""
+        """The batch size for each of `steps` steps; it changes at most every `every` steps."""
         size = 1
         for step in range(steps):
             if step % max(1, every) == 0:
                 size = self.batch_size
             yield size
 
-    # What a loop tells.
+    # Reports
 
     def step(self, *, samples: int, grad_sqr: Number = None, grad_var: Number = None) -> Step:
-        """Wrap one training step, not the wait for its input. It must end with the result computed, not just asked for.
+        """Wraps one training step without the wait for its input. The result must be computed when the block ends.
 
-        On a simulated device it holds the engine.
+        On a simulated GPU the step holds the compute lock.
         """
         return Step(self, samples, grad_sqr, grad_var)
 
     def report(
         self, *, samples: int, seconds: float, steps: int = 1, grad_sqr: Number = None, grad_var: Number = None
     ) -> None:
-        """Steps that you timed yourself, right after them."""
+        """Reports steps that you timed yourself; call it right after them."""
         busy, whole_steps = _float(seconds), _positive(steps)
         if busy is not None and busy >= 0 and whole_steps is not None:
             self._count(whole_steps, samples, busy, time.monotonic(), grad_sqr, grad_var)
@@ -172,9 +172,9 @@ class Session:
     def gradient_norms(
         self, sqr_small: SupportsFloat, sqr_big: SupportsFloat, small: int, big: int
     ) -> tuple[float, float] | None:
-        """Estimate grad_sqr and grad_var from the squared norms of the gradients of two batch sizes, and report them.
+        """Estimates grad_sqr and grad_var from the squared gradient norms of two batch sizes, and reports them.
 
-        Smoothed over calls. None where the numbers allow no estimate.
+        The estimates are averaged over calls. None: the numbers allow no estimate.
         """
         norms = _float(sqr_small), _float(sqr_big)
         if norms[0] is None or norms[1] is None or not 0 < small < big:
@@ -184,11 +184,11 @@ class Session:
         return smoothed
 
     def untimed(self) -> Untimed:
-        """Wrap what is not training and would spoil its speed: compiling, evaluating, writing a checkpoint."""
+        """Wraps work that is not training and must not count: compiling, evaluating, writing a checkpoint."""
         return Untimed(self)
 
     def close(self) -> None:
-        """Say what is left to say, and good-bye. Steps may go on; they are no longer reported."""
+        """Sends the last report and closes the connection. Further steps run but are not reported."""
         with self._lock:
             if not self.closed and self._link is not None:
                 self._listen()
@@ -202,10 +202,10 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What happens between.
+    # Between steps
 
     def _begin(self, now: float | None) -> None:
-        """Start to sum up anew."""
+        """Starts a new report."""
         self._since = now
         if now is not None and self._link is not None:
             self._report_at = now + self._every
@@ -213,7 +213,7 @@ class Session:
         self._busy = self._apart = 0.0
 
     def _before(self) -> float:
-        """What is due before a step; the time."""
+        """Does what is due before a step; the time after it."""
         now = time.monotonic()
         if now >= self._listen_at:
             with self._lock:
@@ -297,7 +297,7 @@ class Session:
         self._begin(now)
 
     def _measured_noise(self) -> tuple[float, float] | None:
-        # Only here are they turned into numbers: for a scalar on a GPU that means to wait for it.
+        # Converted to numbers only here: for a scalar on a GPU that waits for the GPU.
         (grad_sqr, grad_var), self._noise = self._noise, (None, None)
         sqr, var = _float(grad_sqr), _float(grad_var)
         return (sqr, var) if sqr is not None and var is not None else None
@@ -312,13 +312,13 @@ class Session:
         if not self._link.is_open:
             self._paused_until = None
 
-    def _obey(self, action: messages.Wish | messages.Pace | str | None) -> None:
-        if isinstance(action, messages.Wish):
+    def _obey(self, action: messages.BatchSetting | messages.ReportInterval | str | None) -> None:
+        if isinstance(action, messages.BatchSetting):
             least, most = self._range or (1, messages.LARGEST_BATCH)
             if least <= action.size <= most:
-                self._news |= action.size != self._wished.size
-                self._wished = action
-        elif isinstance(action, messages.Pace):
+                self._request_changed |= action.size != self._requested.size
+                self._requested = action
+        elif isinstance(action, messages.ReportInterval):
             self._every = action.every_s
             if self._since is not None:
                 self._report_at = self._since + self._every
@@ -334,12 +334,12 @@ class Session:
         if self._link is not None:
             self._link.close()
             self._link = None
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        if self._compute_lock is not None:
+            self._compute_lock.close()
+            self._compute_lock = None
 
     def _forget(self) -> None:
-        """In a forked child: the connections are the parent's. Held open here, they would outlive it."""
+        """Closes the connections in a forked child: they are the parent's, and would outlive it if held open here."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._shut()
 
@@ -347,7 +347,7 @@ class Session:
 class Step:
     """One training step."""
 
-    __slots__ = ("_engine", "_grad_sqr", "_grad_var", "_samples", "_session", "_started")
+    __slots__ = ("_compute_lock", "_grad_sqr", "_grad_var", "_samples", "_session", "_started")
 
     def __init__(self, session: Session, samples: int, grad_sqr: Number, grad_var: Number) -> None:
         self._session = session
@@ -358,25 +358,25 @@ class Step:
     def __enter__(self) -> Step:
         session = self._session
         self._started = session._before()
-        engine = session._engine
-        if engine is not None:
-            self._engine = engine if engine.acquire() else None
+        lock = session._compute_lock
+        if lock is not None:
+            self._compute_lock = lock if lock.acquire() else None
             self._started = time.monotonic()
         else:
-            self._engine = None
+            self._compute_lock = None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._engine is not None:
-            self._engine.release()
+        if self._compute_lock is not None:
+            self._compute_lock.release()
         if kind is None:
             self._session._after(self._samples, self._started, self._grad_sqr, self._grad_var)
 
 
 class Untimed:
-    """A stretch of time that is left out of the reports."""
+    """A period that is left out of the reports."""
 
     __slots__ = ("_session", "_started")
 
@@ -394,7 +394,7 @@ class Untimed:
 
 
 def _float(value: Number) -> float | None:
-    """A finite number, or None. What a caller hands over may fail in its own ways: a deleted buffer, a lost device."""
+    """A finite number, or None. Converting the caller's value may raise anything: a deleted buffer, a lost device."""
     if value is None:
         return None
     try:
@@ -405,7 +405,7 @@ def _float(value: Number) -> float | None:
 
 
 def _positive(value: SupportsInt | str | None) -> int | None:
-    """A whole number from 1 on, or None."""
+    """A positive integer, or None."""
     try:
         number = int(value or 0)
     except Exception:  # noqa: BLE001  never an exception into training
@@ -414,7 +414,7 @@ def _positive(value: SupportsInt | str | None) -> int | None:
 
 
 def _range(bounds: tuple[int, int] | None, batch: int | None) -> tuple[int, int] | None:
-    """Least and most, wide enough for the size that the owner named; None where they are no bounds."""
+    """The bounds, widened to include `batch`; None: they are not valid."""
     try:
         least, most = bounds or (None, None)
     except (TypeError, ValueError):

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The third engine: Kubernetes. Pods ask in one of several dialects; the same core places them."""
+"""The Kubernetes engine: pods request GPUs in one of several dialects, and the core places them."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the Kubernetes engine: one YAML file that scheduler, webhook and agents share (a ConfigMap, mostly).
+"""The settings of the Kubernetes engine: one YAML file, mostly a ConfigMap, that scheduler, webhook and agents share.
 
-Everything has a default, so an empty file will do. What is not known here is refused, so that a misspelt name is not
-quietly passed over.
+Every setting has a default, so an empty file is valid. An unknown name is an error, so that a misspelt one is noticed.
+`docs/reference/kube-settings.md` documents each of them; a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from cotenant.wire.files import read_bounded
 MOST_BYTES = 1024 * 1024
 SCHEDULER_NAME = "cotenant-scheduler"
 JITTER = 1.2
-"""of kube-scheduler's tries"""
+"""Factor by which kube-scheduler's leader election may prolong the time between two tries."""
 
 Slots = Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
@@ -38,63 +38,73 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class ResourceNames(_Section, frozen=True):
-    """Other names for the resources of a dialect; what is not said keeps its usual name."""
+    """Names of a dialect's resources on this cluster; an omitted one keeps the dialect's own name."""
 
     count: Name | None = None
+    """Number of GPUs."""
     memory: Name | None = None
+    """Memory on each GPU, in `memory_unit`."""
     memory_percent: Name | None = None
+    """Memory on each GPU, in percent of its memory."""
     compute: Name | None = None
+    """Compute on each GPU, in percent."""
     priority: Name | None = None
+    """Priority on the GPU: 0 is high, 1 is low."""
     memory_unit: Literal["MiB", "GiB"] | None = None
+    """Unit in which pods write memory."""
 
 
 class Defaults(_Section, frozen=True):
-    """What is meant where a pod does not say."""
+    """What a pod requests by an amount that it omits."""
 
     gpus: int = 1
+    """GPUs of a container that requests memory or compute but no number of GPUs."""
     memory: int | None = None
-    """MiB on each card; none: all of it"""
+    """MiB on each GPU; null: all memory of the GPU."""
     compute: int = 0
-    """percent of each card; 0 claims nothing"""
+    """Percent of each GPU's compute, if the pod requests part of its memory; 0: no compute is reserved."""
 
 
 class PreemptionPart(_Section, frozen=True):
-    """Whether pods of lower priority are evicted where one of higher priority fits nowhere."""
+    """Eviction of pods with lower priority for a pod that fits on no node."""
 
     enabled: bool = True
+    """Whether cotenant chooses victims; false leaves preemption to kube-scheduler."""
     most_per_minute: Count = 30
-    """pods that are evicted"""
+    """Evictions per minute, at most."""
     protect_namespaces: tuple[Name, ...] = ("kube-system",)
-    """whose pods are not evicted"""
+    """Namespaces whose pods are never evicted."""
     protect_label: str = ""
-    """nor are pods with it: `key` or `key=value`; anybody who may label pods can then protect them"""
+    """Label, `key` or `key=value`, of pods that are never evicted. Every user who may label pods can protect them."""
 
 
 class SchedulerPart(_Section, frozen=True):
-    """How pods are placed."""
+    """Placement of pods."""
 
     name: Name = SCHEDULER_NAME
-    """what pods carry as schedulerName"""
+    """The schedulerName of the pods that cotenant places."""
     policy: str = "binpack"
+    """Placement policy: which nodes and GPUs a pod gets."""
     shortlist: Count = 1
-    """nodes that filter answers at most; where they are several, kube-scheduler asks for scores, and ours decide"""
+    """Nodes that `filter` answers, at most. If it answers several, kube-scheduler requests scores, and ours decide."""
     hold_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
-    """how long a slot is held between scoring and binding"""
+    """Seconds for which a slot is held between scoring and binding."""
     preemption: PreemptionPart = PreemptionPart()
+    """Eviction for pods that fit nowhere."""
 
 
 class LeasePart(_Section, frozen=True):
-    """When another scheduler takes the place of one that does not answer; kube-scheduler's own words."""
+    """Leader election among several schedulers, in the terms of kube-scheduler's configuration."""
 
     duration_s: Seconds = 6
-    """others wait so long after a lease was last renewed"""
+    """Seconds after the last renewal of the lease until another scheduler may take it."""
     renew_s: Seconds = 4
-    """who holds it gives up and starts anew when it could not renew it for so long"""
+    """Seconds after which the leader gives up if it cannot renew the lease."""
     retry_s: Seconds = 1
-    """between two tries, a little more by chance"""
+    """Seconds between two tries to get or renew the lease."""
 
     def check(self) -> None:
-        """InputError where kube-scheduler would not start with these."""
+        """InputError if kube-scheduler would not start with these values."""
         if not self.duration_s > self.renew_s > JITTER * self.retry_s:
             raise InputError(
                 f"lease: expected duration-s ({self.duration_s}) to be more than renew-s ({self.renew_s}), and that "
@@ -103,80 +113,105 @@ class LeasePart(_Section, frozen=True):
 
 
 class QueuePart(_Section, frozen=True):
-    """Whose pods wait for their turn in our own order, instead of kube-scheduler's; nobody's by default."""
+    """Which pods cotenant queues in its own order instead of kube-scheduler's; none by default."""
 
     namespaces: tuple[Name, ...] = ()
-    """all pods with GPUs in these; `*`: in all"""
+    """Namespaces whose pods with GPUs are queued; `*`: all namespaces."""
     label: str = ""
-    """pods with this label, `key` or `key=value`, wherever they are"""
-    order: Literal["fifo", "sjf", "srpt", "las", "aged"] = "aged"
-    """the policy's queue: whose turn is first"""
+    """Label, `key` or `key=value`, of pods that are queued in any namespace."""
+    order: str = "aged"
+    """Queue order: a name from the core's table of queue orders."""
+
+    def check(self) -> None:
+        """InputError if the queue order is unknown."""
+        from cotenant.core.placement.policies import QUEUES  # loads numpy, which an agent must not
+
+        if self.order not in QUEUES:
+            raise InputError(
+                f"queue.order: unknown queue order {self.order!r:.60}; expected one of {', '.join(QUEUES)}"
+            )
 
     def takes(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether a new pod has to wait for its turn."""
+        """Return whether a new pod has to queue."""
         return namespace in self.namespaces or "*" in self.namespaces or has_label(labels, self.label)
 
     def keeps(self, namespace: str) -> bool:
-        """Whether a pod that waits goes on waiting. Anybody can take a label off a pod, so where labels count at all,
-        one that is not there any more changes nothing."""
+        """Return whether a queued pod stays queued.
+
+        If labels select pods at all, the labels of the pod are not read again: every user could remove one from a pod
+        to pass the queue.
+        """
         return bool(self.label) or self.takes(namespace, {})
 
 
 class WebhookPart(_Section, frozen=True):
-    """What is done to pods when they are created."""
+    """Preparation and validation of pods at their creation."""
 
     skip_namespaces: tuple[Name, ...] = ("kube-system",)
+    """Namespaces whose pods the webhook ignores."""
     skip_label: str = "cotenant.io/webhook=ignore"
-    """on a pod or its namespace"""
+    """Label, `key` or `key=value`, of pods that the webhook ignores, or of namespaces whose pods it ignores."""
     allow_privileged: bool = False
-    """whether a privileged container may share GPUs; it can see all of them anyway"""
+    """Whether a privileged container may share GPUs. It can access all GPUs of its node anyway."""
     runtime_class: Name | None = None
-    """for pods that ask for GPUs and name none"""
+    """RuntimeClass of pods with GPUs that name none; null: none is set."""
 
 
-class CardPart(_Section, frozen=True):
-    """How one card is shared; what is not said is as for its node."""
+class GpuPart(_Section, frozen=True):
+    """How one GPU is shared; an omitted value is that of its node."""
 
     split: Slots | None = None
+    """Share slots of the GPU."""
     memory_scaling: Scaling | None = None
+    """Percent of the GPU's memory that is assigned at most."""
     compute_scaling: Scaling | None = None
+    """Percent of the GPU's compute that is assigned at most."""
 
 
-class NodePart(CardPart, frozen=True):
-    """How the cards of one node are shared; what is not said is as for all nodes."""
+class NodePart(GpuPart, frozen=True):
+    """How the GPUs of one node are shared; an omitted value is that of the cluster."""
 
-    cards: Mapping[str, CardPart] = {}
-    """by UUID or index"""
+    cards: Mapping[str, GpuPart] = {}
+    """Values for single GPUs, by UUID or index."""
     hide: tuple[str, ...] = ()
-    """UUIDs or indices of cards that are not handed out at all"""
+    """UUIDs or indices of GPUs that are not assigned at all."""
 
 
-class CardSharing(_Section, frozen=True):
-    """How every card is shared where nothing else is said of it."""
+class GpuSharing(_Section, frozen=True):
+    """How a GPU is shared, unless its node says otherwise."""
 
     split: Slots = 16
-    """tenants on one card at most, and device slots that kubelet counts"""
+    """Share slots per GPU: the most tenants that it can have, and the device IDs that kubelet counts."""
     memory_scaling: Scaling = 100
-    """percent of a card's memory that is handed out; above 100, the rest is host memory"""
+    """Percent of a GPU's memory that is assigned at most; what exceeds 100 is host memory."""
     compute_scaling: Scaling = 100
+    """Percent of a GPU's compute that is assigned at most."""
 
 
 class KubeSettings(_Section, frozen=True):
     """The whole file."""
 
     version: Literal[1] = 1
+    """Version of this format."""
     dialects: Mapping[str, ResourceNames | None] = {}
-    """by name (vgpu, gpushare, topology, iadeep, cambricon, cambricon-smlu); null: not spoken here"""
+    """Resource names by dialect; null disables a dialect."""
     defaults: Defaults = Defaults()
+    """Amounts that a pod omits."""
     scheduler: SchedulerPart = SchedulerPart()
+    """Placement of pods."""
     lease: LeasePart = LeasePart()
+    """Leader election."""
     queue: QueuePart = QueuePart()
+    """Our own queue."""
     webhook: WebhookPart = WebhookPart()
-    cards: CardSharing = CardSharing()
+    """Preparation of pods."""
+    cards: GpuSharing = GpuSharing()
+    """Sharing of all GPUs."""
     nodes: Mapping[str, NodePart] = {}
+    """Sharing of the GPUs of single nodes, by the name of the node."""
 
     def codec(self) -> Settings:
-        """How requests of pods are read; InputError where names clash."""
+        """Return how the requests of pods are read; InputError if two resources have the same name."""
         return Settings(
             dialects=_dialects(self.dialects),
             default_gpus=self.defaults.gpus,
@@ -184,66 +219,72 @@ class KubeSettings(_Section, frozen=True):
             default_compute=Percent(self.defaults.compute),
         )
 
-    def card(self, node: str, uuid: str, index: int) -> CardSharing | None:
-        """How a card is shared; None: it is hidden."""
-        its = self.nodes.get(node, NodePart())
-        if uuid in its.hide or str(index) in its.hide:
+    def sharing_of(self, node: str, uuid: str, index: int) -> GpuSharing | None:
+        """Return how a GPU is shared; None if it is hidden."""
+        of_node = self.nodes.get(node, NodePart())
+        if uuid in of_node.hide or str(index) in of_node.hide:
             return None
-        own = its.cards.get(uuid) or its.cards.get(str(index)) or CardPart()
-        return CardSharing(
-            split=own.split or its.split or self.cards.split,
-            memory_scaling=own.memory_scaling or its.memory_scaling or self.cards.memory_scaling,
-            compute_scaling=own.compute_scaling or its.compute_scaling or self.cards.compute_scaling,
+        own = of_node.cards.get(uuid) or of_node.cards.get(str(index)) or GpuPart()
+        return GpuSharing(
+            split=own.split or of_node.split or self.cards.split,
+            memory_scaling=own.memory_scaling or of_node.memory_scaling or self.cards.memory_scaling,
+            compute_scaling=own.compute_scaling or of_node.compute_scaling or self.cards.compute_scaling,
         )
 
 
 def split_label(text: str) -> tuple[str, str | None]:
-    """The key of a label, empty where none is meant, and its value, None where any will do."""
-    key, says, value = text.partition("=")
-    return key, value if says else None
+    """Split `key=value`. The key is empty if no label is set; the value is None if any value matches."""
+    key, equals, value = text.partition("=")
+    return key, value if equals else None
 
 
 def has_label(labels: Mapping[str, str], text: str) -> bool:
-    """Whether the label that is meant is among these."""
+    """Return whether these labels include the one that a setting names as `key` or `key=value`."""
     key, value = split_label(text)
     return bool(key) and key in labels and value in (None, labels[key])
 
 
-def read_settings(path: Path | None) -> KubeSettings:
-    """The settings in a file, the defaults where there is none; InputError says what is wrong and where."""
+def read_settings(path: Path | None, *, check_queue: bool = True) -> KubeSettings:
+    """Read a settings file, or return the defaults if there is none; InputError names the file and the fault."""
     if path is None:
         return KubeSettings()
-    return parse_settings(read_bounded(path, MOST_BYTES, "a settings file"), f"settings {path}")
+    content = read_bounded(path, MOST_BYTES, "a settings file")
+    return parse_settings(content, f"settings {path}", check_queue=check_queue)
 
 
-def parse_settings(content: bytes, what: str = "settings") -> KubeSettings:
-    """The settings in a text."""
+def parse_settings(content: bytes, what: str = "settings", *, check_queue: bool = True) -> KubeSettings:
+    """Parse settings from YAML; InputError starts with `what` and says what is wrong.
+
+    Agents have no queue and do not check its order: the core's table of queue orders would load numpy on every node.
+    """
     try:
         found = yaml.safe_load(content)
         settings = msgspec.convert({} if found is None else found, KubeSettings)
         settings.codec()
         settings.lease.check()
+        if check_queue:
+            settings.queue.check()
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, InputError, RecursionError) as error:
         raise InputError(f"{what}: {' '.join(str(error).split())}") from None
     return settings
 
 
-def _dialects(named: Mapping[str, ResourceNames | None]) -> tuple[Dialect, ...]:
+def _dialects(names_by_dialect: Mapping[str, ResourceNames | None]) -> tuple[Dialect, ...]:
     known = {dialect.name: dialect for dialect in DIALECTS}
-    for name in named:
+    for name in names_by_dialect:
         if name not in known:
-            raise InputError(f"unknown dialect {name!r}; there are: {', '.join(known)}")
-    spoken = []
+            raise InputError(f"dialects: unknown dialect {name!r:.60}; expected one of {', '.join(known)}")
+    enabled = []
     for name, dialect in known.items():
-        names = named.get(name, ResourceNames())
+        names = names_by_dialect.get(name, ResourceNames())
         if names is not None:
-            spoken.append(_renamed(dialect, names))
-    if not spoken:
-        raise InputError("no dialect is left to ask for GPUs in")
-    return tuple(spoken)
+            enabled.append(_rename(dialect, names))
+    if not enabled:
+        raise InputError("dialects: all dialects are null, so no pod could request GPUs; remove at least one null")
+    return tuple(enabled)
 
 
-def _renamed(dialect: Dialect, names: ResourceNames) -> Dialect:
+def _rename(dialect: Dialect, names: ResourceNames) -> Dialect:
     unit = {None: dialect.memory_unit, "MiB": MiB(1), "GiB": MiB(1024)}[names.memory_unit]
     return replace(
         dialect,

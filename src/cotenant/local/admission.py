@@ -1,22 +1,25 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests are accepted on this machine, and as what the core sees them."""
+"""Accepts or refuses a request, and turns it into the job that the core places."""
 
 from dataclasses import replace
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.online import Learner
-from cotenant.core.model import Job, Machine
+from cotenant.core.model import Demand, Job, Machine
 from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.deciding import place_together
 from cotenant.core.placement.ranking import Policy
-from cotenant.errors import CotenantError
-from cotenant.local.knowledge import Beliefs
-from cotenant.wire.local import JobRequest
+from cotenant.core.sharing.objectives import demands_for
+from cotenant.core.units import Seconds
+from cotenant.errors import CotenantError, InputError
+from cotenant.local.profiles import ProfileStore
+from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.profile import WorkloadId, workload_of
 
 
 class RefusedError(CotenantError):
-    """A request that can never be carried out here, with the numbers."""
+    """A request that this machine can never run, with a reason for each node."""
 
     def __init__(self, message: str, reasons: dict[str, str]) -> None:
         super().__init__(message)
@@ -24,26 +27,70 @@ class RefusedError(CotenantError):
 
 
 def predicts(policy: Policy) -> bool:
-    """Whether it asks its belief who goes with whom."""
+    """Whether the policy chooses neighbours by predicted speeds."""
     return policy.checks != CHECKS
 
 
-def usable_and_empty(machine: Machine) -> Cluster:
-    """The machine as it would be with every card well and nobody on it."""
-    cards = tuple(replace(gpu, healthy=True, cordoned=False) for gpu in machine.gpus)
-    return Cluster.of([replace(machine, gpus=cards)])
+class Admission:
+    """Admission under the current policy, for the GPUs that are installed."""
 
+    def __init__(self, learner: Learner, profiles: ProfileStore, machine: Machine) -> None:
+        self._learner, self._profiles = learner, profiles
+        self._types = tuple(dict.fromkeys(gpu.type for gpu in machine.gpus))
+        self.replace_machine(machine)
 
-def admit(learner: Learner, beliefs: Beliefs, empty: Cluster, request: JobRequest, submitted: float) -> Job:
-    """The job that is asked for; refused now, with the numbers, if it would not fit even if nobody else were here."""
-    beliefs.refuse_unheld(request)
-    job = as_asked(learner, beliefs, "new", request, submitted)
-    if place_together(learner.ranker, job, empty) is None:
-        reasons = learner.ranker.reasons(job.demand, empty)
-        raise RefusedError("this can never run here", {node: str(why) for node, why in reasons.items()})
-    return job
+    def replace_machine(self, machine: Machine) -> None:
+        """Requests are tried on the empty machine with every GPU healthy and uncordoned: only that refuses for good."""
+        gpus = tuple(replace(gpu, healthy=True, cordoned=False) for gpu in machine.gpus)
+        self._empty = Cluster.of([replace(machine, gpus=gpus)])
 
+    def admit(self, job_id: str, request: JobRequest, submitted: float) -> Job:
+        """The job of a request; RefusedError if it would not fit on the empty machine."""
+        self._refuse_impossible_latency(request)
+        job = self.job_of(job_id, request, submitted)
+        ranker = self._learner.ranker
+        if place_together(ranker, job, self._empty) is None:
+            reasons = ranker.reasons(job.demand, self._empty)
+            raise RefusedError("this can never run here", {node: str(why) for node, why in reasons.items()})
+        return job
 
-def as_asked(learner: Learner, beliefs: Beliefs, job_id: str, request: JobRequest, submitted: float) -> Job:
-    """A request as the core sees it; its workload counts where the policy asks its belief about each."""
-    return beliefs.job_of(job_id, request, submitted, tell_apart=predicts(learner.policy))
+    def job_of(self, job_id: str, request: JobRequest, submitted: float) -> Job:
+        """A request as the core sees it, with one demand for each compute share that meets its latency objective.
+
+        Its workload is named only under a policy that predicts speeds: each workload name is a demand of its own, and
+        fewer different demands are ranked faster.
+        """
+        job, workload = job_of(job_id, request, submitted), workload_of(request)
+        demand = job.demand
+        if predicts(self._learner.policy):
+            self._profiles.introduce(workload)
+            demand = replace(demand, workload=workload.name)
+        demands = (demand,) if request.latency_s is None else self._demands(demand, workload, request.latency_s)
+        return replace(job, demand=demands[0], alternatives=demands[1:])
+
+    def _demands(self, demand: Demand, workload: WorkloadId, latency_s: float) -> tuple[Demand, ...]:
+        """The demand with each sufficient compute share, smallest first; unchanged if the profile was removed."""
+        profile = self._profiles.measured_here(workload)
+        if profile is None or profile.step_seconds is None:
+            return (demand,)
+        if len(self._types) > 1:
+            demand = replace(demand, use_types=(profile.card,))
+        busy = 1.0 if profile.utilisation is None else profile.utilisation
+        return demands_for(demand, Seconds(latency_s), Seconds(profile.step_seconds), busy) or (demand,)
+
+    def _refuse_impossible_latency(self, request: JobRequest) -> None:
+        """InputError if no profile says how long a step takes, or a step takes too long even alone."""
+        if request.latency_s is None:
+            return
+        workload = workload_of(request)
+        profile = self._profiles.measured_here(workload)
+        if profile is None or profile.step_seconds is None:
+            raise InputError(
+                f"--latency: no profile says how long a step of {workload.name} takes alone; "
+                "run `cotenant profile` with this command first"
+            )
+        if profile.step_seconds > request.latency_s:
+            raise InputError(
+                f"--latency {1000 * request.latency_s:g}ms: a step of {workload.name} "
+                f"takes {1000 * profile.step_seconds:.3g} ms even alone on a {profile.card}"
+            )

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's HTTP interface: REST, a live stream of events, and its own description (OpenAPI).
 
-One table of routes serves the requests and writes the description, so that the two cannot differ.
+One table of routes both serves the requests and generates the description, so the two cannot differ.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.admission import RefusedError
 from cotenant.local.engine import Engine, UnknownError
+from cotenant.wire.codec import decode
 from cotenant.wire.local import (
     MOST_BYTES,
     DrainRequest,
@@ -31,7 +32,6 @@ from cotenant.wire.local import (
     JobRequest,
     JobView,
     Problem,
-    decode,
     decode_request,
 )
 from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
@@ -42,24 +42,24 @@ FOLLOW_EVERY_S = 0.3
 KEEP_ALIVE_S = 15.0
 JOB_ID = re.compile(r"j-\d{6,18}", re.ASCII)
 LOG_OFFSET = "Cotenant-Log-Offset"
-"""header: where in all output of this attempt the answer begins"""
+"""response header: the offset of the first byte of the answer in the output of the attempt"""
 
 Handler = Callable[[Engine, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One thing the daemon can be asked."""
+    """One route of the API."""
 
     method: str
     path: str
     summary: str
     handler: Handler
     answers: Any = None
-    """the type of a good answer; None: plain text or a stream"""
+    """type of a successful answer; None: plain text or a stream"""
     takes: Any = None
     takes_always: bool = True
-    """whether there must be a body"""
+    """whether a body is required"""
     status: int = 200
     query: tuple[tuple[str, str], ...] = ()
     """(name, JSON type)"""
@@ -78,7 +78,7 @@ async def jobs(engine: Engine, request: Request) -> Response:
     limit = whole(request, "limit", 1000, 1, MOST_LISTED)
     after = request.query_params.get("after") or None
     if after is not None and not JOB_ID.fullmatch(after):
-        raise InputError(f"after={after[:40]}: expected the id of a job, for example j-000017")
+        raise InputError(f"after={after[:40]}: expected a job id, for example j-000017")
     return json_response(engine.jobs(states, limit, after))
 
 
@@ -109,17 +109,17 @@ async def profiles(engine: Engine, request: Request) -> Response:
 
 async def keep_profiles(engine: Engine, request: Request) -> Response:
     given = decode_profiles(await bounded_body(request))
-    return json_response([engine.beliefs.keep(one) for one in given.profiles])
+    return json_response([engine.profiles.add(one) for one in given.profiles])
 
 
 async def remove_profiles(engine: Engine, request: Request) -> Response:
     found = profiles_of(engine, request.query_params.get("workload", ""))
-    engine.beliefs.remove(found)
+    engine.profiles.remove(found)
     return json_response(found)
 
 
 def profiles_of(engine: Engine, name: str | None) -> list[JobProfile]:
-    found = engine.beliefs.profiles(name)
+    found = engine.profiles.find(name)
     if name is not None and not found:
         raise UnknownError(f"no profile of {name[:100]!r} here; `cotenant profiles list` lists them")
     return found
@@ -139,8 +139,8 @@ async def uncordon(engine: Engine, request: Request) -> Response:
 
 async def drain(engine: Engine, request: Request) -> Response:
     body = await bounded_body(request)
-    asked = decode(body, DrainRequest, "a drain") if body else DrainRequest()
-    return json_response(engine.drain(request.path_params["gpu"], asked.evict))
+    options = decode(body, DrainRequest, "a drain") if body else DrainRequest()
+    return json_response(engine.drain(request.path_params["gpu"], options.evict))
 
 
 async def status(engine: Engine, request: Request) -> Response:
@@ -153,10 +153,10 @@ async def shut_down(engine: Engine, request: Request) -> Response:
 
 
 async def log(engine: Engine, request: Request) -> Response:
-    """The log of a job's latest attempt from an offset; with `follow=1` until the job has ended and all of it was sent.
+    """The log of a job's latest attempt from an offset; with `follow=1` until the job has ended.
 
-    Offsets count all output of the attempt. What was rotated away is gone: then the answer begins with the oldest
-    output that is kept, and its header says where that is.
+    Offsets count all output of the attempt. If the output at the offset was rotated away, the answer begins with the
+    oldest output that is kept, and its header contains the offset of that.
     """
     job = engine.job(request.path_params["job"]).id
     offset = whole(request, "offset", 0, 0, 1 << 62)
@@ -172,7 +172,7 @@ async def log(engine: Engine, request: Request) -> Response:
 
 async def log_chunks(engine: Engine, job: str, attempt: int, offset: int, follow: bool) -> AsyncIterator[bytes]:
     while True:
-        latest, ended = engine.progress(job)  # asked before reading: what is written last is still sent
+        latest, ended = engine.progress(job)  # read before the log, so that the last output is still sent
         begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
         while piece:
             offset = begin + len(piece)
@@ -180,7 +180,7 @@ async def log_chunks(engine: Engine, job: str, attempt: int, offset: int, follow
             begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
         if not follow or engine.stopping.is_set():
             return
-        if latest != attempt:  # it failed and runs again
+        if latest != attempt:  # the job runs again
             attempt, offset = latest, 0
         elif ended:
             return
@@ -189,7 +189,7 @@ async def log_chunks(engine: Engine, job: str, attempt: int, offset: int, follow
 
 
 async def events(engine: Engine, request: Request) -> Response:
-    """Live events; `after`, or the header that browsers send when they come back, says which were seen already."""
+    """Live events after the id `after`, or after the id in the header that browsers send when they reconnect."""
     after = whole(request, "after", -1, -1, 1 << 62)
     seen = request.headers.get("last-event-id", "")
     if "after" not in request.query_params and seen.isascii() and seen.isdecimal() and len(seen) < 19:
@@ -198,7 +198,7 @@ async def events(engine: Engine, request: Request) -> Response:
 
 
 async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
-    """Server-sent events: what happened since `after` (-1: from now on), then what happens."""
+    """Server-sent events: the recorded events after `after` (-1: none), then new ones."""
     with engine.events.subscribe(after) as listener:
         yield b": connected\n\n"
         while not engine.stopping.is_set():
@@ -213,7 +213,7 @@ async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/status", "The daemon: version, policy, devices, counts", status, dict[str, Any]),
+    Endpoint("GET", "/v1/status", "Show the daemon: version, policy, devices, number of jobs", status, dict[str, Any]),
     Endpoint("POST", "/v1/jobs", "Submit a job", submit, JobView, JobRequest, status=201),
     Endpoint(
         "GET",
@@ -223,50 +223,54 @@ ENDPOINTS = (
         list[JobView],
         query=(("state", "string"), ("limit", "integer"), ("after", "string")),
     ),
-    Endpoint("GET", "/v1/jobs/{job}", "One job, by id or name", show, JobView),
+    Endpoint("GET", "/v1/jobs/{job}", "Show one job, by id or name", show, JobView),
     Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", cancel, JobView),
-    Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job that has ended again", retry, JobView),
-    Endpoint("GET", "/v1/jobs/{job}/why", "Why it waits, or why it is where it is", why, dict[str, Any]),
-    Endpoint("GET", "/v1/jobs/{job}/log", "Its log", log, query=(("offset", "integer"), ("follow", "integer"))),
+    Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job again that has ended", retry, JobView),
+    Endpoint(
+        "GET", "/v1/jobs/{job}/why", "Explain why a job waits, or why it was placed where it is", why, dict[str, Any]
+    ),
+    Endpoint(
+        "GET", "/v1/jobs/{job}/log", "Read the log of a job", log, query=(("offset", "integer"), ("follow", "integer"))
+    ),
     Endpoint(
         "POST",
         "/v1/jobs/{job}/profile",
-        "Make a profile of a job that is alone on its GPU; none until it has been measured for so many seconds",
+        "Make a profile of a job that is alone on its GPU; the list is empty until it was measured for `seconds`",
         profile,
         list[JobProfile],
         query=(("seconds", "integer"),),
     ),
     Endpoint(
-        "GET", "/v1/profiles", "Profiles of workloads", profiles, list[JobProfile], query=(("workload", "string"),)
+        "GET", "/v1/profiles", "List profiles of workloads", profiles, list[JobProfile], query=(("workload", "string"),)
     ),
-    Endpoint("POST", "/v1/profiles", "Keep profiles from elsewhere", keep_profiles, list[JobProfile], Profiles),
+    Endpoint("POST", "/v1/profiles", "Import profiles", keep_profiles, list[JobProfile], Profiles),
     Endpoint(
         "POST",
         "/v1/profiles/remove",
-        "Forget the profiles of a workload",
+        "Remove the profiles of a workload",
         remove_profiles,
         list[JobProfile],
         query=(("workload", "string"),),
     ),
-    Endpoint("GET", "/v1/gpus", "The GPUs and who is on them", gpus, list[GpuView]),
-    Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Take no new jobs on a GPU", cordon, GpuView),
-    Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Take jobs on it again", uncordon, GpuView),
+    Endpoint("GET", "/v1/gpus", "List the GPUs and their tenants", gpus, list[GpuView]),
+    Endpoint("POST", "/v1/gpus/{gpu}/cordon", "Place no new jobs on a GPU", cordon, GpuView),
+    Endpoint("POST", "/v1/gpus/{gpu}/uncordon", "Place jobs on a GPU again", uncordon, GpuView),
     Endpoint(
         "POST",
         "/v1/gpus/{gpu}/drain",
-        "Take no new jobs on a GPU; evict those on it, or let them end",
+        "Place no new jobs on a GPU, and evict its tenants or let them end",
         drain,
         GpuView,
         DrainRequest,
         takes_always=False,
     ),
-    Endpoint("GET", "/v1/events", "Live events", events, query=(("after", "integer"),)),
-    Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs go on", shut_down, dict[str, Any]),
+    Endpoint("GET", "/v1/events", "Stream events", events, query=(("after", "integer"),)),
+    Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs keep running", shut_down, dict[str, Any]),
 )
 
 
 def application(engine: Engine, token: str | None = None) -> ASGIApp:
-    """The whole interface; with a token, every request must carry it."""
+    """The API as an ASGI application; with a token, every request must carry it."""
 
     def served(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
@@ -289,28 +293,31 @@ def application(engine: Engine, token: str | None = None) -> ASGIApp:
     routes = [Route(one.path, served(one), methods=[one.method]) for one in ENDPOINTS]
     routes.append(Route("/openapi.json", description))
     app = Starlette(routes=routes, exception_handlers={HTTPException: unroutable})
-    app.router.redirect_slashes = False  # an answer that the description does not name
+    app.router.redirect_slashes = False  # the description contains no redirects
     return app if token is None else guarded(app, token)
 
 
 async def unroutable(request: Request, error: Exception) -> Response:
-    """No such path, or not by this method: said in the same form as everything else that is not done."""
+    """Answers an unknown path or method in the same form as every other error."""
     assert isinstance(error, HTTPException)
-    problem = Problem(error=f"{request.method} {request.url.path[:100]}: nothing can be asked here")
+    problem = Problem(
+        error=f"{request.method} {request.url.path[:100]}: no such endpoint; /openapi.json describes the API"
+    )
     answer = json_response(problem, error.status_code)
     answer.headers.update(error.headers or {})
     return answer
 
 
 def guarded(app: ASGIApp, token: str) -> ASGIApp:
-    """Lets only requests through that carry the token, compared in constant time."""
+    """Passes on only requests that carry the token, which is compared in constant time."""
     expected = f"Bearer {token}".encode()
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, expected):
-                await json_response(Problem(error="a token is needed, and this is not it"), 401)(scope, receive, send)
+                problem = Problem(error="a valid token is needed: send the header `Authorization: Bearer TOKEN`")
+                await json_response(problem, 401)(scope, receive, send)
                 return
         await app(scope, receive, send)
 
@@ -318,14 +325,14 @@ def guarded(app: ASGIApp, token: str) -> ASGIApp:
 
 
 def openapi() -> dict[str, Any]:
-    """The description of the interface (OpenAPI 3.1), from the table that serves it."""
+    """The description of the API (OpenAPI 3.1), generated from the table of routes."""
     types = [one for endpoint in ENDPOINTS for one in (endpoint.answers, endpoint.takes) if one is not None]
     schemas, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
     schema_of = {id(one): schema for one, schema in zip(types, schemas, strict=False)}
-    problem = {"description": "Not carried out", "content": {"application/json": {"schema": schemas[-1]}}}
+    problem = {"description": "Error", "content": {"application/json": {"schema": schemas[-1]}}}
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
-        good: dict[str, Any] = {"description": "Done"}
+        good: dict[str, Any] = {"description": "Success"}
         if endpoint.answers is not None:
             good["content"] = {"application/json": {"schema": schema_of[id(endpoint.answers)]}}
         operation: dict[str, Any] = {
@@ -357,12 +364,12 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 async def bounded_body(request: Request) -> bytes:
-    """The body, unless it is absurdly large."""
+    """The body of a request; InputError if it is larger than the limit."""
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > MOST_BYTES:
-            raise InputError(f"a request of more than {MOST_BYTES} bytes")
+            raise InputError(f"the request is larger than {MOST_BYTES} bytes")
     return body
 
 

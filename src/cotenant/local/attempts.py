@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a job as the daemon sees it: make its folder, start its supervisor, find it again, end it, read its log.
+"""One run of a job, as the daemon sees it: creates its folder, starts its supervisor, reads its status and its log.
 
-Everything is asked of the folder (`supervisor.py` says what stands in it), so a daemon that knows nothing but the
-folder's name can go on where a killed one stopped.
+All information comes from the folder (`supervisor.py` lists its files), so a new daemon that knows only the folder's
+name can continue where a killed one stopped.
 """
 
 import os
@@ -33,28 +33,28 @@ from cotenant.local.supervisor import (
     write_durably,
 )
 
-State = Literal["new", "running", "ended", "lost", "interrupted"]
+RunState = Literal["new", "running", "ended", "lost", "interrupted"]
 
 
 class Status(NamedTuple):
-    """Where a run stands; `pidfd` is an open handle of its supervisor, which the caller must close."""
+    """The state of a run; the caller must close `pidfd`, a handle of its supervisor."""
 
-    state: State
+    state: RunState
     pidfd: int | None = None
-    """None for a supervisor that runs where we cannot see it (yet)"""
+    """None: the supervisor runs, but this process cannot see it (yet)"""
     exit: Exit | None = None
     pid: int | None = None
-    """of the supervisor: every process of the job descends from it"""
+    """of the supervisor, from which every process of the job descends"""
 
 
 def prepare(job_dir: Path, spec: Spec) -> None:
-    """Write a job's folder and specification, durably: a folder that vanished with the power would be started again."""
+    """Writes a run's folder and specification durably: a folder lost in a power failure would be started again."""
     make_folder(job_dir)
     write_durably(os.path.abspath(job_dir / "spec.json"), {"version": VERSION, **spec._asdict()})
 
 
 def make_folder(job_dir: Path) -> None:
-    """The folder and those above it, durably; one that is there already may be of a moment ago, so its name is too."""
+    """Creates the folder and its parents durably; also syncs an existing folder, which may be a moment old."""
     missing = [folder for folder in (job_dir, *job_dir.parents) if not folder.exists()]
     job_dir.mkdir(parents=True, exist_ok=True)
     for folder in missing or [job_dir]:
@@ -62,7 +62,7 @@ def make_folder(job_dir: Path) -> None:
 
 
 def launch(job_dir: Path) -> None:
-    """Start a job's supervisor, detached; on return the job is started for good, by this call or an earlier one."""
+    """Starts a run's supervisor, detached; on return the run has been started, by this call or an earlier one."""
     command = [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__), "--detach", os.path.abspath(job_dir)]
     environment = {name: value for name, value in os.environ.items() if name != TOKEN}
     try:
@@ -73,7 +73,7 @@ def launch(job_dir: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C for the daemon is not for us
+            start_new_session=True,  # Ctrl-C must stop the daemon only
             timeout=120,
             check=False,
         )
@@ -84,12 +84,12 @@ def launch(job_dir: Path) -> None:
 
 
 def was_started(job_dir: Path) -> bool:
-    """Whether a run was ever begun; if so it never will be again."""
+    """Whether a run was ever started; if so, it is never started again."""
     return read_json(f"{job_dir}/intent") is not None
 
 
 def status(job_dir: Path) -> Status:
-    """Where a job stands, from its folder alone."""
+    """The state of a run, from its folder alone."""
     folder = os.path.abspath(job_dir)
     intent = read_json(f"{folder}/intent")
     if intent is None:
@@ -103,20 +103,20 @@ def status(job_dir: Path) -> Status:
             pidfd = os.pidfd_open(intent["pid"])
             seen = look_at(intent["pid"])
             if seen is not None and seen.start == intent["start"] and locked(folder):
-                return Status(
-                    "running", pidfd, pid=intent["pid"]
-                )  # alive after the handle was opened: the handle is its own
+                # It lived after the handle was opened, so the handle is not that of a later process with the same pid.
+                return Status("running", pidfd, pid=intent["pid"])
             os.close(pidfd)
-        time.sleep(0.005)  # it has just ended, or the lock is held for an instant by one who looks at it
+        time.sleep(0.005)  # it has just ended, or another reader of the status holds the lock for an instant
     else:
-        return Status("running")  # by a process that we cannot see: never call it lost
-    if (ended := read_exit(folder)) is not None:  # written between our first look and the end of the lock
+        return Status("running")  # by a process that we cannot see: it must not be called lost
+    # The record may have been written after we first looked for it and before the lock was released.
+    if (ended := read_exit(folder)) is not None:
         return Status("ended", exit=ended)
     return Status("lost" if intent["boot"] == boot_id() else "interrupted")
 
 
 def read_exit(folder: str) -> Exit | None:
-    """The exit record, or None when there is none."""
+    """The exit record; None: there is none."""
     record = read_json(f"{folder}/exit")
     if record is None:
         return None
@@ -127,15 +127,16 @@ def read_exit(folder: str) -> Exit | None:
 
 
 def cancel(job_dir: Path) -> bool:
-    """Tell a job to end; False when it has ended already. One that is being started ends before it has begun."""
+    """Asks a run to end; False if it has ended already. A run that is being started ends before its command starts."""
     found = status(job_dir)
     if found.state == "new":
         try:
-            make_folder(job_dir)  # it may not have come that far
+            make_folder(job_dir)  # a run that is being started may not have a folder yet
             (job_dir / "cancel").touch()
         except OSError as error:
             raise CotenantError(f"cannot cancel the job in {job_dir}: {error.strerror}; try again") from error
-        found = status(job_dir)  # its supervisor looks for that file after the intent: one of us sees the other
+        # The supervisor writes the intent before it looks for `cancel`: one of the two sees the other's file.
+        found = status(job_dir)
     if found.pidfd is not None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(found.pidfd, signal.SIGTERM)
@@ -144,9 +145,9 @@ def cancel(job_dir: Path) -> bool:
 
 
 def read_log(job_dir: Path, offset: int, most: int) -> tuple[int, bytes]:
-    """A piece of the output and where it begins: at `offset` of all output, or later if that was rotated away.
+    """A piece of the output and its offset: `offset`, or a larger one if that part was rotated away.
 
-    Read on from begin + length; an empty piece is the end, for now.
+    Continue at offset + length; an empty piece is the end for now.
     """
     for _ in range(100):
         begins = log_begins(job_dir)
@@ -159,12 +160,12 @@ def read_log(job_dir: Path, offset: int, most: int) -> tuple[int, bytes]:
                     break
             if log_begins(job_dir) == begins and (files or not (job_dir / "log.1").exists()):
                 return read_piece(files, begins, offset, most)
-        time.sleep(0.001)  # it was being rotated
+        time.sleep(0.001)  # the files were being rotated
     return offset, b""
 
 
 def log_begins(job_dir: Path) -> int:
-    """How much output came before the file `log`."""
+    """The number of bytes of output before the file `log`."""
     try:
         return int((job_dir / "log.begins").read_text())
     except FileNotFoundError:
@@ -172,7 +173,7 @@ def log_begins(job_dir: Path) -> int:
 
 
 def read_piece(files: list[IO[bytes]], begins: int, offset: int, most: int) -> tuple[int, bytes]:
-    """A piece of files that follow each other, newest first, of which the newest begins at `begins`."""
+    """A piece of consecutive files, newest first; the newest begins at offset `begins`."""
     starts: list[int] = []
     for file in files:
         begins -= os.fstat(file.fileno()).st_size if starts else 0
@@ -186,9 +187,10 @@ def read_piece(files: list[IO[bytes]], begins: int, offset: int, most: int) -> t
 
 
 def kill_leftovers(job_dir: Path, patience_s: float = 10.0) -> int:
-    """After a supervisor was killed: kill what is left of its job, and say how many processes that were.
+    """Kills the remaining processes of a run whose supervisor was killed; their number.
 
-    A process is the job's if it carries the job's token, or is of the session whose leader is still the one on record.
+    A process belongs to the run if its environment has the run's token, or if its session's leader is still the process
+    in the record `run`.
     """
     folder = os.path.abspath(job_dir)
     intent, run = read_json(f"{folder}/intent"), read_json(f"{folder}/run")
@@ -207,7 +209,7 @@ def kill_leftovers(job_dir: Path, patience_s: float = 10.0) -> int:
 
 
 def find_leftovers(token: str, run: dict[str, Any] | None) -> Iterable[tuple[int, int]]:
-    """Pid and start time of every living process of a job."""
+    """Pid and start time of every living process of a run."""
     mark = f"{TOKEN}={token}".encode()
     leader = look_at(run["pid"]) if run else None
     session = run["pid"] if run and leader and leader.start == run["start"] else None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon: one process that owns the journal, schedules, and answers on a socket. It may be killed at any moment."""
+"""The daemon: one process that owns the journal, schedules, and serves the API. It may be killed at any moment."""
 
 import asyncio
 import hashlib
@@ -20,26 +20,27 @@ from cotenant.core.tuning.episode import Tuning
 from cotenant.core.units import MiB, Seconds, parse_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.api import application
+from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
-from cotenant.local.measurement import LOOK
+from cotenant.local.measurement import OBSERVE_S
 from cotenant.node.devices import Backend, Kind, find_backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import find_shares
 
 MOST_SOCKET_PATH = 100
-"""bytes; Linux takes 107"""
+"""bytes; Linux allows 107"""
 SHORTEST_TOKEN = 16
 DEVICES = "devices"
-"""what the journal keeps the kind of the GPUs under"""
+"""the journal's key for the vendor of the GPUs"""
 SIMULATED = "simulated"
-"""what the journal keeps the sizes of simulated GPUs under: by how many there are"""
+"""the journal's key for the memory of simulated GPUs, by their number"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the daemon was asked to run."""
+    """The command-line options of the daemon."""
 
     state: Path
     """journal, logs, sockets"""
@@ -48,16 +49,16 @@ class Options:
     policy: str = "binpack"
     queue: str = "fifo"
     probe_s: float = 1.0
-    """how long each trial of batch sizes is measured"""
-    look_s: float = LOOK
-    """how long neighbours are watched before their speeds are believed"""
+    """seconds that each trial of batch sizes is measured"""
+    look_s: float = OBSERVE_S
+    """seconds that tenants are measured together before their speeds are believed"""
     listen: str | None = None
-    """PORT or HOST:PORT to answer on besides the unix socket; loopback unless a host is given"""
+    """PORT or HOST:PORT to serve besides the unix socket; the default host is 127.0.0.1"""
     token_file: Path | None = None
 
 
 def run(options: Options) -> None:
-    """Runs until stopped by SIGTERM, SIGINT or `cotenant down`."""
+    """Runs until it is stopped by SIGTERM, SIGINT or `cotenant down`."""
     _check(options)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal.open(options.state / "journal.db"))
@@ -66,40 +67,42 @@ def run(options: Options) -> None:
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
         count = len(backend.machine().gpus) if backend.kind is Kind.SIMULATED else 0
         engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
-        paths = Paths(agent=options.state / "agent.sock", engines=engines)
-        engine = Engine(
-            options.state,
-            journal,
-            backend,
-            paths,
-            find_shares(owner),
-            options.policy,
-            options.queue,
-            tuning=Tuning(probe=Seconds(options.probe_s)),
+        resources = Resources(
+            state=options.state,
+            journal=journal,
+            backend=backend,
+            paths=Paths(agent=options.state / "agent.sock", engines=engines),
+            shares=find_shares(owner),
             slices=find_slices(owner) if backend.kind is Kind.NVIDIA else None,
-            look=Seconds(options.look_s),
         )
+        settings = Settings(
+            policy=options.policy,
+            queue=options.queue,
+            tuning=Tuning(probe=Seconds(options.probe_s)),
+            observe=Seconds(options.look_s),
+        )
+        engine = Engine(resources, settings)
         asyncio.run(_serve(engine, options))
 
 
 def _backend(options: Options, journal: Journal) -> Backend:
-    """The devices; simulated ones are as large as at the last start, whatever is free now: jobs may be on them."""
+    """The GPUs. Simulated GPUs keep the memory size of the last start, because jobs may still run on them."""
     usual = {int(count): MiB(memory) for count, memory in json.loads(journal.recall(SIMULATED) or "{}").items()}
     memory = None if options.gpu_memory is None else _memory(options.gpu_memory)
     backend = find_backend(options.simulate, memory, usual_memory=usual)
     if backend.kind is Kind.SIMULATED and options.simulate is None and journal.recall(DEVICES) == Kind.NVIDIA:
         backend.close()
         raise CotenantError(
-            "no NVIDIA GPU answers, and the last daemon here used some: mend the driver, or ask for simulated GPUs "
-            "with --simulate"
+            "no NVIDIA GPU was found, but the last daemon in this folder used some: repair the driver, or use "
+            "simulated GPUs with --simulate"
         )
     if journal.recall(DEVICES) != backend.kind:
         journal.remember(DEVICES, backend.kind)
     if backend.kind is Kind.SIMULATED:
-        cards = backend.machine().gpus
-        now = usual | {len(cards): cards[0].memory}
-        if now != usual:
-            journal.remember(SIMULATED, json.dumps(now))
+        gpus = backend.machine().gpus
+        sizes = usual | {len(gpus): gpus[0].memory}
+        if sizes != usual:
+            journal.remember(SIMULATED, json.dumps(sizes))
     return backend
 
 
@@ -111,7 +114,7 @@ async def _serve(engine: Engine, options: Options) -> None:
         for _, token in sockets
     ]
     for server in servers:
-        # It would die of signals before everything is put away.
+        # uvicorn's own signal handlers would end the process before the engine has stopped.
         server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
     print(f"cotenant: {engine.status()['notice']}; state in {options.state}", flush=True)
     serving = [
@@ -129,11 +132,11 @@ async def _serve(engine: Engine, options: Options) -> None:
 
 
 def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
-    """The unix socket, for its owner only; and the TCP one with its token, where asked for."""
+    """The unix socket, for its owner only; and the TCP socket with its token, if one is requested."""
     path = options.state / "cotenant.sock"
     path.unlink(missing_ok=True)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    os.fchmod(local.fileno(), 0o600)  # the file is made with the socket's mode: at no moment may others connect
+    os.fchmod(local.fileno(), 0o600)  # bind() makes the file with this mode, so others can never connect
     local.bind(str(path))
     yield local, None
     if options.listen is not None and options.token_file is not None:
@@ -149,7 +152,7 @@ def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
 
 def _check(options: Options) -> None:
     if options.queue not in QUEUES:
-        raise InputError(f"--queue {options.queue!r:.60}: there are: {', '.join(QUEUES)}")
+        raise InputError(f"--queue {options.queue!r:.60}: unknown queue order; choose one of {', '.join(QUEUES)}")
     try:
         build_policy(options.policy, queue=options.queue)
     except ValueError as error:
@@ -158,17 +161,17 @@ def _check(options: Options) -> None:
     if not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise InputError(f"--listen {options.listen}: expected PORT or HOST:PORT")
     if options.listen is not None and options.token_file is None:
-        raise InputError(f"--listen {options.listen}: needs --token-file, or anybody could run programs here")
+        raise InputError(f"--listen {options.listen}: needs --token-file, or anyone could run programs here")
     if options.token_file is not None:
         _token(options.token_file)
     if options.gpu_memory is not None:
         _memory(options.gpu_memory)
     if len(str(options.state / "engine-00.sock").encode()) > MOST_SOCKET_PATH:
-        raise InputError(f"{options.state}: too long a path for a socket; set COTENANT_STATE to a shorter one")
+        raise InputError(f"{options.state}: this path is too long for a socket; set COTENANT_STATE to a shorter one")
     try:
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{options.state}: cannot be made: {error.strerror}") from None
+        raise InputError(f"{options.state}: cannot be created: {error.strerror}") from None
 
 
 def _memory(text: str) -> MiB:
@@ -185,9 +188,9 @@ def _token(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: a token is plain text") from None
+        raise InputError(f"{path}: not plain text; a token must be") from None
     if len(token) < SHORTEST_TOKEN:
-        raise InputError(f"{path}: a token of at least {SHORTEST_TOKEN} letters is needed")
+        raise InputError(f"{path}: a token needs at least {SHORTEST_TOKEN} characters")
     if readable_by_others:
-        raise InputError(f"{path}: others can read the token; chmod 600 it")
+        raise InputError(f"{path}: other users can read the token; run `chmod 600 {path}`")
     return token

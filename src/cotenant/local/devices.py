@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this machine as the daemon knows them: installed, healthy, cordoned, and how much of them was in use."""
+"""The GPUs of this machine: which are installed, healthy or cordoned, and how much of each is in use."""
 
 import asyncio
 import json
@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
-from cotenant.local.events import complain
+from cotenant.local.events import log_error
 from cotenant.local.journal import Journal
-from cotenant.local.views import UNKNOWN, Used, used_by_jobs
+from cotenant.local.signals import Signal
+from cotenant.local.views import UNKNOWN_USAGE, JobUsage, usage_by_job
 from cotenant.node.devices import Backend, GpuUsage, Running
 
 LOOK_EVERY_S = 1.0
@@ -22,7 +23,7 @@ MOST_OF_A_CORE = 0.01
 
 
 class _Look(NamedTuple):
-    """What was seen, and what it took."""
+    """The state of the GPUs, and the processor time that reading it took."""
 
     machine: Machine
     faults: dict[str, str]
@@ -31,24 +32,28 @@ class _Look(NamedTuple):
 
 
 class Devices:
-    """Cordons are the journal's, the rest is asked of the driver."""
+    """The GPUs of one machine. Cordons are stored in the journal; everything else comes from the driver."""
 
     def __init__(self, backend: Backend, journal: Journal) -> None:
         self._backend, self._journal = backend, journal
         self._cordoned: set[str] = set(json.loads(journal.recall("cordoned") or "[]"))
-        self._used: dict[str, Used] = {}
+        self._used: dict[str, JobUsage] = {}
+        self.changed: Signal[[Machine]] = Signal()
+        """a GPU was cordoned, uncordoned, or changed by itself"""
+        self.inventory_changed: Signal[[]] = Signal()
+        """a GPU changed by itself: health, number or type"""
         self.usage: dict[str, GpuUsage] = {}
         """by UUID"""
         self.machine = self._with_cordons(backend.machine())
         self.faults = backend.faults()
-        """why each unhealthy one is unhealthy, by UUID"""
+        """why each unhealthy GPU is unhealthy, by UUID"""
 
     def index(self, name: str) -> int | None:
-        """The GPU of this number or UUID."""
+        """The index of the GPU with this index or UUID."""
         return next((i for i, gpu in enumerate(self.machine.gpus) if name in (str(i), gpu.uuid)), None)
 
-    def used_by(self, job: str) -> Used:
-        return self._used.get(job, UNKNOWN)
+    def usage_of(self, job: str) -> JobUsage:
+        return self._used.get(job, UNKNOWN_USAGE)
 
     def cordon(self, index: int, cordoned: bool) -> None:
         uuid = {self.machine.gpus[index].uuid}
@@ -56,9 +61,10 @@ class Devices:
         self._journal.remember("cordoned", json.dumps(sorted(names)))
         self._cordoned = names
         self.machine = self._with_cordons(self.machine)
+        self.changed(self.machine)
 
-    async def watch(self, running: Callable[[], Sequence[Running]], changed: Callable[[], None]) -> None:
-        """Looks again and again, in a thread of its own: a driver may take its time, and scheduling must not wait."""
+    async def watch(self, running: Callable[[], Sequence[Running]]) -> None:
+        """Polls the driver in a thread of its own, because a driver may be slow and scheduling must not wait for it."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "devices") as eyes:
             while True:
@@ -66,27 +72,28 @@ class Devices:
                 try:
                     look = await loop.run_in_executor(eyes, self._look, jobs)
                 except (OSError, CotenantError) as error:
-                    complain(str(error))
+                    log_error(str(error))
                 else:
                     self.usage = {one.uuid: one for one in look.usage}
-                    self._used = used_by_jobs(jobs, look.usage)
+                    self._used = usage_by_job(jobs, look.usage)
                     self.faults = look.faults
-                    self._seen(look.machine, changed)
+                    self._update(look.machine)
                     pause = max(LOOK_EVERY_S, look.cpu_s / MOST_OF_A_CORE)
                 await asyncio.sleep(pause)
 
     def _look(self, jobs: Sequence[Running]) -> _Look:
-        # Waiting for a driver, as for PCIe traffic, is no work: only the processor's time counts.
+        # Only processor time limits how often we poll: waiting for the driver costs nothing.
         began = time.thread_time()
         machine, faults = self._backend.machine(), self._backend.faults()
         usage = self._backend.usage(jobs)
         return _Look(machine, faults, usage, time.thread_time() - began)
 
-    def _seen(self, machine: Machine, changed: Callable[[], None]) -> None:
+    def _update(self, machine: Machine) -> None:
         seen = self._with_cordons(machine)
         if seen.kind != self.machine.kind:
             self.machine = seen
-            changed()
+            self.changed(seen)
+            self.inventory_changed()
 
     def _with_cordons(self, machine: Machine) -> Machine:
         return replace(machine, gpus=tuple(replace(gpu, cordoned=gpu.uuid in self._cordoned) for gpu in machine.gpus))

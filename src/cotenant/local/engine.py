@@ -1,16 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one-machine engine: observes the devices and the journal, asks the core, acts by starting processes.
+"""The one-machine engine: observes the GPUs and the journal, asks the core, and acts by starting processes.
 
-The journal owns the state: everything here can be rebuilt from it and from the job folders, after a kill at any moment.
+The journal owns the state: everything here can be rebuilt from it and from the job folders after a kill at any moment.
 """
 
 import asyncio
 import math
 import os
-import random
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,439 +17,418 @@ from typing import Any
 import msgspec
 
 from cotenant import __version__
-from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import inventory_of
 from cotenant.core.fragmentation.online import Learner
-from cotenant.core.model import Job, Placement, Slot
-from cotenant.core.placement.deciding import Queue, decide, second_look
-from cotenant.core.placement.ranking import Draw
-from cotenant.core.sharing.speeds import Belief
-from cotenant.core.tuning.episode import Tuning
+from cotenant.core.model import Job, Machine, Placement, Slot
+from cotenant.core.placement.deciding import decide, second_look
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
-from cotenant.local.admission import admit, as_asked, predicts, usable_and_empty
+from cotenant.local.admission import Admission, predicts
+from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import Devices
-from cotenant.local.events import Events, complain
-from cotenant.local.interference import Neighbours, Ties
-from cotenant.local.job_slices import NOTHING, Found, JobSlices
-from cotenant.local.journal import STATES, JobState, Journal, JournalError, JournalJob, Stop
-from cotenant.local.knowledge import Beliefs
+from cotenant.local.events import Events, log_error
+from cotenant.local.interference import InterferenceMonitor, Newcomer
+from cotenant.local.job_queue import JobQueue
+from cotenant.local.job_slices import NO_FAULTS, SliceFaults
+from cotenant.local.journal import JournalError
 from cotenant.local.launching import Launcher
-from cotenant.local.measurement import LOOK
-from cotenant.local.outcomes import ACTIVE, ENDED, book_end, queue_again, request_of
+from cotenant.local.lifecycle import (
+    ACTIVE,
+    ENDED,
+    STATES,
+    Change,
+    Disappeared,
+    Exited,
+    JobRecord,
+    JobState,
+    LifecycleEvent,
+    Placed,
+    RetryRequested,
+    Started,
+    Stop,
+    StopRequested,
+    gpus_of,
+    request_of,
+    step,
+    with_stored_compute,
+)
+from cotenant.local.profiles import ProfileStore
 from cotenant.local.runs import Runs
-from cotenant.local.supervisor import read_json
-from cotenant.local.tenants import Seats
-from cotenant.local.tuner import TuningLoop
-from cotenant.local.views import Waiting, chosen, explained, gpu_views, gpus_of, job_view, placed_because, slot_text
-from cotenant.node.devices import Backend, Kind
-from cotenant.node.launch import Paths
-from cotenant.node.shares import Shares
+from cotenant.local.tenants import Tenants
+from cotenant.local.tuner import TuningLoop, read_history, save_history
+from cotenant.local.views import WaitReasons, explain, gpu_views, job_view, placement_reason
+from cotenant.node.devices import Kind
 from cotenant.wire.local import GpuView, JobRequest, JobView
 from cotenant.wire.profile import JobProfile
 
-TRY_AGAIN_S = 5.0
-"""after the journal could not be written"""
+RETRY_JOURNAL_S = 5.0
+"""until the next pass after the journal could not be written"""
 PASS_EVERY_S = 60.0
 """while jobs wait that may become overdue"""
 
 
 class UnknownError(CotenantError):
-    """No such job or GPU."""
+    """No job, GPU or profile has this name."""
 
 
 class Engine:
-    """What the daemon does, without its sockets: called from one event loop, never from two threads."""
+    """What the daemon does, without its sockets. Called from one event loop, never from two threads."""
 
-    def __init__(
-        self,
-        state: Path,
-        journal: Journal,
-        backend: Backend,
-        paths: Paths,
-        shares: Shares,
-        policy: str,
-        queue: str,
-        *,
-        tuning: Tuning | None = None,
-        slices: JobSlices | None = None,
-        launch: Callable[[Path], None] = attempts.launch,
-        draw: Draw = random.randrange,
-        belief: Belief | None = None,
-        look: Seconds = LOOK,
-    ) -> None:
-        self._journal, self._shares, self._draw = journal, shares, draw
-        self._notes, self._kind = backend.notes, backend.kind
-        self._devices = Devices(backend, journal)
-        self._runs = Runs(state / "jobs", self._seen)
-        self._slices = slices
-        self._launcher = Launcher(
-            jobs=state / "jobs", backend=backend, paths=paths, shares=shares, slices=slices, launch=launch
-        )
-        machine = self._devices.machine
-        self._empty = usable_and_empty(machine)
-        self.beliefs = Beliefs(journal, machine, belief)
-        self._learner = Learner(policy, inventory_of([machine]), queue, belief=self.beliefs.belief)
-        self._queue = Queue(self._learner.policy)
-        self._waiting: dict[str, Job] = {}
-        self._untried: dict[str, Job] = {}
-        """those that have come since the last pass"""
-        self._tried: tuple[Cluster, int] | None = None
-        """the cluster that the last pass left, and the version of the belief it went by"""
+    def __init__(self, resources: Resources, settings: Settings) -> None:
+        # The parts, each after those that it uses.
+        journal, backend = resources.journal, resources.backend
+        self._resources, self._journal, self._draw = resources, journal, settings.draw
         self.events = Events(journal)
+        self._devices = Devices(backend, journal)
+        machine = self._devices.machine
+        self.profiles = ProfileStore(journal, machine, settings.belief)
+        self._learner = Learner(settings.policy, inventory_of([machine]), settings.queue, belief=self.profiles.belief)
+        self._admission = Admission(self._learner, self.profiles, machine)
+        self._queue = JobQueue(self._learner.policy)
+        self._launcher = Launcher(resources)
+        self._runs = Runs(resources.jobs)
+        self._tenants = Tenants(machine, self._runs)
+        self._tuner = TuningLoop(resources.paths, self._tenants.supervisor_of, backend.cores, settings.tuning)
+        self.interference = InterferenceMonitor(
+            self.profiles,
+            self._tuner,
+            self._devices.usage_of,
+            exclusive_steps=backend.kind is Kind.SIMULATED,
+            observe=settings.observe,
+        )
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
-        ties = Ties(
-            held=backend.kind is Kind.SIMULATED,
-            used=self._devices.used_by,
-            solo=lambda job: self._tuning.solo(job),
-            untuned=lambda job: self._tuning.untuned(job),
-            say=self.events.tell,
-            learned=self._wake.set,
-            look_again=self._look_again,
-            revert=self._revert,
-        )
-        self.neighbours = Neighbours(self.beliefs, ties, look)
-        self._tuning = TuningLoop(
-            str(paths.agent),
-            {gpu: str(path) for gpu, path in paths.engines.items()},
-            self._supervisor_of,
-            cores_of=backend.cores,
-            say=lambda job, text: self.events.tell("tuning", job, text),
-            settings=tuning,
-            hear=self.neighbours.hear,
-            disturbed=self.neighbours.disturbed,
-            tick=self.neighbours.tick,
-        )
-        self._seats = Seats(machine, self._runs, shares, self._tuning, self.neighbours)
 
-    # Asked from outside
+        # Which part hears what. A signal calls its listeners at once, in the order of these lines.
+        self._devices.changed.subscribe(self._tenants.replace_machine)
+        self._devices.changed.subscribe(self._admission.replace_machine)
+        self._devices.changed.subscribe(self._on_machine_change)
+        self._devices.inventory_changed.subscribe(self._on_inventory_change)
+        self._runs.changed.subscribe(self._on_run_change)
+        self._tenants.added.subscribe(self._tuner.add)
+        self._tenants.added.subscribe(self.interference.add)
+        # The tuner forgets a job last: saving its history and measuring it read from the tuner.
+        self._tenants.removed.subscribe(resources.shares.remove)
+        self._tenants.removed.subscribe(self._save_tuning_history)
+        self._tenants.removed.subscribe(self.interference.remove)
+        self._tenants.removed.subscribe(self._tuner.remove)
+        self._tuner.heard.subscribe(self.interference.hear)
+        self._tuner.disturbed.subscribe(self.interference.disturbed)
+        self._tuner.ticked.subscribe(self.interference.tick)
+        self._tuner.noted.subscribe(self._on_tuner_note)
+        self.interference.learned.subscribe(self._wake.set)
+        self.interference.newcomer_measured.subscribe(self._on_newcomer_measured)
+        self.interference.harmful.subscribe(self._revert)
+        self.interference.noted.subscribe(self.events.record)
+
+    # Commands
 
     def submit(self, request: JobRequest) -> JobView:
-        """Accepts a job for good, or refuses it at once if it could never run here."""
+        """Accepts a job durably, or refuses it at once if it could never run here."""
         submitted = time.time()
-        job = admit(self._learner, self.beliefs, self._empty, request, submitted)
+        job = self._admission.admit("new", request, submitted)
         job_id = self._journal.submit(msgspec.json.encode(request), submitted)
         self._enqueue(replace(job, id=job_id))
-        self._learner.observe(self._waiting[job_id].demand)
-        self.events.tell("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
+        self._learner.observe(job.demand)
+        self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
         return self.job(job_id)
 
-    def jobs(self, states: tuple[str, ...], limit: int, after: str | None) -> list[JobView]:
-        unknown = next((state for state in states if state not in STATES), None)
-        if unknown is not None:
-            raise InputError(f"no state {unknown[:40]!r}; there are: {', '.join(STATES)}")
-        waiting = Waiting(self._learner.ranker, self._seats.cluster, self._queue)
-        return [self._view(row, waiting) for row in self._journal.jobs(states or None, limit, after)]
-
-    def job(self, name: str) -> JobView:
-        """A job by id, or the newest by name, with everything that is known of it."""
-        row = self._row(name)
-        request, found = request_of(row), self._found(row)
-        return msgspec.structs.replace(
-            self._view(row, Waiting(self._learner.ranker, self._seats.cluster, self._queue)),
-            request=request,
-            enforcement=self._enforcement(row, request),
-            faults=found.faults,
-            drift=found.drift,
-            tuning=self._seats.history(row.id),
-        )
-
-    def profile(self, name: str, seconds: float) -> JobProfile | None:
-        """What a job takes that is alone on its GPU; None while it has not been measured for so long."""
-        return self.neighbours.profile_after(self._row(name).id, seconds, time.monotonic())
-
     def cancel(self, name: str) -> JobView:
-        row = self._row(name)
-        if row.state == "queued":
-            self._journal.transition(row.id, ("queued",), "cancelled", ended=time.time(), outcome="cancelled")
-            self._dequeue(row.id)
-            self.events.tell("cancelled", row.id, "cancelled while it waited")
-        elif row.state in ACTIVE:
-            self._tell_to_end(row, "cancel", "cancelling", "told to stop")
+        record = self._find(name)
+        if record.state is JobState.QUEUED:
+            _, change = self._apply(record, StopRequested(Stop.CANCEL))
+            self._queue.remove(record.id)
+            self._record(record.id, change)
+        elif record.state in ACTIVE:
+            self._stop(record, StopRequested(Stop.CANCEL, "asked to stop with SIGTERM"))
         else:
-            raise InputError(f"{row.id} has already ended ({row.state})")
-        return self.job(row.id)
+            raise InputError(f"{record.id} has already ended ({record.state})")
+        return self.job(record.id)
 
     def retry(self, name: str) -> JobView:
-        """Runs a job that has ended once more: the same job, a new attempt, with all its retries before it again."""
-        row = self._row(name)
-        if row.state not in ENDED:
-            raise InputError(f"{row.id} is {row.state}; only a job that has ended can be run again")
-        job = admit(self._learner, self.beliefs, self._empty, request_of(row), row.submitted)
-        text = f"asked to run again after {row.outcome or row.state}"
-        queue_again(self._journal, row, ENDED, reason=text, forgiven=row.attempts)
-        self._enqueue(replace(job, id=row.id))
-        self.events.tell("retrying", row.id, text)
-        return self.job(row.id)
-
-    def why(self, name: str) -> dict[str, Any]:
-        row = self._row(name)
-        waiting = Waiting(self._learner.ranker, self._seats.cluster, self._queue)
-        return {
-            **explained(self._view(row, waiting), self._job(row), self._seats.placed.get(row.id), waiting),
-            "policy": self._learner.policy.name,
-            "company": self.neighbours.company(row.id),
-        }
-
-    def gpus(self) -> list[GpuView]:
-        devices = self._devices
-        return gpu_views(devices.machine, self._seats.cluster.at(0), devices.usage, devices.faults)
+        """Runs a job that has ended once more: the same job and a new attempt, with all of its retries again."""
+        record = self._find(name)
+        if record.state not in ENDED:
+            raise InputError(f"{record.id} is {record.state}; only a job that has ended can be run again")
+        job = self._admission.admit(record.id, request_of(record), record.submitted)
+        _, change = self._apply(record, RetryRequested())
+        self._enqueue(job)
+        self._record(record.id, change)
+        return self.job(record.id)
 
     def cordon(self, name: str, cordoned: bool) -> GpuView:
         index = self._gpu(name)
         self._devices.cordon(index, cordoned)
-        self._machine_changed()
         view = self.gpus()[index]
-        self.events.tell("cordoned" if cordoned else "uncordoned", None, f"GPU {index} ({view.uuid})")
+        self.events.record("cordoned" if cordoned else "uncordoned", None, f"GPU {index} ({view.uuid})")
         return view
 
     def drain(self, name: str, evict: bool) -> GpuView:
-        """Takes no new jobs on a GPU; those on it run to their end, or are stopped and queued again."""
+        """Places no new jobs on a GPU; its tenants run to their end, or are stopped and queued again."""
         view = self.cordon(name, True)
         for job in view.tenants if evict else ():
-            row = self._journal.job(job)
-            if row.state in ACTIVE and row.stop is None:
-                self._tell_to_end(row, "evict", "evicting", f"told to leave GPU {view.index}")
+            record = self._journal.job(job)
+            if record.state in ACTIVE and record.stop is None:
+                self._stop(record, StopRequested(Stop.EVICT, f"asked to leave GPU {view.index}, which is drained"))
         return view
-
-    def status(self) -> dict[str, Any]:
-        return {
-            "version": __version__,
-            "pid": os.getpid(),
-            "policy": self._learner.policy.name,
-            "devices": str(self._kind),
-            "notice": self._notes[0],
-            "gpus": len(self._devices.machine.gpus),
-            "queued": len(self._queue),
-            "running": len(self._seats.placed),
-            "slo_violations": self.neighbours.violated,
-            "notes": list(self._notes),
-        }
-
-    def progress(self, job: str) -> tuple[int, bool]:
-        """Which attempt a job is at, and whether it has ended."""
-        row = self._row(job)
-        return row.attempts, row.state in ENDED
-
-    def read_log(self, job: str, attempt: int, offset: int, most: int) -> tuple[int, bytes]:
-        """A piece of the log and where it begins: later than asked where that much was rotated away."""
-        return attempts.read_log(self._runs.folder(job, attempt), offset, most)
 
     def ask_to_stop(self) -> None:
         self.stopping.set()
         self._wake.set()
         self.events.close()
 
+    # Queries
+
+    def jobs(self, states: tuple[str, ...], limit: int, after: str | None) -> list[JobView]:
+        unknown = next((state for state in states if state not in STATES), None)
+        if unknown is not None:
+            raise InputError(f"no state {unknown[:40]!r}; the states are {', '.join(STATES)}")
+        waiting = self._wait_reasons()
+        return [self._view(record, waiting) for record in self._journal.jobs(states or None, limit, after)]
+
+    def job(self, name: str) -> JobView:
+        """A job by its id, or the newest one of that name, with all details."""
+        record = self._find(name)
+        request, faults = request_of(record), self._slice_faults(record)
+        history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
+        return msgspec.structs.replace(
+            self._view(record, self._wait_reasons()),
+            request=request,
+            enforcement=self._enforcement(record, request),
+            faults=faults.faults,
+            drift=faults.drift,
+            tuning=history,
+        )
+
+    def profile(self, name: str, seconds: float) -> JobProfile | None:
+        """The profile of a job that is alone on its GPU; None until it has been measured for that long."""
+        return self.interference.profile_after(self._find(name).id, seconds, time.monotonic())
+
+    def why(self, name: str) -> dict[str, Any]:
+        record, waiting = self._find(name), self._wait_reasons()
+        placed = self._tenants.placed.get(record.id)
+        placement = None if placed is None else placed.placement
+        return {
+            **explain(self._view(record, waiting), self._job(record), placement, waiting),
+            "policy": self._learner.policy.name,
+            "company": self.interference.company(record.id),
+        }
+
+    def gpus(self) -> list[GpuView]:
+        devices = self._devices
+        return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults)
+
+    def status(self) -> dict[str, Any]:
+        backend = self._resources.backend
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "policy": self._learner.policy.name,
+            "devices": str(backend.kind),
+            "notice": backend.notes[0],
+            "gpus": len(self._devices.machine.gpus),
+            "queued": len(self._queue),
+            "running": len(self._tenants.placed),
+            "slo_violations": self.interference.violations_total,
+            "notes": list(backend.notes),
+        }
+
+    def progress(self, job: str) -> tuple[int, bool]:
+        """The number of the job's latest attempt, and whether the job has ended."""
+        record = self._find(job)
+        return record.attempts, record.state in ENDED
+
+    def read_log(self, job: str, attempt: int, offset: int, most: int) -> tuple[int, bytes]:
+        """A part of the log and its offset, which is larger than requested if earlier output was rotated away."""
+        return attempts.read_log(self._runs.folder(job, attempt), offset, most)
+
     # The loop
 
     def recover(self) -> None:
-        """Finds everything again after a stop or a kill: running processes, ended ones, the queue in its order."""
-        found = self._journal.jobs(ACTIVE, -1, None)
-        for row in found:
-            self._refuse_to_lose(row)
-        for row in found:
-            self._seats.take(self._placement(row), request_of(row))
-        self._shares.sweep(self._seats.placed)
-        if self._slices is not None:
-            self._slices.sweep(self._seats.placed)
-        for row in found:
-            self._adopt(row)
-        for row in self._journal.queued_in_order():
-            self._enqueue(self._job(row))
-        for job in (*(one.job for one in self._seats.placed.values()), *self._waiting.values()):
+        """Rebuilds everything after a stop or a kill: running processes, ended ones, the queue in its order."""
+        # Check all jobs before changing anything, so that a refused start leaves everything as it was. Add all tenants
+        # before the sweeps, which remove the groups and slices of every other job, and before `_adopt`, which may find
+        # that a run has ended and remove its tenant again.
+        active = self._journal.jobs(ACTIVE, -1, None)
+        for record in active:
+            self._refuse_missing_gpus(record)
+        for record in active:
+            self._tenants.add(self._placement(record), request_of(record), record.attempts)
+        self._resources.shares.sweep(self._tenants.placed)
+        if self._resources.slices is not None:
+            self._resources.slices.sweep(self._tenants.placed)
+        for record in active:
+            self._adopt(record)
+        for record in self._journal.queued_in_order():
+            self._enqueue(self._job(record))
+        placed = (one.placement.job for one in self._tenants.placed.values())
+        for job in (*placed, *self._queue.jobs.values()):
             self._learner.observe(job.demand)
 
-    def _refuse_to_lose(self, row: JournalJob) -> None:
-        """A job whose cards are gone could be neither watched nor accounted for."""
-        gone = self._gone(row)
-        if gone:
-            there = len(self._devices.machine.gpus)
+    def _refuse_missing_gpus(self, record: JobRecord) -> None:
+        """A job on a GPU that no longer exists could be neither watched nor accounted for."""
+        missing = self._missing_gpus(record)
+        if missing:
+            count = len(self._devices.machine.gpus)
             raise CotenantError(
-                f"{row.id} runs on GPU {gone[0]}, and there are only {there} GPUs now: start with as many as before "
-                f"(for example --simulate {gone[0] + 1}), or wait until it has ended"
+                f"{record.id} runs on GPU {missing[0]}, but this machine has only {count} GPU{'s' * (count != 1)} now: "
+                f"start with as many as before (for example --simulate {missing[0] + 1}), or wait until it has ended"
             )
 
     async def run(self) -> None:
-        """Schedules whenever something changed, until asked to stop; jobs go on without us."""
-        baseline = self._launcher.baseline
-        watching = self._devices.watch(lambda: self._seats.running(baseline), self._devices_changed)
-        priorities = [] if self._slices is None else [self._slices.watch()]
-        helpers = [asyncio.create_task(helper) for helper in (self._tuning.run(), watching, *priorities)]
+        """Schedules after every change until it is asked to stop; the jobs keep running without it."""
+        baseline, slices = self._launcher.baseline, self._resources.slices
+        watching = self._devices.watch(lambda: self._tenants.running(baseline))
+        priorities = [] if slices is None else [slices.watch()]
+        helpers = [asyncio.create_task(helper) for helper in (self._tuner.run(), watching, *priorities)]
         for helper in helpers:
-            helper.add_done_callback(lambda _: self.ask_to_stop())  # nobody is to believe that all is well
+            # A daemon without one of its helpers would look healthy and be wrong, so it stops.
+            helper.add_done_callback(lambda _: self.ask_to_stop())
         try:
             while not self.stopping.is_set():
                 self._wake.clear()
                 try:
                     self.schedule()
                 except JournalError as error:
-                    complain(str(error))
-                    asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._wake.set)
-                # Waiting alone makes a job overdue, and nobody tells of that.
-                patient = self._learner.policy.overdue is None or not len(self._queue)
+                    log_error(str(error))
+                    asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
+                # A job becomes overdue by waiting alone, which no event announces.
+                can_become_overdue = self._learner.policy.overdue is not None and len(self._queue)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), None if patient else PASS_EVERY_S)
+                    await asyncio.wait_for(self._wake.wait(), PASS_EVERY_S if can_become_overdue else None)
         finally:
             ended = [helper for helper in helpers if helper.done()]
             for helper in helpers:
                 helper.cancel()
             self._runs.close()
-            self.beliefs.save(math.inf)
+            self.profiles.save(math.inf)
         for helper in ended:
             helper.result()
 
     def schedule(self) -> None:
-        """One pass: whatever fits is started."""
+        """One scheduling pass: starts every waiting job that fits, in queue order."""
         ranker, now = self._learner.ranker, Seconds(time.time())
-        # What did not fit still does not while nothing has changed, so then only newcomers are tried. Not where a
-        # gate also looks at how many wait, and each newcomer may change its mind, or where it counts how long.
-        policy = ranker.policy
-        steady = policy.gate is None and policy.overdue is None
-        known = steady and self._tried == (self._seats.cluster, policy.known.belief.version)
-        queue = self._untried.values() if known else self._queue
-        decision = decide(policy, queue, self._seats.cluster, now, ranker=ranker, draw=self._draw)
-        self._tried = None
+        policy, cluster = ranker.policy, self._tenants.cluster
+        jobs = self._queue.begin_pass(policy, cluster)
+        decision = decide(policy, jobs, cluster, now, ranker=ranker, draw=self._draw)
         for placement in decision.placements:
             self._start(placement, None if placement.overdue else decision.crowding)
-        self._tried = self._seats.cluster, policy.known.belief.version
-        self._untried.clear()
+        self._queue.end_pass(policy, self._tenants.cluster)
 
     def _start(self, placement: Placement, crowding: float | None) -> None:
-        """Durable first, then the process: a kill in between leaves a job that is started again, never twice."""
-        job = placement.job.id
-        row = self._journal.job(job)
-        ranker = self._learner.ranker
-        row = self._journal.transition(
-            job,
-            ("queued",),
-            "starting",
-            slot=slot_text(placement),
-            attempts=row.attempts + 1,
-            started=time.time(),
-            stop=None,
-            reason=placed_because(ranker.policy, ranker, placement, self._seats.cluster),
-        )
-        self._dequeue(job)
-        self._seats.take(placement, request_of(row), crowding)
-        self._begin(row)
-        self.events.tell("started", job, f"on GPU {' '.join(map(str, placement.slot.gpus)) or 'none'}")
+        """The journal is written before the process starts: after a kill in between, the job is started once."""
+        job, ranker = placement.job.id, self._learner.ranker
+        reason = placement_reason(ranker.policy, ranker, placement, self._tenants.cluster)
+        record, change = self._apply(self._journal.job(job), Placed(placement, reason))
+        self._queue.remove(job)
+        self._tenants.add(placement, request_of(record), record.attempts, crowding)
+        self._begin(record)
+        self._record(job, change)
 
-    def _begin(self, row: JournalJob) -> None:
-        start = self._launcher.starter(
-            self._folder(row), self._devices.machine, self._seats.placed[row.id], request_of(row)
-        )
-        self._runs.begin(row.id, row.attempts, start)
+    def _begin(self, record: JobRecord) -> None:
+        placement = self._tenants.placed[record.id].placement
+        folder, machine = self._folder(record), self._devices.machine
+        start = self._launcher.starter(folder, machine, placement, request_of(record))
+        self._runs.begin(record.id, record.attempts, start)
 
-    def _adopt(self, row: JournalJob) -> None:
+    def _adopt(self, record: JobRecord) -> None:
         """A job that was starting or running when the last daemon stopped."""
-        if row.stop is not None:
-            attempts.cancel(self._folder(row))  # the daemon that was asked may not have come so far
-        if attempts.was_started(self._folder(row)):
-            self._runs.look(row.id, row.attempts)
-        else:  # killed between the journal and the process: nothing has run
-            self._begin(row)
-        if row.id in self._seats.placed:
-            self.events.tell("found", row.id, "found again after a restart of the daemon")
+        if record.stop is not None:
+            attempts.cancel(self._folder(record))  # the last daemon may have been killed before it sent the signal
+        if attempts.was_started(self._folder(record)):
+            self._runs.look(record.id, record.attempts)
+        else:  # the last daemon was killed between the journal and the process: nothing has run
+            self._begin(record)
+        if record.id in self._tenants.placed:
+            self.events.record("found", record.id, "found again after a restart of the daemon")
 
-    def _seen(self, job: str, attempt: int, status: attempts.Status) -> None:
-        """A run is there, or has ended: then its slot is free, and it may be queued again."""
-        row = self._journal.job(job)
-        current = row.state in ACTIVE and row.attempts == attempt
+    # Listeners
+
+    def _on_run_change(self, job: str, attempt: int, status: attempts.Status) -> None:
+        """A run is found to run, or to have ended: then its slot is free, and the job may be queued again."""
+        record = self._journal.job(job)
+        current = record.state in ACTIVE and record.attempts == attempt
         if status.state == "running":
-            if current and row.state == "starting":
-                self._journal.transition(job, ("starting",), "running")
+            if current and record.state is JobState.STARTING:
+                self._apply(record, Started())
             return
-        again = current and book_end(self._journal, self.events, row, self._folder(row), status)
-        self._seats.leave(job)
-        if self._slices is not None:
-            self._slices.leave(job, self._runs.of_job(job))
-        if again:
-            self._enqueue(self._job(row))
+        queued = current and self._end(record, status)
+        self._tenants.remove(job)
+        if self._resources.slices is not None:
+            self._resources.slices.remove(job, self._runs.of_job(job))
+        if queued:
+            self._enqueue(self._job(record))
         else:
-            self.neighbours.forget(job)
+            self.interference.forget(job)
         self._wake.set()
 
-    # Small things
+    def _end(self, record: JobRecord, status: attempts.Status) -> bool:
+        """Stores the end of a run; whether the job is queued again."""
+        if status.exit is not None:
+            _, change = self._apply(record, Exited(status.exit))
+        else:
+            attempts.kill_leftovers(self._folder(record))
+            _, change = self._apply(record, Disappeared(rebooted=status.state == "interrupted"))
+        self._record(record.id, change)
+        return change.state is JobState.QUEUED
 
-    def _enqueue(self, job: Job) -> None:
-        self._queue.add(job, job.submitted)
-        self._waiting[job.id] = self._untried[job.id] = job
+    def _on_machine_change(self, machine: Machine) -> None:
         self._wake.set()
 
-    def _dequeue(self, job: str) -> None:
-        self._queue.remove(self._waiting.pop(job))
-        self._untried.pop(job, None)
+    def _on_inventory_change(self) -> None:
+        self.events.record("devices", None, "the GPUs of this machine have changed")
 
-    def _look_again(self, placement: Placement, crowding: float) -> str | None:
-        """Why a job should not be where it is, with all that is known by now."""
-        reason = second_look(self._learner.policy, placement, self._seats.cluster, crowding).reason
-        return None if reason is None else str(reason)
+    def _on_tuner_note(self, job: str, text: str) -> None:
+        self.events.record("tuning", job, text)
+
+    def _on_newcomer_measured(self, newcomer: Newcomer) -> None:
+        """Asks the policy again about the newest tenant of a GPU, now that its effect is measured."""
+        policy, cluster = self._learner.policy, self._tenants.cluster
+        reason = second_look(policy, newcomer.placement, cluster, newcomer.crowding).reason
+        if reason is not None:
+            self.interference.separate(newcomer)
+            self._revert(newcomer.placement.job.id, f"{newcomer.text}; {reason}")
 
     def _revert(self, job: str, why: str) -> None:
+        """Stops a job and queues it again. If that fails the job stays: only speed is lost."""
         try:
-            row = self._journal.job(job)
-            if row.state in ACTIVE and row.stop is None:
-                self._tell_to_end(row, "revert", "reverting", f"told to leave its neighbours: {why}")
-        except CotenantError as error:  # it stays: nothing is lost but speed
-            complain(f"{job} cannot be sent away: {error}")
+            record = self._journal.job(job)
+            if record.state in ACTIVE and record.stop is None:
+                self._stop(record, StopRequested(Stop.REVERT, f"asked to leave its GPU: {why}"))
+        except CotenantError as error:
+            log_error(f"{job} cannot be asked to leave its GPU: {error}")
 
-    def _tell_to_end(self, row: JournalJob, stop: Stop, kind: str, text: str) -> None:
-        """Durable first: a daemon that is killed now does it after its restart."""
-        self._journal.transition(row.id, ACTIVE, _active(row), stop=stop)
-        attempts.cancel(self._folder(row))
-        self.events.tell(kind, row.id, text)
+    def _save_tuning_history(self, job: str) -> None:
+        save_history(self._runs.of_job(job), self._tuner.history(job))
 
-    def _row(self, name: str) -> JournalJob:
-        row = self._journal.find(name)
-        if row is None:
+    # State changes
+
+    def _apply(self, record: JobRecord, event: LifecycleEvent) -> tuple[JobRecord, Change]:
+        """Stores the change that an event causes; the new record, and the change."""
+        change = step(record, event, time.time())
+        return self._journal.transition(record.id, (record.state,), change.state, **change.columns), change
+
+    def _record(self, job: str, change: Change) -> None:
+        self.events.record(change.kind, job, change.text)
+
+    def _stop(self, record: JobRecord, request: StopRequested) -> None:
+        """The journal is written before the signal is sent: a daemon killed in between sends it after its restart."""
+        _, change = self._apply(record, request)
+        attempts.cancel(self._folder(record))
+        self._record(record.id, change)
+
+    def _enqueue(self, job: Job) -> None:
+        self._queue.add(job)
+        self._wake.set()
+
+    # Lookups
+
+    def _find(self, name: str) -> JobRecord:
+        record = self._journal.find(name)
+        if record is None:
             raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
-        return row
-
-    def _job(self, row: JournalJob) -> Job:
-        return self._waiting.get(row.id) or as_asked(
-            self._learner, self.beliefs, row.id, request_of(row), row.submitted
-        )
-
-    def _view(self, row: JournalJob, waiting: Waiting) -> JobView:
-        job = self._waiting.get(row.id)
-        reason = self._runs.delayed.get(row.id)
-        if job is not None:
-            reason = f"{waiting.reason(job)} ({row.reason})" if row.reason else waiting.reason(job)
-        return job_view(
-            row,
-            reason=reason,
-            used=self._devices.used_by(row.id),
-            batch=self._tuning.batch(row.id),
-            speed=self.neighbours.speed(row.id),
-            predicted=self.neighbours.predicted(row.id),
-            slo_violations=self.neighbours.violations(row.id),
-        )
-
-    def _folder(self, row: JournalJob) -> Path:
-        return self._runs.folder(row.id, row.attempts)
-
-    def _enforcement(self, row: JournalJob, request: JobRequest) -> tuple[str, ...]:
-        if row.slot is None or self._gone(row):  # not placed, or long ago on cards that are gone
-            return ()
-        held = self._launcher.enforcement(self._devices.machine, self._placement(row), request)
-        policy = self._learner.policy
-        if request.latency_s is None or predicts(policy):
-            return held
-        return *held, f"latency: neighbours are not chosen by it under {policy.name}; under --policy cotenant they are"
-
-    def _found(self, row: JournalJob) -> Found:
-        if self._slices is None:
-            return NOTHING
-        return self._slices.found(row.id, self._runs.of_job(row.id), self._devices.usage.values())
-
-    def _gone(self, row: JournalJob) -> list[int]:
-        """The cards of a job that are not there any more."""
-        return [gpu for gpu in gpus_of(row) if gpu >= len(self._devices.machine.gpus)]
-
-    def _placement(self, row: JournalJob) -> Placement:
-        return Placement(chosen(self._job(row), row), Slot(self._devices.machine.name, gpus_of(row)))
+        return record
 
     def _gpu(self, name: str) -> int:
         index = self._devices.index(name)
@@ -459,24 +436,52 @@ class Engine:
             raise UnknownError(f"no GPU {name[:100]!r} here; `cotenant gpus` lists them")
         return index
 
-    def _machine_changed(self) -> None:
-        self._seats.change(self._devices.machine)
-        self._empty = usable_and_empty(self._devices.machine)
-        self._wake.set()
+    def _job(self, record: JobRecord) -> Job:
+        queued = self._queue.jobs.get(record.id)
+        return queued or self._admission.job_of(record.id, request_of(record), record.submitted)
 
-    def _devices_changed(self) -> None:
-        self._machine_changed()
-        self.events.tell("devices", None, "the devices have changed")
+    def _placement(self, record: JobRecord) -> Placement:
+        slot = Slot(self._devices.machine.name, gpus_of(record))
+        return Placement(with_stored_compute(self._job(record), record), slot)
 
-    def _supervisor_of(self, job: str) -> int | None:
-        """The process that all processes of a running job descend from."""
-        known = self._runs.supervisors.get(job)
-        if known is None and job in self._seats.placed:  # a quick job may speak before we have looked
-            intent = read_json(str(self._folder(self._journal.job(job)) / "intent"))
-            known = None if intent is None else int(intent["pid"])
-        return known
+    def _missing_gpus(self, record: JobRecord) -> list[int]:
+        return [gpu for gpu in gpus_of(record) if gpu >= len(self._devices.machine.gpus)]
 
+    def _folder(self, record: JobRecord) -> Path:
+        return self._runs.folder(record.id, record.attempts)
 
-def _active(row: JournalJob) -> JobState:
-    """The state of a job that is to keep it."""
-    return "starting" if row.state == "starting" else "running"
+    def _wait_reasons(self) -> WaitReasons:
+        return WaitReasons(self._learner.ranker, self._tenants.cluster, self._queue.ordered)
+
+    def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
+        job = self._queue.jobs.get(record.id)
+        reason = self._runs.delayed.get(record.id)
+        if job is not None:
+            reason = f"{waiting.reason(job)} ({record.reason})" if record.reason else waiting.reason(job)
+        return job_view(
+            record,
+            reason=reason,
+            usage=self._devices.usage_of(record.id),
+            batch=self._tuner.batch(record.id),
+            speed=self.interference.speed(record.id),
+            predicted=self.interference.predicted(record.id),
+            slo_violations=self.interference.violations(record.id),
+        )
+
+    def _enforcement(self, record: JobRecord, request: JobRequest) -> tuple[str, ...]:
+        if record.slot is None or self._missing_gpus(record):  # not placed, or on GPUs that were removed since
+            return ()
+        sentences = self._launcher.enforcement(self._devices.machine, self._placement(record), request)
+        policy = self._learner.policy
+        if request.latency_s is None or predicts(policy):
+            return sentences
+        return (
+            *sentences,
+            f"latency: {policy.name} does not choose neighbours by it; start the daemon with --policy cotenant",
+        )
+
+    def _slice_faults(self, record: JobRecord) -> SliceFaults:
+        slices = self._resources.slices
+        if slices is None:
+            return NO_FAULTS
+        return slices.faults(record.id, self._runs.of_job(record.id), self._devices.usage.values())

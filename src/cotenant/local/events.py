@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What happened, told to those who listen now and kept for those who ask later."""
+"""The daemon's events: recorded in the journal, and streamed to the clients that are connected."""
 
 import asyncio
 import sys
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from cotenant.local.journal import EVENTS_KEPT, Journal, JournalError
 
 MOST_WAITING = 2 * EVENTS_KEPT
-"""events that one slow reader may be behind"""
+"""events that are queued for one slow client"""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, as it is told to those who listen."""
+    """An event as clients receive it."""
 
     id: int
     at: float
@@ -27,35 +27,35 @@ class Event:
 
 
 Listener = asyncio.Queue[Event | None]
-"""None: no more will come"""
+"""receives None when no more events will come"""
 
 
 class Events:
-    """The listeners of one daemon, and the journal behind them."""
+    """The event log of one daemon and its subscribers."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._listeners: set[Listener] = set()
 
-    def tell(self, kind: str, job: str | None, text: str) -> None:
-        """Never fails: what happened has happened, and a full disk only loses the note of it."""
+    def record(self, kind: str, job: str | None, text: str) -> None:
+        """Records an event and sends it to every subscriber. Never fails: on a full disk the event is only logged."""
         at = time.time()
         try:
             number = self._journal.record_event(at, kind, job, text)
         except JournalError as error:
-            complain(str(error))
+            log_error(str(error))
             return
         for listener in self._listeners:
             _put(listener, Event(number, at, kind, job, text))
 
     def close(self) -> None:
-        """Tells every listener that nothing more will come."""
+        """Ends the stream of every subscriber."""
         for listener in self._listeners:
             _put(listener, None)
 
     @contextmanager
     def subscribe(self, after: int) -> Iterator[Listener]:
-        """Events since `after` (-1: none of the past), then new ones; a slow reader loses the oldest."""
+        """Events with ids greater than `after` (-1: no past events), then new ones; a slow client loses the oldest."""
         listener: Listener = asyncio.Queue(MOST_WAITING)
         if after >= 0:
             for event in self._journal.events(after, EVENTS_KEPT):
@@ -73,7 +73,7 @@ def _put(listener: Listener, event: Event | None) -> None:
     listener.put_nowait(event)
 
 
-def complain(text: str) -> None:
-    """One line in the daemon's own log, for whoever looks after it; on a full disk not even that."""
+def log_error(text: str) -> None:
+    """Writes one line to the daemon's log; ignored if even that fails, as on a full disk."""
     with suppress(OSError):
         print(f"cotenant: {text}", file=sys.stderr, flush=True)

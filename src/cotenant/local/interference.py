@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who shares a card with whom on this machine, how fast they are, and what follows from it.
+"""How the tenants of a GPU slow each other down on this machine, and what follows from it.
 
-One that is alone for a while gets a profile. Of those who are not, the belief hears how fast they were; then whoever
-came last is judged again, and sent back where it should not have come.
+A tenant that is alone for a while gets a profile. From tenants that share a GPU the predictor learns their speeds;
+then the one that was placed last is judged again, and is removed if the policy would no longer place it there.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from cotenant.core.interference import ABSURD
 from cotenant.core.model import Placement
@@ -18,314 +18,339 @@ from cotenant.core.sharing.objectives import latency_at
 from cotenant.core.tuning.episode import Trial
 from cotenant.core.units import WHOLE_GPU, Seconds
 from cotenant.errors import InputError
-from cotenant.local.knowledge import Beliefs
-from cotenant.local.measurement import LOADING, LOOK, PATIENCE, Meter, Pace
-from cotenant.local.views import Used
+from cotenant.local.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, Meter, TenantMeasurement
+from cotenant.local.profiles import ProfileStore
+from cotenant.local.signals import Signal
+from cotenant.local.tenants import PlacedJob
+from cotenant.local.views import JobUsage
 from cotenant.node.agent import Connected, JobEvent, Reported
 from cotenant.wire.agent import Steps
-from cotenant.wire.local import JobRequest
-from cotenant.wire.profile import JobProfile, Named, checked, digest, named
+from cotenant.wire.profile import JobProfile, WorkloadId, command_digest, validated, workload_of
 
-VIOLATED_OVER = 3.0
-"""seconds of steps that must be too long on average before it counts"""
-BROKEN_FOR_GOOD = 2
-"""times in a row, from which on somebody must go"""
-TOLD_EVERY = 60.0
-"""seconds between two events about one job's objective"""
+AVERAGED_OVER_S = 3.0
+"""seconds of steps over which the latency of a job is averaged"""
+VIOLATIONS_TO_ACT = 2
+"""violations in a row after which the newest neighbour is removed"""
+NOTED_EVERY_S = 60.0
+"""between two events about the latency objective of one job"""
+
+
+class TunerRates(Protocol):
+    """What the tuner has measured, and whether it must look for foreign work although it tries no batch size."""
+
+    measured_elsewhere: bool
+
+    def solo(self, job: str) -> float | None: ...
+
+    def untuned(self, job: str) -> Trial | None: ...
+
+
+class Newcomer(NamedTuple):
+    """The tenant that was placed last on a GPU, once it and its neighbours have been measured together."""
+
+    placement: Placement
+    crowding: float
+    """waiting jobs for each GPU when it was placed"""
+    pairs: frozenset[tuple[str, str]]
+    """it and each of its neighbours"""
+    text: str
+    """the predicted and the measured speed of each tenant"""
 
 
 @dataclass(slots=True)
-class Resident:
-    """A job on its cards."""
+class TenantState:
+    """What is known about one tenant."""
 
-    placement: Placement
-    request: JobRequest
-    workload: Named
-    card: str
-    since: float
-    """of the monotonic clock"""
+    job: PlacedJob
+    workload: WorkloadId
+    gpu_type: str
     crowding: float | None
-    """of the pass that placed it beside others; None: it came to an idle card, or was judged already"""
-    rate: float | None = None
-    """samples per second, as it reported last"""
-    busy: float = 0.0
-    """part of its time in steps, as it reported last"""
-    default: int | None = None
+    """of the pass that placed it beside others; None: its GPU was idle, or it was judged already"""
+    default_batch: int | None
     """its batch size unless it is tuned"""
-    foreseen: float | None = None
-    """the speed that was expected of it beside its neighbours, before they were measured together"""
+    rate: float | None = None
+    """samples per second in its last report"""
+    busy: float = 0.0
+    """fraction of its time inside steps in its last report"""
+    predicted: float | None = None
+    """the speed that was predicted before it and its neighbours were measured together"""
     recent: deque[Steps] = field(default_factory=deque)
+    """reports since the last check of its latency objective"""
     violations: int = 0
-    broken: int = 0
-    """times in a row that its objective was not held, with those who are there now"""
-    broken_before: bool = False
-    """whether that was so already before the last of them came or went"""
-    told: float = -TOLD_EVERY
-    refused: bool = False
+    """of its latency objective, in total"""
+    violations_in_row: int = 0
+    """with its present neighbours"""
+    violated_before: bool = False
+    """its objective was violated already before the last change of its neighbours"""
+    noted_at: float = -NOTED_EVERY_S
+    """time of the last event about its objective"""
+    rejected: bool = False
+    """an event about its impossible reports was sent"""
 
     @property
     def gpu(self) -> int | None:
-        """Its card, where it is only one."""
-        gpus = self.placement.slot.gpus
-        return gpus[0] if len(gpus) == 1 else None
+        """Its GPU; None: it has several."""
+        return self.job.gpus[0] if len(self.job.gpus) == 1 else None
 
-    def at_its_own(self, pace: Pace) -> bool:
-        """Whether it ran as its workload is named: at its own batch size, and not held to a share of compute."""
-        held = 0 < self.placement.job.demand.compute < WHOLE_GPU
-        return not held and (not pace.steps or pace.batch == (self.default or pace.batch))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ties:
-    """What neighbours need from the engine and cause in it."""
-
-    held: bool
-    """whether a job has a device to itself during a step, as simulated ones are"""
-    used: Callable[[str], Used]
-    solo: Callable[[str], float | None]
-    """samples per second alone, as tuning has measured it"""
-    untuned: Callable[[str], Trial | None]
-    """how it and its neighbours were at their own batch sizes, as tuning has measured it"""
-    say: Callable[[str, str, str], None]
-    """kind of event, job, sentence"""
-    learned: Callable[[], None]
-    """those who wait may fit better, or worse"""
-    look_again: Callable[[Placement, float], str | None]
-    """why a job should not be where it is, from its placement and the crowding of its time"""
-    revert: Callable[[str, str], None]
-    """a job is to leave, with the reason"""
+    def comparable(self, measurement: TenantMeasurement) -> bool:
+        """Whether it ran at its own batch size and was not limited to a compute share, as profiles describe it."""
+        limited = 0 < self.job.placement.job.demand.compute < WHOLE_GPU
+        own_batch = self.default_batch or measurement.batch
+        return not limited and (not measurement.steps or measurement.batch == own_batch)
 
 
-class Neighbours:
+class InterferenceMonitor:
     """Called from one event loop; times are those of time.monotonic."""
 
-    def __init__(self, beliefs: Beliefs, ties: Ties, look: Seconds = LOOK) -> None:
-        self._beliefs, self._ties, self._look = beliefs, ties, look
-        self._residents: dict[str, Resident] = {}
-        self._meter = Meter(look, self._measured)
+    def __init__(
+        self,
+        profiles: ProfileStore,
+        tuner: TunerRates,
+        usage_of: Callable[[str], JobUsage],
+        *,
+        exclusive_steps: bool,
+        observe: Seconds = OBSERVE_S,
+    ) -> None:
+        """With `exclusive_steps` a step has its GPU to itself, as on simulated GPUs."""
+        self.learned: Signal[[]] = Signal()
+        """predictions changed, so a waiting job may fit better or worse"""
+        self.newcomer_measured: Signal[[Newcomer]] = Signal()
+        self.harmful: Signal[[str, str]] = Signal()
+        """sent with a job that must leave its GPU, and the reason"""
+        self.noted: Signal[[str, str, str]] = Signal()
+        """sent with the kind of an event, its job and its text"""
+        self.violations_total = 0
+        """of the latency objectives of all jobs"""
+        self._profiles, self._tuner, self._usage_of = profiles, tuner, usage_of
+        self._exclusive_steps, self._observe = exclusive_steps, observe
+        self._tenants: dict[str, TenantState] = {}
+        self._meter = Meter(observe)
+        self._meter.measured.subscribe(self._measured)
         self._now = 0.0
-        self._parted: set[tuple[str, str]] = set()
-        """jobs that were sent away, and from whom: once is enough"""
-        self.violated = 0
-        """how often steps of any job took longer than promised"""
+        self._separated: set[tuple[str, str]] = set()
+        """jobs that were removed, and from which neighbour: each pair is separated once only"""
 
-    # Coming and going
+    # Tenants
 
-    def seat(self, placement: Placement, request: JobRequest, card: str, crowding: float | None, at: float) -> None:
-        """A job is to run there; with the crowding of the pass where it was placed just now."""
-        job = placement.job.id
-        workload = named(request)
-        self._beliefs.meet(workload)
-        resident = self._residents[job] = Resident(placement, request, workload, card, at, None, default=request.batch)
-        if resident.gpu is not None and len(self._on(resident.gpu)) > 1:
-            resident.crowding = crowding
-        self._changed(placement, at)
-
-    def unseat(self, job: str, at: float) -> None:
-        """It has ended; one that was alone and too short for a look has still shown something."""
-        resident, stretch = self._residents.get(job), self._meter.stretch(job)
-        if resident is None:
+    def add(self, job: PlacedJob) -> None:
+        if job.gpu_type is None:
             return
-        if stretch is not None and stretch.jobs == (job,) and not stretch.told and stretch.worth_keeping:
-            self._keep(job, stretch.paces[job], at - stretch.since)
-        del self._residents[job]
-        self._changed(resident.placement, at)
+        workload = workload_of(job.request)
+        self._profiles.introduce(workload)
+        tenant = self._tenants[job.id] = TenantState(job, workload, job.gpu_type, None, default_batch=job.request.batch)
+        if tenant.gpu is not None and len(self._on(tenant.gpu)) > 1:
+            tenant.crowding = job.crowding
+        self._tenants_changed(job, job.since)
+
+    def remove(self, job: str, at: float | None = None) -> None:
+        """The run has ended. A run that was alone leaves a profile even if its period was not complete."""
+        now = time.monotonic() if at is None else at
+        tenant, period = self._tenants.get(job), self._meter.period(job)
+        if tenant is None:
+            return
+        if period is not None and period.jobs == (job,) and not period.complete and period.usable:
+            self._add_profile(job, period.tenants[job], now - period.since)
+        del self._tenants[job]
+        self._tenants_changed(tenant.job, now)
 
     def forget(self, job: str) -> None:
-        """A job has ended for good."""
-        self._parted = {pair for pair in self._parted if job not in pair}
+        """The job has ended and is not queued again."""
+        self._separated = {pair for pair in self._separated if job not in pair}
 
-    def _changed(self, placement: Placement, at: float) -> None:
-        for gpu in placement.slot.gpus:
-            there = self._on(gpu)
-            for job in there:
-                resident = self._residents[job]
-                resident.foreseen = None
-                resident.broken_before, resident.broken = resident.broken > 0, 0
-                resident.recent.clear()
-            several = any(self._residents[job].gpu is None for job in there)
-            self._meter.seated(gpu, () if several else there, at)
+    def separate(self, newcomer: Newcomer) -> None:
+        """These pairs are not judged again."""
+        self._separated |= newcomer.pairs
+
+    def _tenants_changed(self, job: PlacedJob, at: float) -> None:
+        for gpu in job.gpus:
+            jobs = self._on(gpu)
+            for one in jobs:
+                tenant = self._tenants[one]
+                tenant.predicted = None
+                tenant.violated_before, tenant.violations_in_row = tenant.violations_in_row > 0, 0
+                tenant.recent.clear()
+            several = any(self._tenants[one].gpu is None for one in jobs)
+            self._meter.set_tenants(gpu, () if several else jobs, at)
 
     def _on(self, gpu: int) -> tuple[str, ...]:
-        return tuple(job for job, one in self._residents.items() if gpu in one.placement.slot.gpus)
+        return tuple(job for job, one in self._tenants.items() if gpu in one.job.gpus)
 
-    # What is heard and measured
+    # Measurements
 
     def hear(self, event: JobEvent) -> None:
-        resident = self._residents.get(event.job)
-        if resident is None:
+        """A message of a job."""
+        tenant = self._tenants.get(event.job)
+        if tenant is None:
             return
         if isinstance(event, Connected):
-            resident.default = resident.request.batch or event.hello.batch
+            tenant.default_batch = tenant.job.request.batch or event.hello.batch
         elif isinstance(event, Reported) and event.steps.wall_s > 0:
-            resident.rate = event.steps.samples / event.steps.wall_s
-            resident.busy = event.steps.busy_s / event.steps.wall_s
-            self._meter.heard(event.job, event.steps, event.at)
-            self._hold_to_objective(event.job, resident, event)
+            tenant.rate = event.steps.samples / event.steps.wall_s
+            tenant.busy = event.steps.busy_s / event.steps.wall_s
+            self._meter.report(event.job, event.steps, event.at)
+            self._check_objective(event.job, tenant, event)
 
     def disturbed(self, gpu: int, at: float, tuning: bool) -> None:
-        """By work that is not a job's, or by trials of batch sizes."""
+        """Something other than the jobs' own steps used a GPU: trials of batch sizes, or foreign work."""
         (self._meter.tuned if tuning else self._meter.disturbed)(gpu, at)
 
-    def tick(self, at: float) -> bool:
-        """Takes what can be said by now; whether anything is still being measured."""
+    def tick(self, at: float) -> None:
         self._now = at
-        self._ask_tuning()
-        left = self._meter.looked(self._ties.used, at)
-        self._beliefs.save(at)
-        return left
+        self._use_tuner_trials()
+        self._tuner.measured_elsewhere = self._meter.tick(self._usage_of, at)
+        self._profiles.save(at)
 
-    def _ask_tuning(self) -> None:
-        """Where batch sizes are tried, the first trial is of the jobs' own: the best measurement that there is."""
-        for gpu, stretch in self._meter.pending():
-            trial = self._ties.untuned(stretch.jobs[0])
-            rates = trial.measured if trial is not None and trial.at > stretch.seated else None
-            if trial is not None and rates is not None and set(rates) == set(stretch.jobs) and min(rates.values()) > 0:
-                stretch.told = True
-                for job, pace in stretch.paces.items():
-                    pace.batch = pace.samples = trial.sizes[job]
-                    pace.steps, pace.wall = 1, trial.sizes[job] / rates[job]
-                    pace.busy = pace.wall * self._residents[job].busy
-                self._measured(gpu, stretch.paces, trial.at - stretch.seated)
+    def _use_tuner_trials(self) -> None:
+        """The tuner's first trial is at the jobs' own batch sizes and free of disturbance: better than any period."""
+        for gpu, period in self._meter.incomplete():
+            trial = self._tuner.untuned(period.jobs[0])
+            rates = trial.measured if trial is not None and trial.at > period.placed_at else None
+            if trial is not None and rates is not None and set(rates) == set(period.jobs) and min(rates.values()) > 0:
+                period.complete = True
+                for job, tenant in period.tenants.items():
+                    tenant.batch = tenant.samples = trial.sizes[job]
+                    tenant.steps, tenant.wall = 1, trial.sizes[job] / rates[job]
+                    tenant.busy = tenant.wall * self._tenants[job].busy
+                self._measured(gpu, period.tenants, trial.at - period.placed_at)
 
-    def _measured(self, gpu: int, paces: Mapping[str, Pace], seconds: float) -> None:
-        if len(paces) == 1:
-            ((job, pace),) = paces.items()
-            self._keep(job, pace, seconds)
+    def _measured(self, gpu: int, measurements: Mapping[str, TenantMeasurement], seconds: float) -> None:
+        if len(measurements) == 1:
+            ((job, measurement),) = measurements.items()
+            self._add_profile(job, measurement, seconds)
         else:
-            self._compare(gpu, paces)
+            self._compare(gpu, measurements)
 
-    def _keep(self, job: str, pace: Pace, seconds: float, *, anew: bool = False) -> JobProfile | None:
-        resident = self._residents[job]
-        if not resident.at_its_own(pace):
+    def _add_profile(
+        self, job: str, measurement: TenantMeasurement, seconds: float, *, replace: bool = False
+    ) -> JobProfile | None:
+        tenant = self._tenants[job]
+        if not tenant.comparable(measurement):
             return None
-        profile = checked(_profile(resident, pace, seconds, self._ties.held))
+        profile = validated(_profile(tenant, measurement, seconds, self._exclusive_steps))
         if profile is None:
-            self._refuse(job, resident, f"reports that cannot be ({pace.samples} samples in {pace.wall:.3g} s)")
+            self._reject(job, tenant, f"{measurement.samples} samples in {measurement.wall:.3g} s")
             return None
-        return self._beliefs.keep(profile, anew=anew)
+        return self._profiles.add(profile, replace=replace)
 
-    def _compare(self, gpu: int, paces: Mapping[str, Pace]) -> None:
-        """Speeds of those who share a card go to the belief, and then it is asked again about the one who came last."""
-        residents = {job: self._residents[job] for job in paces}
-        if not all(residents[job].at_its_own(pace) for job, pace in paces.items()):
-            return  # not comparable with what is known of them alone
-        expected = self._expected(gpu)
-        # Of one that was never alone nothing can be said, but still what it does to the other.
-        speeds = {job: pace.rate / solo for job, pace in paces.items() if (solo := self._solo(job))}
+    def _compare(self, gpu: int, measurements: Mapping[str, TenantMeasurement]) -> None:
+        """Learns the speeds of tenants that share a GPU, then has the newest one judged with that knowledge."""
+        tenants = {job: self._tenants[job] for job in measurements}
+        if not all(tenants[job].comparable(one) for job, one in measurements.items()):
+            return
+        predicted = self._predict(gpu)
+        # A tenant that was never alone has no speed, but its effect on the others can still be learned.
+        speeds = {job: one.rate / solo for job, one in measurements.items() if (solo := self._solo(job))}
         if not speeds:
             return
         for job, speed in speeds.items():
             if not 0 < speed <= ABSURD:
-                self._refuse(job, residents[job], f"{speed:.3g} of its speed alone, which cannot be")
+                self._reject(job, tenants[job], f"{speed:.3g} times its speed alone")
                 return
-        for job, one in residents.items():
-            one.foreseen = expected[job]
-        self._teach(paces, speeds)
-        newest = max(residents, key=lambda job: residents[job].since)
-        self._judge(newest, residents, expected, speeds)
+        for job, tenant in tenants.items():
+            tenant.predicted = predicted[job]
+        self._observe_speeds(measurements, speeds)
+        newest = max(tenants, key=lambda job: tenants[job].job.since)
+        self._judge(newest, tenants, predicted, speeds)
 
-    def _teach(self, jobs: Iterable[str], speeds: Mapping[str, float]) -> None:
-        """The belief hears how fast some of those on one card were."""
-        residents = {job: self._residents[job] for job in jobs}
-        card = next(iter(residents.values())).card
-        if self._beliefs.observe(card, {job: one.workload.name for job, one in residents.items()}, speeds):
-            self._ties.learned()
+    def _observe_speeds(self, jobs: Iterable[str], speeds: Mapping[str, float]) -> None:
+        """Lets the predictor learn the speeds of some of the jobs on one GPU."""
+        tenants = {job: self._tenants[job] for job in jobs}
+        gpu_type = next(iter(tenants.values())).gpu_type
+        if self._profiles.observe(gpu_type, {job: one.workload.name for job, one in tenants.items()}, speeds):
+            self.learned()
 
     def _judge(
-        self, job: str, residents: Mapping[str, Resident], expected: Mapping[str, float], speeds: Mapping[str, float]
+        self, job: str, tenants: Mapping[str, TenantState], predicted: Mapping[str, float], speeds: Mapping[str, float]
     ) -> None:
-        """Whether the newcomer would have come, had this been known."""
-        newcomer = residents[job]
-        crowding, newcomer.crowding = newcomer.crowding, None
-        pairs = {(job, other) for other in residents if other != job}
-        late = self._now - newcomer.since > PATIENCE * self._look + LOADING
-        if crowding is None or late or not newcomer.request.revert or self._parted & pairs:
+        """Sends the newest tenant to the listeners, once, unless it was placed so long ago that it lost much work."""
+        newest = tenants[job]
+        crowding, newest.crowding = newest.crowding, None
+        pairs = frozenset((job, other) for other in tenants if other != job)
+        late = self._now - newest.job.since > GIVE_UP_AFTER * self._observe + LOADING_S
+        if crowding is None or late or not newest.job.request.revert or self._separated & pairs:
             return
-        reason = self._ties.look_again(newcomer.placement, crowding)
-        if reason is not None:
-            self._parted |= pairs
-            each = ", ".join(f"{one} expected at {expected[one]:.0%} and was at {speeds[one]:.0%}" for one in speeds)
-            self._ties.revert(job, f"{each}; {reason}")
+        text = ", ".join(f"{one} expected at {predicted[one]:.0%} and was at {speeds[one]:.0%}" for one in speeds)
+        self.newcomer_measured(Newcomer(newest.job.placement, crowding, pairs, text))
 
-    def _hold_to_objective(self, job: str, resident: Resident, event: Reported) -> None:
-        objective = resident.request.latency_s
+    # Latency objectives
+
+    def _check_objective(self, job: str, tenant: TenantState, event: Reported) -> None:
+        objective = tenant.job.request.latency_s
         if objective is None:
             return
-        resident.recent.append(event.steps)
-        seconds = sum(steps.wall_s for steps in resident.recent)
-        if seconds < VIOLATED_OVER:
+        tenant.recent.append(event.steps)
+        seconds = sum(steps.wall_s for steps in tenant.recent)
+        if seconds < AVERAGED_OVER_S:
             return
-        latency = seconds / sum(steps.n for steps in resident.recent)
-        resident.recent.clear()
+        latency = seconds / sum(steps.n for steps in tenant.recent)
+        tenant.recent.clear()
         if latency <= objective:
-            resident.broken, resident.broken_before = 0, False
+            tenant.violations_in_row, tenant.violated_before = 0, False
         else:
-            resident.violations += 1
-            resident.broken += 1
-            self.violated += 1
-            if event.at - resident.told >= TOLD_EVERY:
-                resident.told = event.at
-                text = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s, {1000 * objective:g} ms was promised"
-                self._ties.say("slo-violated", job, text)
-            if resident.broken >= BROKEN_FOR_GOOD and not resident.broken_before:
-                self._spare(job, resident, latency)
+            tenant.violations += 1
+            tenant.violations_in_row += 1
+            self.violations_total += 1
+            if event.at - tenant.noted_at >= NOTED_EVERY_S:
+                tenant.noted_at = event.at
+                text = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s; the objective is"
+                self.noted("slo-violated", job, f"{text} {1000 * objective:g} ms")
+            if tenant.violations_in_row >= VIOLATIONS_TO_ACT and not tenant.violated_before:
+                self._protect(job, tenant, latency)
 
-    def _spare(self, job: str, resident: Resident, latency: float) -> None:
-        """Whoever came last beside one whose promise is broken since then leaves it, and is not put there again."""
-        others = self._on(resident.gpu) if resident.gpu is not None else ()
-        newest = max(others, key=lambda one: self._residents[one].since, default=job)
-        if newest == job or not self._residents[newest].request.revert or (newest, job) in self._parted:
+    def _protect(self, job: str, tenant: TenantState, latency: float) -> None:
+        """Removes the newest neighbour of a job whose objective is violated since that neighbour was placed."""
+        others = self._on(tenant.gpu) if tenant.gpu is not None else ()
+        newest = max(others, key=lambda one: self._tenants[one].job.since, default=job)
+        if newest == job or not self._tenants[newest].job.request.revert or (newest, job) in self._separated:
             return
-        self._parted.add((newest, job))
-        alone = self._latency_alone(resident)
+        self._separated.add((newest, job))
+        alone = self._latency_alone(tenant)
         if alone is not None and len(others) == 2:
-            self._teach(others, {job: min(1.0, alone / latency)})
-        promised = 1000 * (resident.request.latency_s or 0.0)
-        self._ties.revert(
-            newest, f"steps of {job} take {1000 * latency:.3g} ms beside it, {promised:g} ms was promised"
-        )
+            self._observe_speeds(others, {job: min(1.0, alone / latency)})
+        objective = 1000 * (tenant.job.request.latency_s or 0.0)
+        text = f"steps of {job} take {1000 * latency:.3g} ms beside it; its objective is {objective:g} ms"
+        self.harmful(newest, text)
 
-    def _latency_alone(self, resident: Resident) -> float | None:
-        """Seconds of a step on an otherwise idle card, at the share of compute that it was given."""
-        profile = self._beliefs.profile(resident.workload, resident.card)
+    def _latency_alone(self, tenant: TenantState) -> float | None:
+        """Seconds of a step on an otherwise idle GPU, at the job's compute share."""
+        profile = self._profiles.profile(tenant.workload, tenant.gpu_type)
         if profile is None or profile.step_seconds is None:
             return None
-        share = resident.placement.job.demand.compute or WHOLE_GPU
+        compute = tenant.job.placement.job.demand.compute or WHOLE_GPU
         return latency_at(
-            share, Seconds(profile.step_seconds), 1.0 if profile.utilisation is None else profile.utilisation
+            compute, Seconds(profile.step_seconds), 1.0 if profile.utilisation is None else profile.utilisation
         )
 
-    def _refuse(self, job: str, resident: Resident, what: str) -> None:
-        if not resident.refused:
-            resident.refused = True
-            self._ties.say("refused", job, f"nothing is learned from {what}")
+    def _reject(self, job: str, tenant: TenantState, what: str) -> None:
+        if not tenant.rejected:
+            tenant.rejected = True
+            self.noted("refused", job, f"its reports are ignored because they are impossible: {what}")
 
-    # Asked from outside
+    # Queries
 
     def speed(self, job: str) -> float | None:
-        """Of its speed alone, as it reported last."""
+        """Throughput in its last report, divided by its throughput alone."""
         solo = self._solo(job)
-        rate = self._residents[job].rate if job in self._residents else None
+        rate = self._tenants[job].rate if job in self._tenants else None
         return None if not solo or rate is None else rate / solo
 
     def predicted(self, job: str) -> float | None:
-        """The speed that was expected of it before it was measured, of its speed alone; None: it has no neighbour."""
-        resident = self._residents.get(job)
-        if resident is None or resident.gpu is None or len(self._on(resident.gpu)) < 2:
+        """The speed that was predicted before it was measured; None: it has no neighbour."""
+        tenant = self._tenants.get(job)
+        if tenant is None or tenant.gpu is None or len(self._on(tenant.gpu)) < 2:
             return None
-        return self._expected(resident.gpu)[job] if resident.foreseen is None else resident.foreseen
+        return self._predict(tenant.gpu)[job] if tenant.predicted is None else tenant.predicted
 
     def violations(self, job: str) -> int:
-        return self._residents[job].violations if job in self._residents else 0
+        return self._tenants[job].violations if job in self._tenants else 0
 
     def company(self, job: str) -> list[dict[str, Any]]:
-        """It and its neighbours, with what was expected of each and what it does."""
-        gpu = self._residents[job].gpu if job in self._residents else None
+        """A job and its neighbours, each with its predicted and its measured speed."""
+        gpu = self._tenants[job].gpu if job in self._tenants else None
         return [
             {
                 "job": one,
-                "workload": self._residents[one].workload.name,
+                "workload": self._tenants[one].workload.name,
                 "predicted": self.predicted(one),
                 "measured": self.speed(one),
             }
@@ -333,46 +358,48 @@ class Neighbours:
         ]
 
     def profile_after(self, job: str, seconds: float, at: float) -> JobProfile | None:
-        """A profile of this run alone, once it was measured for so long; InputError where there will be none."""
-        stretch = self._meter.stretch(job)
-        if stretch is None or stretch.jobs != (job,):
+        """A profile of this run alone; None until it was measured for that long, InputError if there cannot be one."""
+        period = self._meter.period(job)
+        if period is None or period.jobs != (job,):
             raise InputError(f"{job} is not alone on one GPU, so it has no profile of its own")
-        if not stretch.measured_for(seconds, at):
+        if not period.measured_for(seconds, at):
             return None
-        stretch.told = True
-        kept = self._keep(job, stretch.paces[job], at - stretch.since, anew=True)
-        if kept is None:
-            raise InputError(f"{job} is tuned, held to a share of compute, or reports what cannot be; see its events")
-        return kept
+        period.complete = True
+        profile = self._add_profile(job, period.tenants[job], at - period.since, replace=True)
+        if profile is None:
+            raise InputError(
+                f"{job} has no profile: it is tuned, limited to a compute share, or sends impossible reports; "
+                "an event of the job says which (GET /v1/events)"
+            )
+        return profile
 
     def _solo(self, job: str) -> float | None:
-        """Samples per second alone: as measured on this run, else as in its profile."""
-        resident = self._residents.get(job)
-        if resident is None:
+        """Samples per second alone: as the tuner measured it in this run, else as in the profile."""
+        tenant = self._tenants.get(job)
+        if tenant is None:
             return None
-        profile = self._beliefs.profile(resident.workload, resident.card)
-        return self._ties.solo(job) or (profile.samples_per_second if profile is not None else None)
+        profile = self._profiles.profile(tenant.workload, tenant.gpu_type)
+        return self._tuner.solo(job) or (profile.samples_per_second if profile is not None else None)
 
-    def _expected(self, gpu: int) -> dict[str, float]:
-        residents = {job: self._residents[job] for job in self._on(gpu)}
-        card = next(iter(residents.values())).card
-        speeds = self._beliefs.expected(card, {job: one.workload.name for job, one in residents.items()})
+    def _predict(self, gpu: int) -> dict[str, float]:
+        tenants = {job: self._tenants[job] for job in self._on(gpu)}
+        gpu_type = next(iter(tenants.values())).gpu_type
+        speeds = self._profiles.predict(gpu_type, {job: one.workload.name for job, one in tenants.items()})
         return {job: speed.mean for job, speed in speeds.items()}
 
 
-def _profile(resident: Resident, pace: Pace, seconds: float, held: bool) -> JobProfile:
-    workload = resident.workload
+def _profile(tenant: TenantState, measurement: TenantMeasurement, seconds: float, exclusive_steps: bool) -> JobProfile:
     return JobProfile(
-        family=workload.family,
-        batch=workload.batch,
-        card=resident.card,
-        digest=digest(resident.request),
-        step_seconds=pace.wall / pace.steps if pace.steps else None,
-        samples_per_second=pace.rate if pace.steps else None,
-        utilisation=pace.share_busy(held),
-        bandwidth=pace.bandwidth.share,
-        memory_mib=pace.memory,
-        pcie_mib_s=pace.pcie_mib_s.value,
+        family=tenant.workload.family,
+        batch=tenant.workload.batch,
+        card=tenant.gpu_type,
+        digest=command_digest(tenant.job.request),
+        step_seconds=measurement.wall / measurement.steps if measurement.steps else None,
+        samples_per_second=measurement.rate if measurement.steps else None,
+        utilisation=measurement.busy_fraction(exclusive_steps),
+        bandwidth=measurement.bandwidth.fraction,
+        memory_mib=measurement.memory,
+        pcie_mib_s=measurement.pcie_mib_s.value,
         measured_s=seconds,
         at=time.time(),
     )

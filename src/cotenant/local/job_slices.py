@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The slices of jobs on real GPUs: made when a job starts, looked at while it runs, gone when it has ended."""
+"""The slices of jobs on real GPUs: made when a run starts, inspected while it runs, removed when it has ended."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cotenant.local.events import complain
+from cotenant.local.events import log_error
 from cotenant.node.devices import GpuUsage
 from cotenant.node.launch import Slice
 from cotenant.node.limits import Limits
@@ -21,31 +21,31 @@ from cotenant.node.priorities import POLL_S, PriorityPauser
 from cotenant.node.slices import LIMITS, REGION, make_slice, read_slice, remove_slice, slices_folder
 
 
-class Found(NamedTuple):
-    """What is wrong with a job's slice."""
+class SliceFaults(NamedTuple):
+    """What went wrong in a job's slice."""
 
     faults: dict[str, int]
-    """what did not work as meant in its processes, and how often"""
+    """how often each fault happened in the vGPU library"""
     drift: tuple[str, ...]
-    """where the driver says something else than their accounts"""
+    """GPUs whose driver reports a different memory use than the job's processes recorded"""
 
 
-NOTHING = Found({}, ())
+NO_FAULTS = SliceFaults({}, ())
 FAULTS = "faults.json"
 
 
 @dataclass(frozen=True, slots=True)
 class JobSlices:
-    """Where the slices of one daemon's jobs are."""
+    """The slices of one daemon's jobs."""
 
     root: Path
     owner: str
-    """starts the name of each slice, so that two daemons on one machine do not meet"""
+    """prefix of each slice's name, so that two daemons on one machine do not share slices"""
     library: Path | None
-    """the staged vGPU library; None: there is none, and nothing is held"""
+    """the staged vGPU library; None: not built, so limits are not enforced"""
 
     def paths(self, job: str, before: str | None) -> Slice:
-        """What a job is told; `before` is the LD_PRELOAD of its own."""
+        """The paths that a job gets in its environment; `before` is its own LD_PRELOAD."""
         folder = self._folder(job)
         own = None if self.library is None else preload(self.library, before)
         return Slice(limits=folder / LIMITS, region=folder / REGION, preload=own)
@@ -53,33 +53,33 @@ class JobSlices:
     def make(self, job: str, limits: Limits) -> None:
         make_slice(self.root, self._folder(job).name, limits)
 
-    def leave(self, job: str, record: Path) -> None:
-        """Removes the slice of a job that has ended; its faults stay in the folder of its runs, for people."""
-        faults = self.found(job, record, ()).faults
+    def remove(self, job: str, record: Path) -> None:
+        """Removes the slice of a run that has ended, and writes its faults to the job's folder `record`."""
+        faults = self.faults(job, record, ()).faults
         if faults:
             try:
                 (record / FAULTS).write_bytes(msgspec.json.encode(faults))
             except OSError as error:
-                complain(f"the faults of {job} are lost: {error}")
+                log_error(f"the faults of {job} could not be written: {error}")
         remove_slice(self._folder(job))
 
     def sweep(self, alive: Collection[str]) -> None:
-        """Removes the slices of all jobs but the living."""
+        """Removes the slices of all jobs except those in `alive`."""
         prefix = f"{self.owner}."
         for folder in self.root.glob(f"{prefix}*"):
             if folder.name.removeprefix(prefix) not in alive:
                 remove_slice(folder)
 
-    def found(self, job: str, record: Path, usage: Iterable[GpuUsage]) -> Found:
-        """How a job's slice is doing, or did."""
+    def faults(self, job: str, record: Path, usage: Iterable[GpuUsage]) -> SliceFaults:
+        """The faults of a job's slice: of the present run, else as written when the last run ended."""
         seen = None if self.library is None else read_slice(self._folder(job))
         if seen is None:
             return _recorded(record / FAULTS)
         view = slice_view(seen, driver_usage(usage))
-        return Found(view.faults, notable_drift(view))
+        return SliceFaults(view.faults, notable_drift(view))
 
     async def watch(self) -> None:
-        """Lets the lower class of jobs wait while the higher one works, for as long as the daemon runs."""
+        """Pauses jobs of the low priority class while jobs of the high one use the GPU, until it is cancelled."""
         pauser = PriorityPauser(self.root)
         try:
             while True:
@@ -92,14 +92,14 @@ class JobSlices:
         return self.root / f"{self.owner}.{job}"
 
 
-def _recorded(path: Path) -> Found:
+def _recorded(path: Path) -> SliceFaults:
     try:
-        return Found(msgspec.json.decode(path.read_bytes(), type=dict[str, int]), ())
-    except (OSError, msgspec.DecodeError):  # there were none, or no room to write them all down
-        return NOTHING
+        return SliceFaults(msgspec.json.decode(path.read_bytes(), type=dict[str, int]), ())
+    except (OSError, msgspec.DecodeError):  # no faults, or the file was not written completely
+        return NO_FAULTS
 
 
 def find_slices(owner: str) -> JobSlices:
-    """Where this user's slices are, and what holds them."""
+    """The slices folder of this user, and the vGPU library if it is built."""
     library = find_library()
     return JobSlices(slices_folder(), owner, None if library is None else stage(library))

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon must not forget: every accepted job and where it stands, in one SQLite file with one writer.
+"""The daemon's durable state: every accepted job and its state, in one SQLite file with one writer.
 
-A job is accepted when `submit` returns: it is on the disk by then, and a kill or a power cut cannot take it back.
-Events are for people who watch; the last few thousand are kept, and a power cut may lose the newest.
+A job is accepted when `submit` returns: it is on disk by then, and survives a kill or a power failure. Of the events,
+the last few thousand are kept, and a power failure may lose the newest.
 """
 
 import fcntl
@@ -15,21 +15,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, Self, Unpack
 
 from cotenant.errors import CotenantError
+from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
 from cotenant.local.supervisor import look_at, sync_folder
 
-JobState = Literal["queued", "starting", "running", "finished", "cancelled", "interrupted", "lost"]
-STATES: tuple[str, ...] = get_args(JobState)
-Stop = Literal["cancel", "evict", "revert"]
 EVENTS_KEPT = 10_000
 EVENTS_BETWEEN_SWEEPS = 500
 DYING_S = 5.0
-"""how long what a killed daemon was starting may still hold its lock"""
+"""how long a child process that a killed daemon was starting may still hold the lock"""
 
 MIGRATIONS: tuple[str, ...] = (
-    # `request` comes last: a long one lies in pages of its own, which a question about the other columns never reads.
+    # `request` is the last column: a long request lies in pages of its own, which queries of other columns never read.
     """
     CREATE TABLE jobs (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -42,7 +40,7 @@ MIGRATIONS: tuple[str, ...] = (
         id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, job INTEGER, text TEXT NOT NULL);
     CREATE TABLE remembered (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     """,
-    # Made anew and not altered: an added column would come after `request`.
+    # The table is rebuilt rather than altered: an added column would come after `request`.
     """
     CREATE TABLE newer (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -58,7 +56,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX jobs_by_name ON jobs (name, number) WHERE name IS NOT NULL;
     """,
 )
-"""Step n leads from schema version n to n + 1; steps are only ever added."""
+"""Step n migrates from schema version n to n + 1. Released steps never change."""
 
 COLUMNS = (
     "printf('j-%06d', number), state, submitted, started, ended, slot, "
@@ -70,34 +68,8 @@ class JournalError(CotenantError):
     """The journal cannot be opened, read or written."""
 
 
-class WrongStateError(CotenantError):
-    """A job was not in the state that a change needs: somebody else was faster."""
-
-
-class JournalJob(NamedTuple):
-    """A job as it stands in the journal."""
-
-    id: str
-    state: str
-    submitted: float
-    started: float | None
-    ended: float | None
-    slot: str | None
-    outcome: str | None
-    code: int | None
-    signal: int | None
-    error: str | None
-    attempts: int
-    reason: str | None
-    forgiven: int
-    """attempts that do not count against its retries: it was sent away, or somebody asked for another run"""
-    stop: str | None
-    """why it was told to end: `cancel`, `evict`, or `revert` where it should not have come"""
-    request: bytes
-
-
 class JournalEvent(NamedTuple):
-    """Something that happened; ids grow."""
+    """An event; ids increase."""
 
     id: int
     at: float
@@ -106,24 +78,8 @@ class JournalEvent(NamedTuple):
     text: str
 
 
-class Changes(TypedDict, total=False):
-    """The columns that may change together with a job's state."""
-
-    started: float | None
-    ended: float | None
-    slot: str | None
-    outcome: str | None
-    code: int | None
-    signal: int | None
-    error: str | None
-    attempts: int
-    reason: str | None
-    forgiven: int
-    stop: Stop | None
-
-
 class Journal:
-    """The open journal. Calls may come from several threads; each is one transaction, unless grouped by `together`."""
+    """The open journal. Any thread may call it; each call is one transaction, unless grouped by `transaction`."""
 
     def __init__(self, path: Path, lock: int, database: sqlite3.Connection) -> None:
         self._path, self._lock, self._database = path, lock, database
@@ -133,7 +89,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create; refuses a journal that is in use, damaged, or of a newer cotenant, and leaves it as it is."""
+        """Opens or creates a journal; one that is in use, damaged or of a newer version is refused and not changed."""
         lock = _take_lock(path)
         try:
             return cls(path, lock, _open_database(path))
@@ -142,7 +98,7 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let another process open it."""
+        """Closes it, so that another process can open it."""
         with self._turn:
             self._database.close()
             os.close(self._lock)
@@ -154,19 +110,19 @@ class Journal:
         self.close()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Several changes as one transaction: all of them or none, and one wait for the disk."""
+    def transaction(self) -> Iterator[None]:
+        """Groups several changes: all of them are stored or none, with one wait for the disk."""
         with self._writing(durable=True):
             yield
 
     # Jobs
 
     def submit(self, request: bytes, submitted: float) -> str:
-        """Accept a job for good."""
+        """Stores a new job durably; its id."""
         return self.submit_many([(request, submitted)])[0]
 
     def submit_many(self, requests: Sequence[tuple[bytes, float]]) -> list[str]:
-        """Accept all of them or none, in this order."""
+        """Stores all of them or none, in this order."""
         insert = "INSERT INTO jobs (name, state, submitted, request) VALUES (?, 'queued', ?, ?)"
         ids = []
         with self._writing(durable=True):
@@ -176,39 +132,39 @@ class Journal:
         return ids
 
     def transition(
-        self, job: str, from_states: Iterable[str], to_state: JobState, **changes: Unpack[Changes]
-    ) -> JournalJob:
-        """Move a job to another state if it is in one of `from_states`; WrongStateError if it is not."""
-        if to_state not in STATES or not changes.keys() <= Changes.__annotations__.keys():
-            raise ValueError(f"no such state or column: {to_state}, {', '.join(changes)}")
-        expected = tuple(from_states)
-        sets = "".join(f", {column} = ?" for column in changes)
+        self, job: str, from_states: Iterable[str], to_state: JobState, **columns: Unpack[Columns]
+    ) -> JobRecord:
+        """Moves a job to another state if it is in one of `from_states`; WrongStateError if it is not."""
+        expected = tuple(JobState(state) for state in from_states)
+        if not columns.keys() <= Columns.__annotations__.keys():
+            raise ValueError(f"unknown columns: {', '.join(columns)}")
+        if any(to_state not in TRANSITIONS[state] for state in expected):
+            raise ValueError(f"no transition leads from {' and '.join(expected)} to {to_state}")
+        sets = "".join(f", {column} = ?" for column in columns)
         with self._writing(durable=True):
             update = f"UPDATE jobs SET state = ?{sets} WHERE number = ? AND state IN ({_marks(expected)})"
-            values = (to_state, *changes.values(), _number_of(job), *expected)
+            values = (to_state, *columns.values(), _number_of(job), *expected)
             changed = self._database.execute(update, values).rowcount
             found = self.job(job)
             if changed:
                 return found
         raise WrongStateError(f"{job} is {found.state}, not {' or '.join(expected)}: it cannot become {to_state}")
 
-    def job(self, job: str) -> JournalJob:
+    def job(self, job: str) -> JobRecord:
         """A job by its id."""
         found = self._jobs("WHERE number = ?", (_number_of(job),))
         if not found:
             raise CotenantError(f"no job {job[:100]!r} in {self._path}")
         return found[0]
 
-    def find(self, name: str) -> JournalJob | None:
-        """A job by its id, or the newest of that name."""
+    def find(self, name: str) -> JobRecord | None:
+        """A job by its id, or the newest job of that name."""
         found = self._jobs("WHERE number = ?", (_number_of(name),))
         found = found or self._jobs("WHERE name = ? ORDER BY number DESC LIMIT 1", (name,))
         return found[0] if found else None
 
-    def jobs(
-        self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None
-    ) -> list[JournalJob]:
-        """Jobs in the order of their ids: those that follow the given one, or else the newest."""
+    def jobs(self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None) -> list[JobRecord]:
+        """Jobs in the order of their ids: those after `after`, or else the newest."""
         chosen = STATES if states is None else tuple(states)
         where = "number > ?" if states is None else f"number > ? AND state IN ({_marks(chosen)})"
         values = (_number_of(after) if after else 0, *(() if states is None else chosen), limit)
@@ -216,14 +172,14 @@ class Journal:
             return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)
         return self._jobs(f"WHERE {where} ORDER BY number DESC LIMIT ?", values)[::-1]
 
-    def queued_in_order(self) -> list[JournalJob]:
-        """All that wait, first come first."""
+    def queued_in_order(self) -> list[JobRecord]:
+        """All queued jobs, in the order of their submission."""
         return self.jobs(("queued",), limit=-1)
 
     # Events and settings
 
     def record_event(self, at: float, kind: str, job: str | None, text: str) -> int:
-        """Note something for those who watch, and forget the oldest; not worth a wait for the disk."""
+        """Stores an event and deletes the oldest; does not wait for the disk."""
         with self._writing(durable=False):
             number = None if job is None else _number_of(job)
             insert = "INSERT INTO events (at, kind, job, text) VALUES (?, ?, ?, ?)"
@@ -235,12 +191,12 @@ class Journal:
         return event
 
     def events(self, after: int = 0, limit: int = 1000) -> list[JournalEvent]:
-        """What happened after an event, oldest first."""
+        """The events after an event, oldest first."""
         rows = self._rows("SELECT * FROM events WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
         return [JournalEvent(row[0], row[1], row[2], row[3] and _id_of(row[3]), row[4]) for row in rows]
 
     def remember(self, key: str, value: str | None) -> None:
-        """Keep a value under a key, durably; None forgets it."""
+        """Stores a value under a key durably; None deletes it."""
         with self._writing(durable=True):
             if value is None:
                 self._database.execute("DELETE FROM remembered WHERE key = ?", (key,))
@@ -248,18 +204,18 @@ class Journal:
                 self._database.execute("INSERT OR REPLACE INTO remembered VALUES (?, ?)", (key, value))
 
     def recall(self, key: str) -> str | None:
-        """The value kept under a key."""
+        """The value stored under a key."""
         found = self._rows("SELECT value FROM remembered WHERE key = ?", (key,))
         return str(found[0][0]) if found else None
 
     def recalled(self, prefix: str) -> dict[str, str]:
-        """All values kept under keys that begin so."""
+        """All values whose keys begin with a prefix, by key."""
         return dict(self._rows("SELECT * FROM remembered WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)))
 
-    # How
+    # SQLite
 
-    def _jobs(self, clause: str, values: tuple[object, ...]) -> list[JournalJob]:
-        return [JournalJob._make(row) for row in self._rows(f"SELECT {COLUMNS} FROM jobs {clause}", values)]
+    def _jobs(self, clause: str, values: tuple[object, ...]) -> list[JobRecord]:
+        return [_record(row) for row in self._rows(f"SELECT {COLUMNS} FROM jobs {clause}", values)]
 
     def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         with self._turn, _plain_errors(self._path, "read"):
@@ -267,7 +223,7 @@ class Journal:
 
     @contextmanager
     def _writing(self, durable: bool) -> Iterator[None]:
-        """A transaction, or a part of the one that is open."""
+        """Opens a transaction, or joins the open one."""
         with self._turn:
             if self._depth:
                 yield
@@ -286,7 +242,7 @@ class Journal:
 
 
 def _take_lock(path: Path) -> int:
-    """Be the only one with this journal; the file beside it names the process that is."""
+    """Locks the journal for this process, whose ID is written to the lock file."""
     try:
         lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -304,14 +260,15 @@ def _take_lock(path: Path) -> int:
             f"the journal {path} is in use by another daemon, process {holder}: stop that one, or use another folder"
         ) from None
     except OSError:
-        pass  # a full disk: only the name of the holder is lost
+        pass  # a full disk: only the process ID in the lock file is missing
     return lock
 
 
 def _wait_for_lock(lock: int) -> None:
-    """Takes it, or says at once that it is held; only a holder that is dead is given a moment.
+    """Takes the lock, or raises BlockingIOError at once if a living process holds it.
 
-    A child that a killed daemon was just starting has the lock until it becomes another program.
+    A child that a killed daemon was just starting inherits the lock until it executes its program, so the lock of a
+    dead process is waited for.
     """
     deadline = time.monotonic() + DYING_S
     while True:
@@ -325,7 +282,7 @@ def _wait_for_lock(lock: int) -> None:
 
 
 def _lives(pid: str) -> bool:
-    """Whether a process is there and more than its own remains."""
+    """Whether a process exists and is not a zombie."""
     seen = look_at(int(pid)) if pid.isdecimal() else None
     return seen is not None and seen.state not in "ZX"
 
@@ -335,11 +292,11 @@ def _holder(lock: int) -> str:
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    """Open, check, and bring to the current schema."""
+    """Opens the database, checks it, and migrates it to the current schema."""
     existed = path.exists() and path.stat().st_size > 0
     with _plain_errors(path, "open"):
-        # Requests carry environments, and these may carry secrets; the files beside it take its mode.
-        with suppress(OSError):  # what is wrong with the folder, the database says better
+        # Mode 0600, because requests contain environments, which may contain secrets. SQLite's other files copy it.
+        with suppress(OSError):  # SQLite reports the problem with a better message
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
@@ -358,12 +315,12 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _check(path: Path, database: sqlite3.Connection) -> None:
-    """Refuse what we must not touch."""
+    """Refuses a journal of a newer version or with damaged content."""
     version = database.execute("PRAGMA user_version").fetchone()[0]
     if version > len(MIGRATIONS):
         raise JournalError(
             f"the journal {path} has schema version {version}, this cotenant knows versions up to {len(MIGRATIONS)}: "
-            "it was written by a newer cotenant, use that one"
+            "it was written by a newer cotenant; use that version"
         )
     problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
@@ -371,47 +328,55 @@ def _check(path: Path, database: sqlite3.Connection) -> None:
 
 
 def _migrate(database: sqlite3.Connection) -> None:
-    """Run the steps that are missing, each whole or not at all."""
+    """Runs the missing steps, each in a transaction."""
     for version in range(database.execute("PRAGMA user_version").fetchone()[0], len(MIGRATIONS)):
         database.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[version]}; PRAGMA user_version = {version + 1}; COMMIT;")
 
 
 @contextmanager
 def _plain_errors(path: Path, doing: str) -> Iterator[None]:
-    """Say what SQLite means, and what to do about it."""
+    """Turns SQLite's errors into messages that say what to do."""
     try:
         yield
     except sqlite3.DatabaseError as error:
-        code = error.sqlite_errorcode & 0xFF  # the rest tells where in SQLite it happened
+        code = error.sqlite_errorcode & 0xFF  # the upper bits are extended codes
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise _damaged(path, str(error)) from error
         if not isinstance(error, sqlite3.OperationalError):
-            raise  # our own mistake
-        hint = _HINTS.get(code, "look at the disk and at the folder's permissions")
+            raise  # a mistake in our own SQL
+        hint = _HINTS.get(code, "check the disk and the permissions of the folder")
         raise JournalError(f"cannot {doing} the journal {path}: {error}; {hint}; no accepted job is lost") from error
 
 
 def _damaged(path: Path, problem: str) -> JournalError:
     found = problem.splitlines()[0]
     return JournalError(
-        f"the journal {path} is damaged ({found}); it was left as it is: put back a copy, or move it away to begin anew"
+        f"the journal {path} is damaged ({found}); it was left as it is: restore a copy of it, or move it away to "
+        "start with an empty one"
     )
 
 
 _HINTS = {
     sqlite3.SQLITE_FULL: "free some space on that disk",
-    sqlite3.SQLITE_IOERR: "free some space on that disk, or see whether it works",
+    sqlite3.SQLITE_IOERR: "free some space on that disk, or check whether it works",
     sqlite3.SQLITE_READONLY: "the daemon must be allowed to write to the file and its folder",
     sqlite3.SQLITE_CANTOPEN: "the daemon must be allowed to write to that folder",
-    sqlite3.SQLITE_BUSY: "another program has it open, end that one",
+    sqlite3.SQLITE_BUSY: "another program has it open; stop that program",
 }
 
 
 def _name_in(request: bytes) -> str | None:
-    """The name that the owner gave, by which the job can be found."""
+    """The name in a request, by which the job can be found."""
     content = json.loads(request)
     name = content.get("name") if isinstance(content, dict) else None
     return name if isinstance(name, str) else None
+
+
+_STATES = {state.value: state for state in JobState}
+
+
+def _record(row: tuple[Any, ...]) -> JobRecord:
+    return JobRecord(row[0], _STATES[row[1]], *row[2:])
 
 
 def _id_of(number: int) -> str:
@@ -419,7 +384,7 @@ def _id_of(number: int) -> str:
 
 
 def _number_of(job: str) -> int:
-    """The number in an id; 0, which no job has, for anything else."""
+    """The number in a job id; 0, which no job has, for any other text."""
     digits = job[2:] if job.startswith("j-") else ""
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else 0
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""From a placement to a process: what the supervisor is told, the limits file, the group that holds its share."""
+"""Turns a placement into a process: the run folder, the limits file or slice, the control group, the supervisor."""
 
 import os
 from collections.abc import Callable
@@ -10,81 +10,76 @@ from pathlib import Path
 from cotenant.core.model import Machine, Placement
 from cotenant.core.units import MiB
 from cotenant.local import attempts
-from cotenant.local.job_slices import JobSlices
+from cotenant.local.config import Resources
 from cotenant.local.supervisor import Spec
-from cotenant.node.devices import Backend, Kind
-from cotenant.node.launch import Allowance, Launch, Paths, Slice, enforcement, launch_for
+from cotenant.node.devices import Kind
+from cotenant.node.launch import Allowance, Launch, Slice, enforcement, launch_for
 from cotenant.node.limits import limits_text, write_read_only
-from cotenant.node.shares import Shares
 from cotenant.wire.local import JobRequest
 
 MOST_PROCESSES = 512
 """of one job"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Launcher:
-    """How jobs are started on this machine."""
+    """Starts jobs with the resources of this machine."""
 
-    jobs: Path
-    """holds a folder for each job"""
-    backend: Backend
-    paths: Paths
-    shares: Shares
-    slices: JobSlices | None = None
-    """of real GPUs"""
-    launch: Callable[[Path], None] = attempts.launch
+    resources: Resources
 
     def starter(self, folder: Path, machine: Machine, placement: Placement, request: JobRequest) -> Callable[[], None]:
-        """A function that starts a run for good; it may be called again after it failed, and in another thread."""
-        job, launch = placement.job.id, self._launch(machine, placement, request)
+        """A function that starts a run; it may be called again after it failed, and from another thread."""
+        job, launch, resources = placement.job.id, self._launch(machine, placement, request), self.resources
 
         def start() -> None:
             attempts.prepare(folder, supervision(launch, request))
-            if self.slices is None:
+            if resources.slices is None:
                 write_read_only(self._limits_file(job), limits_text(launch.limits))
             else:
-                self.slices.make(job, launch.limits)
+                resources.slices.make(job, launch.limits)
             if launch.cgroup is not None and launch.cgroup_cpu is not None:
-                self.shares.create(job, launch.cgroup_cpu)
-            self.launch(folder)
+                resources.shares.create(job, launch.cgroup_cpu)
+            resources.launch(folder)
 
         return start
 
     def enforcement(self, machine: Machine, placement: Placement, request: JobRequest) -> tuple[str, ...]:
-        """Which limits hold for a job, and how."""
-        return tuple(enforcement(self.backend.kind, self._launch(machine, placement, request), self.shares.means))
+        """One sentence for each limit of a job: what enforces it, or that nothing does."""
+        launch, resources = self._launch(machine, placement, request), self.resources
+        return tuple(enforcement(resources.backend.kind, launch, resources.shares.means))
 
     @property
     def baseline(self) -> MiB:
-        """Memory of each job that its devices do not count."""
-        return Allowance().baseline if self.backend.kind is Kind.SIMULATED else MiB(0)
+        """Host memory of each job that a real GPU would not count."""
+        return Allowance().baseline if self.resources.backend.kind is Kind.SIMULATED else MiB(0)
 
     def _launch(self, machine: Machine, placement: Placement, request: JobRequest) -> Launch:
+        resources = self.resources
         return launch_for(
             machine,
             placement.slot,
             placement.job.demand,
             job=placement.job.id,
-            paths=self.paths,
+            paths=resources.paths,
             slice_=self._slice(placement.job.id, request),
-            kind=self.backend.kind,
-            cores=self.backend.cores(placement.slot.gpus),
-            shares=self.shares,
+            kind=resources.backend.kind,
+            cores=resources.backend.cores(placement.slot.gpus),
+            shares=resources.shares,
             batch=request.batch,
         )
 
     def _slice(self, job: str, request: JobRequest) -> Slice:
-        if self.slices is None:
+        slices = self.resources.slices
+        if slices is None:
             return Slice(limits=self._limits_file(job))
-        return self.slices.paths(job, request.env.get("LD_PRELOAD"))
+        return slices.paths(job, request.env.get("LD_PRELOAD"))
 
     def _limits_file(self, job: str) -> Path:
-        return self.jobs / job / "limits"
+        return self.resources.jobs / job / "limits"
 
 
 def supervision(launch: Launch, request: JobRequest) -> Spec:
-    """What the supervisor is told of a job."""
+    """The specification that the supervisor of a job reads."""
     base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return Spec(
         argv=list(request.command),

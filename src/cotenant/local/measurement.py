@@ -1,40 +1,41 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the tenants of each card are while nobody comes or goes: what profiles and predictions are made of.
+"""Measures the throughput of the tenants of each GPU while the set of tenants stays the same.
 
-A stretch begins when the last of a card's tenants has begun to report. What is reported of disturbed times is left out;
-once there is enough it is told, and that once. Time comes from outside.
+A period begins when the last tenant of a GPU has sent its first report. Reports that cover a disturbance are left out.
+Once enough has been reported the period is sent to the listeners, exactly once. Time is an argument.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cotenant.core.units import Seconds
-from cotenant.local.views import Used
+from cotenant.local.signals import Signal
+from cotenant.local.views import JobUsage
 from cotenant.wire.agent import Steps
 
-LOOK = Seconds(20.0)
-"""how long neighbours are looked at before their speeds are believed"""
-PATIENCE = 4
-"""looks' time after which nothing more comes of those that sit together"""
+OBSERVE_S = Seconds(20.0)
+"""how long tenants are measured together before their speeds are believed"""
+GIVE_UP_AFTER = 4
+"""multiples of `OBSERVE_S` after which a period that is not complete is no longer waited for"""
 LEAST_STEPS, LEAST_SECONDS = 5, 2.0
-"""of reports, below which nothing is made of them"""
+"""reported by each tenant, below which a period is not used"""
 QUIET_WITHIN = 2
-"""looks' time in which quiet is waited for"""
-LOADING = 30.0
-"""seconds after which one that has not reported yet is taken for one that never will"""
+"""multiples of `OBSERVE_S` during which reports that cover a disturbance are left out"""
+LOADING_S = 30.0
+"""after which a tenant that has not reported is assumed never to report"""
 COVERED = 0.5
-"""part of a stretch that a tenant's reports must tell of"""
+"""fraction of a period that each tenant's reports must cover"""
 
 
 @dataclass(slots=True)
 class Mean:
-    """Of looks that may go on for days."""
+    """A running mean in constant memory."""
 
     total: float = 0.0
     count: int = 0
 
-    def take(self, value: float | None) -> None:
+    def add(self, value: float | None) -> None:
         if value is not None:
             self.total += value
             self.count += 1
@@ -44,147 +45,160 @@ class Mean:
         return self.total / self.count if self.count else None
 
     @property
-    def share(self) -> float | None:
-        """Of percents, from 0 to 1."""
+    def fraction(self) -> float | None:
+        """The mean of percentages as a number from 0 to 1."""
         return None if self.value is None else min(1.0, self.value / 100)
 
 
 @dataclass(slots=True)
-class Pace:
-    """What one tenant did in a stretch."""
+class TenantMeasurement:
+    """What one tenant did during a period."""
 
     batch: int = 0
     steps: int = 0
     samples: int = 0
     wall: float = 0.0
+    """seconds of training"""
     busy: float = 0.0
+    """seconds inside steps"""
     utilisation: Mean = field(default_factory=Mean)
-    """percent, at each look of the device"""
+    """percent, as the device reports it"""
     bandwidth: Mean = field(default_factory=Mean)
+    """percent, as the device reports it"""
     pcie_mib_s: Mean = field(default_factory=Mean)
     memory: int | None = None
-    """MiB at most"""
+    """peak, in MiB"""
 
     @property
     def rate(self) -> float:
         """Samples per second."""
         return self.samples / self.wall if self.wall > 0 else 0.0
 
-    def share_busy(self, held: bool) -> float | None:
-        """Of the device, from 0 to 1: as it shows, or the time in steps where it is held in them or nobody can look."""
-        if self.wall > 0 and (held or not self.utilisation.count):
+    def busy_fraction(self, exclusive_steps: bool) -> float | None:
+        """The fraction of the device's time that the tenant used.
+
+        If a step has the device to itself, or the device reports no utilisation, it is the time spent inside steps.
+        """
+        if self.wall > 0 and (exclusive_steps or not self.utilisation.count):
             return min(1.0, self.busy / self.wall)
-        return self.utilisation.share
+        return self.utilisation.fraction
+
+    def add_steps(self, steps: Steps) -> None:
+        self.batch = steps.batch
+        self.steps += steps.n
+        self.samples += steps.samples
+        self.wall += steps.wall_s
+        self.busy += steps.busy_s
+
+    def add_usage(self, usage: JobUsage) -> None:
+        self.utilisation.add(usage.utilisation)
+        self.bandwidth.add(usage.bandwidth)
+        self.pcie_mib_s.add(usage.pcie_mib_s)
+        if usage.memory_mib is not None:
+            self.memory = max(self.memory or 0, usage.memory_mib)
 
 
 @dataclass(slots=True)
-class Stretch:
-    """The tenants of one card, as long as they are the same and keep their batch sizes."""
+class Period:
+    """A time during which the tenants of one GPU and their batch sizes stay the same."""
 
     jobs: tuple[str, ...]
-    seated: float
+    placed_at: float
+    """when the last tenant was placed or removed"""
     since: float
+    """when measuring began"""
     reporting: set[str] = field(default_factory=set)
-    paces: dict[str, Pace] = field(default_factory=dict)
+    """tenants that have sent a report"""
+    tenants: dict[str, TenantMeasurement] = field(default_factory=dict)
     quiet_from: float = 0.0
+    """end of the last disturbance by other work"""
     tuned_until: float = 0.0
-    told: bool = False
+    """end of the last trial of batch sizes"""
+    complete: bool = False
+    """the listeners have received it"""
 
-    def begin_anew(self, at: float) -> None:
+    def restart(self, at: float) -> None:
         self.since = at
-        self.paces = {job: Pace() for job in self.jobs}
+        self.tenants = {job: TenantMeasurement() for job in self.jobs}
 
-    def measured_for(self, look: float, at: float) -> bool:
-        if not self.reporting and len(self.jobs) == 1:  # it never says anything: what the device shows must do
-            return at - self.since >= look + min(LOADING, 10 * look)
-        return at - self.since >= look and all(
-            pace.steps >= LEAST_STEPS and pace.wall >= COVERED * look for pace in self.paces.values()
+    def measured_for(self, seconds: float, at: float) -> bool:
+        if not self.reporting and len(self.jobs) == 1:  # a job without the library: only the device is measured
+            return at - self.since >= seconds + min(LOADING_S, 10 * seconds)
+        return at - self.since >= seconds and all(
+            one.steps >= LEAST_STEPS and one.wall >= COVERED * seconds for one in self.tenants.values()
         )
 
     @property
-    def worth_keeping(self) -> bool:
-        """Whether there is anything to be said of each tenant, however short it was."""
-        return all(pace.steps >= LEAST_STEPS and pace.wall >= LEAST_SECONDS for pace in self.paces.values())
-
-
-Told = Callable[[int, Mapping[str, Pace], float], None]
-"""a card, how its tenants did, and over how many seconds"""
+    def usable(self) -> bool:
+        """Whether each tenant has reported enough for a profile, even if the period was short."""
+        return all(one.steps >= LEAST_STEPS and one.wall >= LEAST_SECONDS for one in self.tenants.values())
 
 
 class Meter:
-    """All cards of one machine. Only jobs on a single card are measured: others have several companies at once."""
+    """The current period of each GPU.
 
-    def __init__(self, look: Seconds, told: Told) -> None:
-        self._look, self._told = look, told
-        self._stretches: dict[int, Stretch] = {}
-        self._cards: dict[str, int] = {}
+    Only jobs on a single GPU are measured: a job on several GPUs has different neighbours on each of them.
+    """
 
-    def seated(self, gpu: int, jobs: tuple[str, ...], at: float) -> None:
-        """These are on a card from now on; none, where one of them is on others as well."""
-        before = self._stretches.pop(gpu, None)
-        self._cards = {job: card for job, card in self._cards.items() if card != gpu}
+    def __init__(self, observe: Seconds) -> None:
+        self.measured: Signal[[int, Mapping[str, TenantMeasurement], float]] = Signal()
+        """sent with the GPU, the measurement of each tenant, and the length of the period in seconds"""
+        self._observe = observe
+        self._periods: dict[int, Period] = {}
+        self._gpus: dict[str, int] = {}
+
+    def set_tenants(self, gpu: int, jobs: tuple[str, ...], at: float) -> None:
+        """Begins a period; with no jobs, the GPU is not measured."""
+        before = self._periods.pop(gpu, None)
+        self._gpus = {job: index for job, index in self._gpus.items() if index != gpu}
         if jobs:
-            spoke = set(jobs) & (before.reporting if before else set())
-            stretch = self._stretches[gpu] = Stretch(jobs, at, at, spoke)
-            stretch.begin_anew(at)
-            self._cards |= dict.fromkeys(jobs, gpu)
+            reporting = set(jobs) & (before.reporting if before else set())
+            period = self._periods[gpu] = Period(jobs, at, at, reporting)
+            period.restart(at)
+            self._gpus |= dict.fromkeys(jobs, gpu)
 
-    def stretch(self, job: str) -> Stretch | None:
-        gpu = self._cards.get(job)
-        return None if gpu is None else self._stretches[gpu]
+    def period(self, job: str) -> Period | None:
+        gpu = self._gpus.get(job)
+        return None if gpu is None else self._periods[gpu]
 
-    def pending(self) -> list[tuple[int, Stretch]]:
-        """Cards and their tenants of which nothing was told yet."""
-        return [(gpu, stretch) for gpu, stretch in self._stretches.items() if not stretch.told]
+    def incomplete(self) -> list[tuple[int, Period]]:
+        return [(gpu, period) for gpu, period in self._periods.items() if not period.complete]
 
     def disturbed(self, gpu: int, at: float) -> None:
-        """Others used the card until now, so what is being reported says little."""
-        if gpu in self._stretches:
-            self._stretches[gpu].quiet_from = at
+        """Work that is not a job's used the GPU until now."""
+        if gpu in self._periods:
+            self._periods[gpu].quiet_from = at
 
     def tuned(self, gpu: int, at: float) -> None:
-        """Batch sizes are tried on the card, and for that some pause: what is being reported says nothing."""
-        if gpu in self._stretches:
-            self._stretches[gpu].tuned_until = at
+        """Batch sizes were tried on the GPU until now; some tenants paused for it."""
+        if gpu in self._periods:
+            self._periods[gpu].tuned_until = at
 
-    def heard(self, job: str, steps: Steps, at: float) -> None:
-        """A tenant reports."""
-        stretch = self.stretch(job)
-        if stretch is None:
+    def report(self, job: str, steps: Steps, at: float) -> None:
+        """Takes in a report of a tenant."""
+        period = self.period(job)
+        if period is None:
             return
-        if job not in stretch.reporting:  # until now it was loading, which its neighbours felt
-            stretch.reporting.add(job)
-            stretch.begin_anew(at)
+        if job not in period.reporting:  # until now it was loading, which slowed its neighbours down
+            period.reporting.add(job)
+            period.restart(at)
             return
-        pace = stretch.paces[job]
-        if pace.steps and pace.batch != steps.batch:
-            stretch.begin_anew(at)
+        tenant = period.tenants[job]
+        if tenant.steps and tenant.batch != steps.batch:
+            period.restart(at)
             return
-        # Where it is never quiet, noise is what is usual here.
-        quiet = stretch.quiet_from if at - stretch.since <= QUIET_WITHIN * self._look else 0.0
-        if at - steps.wall_s < max(stretch.since, stretch.tuned_until, quiet):
-            return
-        pace.batch = steps.batch
-        pace.steps += steps.n
-        pace.samples += steps.samples
-        pace.wall += steps.wall_s
-        pace.busy += steps.busy_s
+        # If a GPU is never quiet, disturbances are part of its usual speed and are counted.
+        quiet = period.quiet_from if at - period.since <= QUIET_WITHIN * self._observe else 0.0
+        if at - steps.wall_s >= max(period.since, period.tuned_until, quiet):
+            tenant.add_steps(steps)
 
-    def looked(self, used: Callable[[str], Used], at: float) -> bool:
-        """Takes in what the devices show, tells of each stretch that is long enough; whether any is left to measure."""
-        for gpu, stretch in list(self._stretches.items()):
-            for job, pace in stretch.paces.items():
-                _take(pace, used(job))
-            if not stretch.told and stretch.measured_for(self._look, at):
-                stretch.told = True
-                self._told(gpu, stretch.paces, at - stretch.since)
-        patience = PATIENCE * self._look + LOADING
-        return any(not one.told and at - one.seated < patience for one in self._stretches.values())
-
-
-def _take(pace: Pace, used: Used) -> None:
-    pace.utilisation.take(used.utilisation)
-    pace.bandwidth.take(used.bandwidth)
-    pace.pcie_mib_s.take(used.pcie_mib_s)
-    if used.memory_mib is not None:
-        pace.memory = max(pace.memory or 0, used.memory_mib)
+    def tick(self, usage_of: Callable[[str], JobUsage], at: float) -> bool:
+        """Adds the devices' usage and sends each period that became complete; whether any is still awaited."""
+        for gpu, period in list(self._periods.items()):
+            for job, tenant in period.tenants.items():
+                tenant.add_usage(usage_of(job))
+            if not period.complete and period.measured_for(self._observe, at):
+                period.complete = True
+                self.measured(gpu, period.tenants, at - period.since)
+        give_up = GIVE_UP_AFTER * self._observe + LOADING_S
+        return any(not one.complete and at - one.placed_at < give_up for one in self._periods.values())

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The runs that were started and have not been seen to end: each is begun, watched, and reported once.
+"""The runs that were started and are not known to have ended: each is started, watched, and its end is reported once.
 
-Nothing here gives up on an accepted job: a start that a full disk prevents is tried again, an end that cannot be
-written down is reported again.
+No accepted job is given up: a start that fails, as on a full disk, is retried, and an end that a listener could not
+record is reported again.
 """
 
 import asyncio
@@ -14,36 +14,36 @@ from pathlib import Path
 
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
-from cotenant.local.events import complain
+from cotenant.local.events import log_error
+from cotenant.local.signals import Signal
 
 LOOK_AGAIN_S = 1.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-"""between two tries to start a run"""
-
-Seen = Callable[[str, int, attempts.Status], None]
-"""job, attempt, and where it stands now"""
+"""between two attempts to start a run"""
 
 
 class Runs:
-    """Called from one event loop. `seen` hears that a run is there, and later that it has ended."""
+    """Called from one event loop."""
 
-    def __init__(self, folder: Path, seen: Seen) -> None:
+    def __init__(self, folder: Path) -> None:
         self.supervisors: dict[str, int] = {}
-        """process id of each job's supervisor"""
+        """the process ID of each job's supervisor"""
         self.delayed: dict[str, str] = {}
-        """why a job could not be started yet"""
-        self._folder, self._seen = folder, seen
+        """why the start of a job failed so far"""
+        self.changed: Signal[[str, int, attempts.Status]] = Signal()
+        """sent with job, attempt and status: when a run is found to run, and when it is found to have ended"""
+        self._folder = folder
         self._starters = ThreadPoolExecutor(2, "start")
 
     def of_job(self, job: str) -> Path:
-        """Where all runs of a job are."""
+        """The folder that holds the folders of all runs of a job."""
         return self._folder / job
 
     def folder(self, job: str, attempt: int) -> Path:
         return self._folder / job / str(max(1, attempt))
 
     def begin(self, job: str, attempt: int, start: Callable[[], None], pause_s: float = SHORTEST_PAUSE_S) -> None:
-        """Calls `start` in a thread, since starting a process takes a while, and again until it works."""
+        """Calls `start` in a thread, because starting a process takes some time, and again until it succeeds."""
         loop = asyncio.get_running_loop()
 
         def begun(done: asyncio.Future[None]) -> None:
@@ -53,21 +53,23 @@ class Runs:
                 self.look(job, attempt)
                 return
             self.delayed[job] = f"cannot be started yet, trying again: {problem}"
-            complain(f"{job} cannot be started yet: {problem}")
+            log_error(f"{job} cannot be started yet: {problem}")
             loop.call_later(pause_s, self.begin, job, attempt, start, min(2 * pause_s, LONGEST_PAUSE_S))
 
         asyncio.ensure_future(loop.run_in_executor(self._starters, start)).add_done_callback(begun)
 
     def look(self, job: str, attempt: int) -> None:
-        """Takes note of where a run stands: watches it, reports its end, or looks again later if it cannot tell."""
+        """Reads the status of a run: watches it if it runs, reports it if it ended, else looks again later."""
         loop = asyncio.get_running_loop()
         status = attempts.status(self.folder(job, attempt))
+        # "new": the supervisor has not written its intent yet. "running" without a handle: it cannot be watched.
         unclear = status.state == "new" or (status.state == "running" and status.pidfd is None)
         try:
             if not unclear:
-                self._seen(job, attempt, status)
+                self.changed(job, attempt, status)
         except CotenantError as error:
-            complain(f"{job}: {error}")
+            # An end that could not be stored must be reported again; a running run is reported again when it ends.
+            log_error(f"{job}: {error}")
             unclear = status.state != "running"
         if status.pidfd is not None and status.pid is not None:
             self.supervisors[job] = status.pid
@@ -88,5 +90,5 @@ class Runs:
         loop.add_reader(pidfd, gone)
 
     def close(self) -> None:
-        """Starts no more."""
+        """Starts no further run."""
         self._starters.shutdown(wait=False, cancel_futures=True)

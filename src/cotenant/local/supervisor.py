@@ -1,21 +1,22 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""One small process per job, so that a killed daemon loses nothing: it owns the job's process, log, limits and end.
+"""The supervisor: one small process per run, which owns the job's process, its log, its limits and its exit record.
 
-Run as `python -I -S supervisor.py JOBDIR`, it is one file on the standard library alone: it starts with nothing of
-cotenant imported, needs no search path, and an upgrade under a running job cannot hand it half of a new version. So
-what it writes is defined here too, and the daemon's side (`attempts.py`) reads it with these same functions. A folder
-is for one run of a job. In it stand:
+Because of it, a killed daemon loses nothing. Run as `python -I -S supervisor.py JOBDIR`, it is one file that uses only
+the standard library: it imports nothing of cotenant, needs no search path, and an upgrade of cotenant while a job runs
+cannot give it half of a new version. So the formats of its files are defined here too, and the daemon's side
+(`attempts.py`) reads them with these same functions. A folder belongs to one run of a job and contains:
 
-    lock    held (flock) as long as the supervisor lives: proof of life that a reused pid cannot fake
-    intent  on disk before the fork: a job with an intent is never started again, whatever happens next
+    lock    locked (flock) while the supervisor lives; unlike a pid, the lock cannot be taken over by another process
+    intent  on disk before the fork: a run with an intent is never started again
     run     pid and start time of the job's first process
-    log     its output, rotated to log.1, log.2, ...; log.begins says how much output came before `log`
-    exit    how it ended, written whole or not at all
-    cancel  there when it was told to end before it began
+    log     its output, rotated to log.1, log.2, ...; log.begins contains the number of bytes before `log`
+    exit    how it ended, written completely or not at all
+    cancel  exists if the run was cancelled before it began
 
-Not told apart: an allocation refused by RLIMIT_DATA is the program's own error (it exits or aborts as it likes). A kill
-by the kernel for want of memory on the whole machine looks like any SIGKILL; the record then mentions the suspicion.
+Two causes of an end cannot be recognised. An allocation that RLIMIT_DATA refuses looks like an error of the program,
+which exits or aborts as it likes. A kill by the kernel because the whole machine is out of memory looks like any
+SIGKILL; the exit record then mentions it as a possibility.
 """
 
 import ctypes
@@ -35,18 +36,18 @@ from typing import Any, Literal, NamedTuple, NoReturn
 VERSION = 1
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
-TOKEN = "COTENANT_RUN"  # an unguessable mark in the job's environment, by which leftovers are recognised
-EXIT_BYTES = 4096  # kept aside before the job starts, so that a full disk cannot swallow the exit record
+TOKEN = "COTENANT_RUN"  # a secret in the job's environment, by which its remaining processes are recognised
+EXIT_BYTES = 4096  # reserved before the job starts, so that the exit record can be written on a full disk
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 
-TICK_S = 0.05  # between two looks at the process tree when there is a limit to enforce
-FAST_TICK_S = 0.01  # the same, close to the memory limit
-LAZY_TICK_S = 1.0  # the same without limits, to know the peak
-THOROUGH_S = 10.0  # between two looks that trust no pid seen before
-SLOT_S = 0.1  # of the stop-and-continue share
+TICK_S = 0.05  # between two checks of the process tree if a limit is to be enforced
+FAST_TICK_S = 0.01  # the same, if memory use is close to the limit
+LAZY_TICK_S = 1.0  # the same without limits, to measure the peak
+THOROUGH_S = 10.0  # between two checks that read every process again
+SLOT_S = 0.1  # length of a slot of the stop-and-continue share
 
 Outcome = Literal["exited", "signalled", "out-of-memory", "cancelled", "exec-failed", "interrupted"]
 
@@ -54,7 +55,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Spec(NamedTuple):
-    """What the daemon asks for, as in spec.json."""
+    """The specification of a run, as in spec.json."""
 
     argv: list[str]
     cwd: str
@@ -84,15 +85,15 @@ class Exit(NamedTuple):
     dropped_bytes: int = 0
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a fault: nothing was started
-    """The job cannot be started; nothing was done."""
+class Refused(Exception):  # noqa: N818 - an answer, not a fault
+    """The run cannot be started; nothing was done."""
 
 
 # ---------------------------------------------------------------- files
 
 
 def write_durably(path: str, content: Mapping[str, object], room: int = 0) -> None:
-    """Replace a file in one step that also survives power loss; `room` overwrites space that was set aside before."""
+    """Replaces a file atomically and durably; with `room`, overwrites space that was reserved by `set_aside`."""
     text = json.dumps(content).encode().ljust(room)
     file = os.open(path + ".tmp", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | (0 if room else os.O_TRUNC), 0o600)
     try:
@@ -106,7 +107,7 @@ def write_durably(path: str, content: Mapping[str, object], room: int = 0) -> No
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in a folder durable."""
+    """Makes the names in a folder durable."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -115,7 +116,7 @@ def sync_folder(path: str) -> None:
 
 
 def set_aside(path: str) -> None:
-    """Reserve the space of the exit record while there still is some."""
+    """Reserves the disk space of the exit record."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if os.write(file, b" " * EXIT_BYTES) != EXIT_BYTES:
@@ -126,7 +127,7 @@ def set_aside(path: str) -> None:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """A record, or None when there is none or it is not one."""
+    """A record; None: the file does not exist or is not a JSON object."""
     try:
         with open(path, "rb") as file:
             content = json.loads(file.read())
@@ -136,14 +137,14 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def read_spec(path: str) -> Spec:
-    """What is asked for, or a sentence on why it cannot be read."""
+    """The specification in a file; Refused says why it is not valid."""
     try:
         with open(path, "rb") as file:
             content = json.loads(file.read())
         version = content.pop("version")
         spec = Spec(**content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Refused(f"{path} is not a job's specification: {error}") from error
+        raise Refused(f"{path} is not the specification of a job: {error}") from error
     if version != VERSION:
         raise Refused(f"{path} has version {version!r}; this supervisor understands version {VERSION}")
     if not spec.argv or not all(isinstance(word, str) for word in spec.argv):
@@ -156,13 +157,13 @@ def read_spec(path: str) -> Spec:
 
 
 def boot_id() -> str:
-    """What tells this boot of the machine from all others."""
+    """An identifier of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def locked(job_dir: str) -> bool:
-    """Whether a supervisor lives; taking the lock for an instant is harmless, a starting supervisor tries again."""
+    """Whether a supervisor lives. This takes the lock for an instant; a starting supervisor tries again."""
     try:
         lock = os.open(f"{job_dir}/lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -180,31 +181,31 @@ def locked(job_dir: str) -> bool:
 
 
 class Seen(NamedTuple):
-    """A line of /proc/PID/stat, as far as we need it."""
+    """The fields of /proc/PID/stat that we need."""
 
     state: str
     parent: int
     session: int
-    start: int  # in clock ticks since boot; with the pid it names one process for good
+    start: int  # in clock ticks since boot; together with the pid it identifies a process uniquely
 
 
 def look_at(pid: int) -> Seen | None:
-    """A process as it is now, or None when it is gone."""
+    """A process as it is now; None: it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # the name before it may hold spaces and brackets
+            fields = file.read().rpartition(b")")[2].split()  # the name before it may contain spaces and brackets
     except (FileNotFoundError, ProcessLookupError):
         return None
     return Seen(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19])) if len(fields) > 19 else None
 
 
 def all_pids() -> set[int]:
-    """Every process of the machine that we may see."""
+    """Every process that this one can see."""
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def send(pid: int, start: int, number: int) -> None:
-    """Signal one process, and never another that got its pid later: the handle is opened first, then compared."""
+    """Signals a process, never a later one with its pid: the handle is opened before the start time is compared."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
@@ -214,22 +215,22 @@ def send(pid: int, start: int, number: int) -> None:
         if seen is not None and seen.start == start:
             signal.pidfd_send_signal(handle, number)
     except OSError:
-        pass  # ended meanwhile, or became another user's (setuid): not ours to signal
+        pass  # it has ended, or belongs to another user now (setuid)
     finally:
         os.close(handle)
 
 
 class Tree:
-    """All descendants of this process. As their subreaper it stays the ancestor even of those that left the session."""
+    """All descendants of this process. It is their subreaper, so even those that leave the session stay descendants."""
 
     def __init__(self) -> None:
         self.members: dict[int, int] = {}  # pid -> start time
         self._others: set[int] = {0}
-        self._overcounted: dict[int, int] = {}  # pid -> bytes of its resident pages that are not charged to the job
+        self._overcounted: dict[int, int] = {}  # pid -> bytes of its resident pages that are not counted for the job
         self._measure_at = 0.0
 
     def refresh(self, thorough: bool = False) -> None:
-        """Look for new and gone processes; only unknown pids are read, so an idle look costs one directory listing."""
+        """Finds new and ended processes; only unknown pids are read, so usually it costs one directory listing."""
         if thorough:
             self.members, self._others = {}, {0}
         listed = all_pids()
@@ -246,22 +247,22 @@ class Tree:
                 elif seen.parent in self._others:
                     self._others.add(pid)
                 else:
-                    continue  # its parent is not known (yet): decided now, or at the next look
+                    continue  # its parent is not known yet: decided in this loop or at the next refresh
                 del unknown[pid]
                 found = True
 
     def signal(self, number: int) -> None:
-        """Signal every known member."""
+        """Signals every known member."""
         for pid, start in self.members.items():
             send(pid, start, number)
 
     def cpu_s(self, before: dict[int, float]) -> float:
-        """CPU seconds used since `before`, which is updated; the last moments of ended processes are missed."""
+        """CPU seconds used since `before`, which is updated; the last moments of ended processes are not counted."""
         used = 0.0
         now: dict[int, float] = {}
         for pid in self.members:
             try:
-                now[pid] = time.clock_gettime(~pid << 3 | 2)  # the kernel's name for the CPU clock of a process
+                now[pid] = time.clock_gettime(~pid << 3 | 2)  # the clock id of the CPU time of a process
             except OSError:
                 continue
             used += now[pid] - before.get(pid, 0.0)
@@ -270,10 +271,11 @@ class Tree:
         return used
 
     def memory(self, limit: int | None, now: float) -> int:
-        """Bytes charged to the job: resident, each shared page once, pages of mapped files not at all.
+        """Bytes that count for the job: resident pages, each shared page once, without pages of mapped files.
 
-        The exact figure costs milliseconds, the sum of resident sizes microseconds, and their difference moves slowly:
-        so it is kept per process, and measured anew about once a second or when the estimate passes the limit.
+        The exact number costs milliseconds, the sum of resident sizes microseconds, and their difference changes
+        slowly. So the difference is stored per process, and measured again about once a second, or when the estimate
+        exceeds the limit.
         """
         resident = {pid: size for pid in self.members if (size := resident_bytes(pid))}
         estimate = sum(max(size - self._overcounted.get(pid, 0), 0) for pid, size in resident.items())
@@ -287,7 +289,7 @@ class Tree:
 
 
 def resident_bytes(pid: int) -> int:
-    """The resident size of a process, 0 when it is gone."""
+    """The resident size of a process; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * PAGE
@@ -296,7 +298,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def charged_bytes(pid: int) -> int | None:
-    """Its share of resident pages without those of mapped files; None when the kernel does not say."""
+    """Its share of resident pages without those of mapped files; None: the kernel does not report it."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file.read().splitlines()[1:])
@@ -309,18 +311,18 @@ def charged_bytes(pid: int) -> int | None:
 
 
 class Log:
-    """The job's output on disk: bounded by rotation, and a disk that is full costs output, never the job."""
+    """The job's output on disk, bounded by rotation. On a full disk output is dropped; the job continues."""
 
     def __init__(self, path: str, file_bytes: int, files: int) -> None:
         self.dropped = 0
         self._path, self._file_bytes, self._files = path, file_bytes, files
         self._file = -1
         self._size = 0
-        self._begins = 0  # output in earlier files
+        self._begins = 0  # bytes of output in earlier files
         self._unreported = 0
 
     def write(self, output: bytes) -> None:
-        """Append, or drop and count."""
+        """Appends output, or drops and counts it."""
         try:
             if self._unreported:
                 self._append(b"\n[cotenant: %d bytes of output dropped: no room on the disk]\n" % self._unreported)
@@ -348,8 +350,8 @@ class Log:
                 with suppress(FileNotFoundError):
                     os.rename(older, oldest)
             with suppress(FileNotFoundError):
-                os.unlink(self._path)  # when it is the only one
-        if self._begins:  # before there is a new `log`, so that a reader who finds one also finds where it begins
+                os.unlink(self._path)  # if only one file is kept
+        if self._begins:  # written before the new `log`, so that a reader of `log` finds its offset
             with open(f"{self._path}.begins.tmp", "w") as file:
                 file.write(str(self._begins))
             os.rename(f"{self._path}.begins.tmp", f"{self._path}.begins")
@@ -358,10 +360,10 @@ class Log:
 
 
 class Share:
-    """Compute by stop and continue: in each slot the tree runs until it has used its part of the slot's CPU time.
+    """A compute share by SIGSTOP and SIGCONT: in each slot the tree runs until it has used its part of the CPU time.
 
-    Counting CPU time and not the clock lets a neighbour on the same core delay a job without taking its share, and
-    leaves a job that mostly waits alone. What was used too much in one slot is taken from the next.
+    CPU time is counted rather than elapsed time, so a neighbour on the same core may delay a job but cannot use up its
+    share, and a job that mostly waits is never stopped. An excess in one slot is subtracted from the next.
     """
 
     def __init__(self, percent: int, cores: int, now: float) -> None:
@@ -374,7 +376,7 @@ class Share:
         self.due = now
 
     def step(self, tree: Tree, leader: int, now: float) -> None:
-        """Stop or continue the job, and say when to be called next."""
+        """Stops or continues the job, and sets the time of the next call."""
         self._left -= tree.cpu_s(self._used)
         if now >= self._slot_ends:
             self._left = min(max(self._left, -2 * self._quota), 0.0) + self._quota
@@ -387,11 +389,12 @@ class Share:
 
 
 def signal_job(tree: Tree, leader: int, number: int) -> None:
-    """Signal the job's group, and each other member of its tree; once, since a second SIGTERM may mean something else.
+    """Signals the job's process group and every other member of its tree, each only once.
 
-    Only while the leader is not reaped: until then its group cannot be anybody else's.
+    A second SIGTERM may mean something else to a program. Call it only before the leader is reaped: until then no other
+    process group can have its number.
     """
-    with suppress(OSError):  # not yet a group of its own
+    with suppress(OSError):  # it is not the leader of a group yet
         os.killpg(leader, number)
     for pid, start in tree.members.items():
         with suppress(OSError):
@@ -400,7 +403,7 @@ def signal_job(tree: Tree, leader: int, number: int) -> None:
 
 
 def out_of_memory_kills(cgroup: str | None) -> int:
-    """How often the kernel killed in this control group for want of memory; 0 where it does not say."""
+    """The number of out-of-memory kills in this control group; 0 if the kernel does not report it."""
     for name in ("memory.events", "memory.oom_control") if cgroup else ():
         try:
             with open(f"{cgroup}/{name}") as file:
@@ -417,7 +420,7 @@ def machine_out_of_memory_kills() -> int:
 
 
 def open_signals() -> int:
-    """Block the signals we answer to and read them from a descriptor, which also says who sent them."""
+    """Blocks the signals that we handle; they are read from this descriptor, with the sender's pid."""
     numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     mask = ctypes.create_string_buffer(128)
@@ -431,7 +434,7 @@ def open_signals() -> int:
 
 
 def machine_going_down(sender: int) -> bool:
-    """Whether a SIGTERM comes from the init system: that is a shutdown, not somebody's wish to cancel the job."""
+    """Whether a SIGTERM comes from the init system, which means a shutdown rather than a cancellation."""
     try:
         with open(f"/proc/{sender}/comm") as file:
             return file.read().startswith(("systemd", "init"))
@@ -443,19 +446,19 @@ def machine_going_down(sender: int) -> bool:
 
 
 def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, output: int) -> NoReturn:
-    """In the new process: wait until it is on record, take the limits, become the command."""
+    """In the new process: waits until `run` is written, applies the limits, and executes the command."""
     doing = "start a session"
     try:
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != supervisor or not os.read(go, 1):
-            os._exit(125)  # the supervisor died before the line above took effect
+            os._exit(125)  # the supervisor died before prctl took effect
         if spec.cgroup:
             doing = f"join the control group {spec.cgroup}"
             join_cgroup(spec.cgroup)
         if spec.cpus is not None:
             doing = f"run on the CPUs {spec.cpus}"
-            os.sched_setaffinity(0, spec.cpus)  # before exec: later it would reach one thread only
+            os.sched_setaffinity(0, spec.cpus)  # before exec: afterwards it would apply to one thread only
         doing = f"enter the working directory '{spec.cwd}'"
         os.chdir(spec.cwd)
         doing = "open the log"
@@ -468,7 +471,7 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
             resource.setrlimit(resource.RLIMIT_DATA, (spec.rlimit_data_mib * MIB, spec.rlimit_data_mib * MIB))
         doing = f"run the command '{spec.argv[0]}'"
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)  # Python ignores some, and exec would hand that down
+            signal.signal(number, signal.SIG_DFL)  # Python ignores some signals, which exec would pass on
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvpe(spec.argv[0], spec.argv, {**spec.env, TOKEN: token})
     except OSError as error:
@@ -481,7 +484,7 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
 
 
 def join_cgroup(path: str) -> None:
-    """Move this process into a control group, of either version."""
+    """Moves this process into a control group of version 1 or 2."""
     name = "cgroup.procs" if os.path.exists(f"{path}/cgroup.procs") else "tasks"
     with open(f"{path}/{name}", "w") as file:
         file.write(str(os.getpid()))
@@ -491,7 +494,7 @@ def join_cgroup(path: str) -> None:
 
 
 class Supervision:
-    """One job from fork to exit record."""
+    """One run, from the fork to the exit record."""
 
     def __init__(self, job_dir: str, spec: Spec, token: str, signals: int) -> None:
         self.dir, self.spec, self.token, self.signals = job_dir, spec, token, signals
@@ -502,7 +505,7 @@ class Supervision:
         self.wait_status: int | None = None
         self.started = time.time()
         self.peak = 0
-        self.cause: tuple[Outcome, str | None] | None = None  # why we ended it; None when it ended by itself
+        self.cause: tuple[Outcome, str | None] | None = None  # why we ended it; None: it ended by itself
         self.kill_at: float | None = None
         self.check_at = 0.0
         self.lazy_s = TICK_S
@@ -517,7 +520,7 @@ class Supervision:
             self.poller.register(fd, select.POLLIN)
 
     def start(self, lock: int) -> None:
-        """Fork, put the new process on record, then let it go on."""
+        """Forks, writes the record `run`, then lets the new process continue."""
         go_reader, go = os.pipe()
         supervisor = os.getpid()
         try:
@@ -531,7 +534,7 @@ class Supervision:
             become_job(self.spec, self.token, supervisor, go_reader, self.report_writer, self.output_writer)
         for fd in (go_reader, self.report_writer, self.output_writer):
             os.close(fd)
-        seen = look_at(self.leader)  # our child: not reaped yet, so it is there
+        seen = look_at(self.leader)  # our child, not reaped yet, so it exists
         start = seen.start if seen else 0
         self.tree.members[self.leader] = start
         try:
@@ -546,7 +549,7 @@ class Supervision:
             self.share = Share(self.spec.share_percent, cores, time.monotonic())
 
     def run(self) -> None:
-        """Until the first process has ended."""
+        """Runs until the first process has ended."""
         while self.leader and self.wait_status is None:
             due = [self.check_at]
             if self.kill_at is not None:
@@ -557,32 +560,32 @@ class Supervision:
             self.act(time.monotonic())
 
     def act(self, now: float) -> None:
-        """Do what is due."""
+        """Does what is due."""
         if self.wait_status is not None:
-            return  # its group may be anybody's from now on
+            return  # from now on another process group may have its number
         if now >= self.check_at:
             self.check(now)
         if self.share is not None and now >= self.share.due:
             self.share.step(self.tree, self.leader, now)
         if self.kill_at is not None and now >= self.kill_at:
             signal_job(self.tree, self.leader, signal.SIGKILL)
-            self.kill_at = now + TICK_S  # again, until nothing is left that could fork
+            self.kill_at = now + TICK_S  # repeated until no process is left that could fork
 
     def handle(self, timeout_s: float) -> None:
-        """Wait for signals, output or the result of exec, and take what there is."""
+        """Waits for signals, output or the result of exec, and handles them."""
         for fd, _ in self.poller.poll(timeout_s * 1000):
             if fd == self.signals:
                 self.take_signals()
             elif fd == self.output:
                 if self.take_output() == b"":
-                    self.poller.unregister(fd)  # all writers have closed it
+                    self.poller.unregister(fd)  # every writer has closed it
             elif text := os.read(fd, EXIT_BYTES):
                 self.cause = self.cause or ("exec-failed", text.decode(errors="replace"))
             else:
                 self.poller.unregister(fd)  # exec has closed it
 
     def take_output(self) -> bytes | None:
-        """Move one piece of output to the log; nothing is the end of it, None that there is none now."""
+        """Moves one piece of output to the log; empty: the end of the output, None: there is none now."""
         try:
             piece = os.read(self.output, 1 << 16)
         except BlockingIOError:
@@ -591,7 +594,7 @@ class Supervision:
         return piece
 
     def take_signals(self) -> None:
-        """Reap, and begin to cancel when told to."""
+        """Reaps children on SIGCHLD; begins to cancel on SIGTERM and SIGINT."""
         try:
             while letter := os.read(self.signals, 128):
                 if int.from_bytes(letter[:4], sys.byteorder) != signal.SIGCHLD:
@@ -600,7 +603,7 @@ class Supervision:
             self.reap()
 
     def reap(self) -> bool:
-        """Collect ended children; False when no descendant is left, since all orphans become our children."""
+        """Reaps ended children; False if no descendant is left (all orphans become our children)."""
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self.leader:
@@ -610,7 +613,7 @@ class Supervision:
         return True
 
     def cancel(self, sender: int) -> None:
-        """Ask the job to end; it is killed when the grace is over."""
+        """Asks the job to end; it is killed when the grace period is over."""
         if self.cause is not None or self.wait_status is not None:
             return
         self.cause = ("interrupted", "the machine went down") if machine_going_down(sender) else ("cancelled", None)
@@ -620,14 +623,14 @@ class Supervision:
         signal_job(self.tree, self.leader, signal.SIGCONT)
 
     def kill(self, outcome: Outcome, error: str) -> None:
-        """End the job at once."""
+        """Kills the job at once."""
         if self.cause is None or self.cause[0] in ("cancelled", "interrupted"):
             self.cause = (outcome, error)
         self.share = None
         self.kill_at = time.monotonic()
 
     def check(self, now: float) -> None:
-        """Look at the tree: how many processes, how much memory, and when to look again."""
+        """Checks the number of processes and the memory of the tree, and sets the time of the next check."""
         if now >= self.thorough_at:
             self.tree.refresh(thorough=True)
             self.thorough_at = now + THOROUGH_S
@@ -651,17 +654,17 @@ class Supervision:
             self.kill("signalled", f"had {count} processes, its limit is {spec.max_processes}: killed with all of them")
 
     def finish(self) -> Exit:
-        """Kill and reap what the job left behind, keep its last output, and say how it ended."""
+        """Kills and reaps the remaining processes, stores the last output, and returns how the run ended."""
         ended = time.time()
         pause = 0.001
         while self.reap():
-            # whoever was asked to end has its grace, also when a shell around it has already gone
+            # after a cancellation every process has the grace period, even if the shell around it has ended already
             if self.kill_at is None or time.monotonic() >= self.kill_at:
                 self.tree.refresh(thorough=True)
                 self.tree.signal(signal.SIGKILL)
             self.handle(pause)
             pause = min(pause * 2, 0.5)
-        for _ in range(64):  # more than a pipe holds, lest a stranger who got hold of it keep us here
+        for _ in range(64):  # more than a pipe holds; bounded, because a foreign process may still write to the pipe
             if not self.take_output():
                 break
         code = None if self.wait_status is None else os.waitstatus_to_exitcode(self.wait_status)
@@ -675,26 +678,26 @@ class Supervision:
         return Exit(outcome, None if number else code, number, error, self.started, ended, peak, dropped)
 
     def own_end(self, code: int) -> tuple[Outcome, str | None]:
-        """How a job ended that we did not end."""
+        """The outcome of a run that we did not end."""
         if code != 0 and out_of_memory_kills(self.spec.cgroup) > self.kills_before[0]:
-            return "out-of-memory", f"the kernel killed for want of memory in the control group {self.spec.cgroup}"
+            return "out-of-memory", f"killed by the kernel: the control group {self.spec.cgroup} was out of memory"
         if code >= 0:
             return "exited", None
         error = f"ended by {signal_name(-code)}"
         if code == -signal.SIGKILL and machine_out_of_memory_kills() > self.kills_before[1]:
-            error += "; the kernel killed for want of memory on this machine meanwhile, perhaps this job"
+            error += "; the kernel killed processes meanwhile because the machine was out of memory, perhaps this job"
         return "signalled", error
 
 
 def memory_sentence(used: int, spec: Spec) -> str:
-    """Why a job was killed, in numbers."""
+    """Why a job was killed for its memory use, with the numbers."""
     own = -(-used // MIB) - spec.memory_baseline_mib
     beside = f" besides a baseline of {spec.memory_baseline_mib} MiB" if spec.memory_baseline_mib else ""
     return f"used {own} MiB of memory{beside}, its limit is {spec.memory_mib} MiB: killed"
 
 
 def signal_name(number: int) -> str:
-    """The name people know, such as SIGSEGV."""
+    """The name of a signal, such as SIGSEGV."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -702,10 +705,10 @@ def signal_name(number: int) -> str:
 
 
 def record_exit(job_dir: str, end: Exit) -> None:
-    """Write the exit record, as soon as the disk lets us; while we try, we still hold the lock."""
+    """Writes the exit record, and retries until the disk allows it; meanwhile the lock is held."""
     record: dict[str, object] = {"version": VERSION, **end._asdict()}
     if end.error is not None:
-        record["error"] = end.error[: EXIT_BYTES // 8]  # escapes can make six letters of one
+        record["error"] = end.error[: EXIT_BYTES // 8]  # JSON escapes may make six characters of one
     pause = 0.05
     while os.path.isdir(job_dir):
         with suppress(OSError):
@@ -716,7 +719,7 @@ def record_exit(job_dir: str, end: Exit) -> None:
 
 
 def take_lock(job_dir: str) -> int | None:
-    """Own the job, or None when another supervisor does; patient, since `status` holds the lock for an instant."""
+    """Takes the lock; None: another supervisor has it. Retries, because `status` holds the lock for an instant."""
     lock = os.open(f"{job_dir}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     for _ in range(200):
         try:
@@ -732,7 +735,7 @@ def take_lock(job_dir: str) -> int | None:
 
 
 def claim(job_dir: str) -> tuple[int, Spec, str] | None:
-    """Lock, specification and token of a job to start now; None when it was started before, which is not an error."""
+    """Lock, specification and token of a run to start now; None: it was started before, which is not an error."""
     spec = read_spec(f"{job_dir}/spec.json")
     try:
         lock = take_lock(job_dir)
@@ -751,8 +754,8 @@ def claim(job_dir: str) -> tuple[int, Spec, str] | None:
 
 
 def supervise(job_dir: str, answer: Callable[[str], object]) -> int:
-    """The supervisor's whole life; it answers with nothing once the intent is on disk, else with the reason."""
-    signals = open_signals()  # before there is an intent, by which others find and signal us
+    """Supervises a run to its end; `answer` gets an empty text once the intent is on disk, else the error."""
+    signals = open_signals()  # before the intent is written, by which others find our pid and signal us
     try:
         claimed = claim(job_dir)
     except Refused as refusal:
@@ -770,14 +773,14 @@ def supervise(job_dir: str, answer: Callable[[str], object]) -> int:
         else:
             job.start(lock)
             job.run()
-    except Exception as fault:  # noqa: BLE001 - the job must not outlive us, and its owner must hear of it
+    except Exception as fault:  # noqa: BLE001 - the job must not outlive us, and its owner must learn of it
         job.cause = ("interrupted", f"the supervisor failed: {fault!r}")
     record_exit(job_dir, job.finish())
     return 0
 
 
 def detach(job_dir: str) -> int:
-    """Supervise in a process that is nobody's child, and pass on its answer."""
+    """Supervises in a detached process, and passes on its answer."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(reader)
@@ -799,7 +802,7 @@ def detach(job_dir: str) -> int:
 
 
 def say(problem: str) -> int:
-    """Tell the caller what went wrong, if anything did; the exit code."""
+    """Writes an error to stderr, if there is one; the exit code."""
     if problem:
         sys.stderr.write(f"{problem}\n")
     return 1 if problem else 0

@@ -1,78 +1,97 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs where on this machine, and everyone who must hear when somebody comes or goes."""
+"""The tenants of this machine: jobs that hold a slot, and the cluster value that the core decides on."""
 
 import time
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass, field
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.footprint import memory_on
-from cotenant.core.model import Machine, Placement
+from cotenant.core.model import Gpus, Machine, Placement
 from cotenant.core.units import MiB
-from cotenant.local.events import complain
-from cotenant.local.interference import Neighbours
 from cotenant.local.runs import Runs
-from cotenant.local.tuner import TuningLoop
+from cotenant.local.signals import Signal
+from cotenant.local.supervisor import read_json
 from cotenant.node.devices import Running
-from cotenant.node.shares import Shares
 from cotenant.wire.local import JobRequest
 
 
-class Seats:
-    """The cluster as it is now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedJob:
+    """One run of a job on its GPUs."""
 
-    def __init__(
-        self, machine: Machine, runs: Runs, shares: Shares, tuning: TuningLoop, neighbours: Neighbours
-    ) -> None:
+    placement: Placement
+    request: JobRequest
+    attempt: int = 1
+    gpu_type: str | None = None
+    """of its first GPU; None: it uses no GPU"""
+    memory: MiB | None = None
+    """its limit on each GPU; None: not limited"""
+    crowding: float | None = None
+    """waiting jobs for each GPU in the pass that placed it; None: not judged by the sharing gate, or found running"""
+    since: float = field(default_factory=time.monotonic)
+    """when it was placed, in seconds of the monotonic clock"""
+
+    @property
+    def id(self) -> str:
+        return self.placement.job.id
+
+    @property
+    def gpus(self) -> Gpus:
+        return self.placement.slot.gpus
+
+
+class Tenants:
+    """The placed jobs. `cluster` and `placed` always agree: both change in `add` and `remove`, before any signal."""
+
+    def __init__(self, machine: Machine, runs: Runs) -> None:
         self.cluster = Cluster.of([machine])
-        self.placed: dict[str, Placement] = {}
-        self._runs, self._shares, self._tuning, self._neighbours = runs, shares, tuning, neighbours
+        self.placed: dict[str, PlacedJob] = {}
+        self.added: Signal[[PlacedJob]] = Signal()
+        self.removed: Signal[[str]] = Signal()
+        """sent with the job's id"""
+        self._runs = runs
 
-    def take(self, placement: Placement, request: JobRequest, crowding: float | None = None) -> None:
-        """With the crowding of the pass that placed it; None: it was found there."""
-        job, gpus = placement.job, placement.slot.gpus
+    def add(self, placement: Placement, request: JobRequest, attempt: int, crowding: float | None = None) -> PlacedJob:
+        gpus = placement.slot.gpus
         self.cluster = self.cluster.place(placement)
-        self.placed[job.id] = placement
         first = self.cluster.at(0).machine.gpus[gpus[0]] if gpus else None
-        memory = memory_on(job.demand, first) if first is not None else MiB(0)
-        self._tuning.seat(job.id, gpus, request, memory or None)
-        if first is not None:
-            self._neighbours.seat(placement, request, first.type, crowding, time.monotonic())
+        memory = MiB(0) if first is None else memory_on(placement.job.demand, first)
+        job = self.placed[placement.job.id] = PlacedJob(
+            placement=placement,
+            request=request,
+            attempt=attempt,
+            gpu_type=None if first is None else first.type,
+            memory=memory or None,
+            crowding=crowding,
+        )
+        self.added(job)
+        return job
 
-    def leave(self, job: str) -> None:
-        placement = self.placed.pop(job, None)
-        if placement is not None:
-            self.cluster = self.cluster.finish(placement)
-            self._shares.remove(job)
-            self._keep_history(job)
-            self._neighbours.unseat(job, time.monotonic())
-            self._tuning.unseat(job)
+    def remove(self, job: str) -> None:
+        placed = self.placed.pop(job, None)
+        if placed is not None:
+            self.cluster = self.cluster.finish(placed.placement)
+            self.removed(job)
 
-    def change(self, machine: Machine) -> None:
-        """Cards have changed under those who sit on them."""
+    def replace_machine(self, machine: Machine) -> None:
+        """The health or the cordons of the GPUs changed; the tenants stay."""
         self.cluster = self.cluster.replace(machine)
 
     def running(self, baseline: MiB) -> list[Running]:
-        """Those whose processes can be told apart by now."""
+        """The tenants whose supervisor is known, so that usage can be attributed to their processes."""
         return [
-            Running(job=job, gpus=self.placed[job].slot.gpus, supervisor=pid, baseline=baseline)
+            Running(job=job, gpus=self.placed[job].gpus, supervisor=pid, baseline=baseline)
             for job, pid in self._runs.supervisors.items()
             if job in self.placed
         ]
 
-    def history(self, job: str) -> tuple[dict[str, Any], ...]:
-        """What tuning has tried for a job, also after it has left."""
-        path = self._runs.of_job(job) / "tuning.json"
-        kept = msgspec.json.decode(path.read_bytes(), type=tuple[dict[str, Any], ...]) if path.exists() else ()
-        return tuple(self._tuning.history(job)) or kept
-
-    def _keep_history(self, job: str) -> None:
-        """Beside its logs: for people, so losing it to a crash or a full disk is no harm."""
-        history = self._tuning.history(job)
-        if history:
-            try:
-                (self._runs.of_job(job) / "tuning.json").write_bytes(msgspec.json.encode(history))
-            except OSError as error:
-                complain(f"the tuning history of {job} is lost: {error}")
+    def supervisor_of(self, job: str) -> int | None:
+        """The process ID of a tenant's supervisor, from which all processes of the job descend."""
+        known = self._runs.supervisors.get(job)
+        placed = self.placed.get(job)
+        if known is None and placed is not None:
+            # A job may connect to the agent before `Runs` has looked at its folder for the first time.
+            intent = read_json(str(self._runs.folder(job, placed.attempt) / "intent"))
+            known = None if intent is None else int(intent["pid"])
+        return known

@@ -1,3 +1,4 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Engine 1: simulated time; traces in, reports out."""
+"""The simulator: replays traces in simulated time with the policies of the core, and writes reports. README.md is the
+map."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace says: jobs as they arrive, and the truth about them that no policy may see."""
+"""Arrivals: the jobs of a trace, each with its true duration, which no policy may see."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from cotenant.core.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A job, and how long it really runs alone; None where the trace does not say (fill mode needs no duration)."""
+    """A job, and how long it runs alone on its GPUs; None if the trace has no durations (fill mode needs none)."""
 
     job: Job
     duration: Seconds | None
@@ -19,9 +19,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A named source of arrivals. Each call of `read` starts over; rows are parsed as they are asked for."""
+    """A named source of arrivals. Each call of `read` starts at the first row; rows are parsed lazily."""
 
     name: str
     read: Callable[[], Iterator[Arrival]]
     in_order: bool
-    """whether rows come by submission time, so that they can be simulated without holding all of them"""
+    """whether rows are sorted by submission time, so that a run need not hold all of them in memory"""

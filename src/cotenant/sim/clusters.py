@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters to simulate: by name, as a short text such as `16x8:V100:32GiB`, or from a CSV or YAML file.
+"""Clusters to simulate: by name, as a spec such as `16x8:V100:32GiB`, or from a CSV or YAML file.
 
-All of them become the same rows of words, so that one function builds machines and complains in one voice.
+All of them are turned into the same rows of text, so that one function builds machines and reports errors.
 """
 
 import re
@@ -24,7 +24,7 @@ from cotenant.sim.traces.registry import data_folder
 from cotenant.sim.traces.rows import Row, header, open_bytes, parsed, shown
 
 DEMO = "16x8:A100:80GiB:128:1024GiB,24x8:V100:32GiB:96:768GiB,32x4:T4:16GiB:64:256GiB,24x2:P100:16GiB:32:128GiB"
-"""96 nodes and 496 GPUs of four types; made for the demo trace"""
+"""96 nodes and 496 GPUs of four types, for the demo trace"""
 
 MOST_NODES = 100_000
 MOST_GPUS = 1_000_000
@@ -32,16 +32,16 @@ MOST_GPUS = 1_000_000
 COLUMNS = ("name", "gpus", "type", "memory", "slots", "numa", "cpu", "host_memory")
 OPENB_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 OPENB_MEMORY_GIB = {"P100": 16, "T4": 16, "V100M16": 16, "V100M32": 32, "A10": 24}
-"""from the cards' data sheets; G2 and G3 are cover names of the trace, so their memory stays unknown (0)"""
+"""from the data sheets; G2 and G3 are names that hide the GPU type, so their memory is unknown (0)"""
 
 INLINE_MEMORY = "80GiB"
-"""of each GPU, where an inline spec does not say; a card without memory would refuse every job that asks for some"""
+"""of each GPU if the spec does not say; a GPU with memory 0 would reject every job that requests memory"""
 
 _GROUP = re.compile(r"(\d{1,9})x(\d{1,9})((?::[^:]*){0,4})")
 _INLINE = re.compile(r"\d+x\d+(:|,|$)")
 _YAML_ONLY = ("count", "labels", "links")
 _MACHINE_KEYS = COLUMNS + _YAML_ONLY
-_CARD_KEYS = ("uuid", "type", "memory", "slots", "numa", "healthy", "cordoned", "memory_scaling", "compute_scaling")
+_GPU_KEYS = ("uuid", "type", "memory", "slots", "numa", "healthy", "cordoned", "memory_scaling", "compute_scaling")
 _LARGEST_YAML = 16 * 1024 * 1024
 _MOST_SLOTS = 100_000
 _MOST_NUMA = 1023
@@ -49,7 +49,7 @@ _MOST_SCALING = 10_000
 
 
 def open_cluster(spec: str, *, data: Path | None) -> tuple[Machine, ...]:
-    """The machines that `spec` names, describes or points at."""
+    """The machines of a named cluster, a spec or a file."""
     if spec == "demo":
         return _collected("demo", _inline(DEMO))
     if spec == "openb":
@@ -63,22 +63,22 @@ def open_cluster(spec: str, *, data: Path | None) -> tuple[Machine, ...]:
     if "/" in spec or "." in spec or path.exists():
         return _collected(spec, _from_csv(path))
     raise InputError(
-        f"unknown cluster {shown(spec)}; expected demo, openb, nodes x GPUs such as 16x8:V100:32GiB, or a file"
+        f"unknown cluster {shown(spec)}; expected demo, openb, NODESxGPUS such as 16x8:V100:32GiB, or a file"
     )
 
 
 def _collected(where: str, machines: Iterable[Machine]) -> tuple[Machine, ...]:
-    """All machines, unless there are absurdly many, none, or two of one name."""
+    """Collects the machines; raises InputError if there are none, too many, or two with one name."""
     found: dict[str, Machine] = {}
     gpus = 0
     for machine in machines:
         if machine.name in found:
-            raise InputError(f"{where}: two nodes are called {shown(machine.name)}; expected a name for each")
+            raise InputError(f"{where}: two nodes have the name {shown(machine.name)}; expected unique names")
         found[machine.name] = machine
         gpus += len(machine.gpus)
         _check_size(where, len(found), gpus)
     if not found:
-        raise InputError(f"{where}: no nodes; expected at least one")
+        raise InputError(f"{where}: no nodes; expected at least 1")
     return tuple(found.values())
 
 
@@ -88,7 +88,7 @@ def _check_size(where: str, nodes: int, gpus: int) -> None:
 
 
 def _inline(spec: str) -> Iterator[Machine]:
-    """`NODESxGPUS[:type[:memory[:cpu[:host_memory]]]]`, several separated by commas."""
+    """Parses `NODESxGPUS[:type[:memory[:cpu[:host_memory]]]]`, several separated by commas."""
     groups: list[tuple[int, Row]] = []
     for text in spec.split(","):
         match = _GROUP.fullmatch(text.strip())
@@ -140,32 +140,32 @@ def _openb_machine(_line: int, row: Row) -> Machine:
 
 
 def _machine(row: Mapping[str, str]) -> Machine:
-    """A node whose cards are all alike, except for the NUMA node each is on."""
+    """Builds a node whose GPUs are identical, except for their NUMA nodes."""
     name = fields.name(row["name"], "name")
     gpus = fields.whole(row["gpus"], "gpus", 0, fields.MOST_GPUS)
     numa = fields.words(row.get("numa") or "")
     if len(numa) not in (0, 1, gpus):
-        raise ValueError(f"numa is {shown(row['numa'])}; expected one number, or {gpus} of them such as 0|0|1|1")
-    card = _card(f"{name}-gpu", {key: value for key, value in row.items() if key in _CARD_KEYS and key != "numa"})
+        raise ValueError(f"numa is {shown(row['numa'])}; expected 1 number, or {gpus} numbers such as 0|0|1|1")
+    template = _gpu(f"{name}-gpu", {key: value for key, value in row.items() if key in _GPU_KEYS and key != "numa"})
     numbers = [fields.whole(word, "numa", 0, _MOST_NUMA) for word in numa]
     each = numbers if len(numbers) == gpus else numbers[:1] * gpus
     cpu, host_memory = row.get("cpu"), row.get("host_memory")
     return Machine(
         name=name,
-        gpus=tuple(replace(card, uuid=f"{name}-gpu{i}", numa=each[i] if each else None) for i in range(gpus)),
+        gpus=tuple(replace(template, uuid=f"{name}-gpu{i}", numa=each[i] if each else None) for i in range(gpus)),
         cpu=fields.cores(cpu, "cpu") if cpu else None,
         host_memory=fields.memory(host_memory, "host_memory", fields.MOST_HOST_MEMORY) if host_memory else None,
     )
 
 
-def _card(uuid: str, row: Mapping[str, str]) -> Gpu:
-    card = Gpu(uuid=fields.name(row.get("uuid") or uuid, "uuid"))
+def _gpu(uuid: str, row: Mapping[str, str]) -> Gpu:
+    default = Gpu(uuid=fields.name(row.get("uuid") or uuid, "uuid"))
     numa = row.get("numa")
     return replace(
-        card,
-        type=fields.name(row.get("type") or card.type, "type"),
-        memory=fields.memory(row.get("memory") or "0", "memory", fields.MOST_CARD_MEMORY),
-        slots=fields.whole(row.get("slots") or str(card.slots), "slots", 1, _MOST_SLOTS),
+        default,
+        type=fields.name(row.get("type") or default.type, "type"),
+        memory=fields.memory(row.get("memory") or "0", "memory", fields.MOST_GPU_MEMORY),
+        slots=fields.whole(row.get("slots") or str(default.slots), "slots", 1, _MOST_SLOTS),
         numa=fields.whole(numa, "numa", 0, _MOST_NUMA) if numa else None,
         healthy=fields.truth(row.get("healthy") or "true", "healthy"),
         cordoned=fields.truth(row.get("cordoned") or "false", "cordoned"),
@@ -179,7 +179,7 @@ def _scaling(row: Mapping[str, str], column: str) -> Percent:
 
 
 def _from_yaml(path: Path) -> Iterator[Machine]:
-    """`nodes:` is a list; each entry is one machine, or `count` machines that are alike."""
+    """Reads `nodes:`, a list in which each entry is one machine, or `count` identical machines."""
     try:
         with open_bytes(path) as file:
             text = file.read(_LARGEST_YAML + 1)
@@ -188,8 +188,9 @@ def _from_yaml(path: Path) -> Iterator[Machine]:
     if len(text) > _LARGEST_YAML:
         raise InputError(f"{path}: larger than {_LARGEST_YAML // 1024**2} MiB; expected a list of nodes, or a CSV file")
     try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # few can mean a billion nodes
-            raise InputError(f"{path}: YAML aliases are not read; expected `count:` for machines that are alike")
+        # A few aliases can expand to a billion nodes.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise InputError(f"{path}: YAML aliases are not supported; expected `count:` for identical nodes")
         document: object = msgspec.yaml.decode(text)
     except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as problem:
         raise InputError(f"{path}: {' '.join(str(problem).split())}; expected YAML") from None
@@ -206,7 +207,7 @@ def _from_yaml(path: Path) -> Iterator[Machine]:
 def _entry(entry: object) -> Iterator[Machine]:
     known = _mapping(entry, "a node", _MACHINE_KEYS)
     if "name" not in known or "gpus" not in known:
-        raise ValueError("no name or no gpus; expected both")
+        raise ValueError("name or gpus is missing; expected both")
     rest = {key: value for key, value in known.items() if key in _YAML_ONLY or key == "gpus"}
     row = {key: _cell(value, key) for key, value in known.items() if key not in rest}
     copies = fields.whole(_cell(rest.get("count", 1), "count"), "count", 1, MOST_NODES)
@@ -216,15 +217,15 @@ def _entry(entry: object) -> Iterator[Machine]:
 
 
 def _full_machine(row: Row, rest: Mapping[str, object]) -> Machine:
-    cards = rest["gpus"]
-    machine = _machine({**row, "gpus": "0" if isinstance(cards, list) else _cell(cards, "gpus")})
-    if isinstance(cards, list):
-        if len(cards) > fields.MOST_GPUS:
-            raise ValueError(f"gpus lists {len(cards)} cards; expected at most {fields.MOST_GPUS}")
-        shared = {key: row[key] for key in _CARD_KEYS if key in row}
-        listed = (_mapping(card, "a card", _CARD_KEYS) for card in cards)
-        words = ({**shared, **{key: _cell(value, key) for key, value in card.items()}} for card in listed)
-        machine = replace(machine, gpus=tuple(_card(f"{row['name']}-gpu{i}", card) for i, card in enumerate(words)))
+    gpus = rest["gpus"]
+    machine = _machine({**row, "gpus": "0" if isinstance(gpus, list) else _cell(gpus, "gpus")})
+    if isinstance(gpus, list):
+        if len(gpus) > fields.MOST_GPUS:
+            raise ValueError(f"gpus lists {len(gpus)} GPUs; expected at most {fields.MOST_GPUS}")
+        shared = {key: row[key] for key in _GPU_KEYS if key in row}
+        listed = (_mapping(gpu, "a GPU", _GPU_KEYS) for gpu in gpus)
+        words = ({**shared, **{key: _cell(value, key) for key, value in gpu.items()}} for gpu in listed)
+        machine = replace(machine, gpus=tuple(_gpu(f"{row['name']}-gpu{i}", gpu) for i, gpu in enumerate(words)))
     labels = _mapping(rest.get("labels", {}), "labels", None)
     return replace(
         machine,
@@ -234,7 +235,7 @@ def _full_machine(row: Row, rest: Mapping[str, object]) -> Machine:
 
 
 def _links(matrix: object, gpus: int) -> tuple[tuple[int, ...], ...]:
-    """The table that `nvidia-smi topo -m` prints: a row for each GPU, words separated by spaces or a list of them."""
+    """Parses the matrix that `nvidia-smi topo -m` prints: one row for each GPU, as text or as a list of words."""
     rows = [row.split() if isinstance(row, str) else row for row in matrix] if isinstance(matrix, list) else []
     if len(rows) != gpus or any(not isinstance(row, list) or len(row) != gpus for row in rows):
         raise ValueError(f"links; expected {gpus} rows of {gpus} words such as X, NV2, PIX or SYS")
@@ -252,7 +253,7 @@ def _mapping(value: object, what: str, keys: tuple[str, ...] | None) -> dict[str
 
 
 def _cell(value: object, key: str) -> str:
-    """A value of a YAML file as the word that a CSV cell would hold."""
+    """Converts a YAML value into the text that a CSV cell would hold."""
     if isinstance(value, list) and key == "numa":
         return "|".join(_cell(each, "numa of a GPU") for each in value)
     if value is None or isinstance(value, str | int | float):
@@ -261,5 +262,5 @@ def _cell(value: object, key: str) -> str:
 
 
 def _brief(value: object) -> str:
-    """A value as a message quotes it; a list only by name, since YAML can make a small file a vast one."""
+    """A value for an error message; lists and mappings are named by type only, because they may be huge."""
     return shown(str(value)) if isinstance(value, str | int | float) else f"a {type(value).__name__}"

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Neighbours on one card: how fast a world lets them run, and what is measured of it a while after they have met.
+"""Contention: how fast jobs that share a GPU run, and when their speeds are measured.
 
-The truth goes into rates of progress at once; a belief hears of it only by measurement, and only if they stay together.
+The true speeds of the world take effect at once. A policy's belief learns them only by measurement, and only if the
+same jobs still share the GPU when the measurement is due.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,20 +21,20 @@ Jobs = tuple[str, ...]
 
 
 class Contention:
-    """What a world does to those who share cards, and what a belief gets to see of it."""
+    """The true rates of running jobs, and the queue of measurements that are reported to a belief."""
 
     def __init__(self, world: World, belief: Belief, look: Seconds, noise: float, random: Random) -> None:
         self._world, self._belief = world, belief
         self._look, self._noise, self._random = look, noise, random
-        self._looks: list[tuple[float, int, str, int, Jobs]] = []
+        self._due: list[tuple[float, int, str, int, Jobs]] = []
         self._sequence = 0
 
     @property
-    def next_look(self) -> float:
-        return self._looks[0][0] if self._looks else float("inf")
+    def next_measurement(self) -> float:
+        return self._due[0][0] if self._due else float("inf")
 
     def tenants(self, cluster: Cluster, placements: Iterable[Placement]) -> dict[tuple[str, int], Jobs]:
-        """Who is on each of the cards of these placements."""
+        """The jobs on each GPU of these placements, by (node, GPU index)."""
         return {
             (one.slot.node, gpu): tuple(tenant.job for tenant in residents(cluster.node(one.slot.node), gpu))
             for one in placements
@@ -41,23 +42,24 @@ class Contention:
         }
 
     def rate(self, cluster: Cluster, placements: Sequence[Placement]) -> float:
-        """How fast a job runs on its cards: as the slowest of them lets it."""
+        """The rate of a job: the minimum over its GPUs, because its slowest GPU holds up the others."""
         return min((self._rate(cluster, one, gpu) for one in placements for gpu in one.slot.gpus), default=1.0)
 
-    def will_look(self, met: dict[tuple[str, int], Jobs], now: float) -> None:
-        """Those who share a card from now on are measured once they have run side by side for a while."""
+    def schedule_measurements(self, met: dict[tuple[str, int], Jobs], now: float) -> None:
+        """Schedules a measurement of every GPU that now has more than one tenant."""
         for (node, gpu), jobs in met.items():
             if len(jobs) > 1:
                 self._sequence += 1
-                heappush(self._looks, (now + self._look, self._sequence, node, gpu, jobs))
+                heappush(self._due, (now + self._look, self._sequence, node, gpu, jobs))
 
-    def looked_at(self, cluster: Cluster, now: float) -> Jobs | None:
-        """The next company whose look is due and that is still together, after the belief was told."""
-        while self._looks and self._looks[0][0] <= now:
-            _, _, name, gpu, jobs = heappop(self._looks)
+    def measure_next(self, cluster: Cluster, now: float) -> Jobs | None:
+        """Takes the next due measurement whose jobs still share the GPU, reports it to the belief, and returns the
+        jobs."""
+        while self._due and self._due[0][0] <= now:
+            _, _, name, gpu, jobs = heappop(self._due)
             node = cluster.node(name)
             if tuple(tenant.job for tenant in residents(node, gpu)) != jobs:
-                continue  # one came or went; another look is due for those who are there now
+                continue  # the tenants changed, so another measurement was scheduled for the current ones
             together = company(node, gpu, demands_on(node, gpu))
             measured = [speed * self._random.lognormvariate(0.0, self._noise) for speed in self._world.speeds(together)]
             self._belief.observe(together, measured)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Several policies on several seeds, side by side in processes: one plan in, one `Results` out."""
+"""Runs several policies on several seeds in a process pool: a `Plan` in, `Results` out."""
 
 import gzip
 import zlib
@@ -25,7 +25,7 @@ from cotenant.errors import InputError
 from cotenant.sim import fill
 from cotenant.sim.arrivals import Arrival, Trace
 from cotenant.sim.clusters import open_cluster
-from cotenant.sim.pool import side_by_side
+from cotenant.sim.pool import run_parallel
 from cotenant.sim.results import Results, RunResult
 from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.traces.registry import data_folder, open_trace
@@ -36,7 +36,7 @@ from cotenant.wire.text import printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to simulate, in the user's words; checked by `check` before anything runs."""
+    """What to simulate, as the user gave it; `check` validates it before anything runs."""
 
     trace: str
     nodes: str
@@ -44,81 +44,83 @@ class Plan:
     seeds: tuple[int, ...]
     mode: str = "fill"
     load: float = 1.3
-    """fill: GPU capacity asked for in all"""
+    """fill: total demand that arrives, in multiples of the cluster's GPUs"""
     published_order: bool = False
     """fill: the exact arrival orders of FGD's evaluation, from the data folder"""
     limit: int | None = None
-    """only the first so many jobs of the trace"""
+    """number of jobs to take from the start of the trace; None: all"""
     compress: float = 1.0
-    """timed: arrivals come so many times as fast"""
+    """timed: factor by which the gaps between arrivals are divided"""
     estimates: str = "none"
-    """timed: what the queue believes of durations: what the trace says (none), oracle, or noisy:SIGMA"""
+    """timed: duration estimates for the queue: the trace's (none), exact (oracle), or noisy:SIGMA"""
     timing: Timing = field(default_factory=Timing)
     world: str = "none"
-    """timed: what neighbours do to each other: nothing (none), or what Gavel measured (gavel)"""
+    """timed: slowdown between jobs on one GPU: none, or as measured by Gavel (gavel)"""
     oracle: bool = False
-    """policies know the world, which is to see what knowing it would be worth"""
+    """whether policies are given the true slowdowns, as an upper bound of what prediction can achieve"""
     tenants: int = 2
-    """with a world: the most on one card"""
+    """with a world: largest number of jobs on one GPU"""
     data: Path | None = None
     record: frozenset[str] = frozenset()
-    """ids of jobs whose decision is recorded"""
+    """IDs of the jobs whose decisions are recorded"""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One (policy, seed) that has finished."""
+    """The result of one (policy, seed), and the decisions recorded in it."""
 
     result: RunResult
     decisions: tuple[RecordedDecision, ...]
 
 
 def check(plan: Plan) -> None:
-    """Everything that can be refused before the first run is."""
+    """Raises InputError for everything that can be found wrong before the first run."""
     for policy in plan.policies:
         try:
             build_policy(policy.removesuffix(fill.ONLINE))
         except ValueError as error:
             raise InputError(str(error)) from None
     if plan.timing.queue not in QUEUES:
-        raise InputError(f"unknown queue order {plan.timing.queue!r}; there are: {', '.join(QUEUES)}")
+        raise InputError(f"unknown queue order {plan.timing.queue!r}; expected one of {', '.join(QUEUES)}")
     if plan.mode == "timed" and plan.timing.queue in PREEMPTIVE and plan.timing.restart >= plan.timing.round:
-        raise InputError("--restart must be shorter than --round: jobs set aside in every round would never get on")
+        raise InputError(
+            "--restart must be shorter than --round, or a job preempted in every round would make no progress"
+        )
     _estimator(plan, 0)
     machines = _machines(plan)
     if plan.world != "none":
         _check_world(plan, machines)
     elif plan.oracle:
-        raise InputError("--oracle is about a world; expected --world gavel with it")
+        raise InputError("--oracle needs --world gavel")
     if not any(machine.gpus for machine in machines):
-        raise InputError(f"cluster {plan.nodes} has no GPUs; expected at least one")
+        raise InputError(f"cluster {plan.nodes} has no GPUs; expected at least 1")
     first = next(_arrivals(plan, _trace(plan)), None)
     if first is None:
         raise InputError(f"trace {plan.trace} has no jobs")
     needs_estimates = plan.mode == "timed" and plan.timing.queue in ("sjf", "srpt")
     if needs_estimates and plan.estimates == "none" and first.job.estimate is None:
         raise InputError(
-            f"queue order {plan.timing.queue} needs estimates of durations, and the trace has none: "
-            "give --estimates oracle, or noisy:0.5 for some error"
+            f"queue order {plan.timing.queue} needs duration estimates, and the trace has none; "
+            "use --estimates oracle, or --estimates noisy:0.5"
         )
     if plan.mode == "timed" and first.duration is None:
         raise InputError(f"trace {plan.trace} has no durations, which timed mode needs; use --mode fill")
     if plan.published_order:
         if plan.limit is not None:
-            raise InputError("--order published is an order of the whole trace; expected no --limit")
+            raise InputError("--order published needs the whole trace; remove --limit")
         for seed in plan.seeds:
             _published(plan, seed, len(machines))
 
 
 def run_all(plan: Plan, processes: int, finished: Callable[[Run], None]) -> None:
-    """Runs every policy on every seed; `finished` is told of each as it ends, in no particular order."""
-    side_by_side(
+    """Runs every policy on every seed, and calls `finished` with each run as it ends, in no particular order."""
+    run_parallel(
         [partial(run_one, plan, policy, seed) for seed in plan.seeds for policy in plan.policies], processes, finished
     )
 
 
 def results_of(plan: Plan, command: str, runs: list[RunResult]) -> Results:
-    """The finished runs in the order asked for."""
+    """The finished runs, in the order in which the policies were given."""
     machines = _machines(plan)
     place = {policy: i for i, policy in enumerate(plan.policies)}
     return Results(
@@ -133,7 +135,8 @@ def results_of(plan: Plan, command: str, runs: list[RunResult]) -> Results:
 
 
 def run_one(plan: Plan, policy: str, seed: int) -> Run:
-    """One policy on one seed, in this process."""
+    """Runs one policy on one seed in this process. Called in the workers, so its arguments and its result are
+    pickled."""
     machines = _machines(plan)
     recorder = _Recorder(plan.record)
     watches = [recorder.watch] if plan.record else []
@@ -157,20 +160,20 @@ def run_one(plan: Plan, policy: str, seed: int) -> Run:
 
 
 class _Recorder:
-    """Writes down the decisions about the jobs that were asked for."""
+    """Records the decisions about selected jobs."""
 
-    def __init__(self, wanted: frozenset[str]) -> None:
-        self._wanted = wanted
+    def __init__(self, jobs: frozenset[str]) -> None:
+        self._jobs = jobs
         self.decisions: list[RecordedDecision] = []
 
     def watch(self, job: Job, cluster: Cluster, policy: Policy, decision: Decision | None) -> None:
-        if job.id in self._wanted:
+        if job.id in self._jobs:
             placements = () if decision is None else decision.placements
             slots = tuple(placement.slot for placement in placements)
             overdue = any(placement.overdue for placement in placements)
             crowding = 0.0 if decision is None else None if overdue else decision.crowding
             kept = () if decision is None or overdue else decision.kept
-            # What was placed on a node that was kept came before it was.
+            # A node that was kept free and also got a placement was kept only after that placement.
             closed = () if {slot.node for slot in slots} & set(kept) else tuple(kept)
             self.decisions.append(record(policy, job, cluster, job.submitted, slots, crowding, closed))
 
@@ -194,22 +197,22 @@ def _world(plan: Plan) -> Colocation | None:
 
 
 def _belief(world: Colocation, *, oracle: bool) -> Belief:
-    """What policies may know beforehand: their own workloads, and who does not fit into memory together."""
+    """What policies know in advance: the workloads of jobs, and which pairs do not fit into memory together."""
     return Oracle(world) if oracle else Predicted(world.signatures_of_all(), world.apart)
 
 
 def _check_world(plan: Plan, machines: tuple[Machine, ...]) -> None:
     if plan.world != "gavel":
-        raise InputError(f"unknown world {plan.world!r:.60}; there are: none, gavel")
+        raise InputError(f"unknown world {plan.world!r:.60}; expected none or gavel")
     if plan.mode != "timed":
-        raise InputError("--world is about how fast jobs run; expected --mode timed with it")
+        raise InputError("--world needs --mode timed")
     world = _world(plan)
-    cards = world.cards if world is not None else []
-    strangers = {gpu.type for machine in machines for gpu in machine.gpus} - set(cards)
-    if strangers:
+    gpu_types = world.gpu_types if world is not None else []
+    unmeasured = {gpu.type for machine in machines for gpu in machine.gpus} - set(gpu_types)
+    if unmeasured:
         raise InputError(
-            f"--world {plan.world} was measured on {', '.join(cards)}, not on {min(strangers)!r:.60}; "
-            "expected such cards, for example --nodes 3x8:v100"
+            f"--world {plan.world} was measured on {', '.join(gpu_types)}, not on {min(unmeasured)!r:.60}; "
+            "use GPUs of one of these types, for example --nodes 3x8:v100"
         )
 
 
@@ -230,12 +233,12 @@ def _mix(plan: Plan) -> Mix:
 
 
 def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
-    """Arrivals by submission time, held in memory only where the trace is not in order."""
+    """Arrivals sorted by submission time; only a trace that is not sorted is held in memory."""
     arrivals: Iterator[Arrival] = islice(trace.read(), plan.limit)
     if not trace.in_order:
         arrivals = iter(sorted(arrivals, key=lambda arrival: (arrival.job.submitted, arrival.job.id)))
     if plan.world != "none":
-        arrivals = map(_ready_to_share, arrivals)
+        arrivals = map(_without_compute_share, arrivals)
     if plan.compress == 1.0:
         return arrivals
     return (
@@ -244,13 +247,13 @@ def _arrivals(plan: Plan, trace: Trace) -> Iterator[Arrival]:
     )
 
 
-def _ready_to_share(one: Arrival) -> Arrival:
-    """A job that claims no share of its cards: who may sit beside it is the policy's to say."""
+def _without_compute_share(one: Arrival) -> Arrival:
+    """The job without a compute share, so that the policy decides which jobs share its GPUs."""
     return Arrival(replace(one.job, demand=replace(one.job.demand, compute=MilliGpu(0))), one.duration)
 
 
 def _with_estimates(plan: Plan, seed: int, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
-    """Arrivals as the queue may know them; all must have durations."""
+    """Adds the duration estimates that the queue sees; raises InputError if a duration is missing."""
     estimate = _estimator(plan, seed)
     for one in arrivals:
         if one.duration is None:
@@ -262,7 +265,7 @@ def _with_estimates(plan: Plan, seed: int, arrivals: Iterator[Arrival]) -> Itera
 
 
 def _estimator(plan: Plan, seed: int) -> Callable[[float], float] | None:
-    """From the truth to what the queue is told of it."""
+    """A function from the true duration to its estimate, or None to keep the trace's estimates."""
     kind, _, sigma = plan.estimates.partition(":")
     if plan.estimates == "none":
         return None
@@ -292,7 +295,7 @@ def _published(plan: Plan, seed: int, nodes: int) -> fill.Order:
     """FGD's own arrival order for a trace and a seed (`fgd_replay` in the data folder)."""
     name = (plan.trace.partition(":")[2] or "default") if plan.trace.split(":")[0] == "openb" else None
     if name is None or plan.data is None:
-        raise InputError("--order published is for openb traces, with COTENANT_DATA set")
+        raise InputError("--order published needs an openb trace and COTENANT_DATA")
     path = plan.data / "fgd_replay" / f"{name}.json.gz"
     if not path.is_file():
         raise InputError(f"{path}: no published order for this trace")
@@ -301,10 +304,10 @@ def _published(plan: Plan, seed: int, nodes: int) -> fill.Order:
     except (msgspec.MsgspecError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a file of published orders: {error}") from None
     if str(seed) not in seeds:
-        raise InputError(f"{path}: no published order for seed {seed}; there are {', '.join(sorted(seeds))}")
+        raise InputError(f"{path}: no published order for seed {seed}; expected one of {', '.join(sorted(seeds))}")
     order = fill.Order(seeds[str(seed)].order, seeds[str(seed)].node_rank)
     if any(not 0 <= position < len(_jobs(plan)) for position in order.arrivals):
-        raise InputError(f"{path}: orders jobs that {plan.trace} does not have")
+        raise InputError(f"{path}: refers to jobs that {plan.trace} does not have")
     if len(order.node_ranks) != nodes:
-        raise InputError(f"--order published ranks {len(order.node_ranks)} nodes; use --nodes openb")
+        raise InputError(f"--order published is for {len(order.node_ranks)} nodes, not for {nodes}; use --nodes openb")
     return order

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fill: jobs arrive until more was asked than the cluster has, none leaves, none is tried twice.
+"""Fill mode: jobs arrive until they request more than the cluster has; no job ends, and none is tried twice.
 
-The protocol of FGD's evaluation (USENIX ATC 2023): what share of all GPUs is allocated, and how fragmented the rest is,
-against the load that has arrived.
+This is the protocol of FGD's evaluation (USENIX ATC 2023). It reports the percentage of all GPUs that is allocated, and
+how fragmented the rest is, against the load that has arrived.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,62 +24,62 @@ from cotenant.sim.metrics import Floats, FragmentationMeter, GpuRows
 from cotenant.sim.results import HeatMap, RunResult
 
 ONLINE = "@online"
-"""suffix of a policy that learns its mix from the jobs it has seen, instead of being told the trace's"""
-
+"""suffix of a policy that learns the mix of demands from the jobs it has seen; others are given the trace's"""
 
 MOST_ARRIVALS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """In which order jobs arrive (positions in the trace) and which nodes go first among equals (position -> rank)."""
+    """The order of arrivals (positions in the trace) and the rank of each node (by position), which breaks ties."""
 
     arrivals: Sequence[int]
     node_ranks: Sequence[int]
 
 
-def asked_milli_gpu(job: Job) -> int:
-    """What a job and its replicas ask in all."""
+def requested_milli_gpu(job: Job) -> int:
+    """Compute that a job requests with all its replicas and GPUs, in milli-GPU."""
     return job.demand.total_compute * job.replicas
 
 
 def shuffled(jobs: Sequence[Job], machines: Sequence[Machine], seed: int, load: float) -> Order:
-    """All jobs in random order, then repeated or thinned by lot until they ask `load` times the cluster's GPUs."""
+    """Shuffles all jobs, then removes or repeats random ones until they request `load` times the cluster's GPUs."""
     random = Random(seed)
     arrivals = list(range(len(jobs)))
     random.shuffle(arrivals)
-    asked = [asked_milli_gpu(job) for job in jobs]
-    total, target = sum(asked), load * sum(len(machine.gpus) for machine in machines) * 1000
+    requested = [requested_milli_gpu(job) for job in jobs]
+    total, target = sum(requested), load * sum(len(machine.gpus) for machine in machines) * 1000
     if not total:
-        raise InputError("no job of this trace asks for a share of GPU compute; fill mode needs some")
+        raise InputError("no job of this trace requests GPU compute, which fill mode needs")
     while total > target and len(arrivals) > 1:
-        total -= asked[arrivals.pop(random.randrange(len(arrivals)))]
+        total -= requested[arrivals.pop(random.randrange(len(arrivals)))]
     while total < target:
         if len(arrivals) >= MOST_ARRIVALS:
             raise InputError(
-                f"it takes more than {MOST_ARRIVALS:,} of these jobs to fill the cluster; use a smaller one"
+                f"more than {MOST_ARRIVALS:,} of these jobs are needed to fill the cluster; use a smaller cluster"
             )
         again = random.randrange(len(jobs))
         arrivals.append(again)
-        total += asked[again]
+        total += requested[again]
     ranks = list(range(len(machines)))
     random.shuffle(ranks)
     return Order(arrivals, ranks)
 
 
 def ranked(machines: Sequence[Machine], ranks: Sequence[int]) -> list[Machine]:
-    """The machines renamed so that name order, which breaks ties, is the order of the ranks."""
+    """Renames the machines so that the order of names, which breaks ties, is the order of the ranks."""
     by_name = sorted(machines, key=lambda machine: machine.name)
     return [replace(one, name=f"{rank:06d}-{one.name}") for one, rank in zip(by_name, ranks, strict=True)]
 
 
 Watch = Callable[[Job, Cluster, Policy, Decision | None], None]
-"""told of each decision: the job, the cluster before it, the policy, and what was decided"""
+"""called for each decision with the job, the cluster before it, the policy, and the decision (None: not placed)"""
 
 
 @dataclass(slots=True)
 class Filled:
-    """What happened at each arrival: milli-GPU asked so far, allocated, fragmented; percent of idle fragmented."""
+    """The state after each arrival: milli-GPU arrived, allocated and fragmented so far, and percent of idle GPUs
+    that is fragmented."""
 
     arrived: list[int]
     allocated: list[int]
@@ -96,7 +96,7 @@ def replay(
     seed: int,
     watch: Watch | None = None,
 ) -> Filled:
-    """One policy on one order of arrivals, with every metric after every event; `watch` sees each decision."""
+    """Runs one policy on one order of arrivals and records every metric after every arrival."""
     cluster = Cluster.of(ranked(machines, order.node_ranks))
     mix, inventory = mix_of(job.demand for job in jobs), inventory_of(machines)
     learner = Learner(policy.removesuffix(ONLINE), inventory) if policy.endswith(ONLINE) else None
@@ -104,16 +104,19 @@ def replay(
     meter, draw = FragmentationMeter(mix, cluster), Random(seed).randrange
     filled = Filled([], [], [], [])
     arrived = allocated = 0
-    came: set[int] = set()
+    seen: set[int] = set()
     fragmented, idle = meter.read()
+    # Invariants: `cluster` only gains placements, since no job ends. The meter is updated for exactly the nodes that a
+    # decision changed, so (fragmented, idle) always describe `cluster`. Each arrival appends one value to every list of
+    # `filled`, placed or not, so the lists stay aligned. A job is tried once: a job that does not fit is not kept.
     for turn, position in enumerate(order.arrivals):
         job = jobs[position]
-        if position in came:  # drawn a second time: a job of its own
+        if position in seen:  # repeated to reach the load: a new job, which needs its own ID
             job = replace(job, id=f"{job.id}@{turn}")
-        came.add(position)
+        seen.add(position)
         if learner is not None and learner.observe(job.demand):
             ranker = learner.ranker
-        arrived += asked_milli_gpu(job)
+        arrived += requested_milli_gpu(job)
         decision = place_together(ranker, job, cluster, draw)
         if watch is not None:
             watch(job, cluster, ranker.policy, decision)
@@ -121,19 +124,19 @@ def replay(
             cluster = decision.cluster
             for node in {placement.slot.node for placement in decision.placements}:
                 meter.update(cluster.index[node], cluster.node(node))
-            allocated += asked_milli_gpu(job)
+            allocated += requested_milli_gpu(job)
             filled.placed += 1
             fragmented, idle = meter.read()
         filled.arrived.append(arrived)
         filled.allocated.append(allocated)
-        # the published program writes these with two digits, and averages what it wrote
+        # Rounded here because the published program averages the two-digit numbers that it wrote.
         filled.fragmented.append(float(f"{fragmented:.2f}"))
         filled.fragmented_idle.append(float(f"{100 * fragmented / idle:.2f}") if idle else 0.0)
     return filled
 
 
 class FillHeat:
-    """How full each group of GPUs was when each percent of load had arrived."""
+    """The data of the heat map: the allocation of each group of GPUs at each percent of arrived load."""
 
     def __init__(self, machines: Sequence[Machine], order: Order) -> None:
         cluster = Cluster.of(ranked(machines, order.node_ranks))
@@ -147,7 +150,7 @@ class FillHeat:
     def watch(self, job: Job, _cluster: Cluster, _policy: Policy, decision: Decision | None) -> None:
         for placement in decision.placements if decision is not None else ():
             self._rows.add(self._used, placement.slot.node, placement.slot.gpus, job.demand.compute)
-        self._arrived += asked_milli_gpu(job)
+        self._arrived += requested_milli_gpu(job)
         percent = self._arrived / self._total / 10
         if not self._columns or percent >= self._columns[-1] + 1:
             self._columns.append(float(int(percent)))
@@ -159,7 +162,8 @@ class FillHeat:
 
 
 def discretise(filled: Filled, gpus: int) -> dict[str, list[float]]:
-    """Averages over all events at which each whole percent of load had arrived, rounded as published."""
+    """Averages the metrics over the arrivals of each whole percent of load, with the rounding of the published
+    results."""
     arrived = np.array([round(one, 0) for one in np.array(filled.arrived) / gpus / 10])
     allocated = np.array([round(one, 2) for one in np.array(filled.allocated) / gpus / 10])
     fragmented, idle = np.array(filled.fragmented), np.array(filled.fragmented_idle)
@@ -186,15 +190,15 @@ def run(
     watches: Sequence[Watch] = (),
     heat: bool = True,
 ) -> RunResult:
-    """One policy on one seed, as a result to report."""
-    drawn = FillHeat(machines, order) if heat else None
-    told = [*watches, *([drawn.watch] if drawn is not None else [])]
+    """Runs one policy on one seed and returns its result."""
+    heat_map = FillHeat(machines, order) if heat else None
+    observers = [*watches, *([heat_map.watch] if heat_map is not None else [])]
 
     def watch(job: Job, cluster: Cluster, used: Policy, decision: Decision | None) -> None:
-        for one in told:
+        for one in observers:
             one(job, cluster, used, decision)
 
-    filled = replay(jobs, machines, order, policy, seed, watch if told else None)
+    filled = replay(jobs, machines, order, policy, seed, watch if observers else None)
     series = discretise(filled, sum(len(machine.gpus) for machine in machines))
     summary = {
         "allocated": series["allocated"][-1],
@@ -206,5 +210,5 @@ def run(
         at = series["arrived"].index(100.0)
         summary |= {"allocated_at_100": series["allocated"][at], "fragmented_at_100": series["fragmented"][at]}
     return RunResult(
-        policy=policy, seed=seed, summary=summary, series=series, heat=drawn.map() if drawn is not None else None
+        policy=policy, seed=seed, summary=summary, series=series, heat=heat_map.map() if heat_map is not None else None
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured while a simulation runs: fragmentation after every event, averages over time in bounded memory."""
+"""Metrics of a running simulation: fragmentation after every event, and averages over time in bounded memory."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 class FragmentationMeter:
-    """FGD's fragmentation of a whole cluster, kept up to date node by node."""
+    """FGD's fragmentation of a whole cluster, updated node by node."""
 
     def __init__(self, mix: Mix, cluster: Cluster) -> None:
         self._measure = Fragmentation(mix)
@@ -23,9 +23,9 @@ class FragmentationMeter:
         self._amounts[:, i] = self._measure.amounts(node)
 
     def read(self) -> tuple[float, float]:
-        """Fragmented milli-GPU in the cluster, and free milli-GPU."""
+        """Fragmented and free compute of the cluster, in milli-GPU."""
         total = self._amounts.sum(axis=1).tolist()
-        # added in the published order: `fgd.fragmented` says why
+        # Added in the published order; `fgd.fragmented` explains why.
         fragmented = 0.0
         for case in FRAGMENTED:
             fragmented += total[case]
@@ -33,7 +33,7 @@ class FragmentationMeter:
 
 
 class TimeAverages:
-    """Several quantities averaged over equal spans of time; spans merge in pairs when there are too many."""
+    """Averages several quantities over equal spans of time; if there are too many spans, neighbouring pairs merge."""
 
     def __init__(self, channels: int, start: float, most_spans: int = 512) -> None:
         self._most = most_spans
@@ -41,10 +41,11 @@ class TimeAverages:
         self._start = self._now = start
         self._width = 1.0
         self._span = 0
-        """the one that holds `now`; counted, since dividing times by widths may round into a neighbour"""
+        """index of the span that contains `now`; it is counted, because dividing by the width may round to a
+        neighbour"""
 
     def hold(self, values: Floats, until: float) -> None:
-        """The quantities had these values from the last call until now."""
+        """Records that the quantities had these values from the last call until `until`."""
         while until > self._start + self._width * self._most:
             self._merge()
         while self._now < until:
@@ -63,14 +64,14 @@ class TimeAverages:
         self._span //= 2
 
     def series(self) -> tuple[list[float], Floats]:
-        """The left edge of each span, and the averages: one row per span."""
+        """The left edge of each span in seconds, and the averages, one row per span."""
         spans = max(1, self._span + (self._now > self._start + self._width * self._span))
         widths = np.full(spans, self._width)
         widths[-1] = max(self._now - self._start - self._width * (spans - 1), 1e-9)
         return [self._width * i for i in range(spans)], self._integral[:spans] / widths[:, None]
 
     def mean(self) -> Floats:
-        """The averages over all time."""
+        """The averages over the whole run."""
         whole: Floats = self._integral.sum(axis=0) / max(self._now - self._start, 1e-9)
         return whole
 
@@ -83,7 +84,7 @@ def quantiles(values: list[float]) -> list[float]:
 
 
 class GpuRows:
-    """Neighbouring GPUs as rows of a heat map: few enough to draw, each GPU in exactly one."""
+    """Assigns each GPU to one row of a heat map; neighbouring GPUs share a row if there are more than `most`."""
 
     def __init__(self, cluster: Cluster, most: int = 64) -> None:
         self.first: dict[str, int] = {}
@@ -101,7 +102,7 @@ class GpuRows:
         self.labels = [f"GPU {a}" if b - a == 1 else f"GPUs {a}-{b - 1}" for a, b in zip(edges, ends, strict=True)]
 
     def add(self, used: Floats, node: str, gpus: tuple[int, ...], compute: int) -> None:
-        """Counts a tenant that came (or, with negative compute, went) in the rows of its GPUs."""
+        """Adds the compute of a tenant to the rows of its GPUs; negative if the tenant leaves."""
         start = self.first[node]
         for gpu in gpus:
             used[self.row_of[start + gpu]] += compute

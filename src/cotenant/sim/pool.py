@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Independent pieces of work side by side in processes, which end cleanly whatever happens to them or to us."""
+"""A process pool for independent runs that shuts down cleanly on Ctrl-C, on errors and if a worker is killed."""
 
 import multiprocessing
 import os
@@ -18,24 +18,31 @@ from cotenant.errors import CotenantError
 R = TypeVar("R")
 
 
-def side_by_side(pieces: Sequence[Callable[[], R]], processes: int, finished: Callable[[R], None]) -> None:
-    """Calls every piece; `finished` is told of each result as it comes, in no particular order."""
-    if processes == 1 or len(pieces) == 1:
-        for piece in pieces:
-            finished(piece())
+def run_parallel(tasks: Sequence[Callable[[], R]], processes: int, finished: Callable[[R], None]) -> None:
+    """Calls every task, and `finished` with each result as it arrives, in no particular order."""
+    # Invariants: `finished` runs only in this process and thread, so callers need no lock. On every way out of this
+    # function no worker is left: on success the pool is drained, on any exception (KeyboardInterrupt included) the
+    # workers are terminated first, because a worker in a long run would otherwise be waited for.
+    if processes == 1 or len(tasks) == 1:
+        for task in tasks:
+            finished(task())
         return
-    pool = ProcessPoolExecutor(min(processes, len(pieces)), initializer=_begin_worker)
+    pool = ProcessPoolExecutor(min(processes, len(tasks)), initializer=_begin_worker)
     try:
-        with _interrupts_held():  # workers inherit this, so that none is interrupted before it can say otherwise
-            # Not `concurrent.futures.wait`: interrupted while it holds the futures' locks, it never lets go of them.
+        # Workers inherit the mask, so none is interrupted before `_begin_worker` ignores SIGINT.
+        with _sigint_blocked():
+            # Not `concurrent.futures.wait`: if it is interrupted while it holds the locks of the futures, it never
+            # releases them, and the shutdown below would hang.
             done: SimpleQueue[Future[R]] = SimpleQueue()
-            for piece in pieces:
-                pool.submit(piece).add_done_callback(done.put)
-        for _ in pieces:
+            for task in tasks:
+                pool.submit(task).add_done_callback(done.put)
+        for _ in tasks:
             finished(done.get().result())
     except BrokenProcessPool:
         _stop(pool)
-        raise CotenantError("a worker process was killed, perhaps for want of memory; try fewer --processes") from None
+        raise CotenantError(
+            "a worker process was killed, possibly because memory ran out; use fewer --processes"
+        ) from None
     except BaseException:
         _stop(pool)
         raise
@@ -43,7 +50,7 @@ def side_by_side(pieces: Sequence[Callable[[], R]], processes: int, finished: Ca
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -52,12 +59,12 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _begin_worker() -> None:
-    """An interrupt is the parent's to handle; should the parent be killed, its workers end too."""
+    """Leaves interrupts to the parent, and makes the worker exit if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -67,5 +74,5 @@ def _end_with_parent() -> None:
 def _stop(pool: ProcessPoolExecutor) -> None:
     for worker in list((pool._processes or {}).values()):
         worker.terminate()
-    # Waits for the pool's thread, which has no more to do: at exit Python would write into a pipe that it just closes.
+    # Wait for the management thread, which has nothing left to do; otherwise Python writes to a closed pipe at exit.
     pool.shutdown(cancel_futures=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulation found, as plain values: the one schema behind the table, the JSON, the CSV and the HTML report."""
+"""The results of a simulation as plain values: the schema behind the table, the JSON, the CSV and the HTML report."""
 
 from dataclasses import dataclass, field
 
@@ -9,18 +9,18 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """How full groups of GPUs were over the run: `values[row][column]` is a percentage of compute allocated."""
+    """Allocation of groups of GPUs over the run: `values[row][column]` is the percentage of compute allocated."""
 
     columns: list[float]
     """left edge of each column: seconds (timed) or percent of capacity arrived (fill)"""
     rows: list[str]
-    """a GPU, or a range of neighbouring GPUs where there are too many to draw"""
+    """a GPU, or a range of neighbouring GPUs if there are too many to draw each"""
     values: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One policy on one seed. Quantities that a mode does not have are absent from `summary` and `series`."""
+    """One policy on one seed. Metrics that a mode does not have are absent from `summary` and `series`."""
 
     policy: str
     seed: int
@@ -48,5 +48,5 @@ class Results:
     gpus: int
     runs: list[RunResult]
     complete: bool = True
-    """False where the run was interrupted and some (policy, seed) are missing"""
+    """False if the simulation was interrupted and some (policy, seed) are missing"""
     schema: int = SCHEMA_VERSION

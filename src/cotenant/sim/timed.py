@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Timed: jobs arrive, wait in the queue, run and finish, on a simulated clock.
+"""Timed mode: jobs arrive, wait in the queue, run and end, on a simulated clock.
 
-The event key is (time, kind, sequence), so a trace and a seed give the same report to the byte. The engine observes a
-cluster, calls `decide` and acts on its placements by scheduling a finish; it decides nothing itself.
+The simulator makes no scheduling decision itself: it calls `decide` with the queue and the cluster, and schedules the
+end of every job that was placed. The same trace and seed give the same report, byte for byte.
 """
 
 import math
@@ -40,27 +40,28 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How a timed run is set up, beyond the trace and the machines."""
+    """The settings of a timed run, besides the trace and the machines."""
 
     queue: str = "fifo"
     round: Seconds = Seconds(300.0)
-    """how often running jobs may be set aside, for queue orders that do so"""
+    """time between rounds of preemption, for the queue orders that preempt"""
     restart: Seconds = Seconds(30.0)
-    """work lost when a job is set aside"""
+    """work that a preempted job loses"""
     look: Seconds = Seconds(120.0)
-    """how long new neighbours run side by side until their speeds are known, and a trial ends"""
+    """time that new neighbours run together until their speeds are measured and a trial placement is judged"""
     noise: float = 0.0
     """standard deviation of the logarithm of measured speeds"""
     repair: bool = False
-    """move jobs that share to cards that have become idle, at the price of a restart"""
+    """whether jobs that share a GPU move to GPUs that become idle, at the cost of a restart"""
     fragmentation: bool = True
-    """measure fragmentation after every event; a little costly on very large runs"""
+    """whether fragmentation is measured after every event, which takes time on large clusters"""
     heat: bool = True
+    """whether the data of the heat map is recorded"""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A job on its slots, and the truth about it."""
+    """A running job, its placements and its true progress."""
 
     job: Job
     placements: tuple[Placement, ...]
@@ -68,24 +69,24 @@ class _Running:
     started: float
     ends: float
     crowding: float
-    """when it started"""
-    new: bool = True
-    """nobody has looked yet how it does"""
+    """of the cluster when the job started"""
+    unjudged: bool = True
+    """whether its effect on its neighbours has not been measured yet"""
     rate: float = 1.0
-    """of the speed at which its duration was taken"""
+    """progress per second, relative to the speed at which the trace's durations were taken"""
     done: float = 0.0
-    """of its work, up to `since`"""
+    """seconds of its work completed in this start, up to `since`"""
     since: float = 0.0
 
-    def book(self, now: float) -> None:
-        """Adds what was done since it was last booked."""
+    def update_progress(self, now: float) -> None:
+        """Adds the work done since the last update; must be called before `rate` changes."""
         self.done += (now - self.since) * self.rate
         self.since = now
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What a job has left to do, over all the times it ran."""
+    """The remaining work and the waiting time of a job, over all its starts."""
 
     arrival: Arrival
     left: float
@@ -95,21 +96,21 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the run adds up to."""
+    """Counters and samples of the whole run."""
 
     waits: list[float] = field(default_factory=list)
     completions: list[float] = field(default_factory=list)
     unplaceable: int = 0
     preemptions: int = 0
     shared: int = 0
-    """starts on a card that somebody was on"""
+    """starts on a GPU that already had a tenant"""
     trials: int = 0
     reverted: int = 0
     moved: int = 0
 
 
 class TimedRun:
-    """One policy on one trace. `run` consumes the arrivals once; nothing is kept of jobs that have finished."""
+    """One policy on one trace. `run` consumes the arrivals once, and keeps no state of jobs that have ended."""
 
     def __init__(
         self,
@@ -152,28 +153,42 @@ class TimedRun:
         start = self._now = float(upcoming.job.submitted) if upcoming is not None else 0.0
         self._averages = TimeAverages(len(self._levels), start)
         self._start, self._next_round = start, math.inf
+        # The loop jumps from one event time to the next: an arrival, the end of a job, a measurement, a preemption
+        # round.
+        # Invariants at the top of each iteration:
+        # - `self._cluster` holds exactly the placements of `self._running`; every waiting job is in `self._queue`, and
+        #   `self._progress` has an entry for exactly the jobs that wait or run.
+        # - `self._finishes` has an entry (ends, sequence, job) with the current `ends` of every running job. Entries
+        #   whose `ends` differs from the job's are stale (the job was preempted, or its rate changed) and are skipped
+        #   when they reach the top; deleting them from the heap at once would cost a search.
+        # - `self._levels` are the values of the metrics since `self._now`; `_advance` integrates them before any event
+        #   of the new time changes them.
+        # At one time, ends come before arrivals, so that a new job sees the freed GPUs; ties between ends are broken
+        # by the sequence number, never by job ID or by hash order. This makes runs reproducible.
         while upcoming is not None or self._running:
             arrives = float(upcoming.job.submitted) if upcoming is not None else math.inf
             now = min(arrives, self._next_finish(), self._next_round)
             if self._contention is not None:
-                now = min(now, self._contention.next_look)
+                now = min(now, self._contention.next_measurement)
             self._advance(now)
             freed = self._finish_due(now)
             if self._contention is not None:
-                while (jobs := self._contention.looked_at(self._cluster, now)) is not None:
-                    freed |= self._look_again(jobs, now)
-            came: list[Job] = []
+                while (jobs := self._contention.measure_next(self._cluster, now)) is not None:
+                    freed |= self._judge_newest(jobs, now)
+            new_jobs: list[Job] = []
             while upcoming is not None and upcoming.job.submitted <= now:
-                came += self._admit(upcoming, now)
+                new_jobs += self._admit(upcoming, now)
                 upcoming = next(arrivals, None)
-            # What waits did not fit before and nothing left: only newcomers can be placed, unless a gate opens.
-            self._place(self._queue if freed or self._ranker.policy.gate is not None else came, now)
+            # If nothing was freed, no job of the queue fits now that did not fit before, so only new jobs are tried.
+            # The
+            # exception is a policy with a sharing gate, whose answer may change with time and measurements.
+            self._place(self._queue if freed or self._ranker.policy.gate is not None else new_jobs, now)
             if self._timing.repair:
                 self._repair(now)
             if now >= self._next_round:
-                self._set_aside(now)
+                self._preempt(now)
             if self._timing.queue in PREEMPTIVE:
-                self._next_round = self._round_after(now) if len(self._queue) and self._running else math.inf
+                self._next_round = self._next_round_after(now) if len(self._queue) and self._running else math.inf
             self._levels[QUEUED] = len(self._queue)
         return self
 
@@ -231,7 +246,7 @@ class TimedRun:
         self._now = now
 
     def _admit(self, arrival: Arrival, now: float) -> list[Job]:
-        """A newcomer; dropped at once if it would not even fit the empty cluster."""
+        """Adds a new job to the queue; a job that does not fit even the empty cluster is counted and dropped."""
         job = arrival.job
         if self._learner is not None and self._learner.observe(job.demand):
             self._ranker = self._learner.ranker
@@ -240,10 +255,12 @@ class TimedRun:
             self._placeable[shape] = place_together(self._ranker, job, self._empty) is not None
         if not self._placeable[shape]:
             self._tally.unplaceable += 1
-            self._tell_refused([job])
+            self._report_refused([job])
             return []
-        if job.id in self._progress:  # parsers remember only so many ids
-            raise InputError(f"job {job.id!r} comes again while it waits or runs; expected an id of its own")
+        if job.id in self._progress:  # parsers find duplicates only among the first IDs
+            raise InputError(
+                f"job {job.id!r} appears twice in the trace while it waits or runs; expected unique job IDs"
+            )
         self._progress[job.id] = _Progress(arrival, float(arrival.duration or 0.0), now)
         self._queue.add(job, Seconds(now))
         return [job]
@@ -256,34 +273,34 @@ class TimedRun:
         for placement in decision.placements:
             by_job.setdefault(placement.job.id, []).append(placement)
         if self._watches:
-            self._tell(by_job, decision)
+            self._report_placed(by_job, decision)
         self._cluster = decision.cluster
         if self._watches and not isinstance(waiting, Queue):
-            self._tell_refused([job for job in waiting if job.id not in by_job])
+            self._report_refused([job for job in waiting if job.id not in by_job])
         for placements in by_job.values():
             self._start_job(tuple(placements), now, decision.crowding)
         if self._contention is not None:
             for placements in by_job.values():
-                met = self._neighbours_changed(self._contention, placements, now)
-                self._contention.will_look(met, now)
-                self._tally.shared += any(len(jobs) > 1 for jobs in met.values())
+                sharing = self._update_rates(self._contention, placements, now)
+                self._contention.schedule_measurements(sharing, now)
+                self._tally.shared += any(len(jobs) > 1 for jobs in sharing.values())
 
-    def _tell_refused(self, jobs: Sequence[Job]) -> None:
-        """Newcomers that fit nowhere now, with the cluster as it is."""
+    def _report_refused(self, jobs: Sequence[Job]) -> None:
+        """Reports to the watches the new jobs that were not placed."""
         for job in jobs:
             for watch in self._watches:
                 watch(job, self._cluster, self._ranker.policy, None)
 
-    def _tell(self, by_job: dict[str, list[Placement]], decision: Decision) -> None:
-        """Each decision of the pass, with the cluster as the one before it left it."""
+    def _report_placed(self, by_job: dict[str, list[Placement]], decision: Decision) -> None:
+        """Reports to the watches each placed job, with the cluster before and after its own placements."""
         cluster = self._cluster
         for placements in by_job.values():
             after = cluster
             for placement in placements:
                 after = after.place(placement)
             for watch in self._watches:
-                told = Decision(tuple(placements), after, decision.crowding, decision.kept)
-                watch(placements[0].job, cluster, self._ranker.policy, told)
+                own = Decision(tuple(placements), after, decision.crowding, decision.kept)
+                watch(placements[0].job, cluster, self._ranker.policy, own)
             cluster = after
 
     def _start_job(self, placements: tuple[Placement, ...], now: float, crowding: float) -> None:
@@ -296,7 +313,7 @@ class TimedRun:
         self._running[job.id] = running
         self._count(placements, +1)
         self._tally.trials += any(placement.trial for placement in placements)
-        if self._contention is None:  # else its speed is not known before all that start now are in their places
+        if self._contention is None:  # otherwise its rate depends on the other jobs that start now; `_place` sets it
             self._push_finish(running)
 
     def _push_finish(self, running: _Running) -> None:
@@ -304,7 +321,7 @@ class TimedRun:
         heappush(self._finishes, (running.ends, self._sequence, running.job.id))
 
     def _next_finish(self) -> float:
-        """When the next job ends, after those were dropped that were set aside or changed their speed since."""
+        """The time at which the next job ends, or infinity; drops stale entries from the heap."""
         finishes = self._finishes
         while finishes:
             ends, _, job_id = finishes[0]
@@ -320,39 +337,41 @@ class TimedRun:
             _, _, job_id = heappop(self._finishes)
             running = self._running.pop(job_id)
             progress = self._progress.pop(job_id)
-            self._vacate(running, now)
+            self._release(running, now)
             self._tally.waits.append(progress.waited)
             self._tally.completions.append(now - float(running.job.submitted))
             freed = True
         return freed
 
-    def _vacate(self, running: _Running, now: float) -> None:
+    def _release(self, running: _Running, now: float) -> None:
         for placement in running.placements:
             self._cluster = self._cluster.finish(placement)
         self._count(running.placements, -1)
         if self._contention is not None:
-            self._neighbours_changed(self._contention, running.placements, now)
+            self._update_rates(self._contention, running.placements, now)
 
-    def _neighbours_changed(
+    def _update_rates(
         self, contention: Contention, placements: Sequence[Placement], now: float
     ) -> dict[tuple[str, int], Jobs]:
-        """Everyone on these cards runs at another speed from now on; who that is, by card."""
-        met = contention.tenants(self._cluster, placements)
-        for job_id in dict.fromkeys(job_id for jobs in met.values() for job_id in jobs):
+        """Recomputes the rate and the end of every job on the GPUs of these placements; returns the jobs of each
+        GPU."""
+        sharing = contention.tenants(self._cluster, placements)
+        for job_id in dict.fromkeys(job_id for jobs in sharing.values() for job_id in jobs):
             running = self._running[job_id]
-            running.book(now)
+            running.update_progress(now)
             running.rate = contention.rate(self._cluster, running.placements)
             running.ends = now + max(0.0, self._progress[job_id].left - running.done) / running.rate
             self._push_finish(running)
-        return met
+        return sharing
 
-    def _look_again(self, jobs: Jobs, now: float) -> bool:
-        """Sends away whoever came last, if it should not have come, as is known by now; who was there before stays."""
+    def _judge_newest(self, jobs: Jobs, now: float) -> bool:
+        """Judges the job that started last by the measured speeds: if the policy would no longer place it there, it
+        goes back to the queue. Jobs that were there before stay. Returns whether GPUs were freed."""
         newest = max(reversed(jobs), key=lambda job_id: self._running[job_id].started)
         running = self._running[newest]
-        if not running.new:
+        if not running.unjudged:
             return False
-        running.new = False
+        running.unjudged = False
         verdicts = [
             second_look(self._ranker.policy, placement, self._cluster, running.crowding)
             for placement in running.placements
@@ -365,7 +384,7 @@ class TimedRun:
         return True
 
     def _count(self, placements: tuple[Placement, ...], sign: int) -> None:
-        """Books allocated compute and fragmentation after these placements came or went."""
+        """Updates allocation and fragmentation after these placements were added (+1) or removed (-1)."""
         demand = placements[0].job.demand
         for placement in placements:
             slot = placement.slot
@@ -379,7 +398,7 @@ class TimedRun:
             self._levels[FRAGMENTED] = 100.0 * self._meter.read()[0] / self._capacity
 
     def _repair(self, now: float) -> None:
-        """While cards are idle and nobody waits, those who gain most by it move to one."""
+        """While GPUs are idle and the queue is empty, moves the jobs that gain most to an idle GPU."""
         while not len(self._queue):
             holders = ((self._attained(one, now), one.placements[0]) for one in self._running.values())
             belief = self._ranker.policy.known.belief
@@ -390,14 +409,14 @@ class TimedRun:
             self._tally.moved += 1
             self._place(self._queue, now)
 
-    def _round_after(self, now: float) -> float:
+    def _next_round_after(self, now: float) -> float:
         rounds = math.floor((now - self._start) / self._timing.round) + 1
-        while self._start + rounds * self._timing.round <= now:  # the division may have rounded down
+        while self._start + rounds * self._timing.round <= now:  # the division may have been rounded down
             rounds += 1
         return self._start + rounds * self._timing.round
 
-    def _set_aside(self, now: float) -> None:
-        """Running jobs give way to waiting ones that come first in the queue order, as few as will do."""
+    def _preempt(self, now: float) -> None:
+        """Preempts the fewest running jobs that make room for waiting jobs that come before them in the queue order."""
         running = {one.job.id: self._attained(one, now) for one in self._running.values()}
         holders = [(job, self._running[job.id].placements) for job in running.values()]
         turn = partial(turn_of, self._ranker.policy, now=Seconds(now))
@@ -408,14 +427,14 @@ class TimedRun:
         self._place(self._queue, now)
 
     def _attained(self, running: _Running, now: float) -> Job:
-        running.book(now)
+        running.update_progress(now)
         gpus = running.job.demand.gpus * running.job.replicas
         return replace(running.job, attained=Seconds(running.job.attained + running.done * gpus))
 
     def _requeue(self, running: _Running, job: Job, now: float) -> None:
         progress = self._progress[job.id]
-        running.book(now)
+        running.update_progress(now)
         progress.left -= max(0.0, running.done - self._timing.restart)
         progress.waiting_since = now
-        self._vacate(running, now)
+        self._release(running, now)
         self._queue.add(job, Seconds(now))

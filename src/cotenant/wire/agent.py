@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a job and the agent beside its GPU say to each other: JSON messages of at most 4 KiB, version 1.
+"""The protocol between a job and the agent beside its GPU: JSON messages of at most 4 KiB, version 1.
 
-Within a version fields may be added, and whoever does not know one passes over it. `cotenant.job` speaks the same
-protocol without this module, because it may need no package; a test holds the two together.
+Within a version fields may be added; a receiver ignores fields that it does not know. `cotenant.job` implements the
+same protocol without this module, because it must need no package; a test compares the two.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -25,24 +25,24 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="t
     job: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     pid: Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
     batch: Batch | None = None
-    """the owner's choice, which the job's own learning rate is made for; None: the job is not tuned"""
+    """the owner's choice, for which the job's learning rate is set; None: the job is not tuned"""
     min: Batch | None = None
     max: Batch | None = None
     memory_mib_per_sample: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     lr_rule: Literal["sqrt", "adascale"] | None = None
     floor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """the fraction of its speed alone below which the job does not want to fall"""
+    """the speed below which tuning must not push the job"""
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps", tag_field="t"):
-    """What a job did since its last report, about a second ago."""
+    """What a job did since its last report, about 1 s ago."""
 
     n: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
     samples: Annotated[int, msgspec.Meta(ge=0, le=10**15)]
     busy_s: Duration
-    """inside steps, without waiting for a simulated device's engine"""
+    """inside steps, without the wait for a simulated GPU's compute lock"""
     wall_s: Duration
-    """of training: without pauses and what the job said is none"""
+    """of training, without pauses and untimed work"""
     batch: Batch
     grad_sqr: float | None = None
     """squared norm of the true gradient; an unbiased estimate, so it may be negative"""
@@ -51,26 +51,26 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps", tag_field="t
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="t"):
-    """The last message of a job that ends in good order."""
+    """The last message of a job that ends regularly."""
 
 
 class SetBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch", tag_field="t"):
-    """The batch size to use from the next epoch or so on, and the factor it puts on the learning rate."""
+    """The batch size to use from about the next epoch on, and the factor on the learning rate that belongs to it."""
 
     size: Batch
     lr_scale: Annotated[float, msgspec.Meta(ge=1e-4, le=1e4)] = 1.0
 
 
 class Pause(msgspec.Struct, frozen=True, tag="pause", tag_field="t"):
-    """Wait before the next step, at most 30 s."""
+    """Wait before the next step, for at most 30 s."""
 
 
 class Resume(msgspec.Struct, frozen=True, tag="resume", tag_field="t"):
-    """Go on."""
+    """Continue after a pause."""
 
 
 class ReportEvery(msgspec.Struct, frozen=True, kw_only=True, tag="report", tag_field="t"):
-    """Report this often, until told otherwise or the connection ends."""
+    """Report at this interval, until another one is set or the connection ends."""
 
     every_s: Annotated[float, msgspec.Meta(ge=0.2, le=60)]
 
@@ -79,33 +79,23 @@ FromJob: TypeAlias = Hello | Steps | Bye
 ToJob: TypeAlias = SetBatch | Pause | Resume | ReportEvery
 
 _from_job: msgspec.json.Decoder[FromJob] = msgspec.json.Decoder(FromJob)
-_to_job: msgspec.json.Decoder[ToJob] = msgspec.json.Decoder(ToJob)
 
 
 def decode_from_job(message: bytes) -> FromJob:
-    """A message of a job; msgspec.MsgspecError where it is none of this version."""
-    return _checked(_from_job.decode(_sized(message)))
-
-
-def decode_to_job(message: bytes) -> ToJob:
-    """A message of an agent; msgspec.MsgspecError where it is none of this version."""
-    return _to_job.decode(_sized(message))
+    """A message of a job; msgspec.MsgspecError if it is not valid in this version."""
+    if len(message) > LONGEST:
+        raise msgspec.ValidationError(f"a message has at most {LONGEST} bytes, not {len(message)}")
+    return _validated(_from_job.decode(message))
 
 
 def encode(message: FromJob | ToJob) -> bytes:
     return msgspec.json.encode(message)
 
 
-def _sized(message: bytes) -> bytes:
-    if len(message) > LONGEST:
-        raise msgspec.ValidationError(f"a message has at most {LONGEST} bytes, not {len(message)}")
-    return message
-
-
-def _checked(message: FromJob) -> FromJob:
+def _validated(message: FromJob) -> FromJob:
     if isinstance(message, Hello):
         if message.v != VERSION:
-            raise msgspec.ValidationError(f"version {VERSION} is spoken here, not {message.v}")
+            raise msgspec.ValidationError(f"expected version {VERSION} of the protocol, not {message.v}")
         sizes = [size for size in (message.min, message.batch, message.max) if size is not None]
         if sizes != sorted(sizes):
             raise msgspec.ValidationError(

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A decision as a file: the cluster, the job, the policy and what came of it, so that anyone can replay it.
+"""A scheduling decision as a file that can be replayed: the cluster, the job, the policy and the chosen slots.
 
-Version 1 is JSON with the core's own field names; fields at their defaults may be left out, unknown ones are refused.
+Version 1 is JSON with the core's own field names; fields at their defaults may be left out, unknown fields are refused.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,15 +41,15 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "speeds": (1e-9, 10),
     "speed": (0, 10),
 }
-"""least and most of the numbers in a field of that name"""
+"""smallest and largest number allowed in a field of that name"""
 OTHER_NUMBERS = (0, 1e9)
 MOST_GPUS, MOST_CONTAINERS = 1024, 100
-"""on a node, in a pod"""
+"""on one node, in one pod"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSpec:
-    """One kind of demand that the policy knew of, and how often it had been seen."""
+    """A demand that the policy knew, and how often it had been seen."""
 
     seen: int
     cpu: MilliCpu = MilliCpu(0)
@@ -61,7 +61,7 @@ class RecordedSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNode:
-    """A machine and who was on it."""
+    """A machine and its tenants."""
 
     machine: Machine
     tenants: tuple[Tenant, ...] = ()
@@ -69,18 +69,18 @@ class RecordedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCompany:
-    """What was believed of some workloads on one card."""
+    """The predicted speeds of workloads that share one GPU of type `card`."""
 
     card: str
     workloads: tuple[str | None, ...]
     speeds: tuple[Speed, ...]
     apart: bool = False
-    """known not to fit into the card's memory together"""
+    """known not to fit into the GPU's memory together"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedMildness:
-    """What was believed of a workload beside all others."""
+    """The mean predicted speed of a workload beside each of the other known workloads."""
 
     card: str
     workload: str | None
@@ -89,7 +89,7 @@ class RecordedMildness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDecision:
-    """Everything that a policy was given, and the slots it chose (none: the job fitted nowhere)."""
+    """Everything that a policy was given, and the slots it chose (none: the job fits nowhere)."""
 
     version: int
     policy: str
@@ -100,9 +100,9 @@ class RecordedDecision:
     now: Seconds = Seconds(0.0)
     mix: tuple[RecordedSpec, ...] = field(default=())
     crowding: float | None = 0.0
-    """None: it had waited for so long that the gate was not asked"""
+    """waiting jobs for each GPU; None: the job was overdue, so the sharing gate was not applied"""
     closed: tuple[str, ...] = ()
-    """nodes that were kept for a job that had"""
+    """nodes that were reserved for an overdue job"""
     companies: tuple[RecordedCompany, ...] = field(default=())
     mildness: tuple[RecordedMildness, ...] = field(default=())
 
@@ -111,12 +111,12 @@ class RecordedDecision:
 
     def build_policy(self) -> Policy:
         mix = {Spec(one.cpu, one.compute, one.gpus, one.types, one.memory): one.seen for one in self.mix}
-        known = Knowledge(mix, inventory_of(one.machine for one in self.nodes), Recalled(self))
+        known = Knowledge(mix, inventory_of(one.machine for one in self.nodes), RecordedBelief(self))
         return build_policy(self.policy, known, self.queue)
 
 
-class Recalled:
-    """The belief behind a recorded decision: all that was asked of it, and nothing else."""
+class RecordedBelief:
+    """The belief behind a recorded decision; it knows only what was recorded."""
 
     version = 0
 
@@ -148,7 +148,7 @@ def record(
     crowding: float | None = 0.0,
     closed: tuple[str, ...] = (),
 ) -> RecordedDecision:
-    """A decision, ready to be written."""
+    """A decision in the form that is written."""
     believes = policy.checks is not CHECKS
     companies = _companies(job, cluster) if believes else []
     belief = policy.known.belief
@@ -175,7 +175,7 @@ def record(
 
 
 def _companies(job: Job, cluster: Cluster) -> list[Company]:
-    """The companies that there are, and that the job would make of them."""
+    """The tenants of each GPU as they are, and with the job added."""
     found: dict[Company, None] = {}
     for node in cluster:
         for gpu in range(len(node.compute)):
@@ -187,62 +187,62 @@ def _companies(job: Job, cluster: Cluster) -> list[Company]:
 
 
 def encode(decision: RecordedDecision) -> bytes:
-    """The file's content: indented JSON, defaults left out."""
+    """The content of the file: indented JSON without fields at their defaults."""
     return msgspec.json.format(msgspec.json.encode(_compact(decision), order="deterministic"), indent=1) + b"\n"
 
 
-def decode(content: bytes, where: str) -> RecordedDecision:
-    """The decision in that content; InputError with the place where it is wrong."""
+def decode(content: bytes, source: str) -> RecordedDecision:
+    """The decision in the content of a file; InputError names the field that is wrong."""
     try:
         raw = msgspec.json.decode(content)
         version = raw.get("version") if isinstance(raw, dict) else None
         if version != VERSION:
-            raise InputError(f"{where}: not a recorded decision of version {VERSION} (its version is {version!r:.40})")
+            raise InputError(f"{source}: not a recorded decision of version {VERSION} (its version is {version!r:.40})")
         decision = msgspec.convert(raw, RecordedDecision)
         problem = _unknown(raw, decision, "$") or _absurd(decision, "$", "")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{where}: not a recorded decision: {error}") from None
+        raise InputError(f"{source}: not a recorded decision: {error}") from None
     if problem is not None:
-        raise InputError(f"{where}: {problem}")
-    _check(decision, where)
+        raise InputError(f"{source}: {problem}")
+    _check(decision, source)
     return decision
 
 
-def _check(decision: RecordedDecision, where: str) -> None:
-    """What types alone do not say."""
+def _check(decision: RecordedDecision, source: str) -> None:
+    """Checks what types alone cannot express."""
     names = [one.machine.name for one in decision.nodes]
     if len(set(names)) != len(names):
-        raise InputError(f"{where}: two nodes have the same name")
+        raise InputError(f"{source}: two nodes have the same name")
     for one in decision.nodes:
         count = len(one.machine.gpus)
         links = one.machine.links
         if links is not None and (len(links) != count or any(len(row) != count for row in links)):
-            raise InputError(f"{where}: node {one.machine.name}: links must be a {count} by {count} matrix")
+            raise InputError(f"{source}: node {one.machine.name}: links must be a {count} by {count} matrix")
         if count > MOST_GPUS:
-            raise InputError(f"{where}: node {one.machine.name}: {count} GPUs; expected at most {MOST_GPUS}")
+            raise InputError(f"{source}: node {one.machine.name}: {count} GPUs; expected at most {MOST_GPUS}")
         if any(gpu not in range(count) for tenant in one.tenants for gpu in tenant.gpus):
-            raise InputError(f"{where}: node {one.machine.name}: a tenant is on a GPU that is not there")
-        if any(len(tenant.gpus) != _gpus_asked(tenant.demand) for tenant in one.tenants):
-            raise InputError(f"{where}: node {one.machine.name}: a tenant is not on as many GPUs as it asks for")
+            raise InputError(f"{source}: node {one.machine.name}: a tenant is on a GPU that is not there")
+        if any(len(tenant.gpus) != _gpus_needed(tenant.demand) for tenant in one.tenants):
+            raise InputError(f"{source}: node {one.machine.name}: a tenant has another number of GPUs than its demand")
     demands = [decision.job.demand, *(tenant.demand for one in decision.nodes for tenant in one.tenants)]
-    if any(len(demand.containers) > MOST_CONTAINERS or _gpus_asked(demand) > MOST_GPUS for demand in demands):
-        raise InputError(f"{where}: expected at most {MOST_CONTAINERS} containers and {MOST_GPUS} GPUs in a demand")
+    if any(len(demand.containers) > MOST_CONTAINERS or _gpus_needed(demand) > MOST_GPUS for demand in demands):
+        raise InputError(f"{source}: expected at most {MOST_CONTAINERS} containers and {MOST_GPUS} GPUs in a demand")
     if any(len(one.speeds) != len(one.workloads) for one in decision.companies):
-        raise InputError(f"{where}: a company does not have a speed for each of its workloads")
+        raise InputError(f"{source}: a company does not have a speed for each of its workloads")
     if decision.queue not in QUEUES:
-        raise InputError(f"{where}: unknown queue order {decision.queue!r}; there are: {', '.join(QUEUES)}")
+        raise InputError(f"{source}: unknown queue order {decision.queue!r}; there are: {', '.join(QUEUES)}")
     try:
         decision.build_policy()
     except ValueError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{source}: {error}") from None
 
 
-def _gpus_asked(demand: Demand) -> int:
+def _gpus_needed(demand: Demand) -> int:
     return sum(one.gpus for one in demand.containers) if demand.containers else demand.gpus
 
 
 def _compact(value: object) -> object:
-    """Plain values for JSON, without fields that are at their defaults or derived."""
+    """The value as plain JSON values, without fields that are derived or at their defaults."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
             one.name: _compact(getattr(value, one.name))
@@ -263,7 +263,7 @@ def _is_default(default: object, factory: object, value: object) -> bool:
 
 
 def _unknown(raw: object, read: object, path: str) -> str | None:
-    """What is wrong with the first key of `raw` that reading it did not understand."""
+    """An error message for the first key of `raw` that no field of `read` has."""
     if isinstance(raw, dict) and is_dataclass(read):
         known = {one.name for one in fields(read) if one.init}
         for key, value in raw.items():
@@ -279,12 +279,12 @@ def _unknown(raw: object, read: object, path: str) -> str | None:
 
 
 def _absurd(value: object, path: str, name: str) -> str | None:
-    """What is wrong with the first number out of its limits, or text that would not stay on its line."""
+    """An error message for the first number out of its limits, or text that is not printable."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
         low, high = LIMITS.get(name, OTHER_NUMBERS)
-        shown = f"{value:g}" if -1e300 < value < 1e300 else "beyond all bounds"
+        shown = f"{value:g}" if -1e300 < value < 1e300 else "out of range"
         return None if low <= value <= high else f"{path} is {shown}; expected a number from {low:g} to {high:g}"
     if isinstance(value, str):
         return None if value.isprintable() else f"{path} is {value!r:.60}; expected printable text"

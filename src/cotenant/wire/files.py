@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a user names: read whole, but never more than makes sense."""
+"""Reads files that a user names, up to a size limit."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from cotenant.errors import InputError
 
 
 def read_bounded(path: Path, most: int, expected: str = "") -> bytes:
-    """The content of a file of at most so many bytes; InputError says what is wrong, and what was expected."""
+    """The content of a file of at most `most` bytes; InputError says what is wrong, and what was expected."""
     instead = f"; expected {expected}" if expected else ""
     try:
         with path.open("rb") as file:

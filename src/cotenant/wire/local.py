@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the one-machine daemon is asked and what it answers: version 1 of its API, and of the journal's requests."""
+"""Requests and answers of the one-machine daemon: version 1 of its API, and of the requests in its journal."""
 
 import re
 from collections.abc import Callable
@@ -13,12 +13,13 @@ from cotenant.core.model import Demand, Job
 from cotenant.core.units import MiB, MilliGpu, Percent, Seconds, parse_compute, parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
+from cotenant.wire.codec import decode
 
 T = TypeVar("T")
 
 VERSION = 1
 MOST_BYTES = 1024 * 1024
-"""of one request"""
+"""of one request body"""
 
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 24)]
 Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
@@ -29,7 +30,7 @@ _UNIT = re.compile(r"\d+(\.\d+)?\s*[MGT](i?B)?|\d+%", re.IGNORECASE)
 
 
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A job as its owner asked for it."""
+    """A job as its owner requested it."""
 
     command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=4096)]
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern="^/")]
@@ -37,9 +38,9 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     name: Name | None = None
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 1
     memory: str | None = None
-    """on each GPU: `4GiB`, or `50%` of the card"""
+    """on each GPU: `4GiB`, or `50%` of the GPU's memory"""
     compute: str | None = None
-    """on each GPU: `30%`; none: a whole GPU without `memory`, else no claim on compute"""
+    """on each GPU: `30%`; null: a whole GPU if `memory` is null too, else no compute share"""
     types: tuple[Name, ...] = ()
     exclusive: bool = False
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
@@ -48,19 +49,19 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     tune: bool = True
     """whether its batch size may be changed"""
     floor: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """the share of its speed alone below which tuning may not push it"""
+    """the speed below which tuning must not push it"""
     retries: Annotated[int, Meta(ge=0, le=100)] = 0
     grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
     workload: Workload | None = None
     estimate_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     latency_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    """what a step may take, from one to the next; needs a profile"""
+    """latency objective in seconds from one step to the next; needs a profile"""
     revert: bool = True
-    """whether it may be stopped and queued again soon after it came, where it turns out to do harm"""
+    """whether it may be stopped and queued again soon after its start if it slows its neighbours down too much"""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as the daemon knows it."""
+    """A job and its present state."""
 
     id: str
     name: str
@@ -75,29 +76,29 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: int = 0
     reason: str | None = None
-    """why it waits, or why it is where it is"""
+    """why it waits, or why it was placed where it is"""
     batch: int | None = None
     speed: float | None = None
-    """of its speed alone, where both are known"""
+    """throughput divided by its throughput alone; null: not known"""
     predicted: float | None = None
-    """what that is expected to be beside its neighbours; None: it has none"""
+    """the speed that was predicted beside its neighbours; null: it has none"""
     slo_violations: int = 0
-    """how often its steps took longer than it was promised"""
+    """how often its steps took longer than its latency objective"""
     memory_used_mib: int | None = None
-    """on all its GPUs together, at the last look; None: not known"""
+    """summed over its GPUs, at the last measurement; null: not known"""
     utilisation: float | None = None
-    """percent of its GPUs that it kept busy, at the last look; None: not known"""
+    """percent of its GPUs' time that it used, at the last measurement; null: not known"""
     request: JobRequest | None = None
     enforcement: tuple[str, ...] = ()
     faults: dict[str, int] = {}
-    """what did not work as meant in the vGPU library, and how often"""
+    """how often each fault happened in the vGPU library"""
     drift: tuple[str, ...] = ()
-    """GPUs of which the driver says something else than the job's own accounts"""
+    """GPUs whose driver reports a different memory use than the job's processes recorded"""
     tuning: tuple[dict[str, Any], ...] = ()
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU and who is on it."""
+    """A GPU and its tenants."""
 
     index: int
     uuid: str
@@ -115,10 +116,10 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a GPU is emptied."""
+    """How a GPU is drained."""
 
     evict: bool = False
-    """stop the jobs on it and queue them again; else they run to their end"""
+    """stop its tenants and queue them again; else they run to their end"""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +130,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_request(content: bytes) -> JobRequest:
-    """A request from outside, checked beyond its types; InputError says what to write instead."""
+    """A request from outside, checked beyond its types; InputError says what is expected instead."""
     request = decode(content, JobRequest, "a job")
     demand_of(request)
     for name, value in request.env.items():
@@ -140,31 +141,20 @@ def decode_request(content: bytes) -> JobRequest:
     return request
 
 
-def decode(content: bytes, kind: type[T], what: str) -> T:
-    """A body as this type; InputError names the field and what was expected of it."""
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except RecursionError:
-        raise InputError(f"not {what}: nested too deeply") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        problem, _, field = str(error).replace("`", "").partition(" - at ")
-        raise InputError(f"not {what}: {field.removeprefix('$.') + ': ' if field else ''}{problem}") from None
-
-
 def demand_of(request: JobRequest) -> Demand:
-    """What the request asks of GPUs; InputError where it makes no sense."""
+    """The demand of a request; InputError if the request contradicts itself."""
     if request.gpus == 0 and (request.memory or request.compute):
-        raise InputError("memory or compute on no GPU: ask for at least one with --gpus")
+        raise InputError("--gpus 0: memory and compute need at least 1 GPU")
     memory, percent = _memory(request.memory)
     compute = MilliGpu(0) if request.memory and not request.compute else MilliGpu(1000)
     if request.compute is not None:
         compute = _parsed(parse_compute, request.compute, "--compute")
         if compute > 1000:
-            raise InputError(f"--compute {request.compute}: more than a whole GPU; ask for several with --gpus")
+            raise InputError(f"--compute {request.compute}: more than a whole GPU; request several with --gpus")
     if request.batch_range is not None:
         low, high = request.batch_range
         if not 1 <= low <= high:
-            raise InputError(f"--batch-range {low}-{high}: expected a rising range from 1 on")
+            raise InputError(f"--batch-range {low}-{high}: expected LOW-HIGH with 1 <= LOW <= HIGH")
         if request.batch is not None and not low <= request.batch <= high:
             raise InputError(f"--batch {request.batch} is outside --batch-range {low}-{high}")
     return Demand(
@@ -200,7 +190,7 @@ def _memory(text: str | None) -> tuple[MiB, Percent | None]:
     else:
         amount = _parsed(parse_memory, text, "--memory")
     if not (amount or percent):
-        raise InputError(f"--memory {text}: less than 1 MiB or 1%; leave it out to ask for no memory of its own")
+        raise InputError(f"--memory {text}: less than 1 MiB or 1%; leave the option out to request no memory")
     return amount, percent
 
 

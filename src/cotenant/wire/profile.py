@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a workload was seen to do alone on one type of card: version 1 of the form in which it is kept and passed on.
+"""The profile of a workload, measured alone on one type of GPU: version 1 of the stored and exported format.
 
-A profile may come from another machine, or from a job that lies: whatever is read is held within bounds, or refused.
+A profile may come from another machine or from a job that reports wrong numbers, so every field has bounds.
 """
 
 import hashlib
@@ -14,61 +14,62 @@ from msgspec import Meta
 
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
-from cotenant.wire.local import MOST_BYTES, JobRequest, Workload, decode
+from cotenant.wire.codec import decode
+from cotenant.wire.local import MOST_BYTES, JobRequest, Workload
 
 VERSION = 1
 MOST_AVERAGED = 8
-"""measurements that an average counts; later ones count as much as the eighth, so it follows a lasting change"""
+"""measurements in an average; later ones weigh as much as the eighth, so that the average follows a lasting change"""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
-class Named(NamedTuple):
-    """What a job is to the predictor: its program, whatever the batch size, and that size."""
+class WorkloadId(NamedTuple):
+    """What a job is to the predictor: its program (family) and its batch size."""
 
     family: str
     batch: int | None
 
     @property
     def name(self) -> str:
-        """Tells sizes apart: `bert@32`."""
+        """The family and the batch size, as in `bert@32`."""
         return self.family if self.batch is None else f"{self.family}@{self.batch}"
 
 
 class JobProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One workload on one type of card; None: not measured."""
+    """One workload on one type of GPU, which the field `card` names; None: not measured."""
 
     version: int = VERSION
     family: Workload
     batch: Batch | None = None
     card: Annotated[str, Meta(min_length=1, max_length=200)]
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-    """of the command that was measured"""
+    """SHA-256 of the measured command"""
     step_seconds: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     """from one step to the next"""
     samples_per_second: Annotated[float, Meta(gt=0, le=1e12)] | None = None
     utilisation: Share | None = None
-    """of the compute units"""
+    """fraction of the compute units' time"""
     bandwidth: Share | None = None
-    """of the device memory's"""
+    """fraction of the GPU memory's bandwidth"""
     memory_mib: Amount | None = None
     """at its peak"""
     pcie_mib_s: Amount | None = None
-    """to and from the card"""
+    """to and from the GPU"""
     measured_s: Annotated[float, Meta(gt=0, le=1e9)]
     at: Annotated[float, Meta(ge=0, le=1e12)]
-    """when, in seconds since 1970"""
+    """time of the measurement, in seconds since 1970"""
     times: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """measurements in it"""
+    """number of measurements in the averages"""
 
     @property
-    def workload(self) -> Named:
-        return Named(self.family, self.batch)
+    def workload(self) -> WorkloadId:
+        return WorkloadId(self.family, self.batch)
 
 
 class Profiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Some of them, as one file."""
+    """Several profiles in one file."""
 
     version: int = VERSION
     profiles: Annotated[tuple[JobProfile, ...], Meta(max_length=10_000)]
@@ -79,17 +80,17 @@ class _Versioned(msgspec.Struct, frozen=True):
     profiles: tuple["_Versioned", ...] = ()
 
 
-def named(request: JobRequest) -> Named:
-    """By what the owner calls it, else by its command: the same command is the same work."""
-    return Named(request.workload or f"command-{digest(request)[:12]}", request.batch)
+def workload_of(request: JobRequest) -> WorkloadId:
+    """The workload that the owner named, else one for each distinct command."""
+    return WorkloadId(request.workload or f"command-{command_digest(request)[:12]}", request.batch)
 
 
-def digest(request: JobRequest) -> str:
+def command_digest(request: JobRequest) -> str:
     return hashlib.sha256("\0".join(request.command).encode()).hexdigest()
 
 
 def decode_profiles(content: bytes) -> Profiles:
-    """Profiles from outside; InputError says which field cannot be, or that they are of a later version."""
+    """Profiles from outside; InputError says which field is wrong, or that their version is not supported."""
     if len(content) > MOST_BYTES:
         raise InputError(f"profiles of {len(content)} bytes: expected at most {MOST_BYTES}")
     outline = decode(content, _Versioned, "profiles")
@@ -99,8 +100,8 @@ def decode_profiles(content: bytes) -> Profiles:
     return decode(content, Profiles, "profiles")
 
 
-def checked(profile: JobProfile) -> JobProfile | None:
-    """The profile itself; None where a number in it cannot be."""
+def validated(profile: JobProfile) -> JobProfile | None:
+    """The profile itself; None: a number in it is out of bounds."""
     try:
         return msgspec.convert(msgspec.to_builtins(profile), JobProfile)
     except msgspec.ValidationError:
@@ -108,7 +109,7 @@ def checked(profile: JobProfile) -> JobProfile | None:
 
 
 def averaged(old: JobProfile | None, new: JobProfile) -> JobProfile:
-    """The newer one, with what was measured before counted in."""
+    """The newer profile, with its numbers averaged with those of the older one."""
     if old is None:
         return new
     weight = 1 / min(old.times + 1, MOST_AVERAGED)

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What programs are shown of slices: limits, what the processes say they use, and what the driver says."""
+"""The JSON form of a slice's status: its limits, what its processes recorded, and what the driver reports."""
 
 import msgspec
 
 
 class SliceGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice's part of one GPU; None where something is not limited or not known."""
+    """A slice's part of one GPU; None: not limited, or not known."""
 
     uuid: str | None
     memory_limit_bytes: int | None
@@ -15,27 +15,27 @@ class SliceGpu(msgspec.Struct, frozen=True, kw_only=True):
     """thousandths of the GPU"""
     paused: bool = False
     memory_bytes: int = 0
-    """by the accounts of its processes"""
+    """as its processes recorded it in the usage region"""
     host_bytes: int = 0
-    """beyond the quota, in host memory"""
+    """allocated in host memory, beyond the memory limit"""
     peak_bytes: int = 0
     refused: int = 0
-    """allocations, for want of quota"""
+    """allocations that exceeded the memory limit"""
     launches: int = 0
     busy_s: float = 0.0
-    """device time that was charged"""
+    """seconds of GPU time that were charged"""
     waited_s: float = 0.0
-    """that launches were held back"""
+    """seconds that launches were delayed"""
     nvml_bytes: int | None = None
-    """of the same processes, by the driver"""
+    """memory of the same processes, as the driver reports it"""
     drift_bytes: int | None = None
-    """what the driver says beyond the accounts; negative: less"""
+    """the driver's number minus the recorded one"""
     drift_percent: float | None = None
-    """of the accounts; None also where these say nothing"""
+    """of the recorded number; None: nothing is recorded"""
 
 
 class SliceView(msgspec.Struct, frozen=True, kw_only=True):
-    """One slice of GPUs and what is done with it."""
+    """One slice and its use."""
 
     name: str
     created: float | None

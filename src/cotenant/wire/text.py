@@ -1,9 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text from elsewhere as it may be shown: names of files and jobs may hold anything."""
+"""Text for people: numbers with their nouns, and untrusted text made safe to print."""
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 GPU`, `2 GPUs`; `plural` is for nouns that do not just take an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def printable(text: str) -> str:
-    """One line that no terminal and no format stumbles over: line breaks, cursor moves and bytes that are no text are
-    spelled out."""
+    """One line that is safe in any terminal and format: characters that cannot be printed are escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

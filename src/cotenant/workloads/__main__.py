@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cotenant.workloads TASK`: run one benchmark task, here and now, or under whichever engine started it."""
+"""`python -m cotenant.workloads TASK`: runs one benchmark task, alone or as a job of an engine."""
 
 import argparse
 import json
@@ -18,12 +18,12 @@ from cotenant.workloads.registry import MODES, SIZES, TASKS, Size, Task, find
 from cotenant.workloads.runner import Progress, Speaker, Work, compile_all, run
 
 GRACE = 0.5
-"""seconds to end by itself after a signal; compiling can take longer and cannot be interrupted"""
+"""seconds between a signal and a forced exit; compiling can take longer and cannot be interrupted"""
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -33,14 +33,14 @@ def _amount(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return number
 
 
 def _span(text: str) -> tuple[int, int]:
     low, _, high = text.partition("-")
     if _positive(low) > _positive(high):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rising range")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range LOW-HIGH with LOW <= HIGH")
     return int(low), int(high)
 
 
@@ -49,20 +49,22 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m cotenant.workloads", description="Run a benchmark task; the last line is its result as JSON."
     )
     parser.add_argument("task", nargs="?", metavar="TASK", help="one of " + ", ".join(TASKS))
-    parser.add_argument("--list", action="store_true", help="list the tasks and leave")
+    parser.add_argument("--list", action="store_true", help="list the tasks and exit")
     parser.add_argument("--size", choices=SIZES, default="tiny", help="tiny runs on a CPU in seconds (default)")
     parser.add_argument("--mode", choices=MODES, default="train")
     until = parser.add_mutually_exclusive_group()
     until.add_argument("--steps", type=_positive, metavar="N", help="end after N steps")
-    until.add_argument("--samples", type=_positive, metavar="N", help="end after N samples, whatever the batch size")
+    until.add_argument("--samples", type=_positive, metavar="N", help="end after N samples")
     until.add_argument("--seconds", type=_amount, metavar="S", help="end after S seconds of work")
-    until.add_argument("--compile", type=_span, metavar="LOW-HIGH", help="only compile, for these batch sizes")
-    parser.add_argument("--batch", type=_positive, metavar="B", help="samples per step; an engine may change it")
+    until.add_argument("--compile", type=_span, metavar="LOW-HIGH", help="only compile for these batch sizes")
+    parser.add_argument("--batch", type=_positive, metavar="B", help="samples per step; the tuner may change it")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of real data (CIFAR-10 binary, or *.txt)")
-    parser.add_argument("--input-wait", type=_amount, metavar="US", help="microseconds of input wait for each sample")
-    parser.add_argument("--noise-every", type=int, default=20, metavar="N", help="measure gradient noise; 0: never")
-    parser.add_argument("--json", action="store_true", help="progress as JSON, too")
+    parser.add_argument("--input-wait", type=_amount, metavar="US", help="wait US microseconds for each input sample")
+    parser.add_argument(
+        "--noise-every", type=int, default=20, metavar="N", help="steps between noise measurements; 0: never"
+    )
+    parser.add_argument("--json", action="store_true", help="print progress as JSON, too")
     return parser
 
 
@@ -95,16 +97,16 @@ def _folder(task: Task, folder: Path | None) -> Path | None:
         return None
     if task.folder is None:
         readers = ", ".join(f"{one.name} ({one.folder})" for one in TASKS.values() if one.folder)
-        raise InputError(f"--data: {task.name} only makes its samples up; tasks that read a folder: {readers}")
+        raise InputError(f"--data: {task.name} only uses synthetic samples; tasks that read a folder: {readers}")
     if not folder.is_dir():
         raise InputError(f"--data: {folder} is not a folder")
     return folder
 
 
 class _Signals:
-    """SIGTERM and SIGINT, waited for in a thread: a handler would only run between two steps of the interpreter.
+    """Waits for SIGTERM and SIGINT in a thread, because a handler cannot run while JAX compiles.
 
-    Must be made before JAX starts its threads, which then leave the signals alone, too.
+    Create it before JAX starts its threads, so that they block the signals, too.
     """
 
     def __init__(self) -> None:
@@ -115,11 +117,11 @@ class _Signals:
 
     @property
     def exit_code(self) -> int:
-        """As shells name it."""
+        """128 plus the signal number, as in shells."""
         return 128 + self.number if self.number else 0
 
     def watch(self, give_up: Callable[[], None]) -> None:
-        """From now on; `give_up` is called where the work has not ended a moment after a signal."""
+        """Starts to wait; `give_up` is called if the work has not ended `GRACE` seconds after a signal."""
         threading.Thread(target=self._wait, args=(give_up,), daemon=True).start()
 
     def _wait(self, give_up: Callable[[], None]) -> None:
@@ -156,11 +158,11 @@ def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
     progress = Progress()
     say = Speaker({"task": task.name, "size": options.size, "mode": options.mode}, work, as_json=options.json)
     signals.watch(give_up=lambda: say.end(progress, stopped=True))
-    # Only here: it imports JAX, which takes a while.
+    # Imported only here, because importing JAX takes seconds.
     try:
         from cotenant.workloads.trainer import Trainer, build, cache_folder, use_cache
     except ModuleNotFoundError as error:
-        raise InputError(f"tasks are written in JAX; install the package jax ({error})") from error
+        raise InputError(f"the tasks need JAX: install the package jax ({error})") from error
 
     use_cache(cache_folder(os.environ))
     trainer = Trainer(build(task, options.size, options.seed, folder), options.seed)
@@ -172,12 +174,13 @@ def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
         run(trainer, session, work, stop=signals.stop, progress=progress, say=say)
         say.end(progress, stopped=signals.stop.is_set())
     if signals.exit_code:
-        os._exit(signals.exit_code)  # all is said; taking JAX down can take longer than a run has to answer a signal
+        # The result is printed, and shutting JAX down can take longer than the grace period of a signal.
+        os._exit(signals.exit_code)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, run, and say in one line what went wrong."""
+    """Parses the arguments and runs; an error is one line on stderr."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -185,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
             _list(options.json)
             return 0
         if options.task is None:
-            parser.error("which TASK? --list shows them")
+            parser.error("TASK is missing; --list shows the tasks")
         return _run(options, find(options.task), _Signals())
     except CotenantError as error:
         print(f"error: {error}", file=sys.stderr)

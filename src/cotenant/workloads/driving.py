@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out a plan of jobs: submits each when it is due, and tells what becomes of it.
+"""Executes a plan of jobs: submits each job when it is due, and reports its start and end.
 
-Where jobs go is up to two functions of the caller, one that submits and one that looks, so that the same plan can be
-given to one machine or to a cluster.
+The caller passes two functions, one that submits a job and one that reads the state of jobs, so the same plan can run
+on one machine or on a cluster.
 """
 
 import csv
@@ -24,30 +24,30 @@ COLUMNS = ("event", "job", "name", "task", "submit", "start", "finish", "jct_s",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """What is known of a job that was submitted; times are seconds since 1970, on the clock of whoever runs it."""
+    """The times and the state of a submitted job; times are seconds since 1970 on the clock of its engine."""
 
     job: str
-    """its id there"""
+    """its id in the engine"""
     submit: float
     start: float | None = None
     finish: float | None = None
     state: str = ""
-    """in the words of whoever runs it"""
+    """as the engine names it"""
 
     @property
     def jct(self) -> float | None:
-        """Job completion time: from submission to the end, waiting included."""
+        """Job completion time: from the submission to the end, including the wait."""
         return None if self.finish is None else self.finish - self.submit
 
     @property
     def ran(self) -> float | None:
-        """From its start to its end."""
+        """The time from its start to its end."""
         return None if self.finish is None or self.start is None else self.finish - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something happened to a job of the plan."""
+    """A change of a job of the plan."""
 
     event: str
     """submitted, started or finished"""
@@ -57,7 +57,7 @@ class Change:
 
 Submit = Callable[[PlannedJob], Life]
 Look = Callable[[Sequence[str]], Mapping[str, Life]]
-"""ids of jobs that had not ended, as they are now; a job that is missing has not changed"""
+"""from ids of jobs to their present states; a job may be left out if it has not changed"""
 
 
 def drive(
@@ -68,7 +68,7 @@ def drive(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[list[Change]]:
-    """Submits and watches until every job has ended; yields after each look what has changed since the last."""
+    """Submits and watches jobs until all have ended; yields the changes since the last look."""
     began = clock()
     waiting = list(plan)
     alive: dict[str, tuple[PlannedJob, Life]] = {}
@@ -94,10 +94,10 @@ def drive(
 
 
 class Ledger:
-    """A CSV of changes as they happen. Each row goes to the file in one piece, so a kill leaves whole rows."""
+    """A CSV file of changes. Each row is written at once, so a kill leaves only complete rows."""
 
     def __init__(self, path: Path) -> None:
-        """Goes on behind what an earlier run wrote; any other file is refused."""
+        """Appends to a file of an earlier run; any other file is refused."""
         heading = _row(COLUMNS)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -109,7 +109,7 @@ class Ledger:
             self._write(heading)
         elif start != heading or end != b"\n":
             os.close(self._file)
-            raise InputError(f"{path}: not a file of the generator; expected the columns {','.join(COLUMNS)}")
+            raise InputError(f"{path}: not written by the generator; expected the columns {','.join(COLUMNS)}")
 
     def __enter__(self) -> Self:
         return self

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""When which task is submitted: the job generator of IADeep, as a pure function from arrival times to a plan.
+"""Which task is submitted when: the job generator of IADeep, as a pure function from arrival times to a plan.
 
-IADeep (SC'23) submits tasks at the times of Microsoft's trace with a thousandth of its gaps, and draws each task by
-weight. `driving` carries the plan out; where to is its caller's business.
+IADeep (SC'23) submits tasks at the arrival times of Microsoft's trace, with gaps of 1/1000, and draws each task by
+weight. `driving` executes the plan.
 """
 
 import math
@@ -17,7 +17,7 @@ from cotenant.errors import InputError
 from cotenant.workloads.registry import TASKS, find
 
 COMPRESSION = 1000.0
-"""trace seconds that pass in one second at scale 1"""
+"""seconds of the trace that pass in one second at scale 1"""
 
 MIXES: dict[str, dict[str, float]] = {
     "iadeep": {"vgg16": 0.14, "resnet50": 0.14, "squeezenet": 0.14, "neumf": 0.12, "lstm": 0.12},
@@ -35,20 +35,20 @@ MIXES: dict[str, dict[str, float]] = {
     "waiting": {"neumf": 1.0, "adgcl": 1.0, "lstm_ai": 1.0},
     "all": dict.fromkeys(TASKS, 1.0),
 }
-"""weights by name; they need not sum to one"""
+"""mixes by name: the weight of each task; weights need not sum to 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """A job to submit at a time, with all that a scheduler may want to know of it."""
+    """A job to submit at a time, with everything that a scheduler needs."""
 
     at: Seconds
-    """after the start of the plan"""
+    """seconds after the start of the plan"""
     name: str
     """its task and its number in the plan"""
     task: str
     argv: tuple[str, ...]
-    """what follows the Python interpreter"""
+    """arguments of the Python interpreter"""
     memory: MiB
     compute: MilliGpu
     batch: int
@@ -65,16 +65,16 @@ def plan(
     size: str = "tiny",
     work: float = 1.0,
 ) -> list[PlannedJob]:
-    """The first `jobs` arrivals of a trace (seconds, any origin; None: made up) as jobs; `work` lengthens each run."""
+    """The first `jobs` arrivals (in seconds; None: synthetic) as jobs; `work` scales the length of each run."""
     if jobs < 1:
         raise InputError(f"a plan needs at least one job, not {jobs}")
     if not (scale >= 0 and math.isfinite(scale)):
-        raise InputError(f"scale must be a number from 0 on, not {scale}")
+        raise InputError(f"scale must be a number of at least 0, not {scale}")
     if not (work > 0 and math.isfinite(work)):
         raise InputError(f"work must be a number above 0, not {work}")
     times = arrivals_like_philly(jobs) if arrivals is None else arrivals
     if len(times) < jobs:
-        raise InputError(f"the trace has {len(times)} arrivals, and {jobs} jobs were asked for")
+        raise InputError(f"the trace has {len(times)} arrivals, but {jobs} jobs were requested")
     if not all(math.isfinite(time) for time in times[:jobs]):
         raise InputError("an arrival of the trace is not a finite number of seconds")
     ordered = sorted(times[:jobs])
@@ -88,14 +88,14 @@ def plan(
 
 
 def draw(mix: Mapping[str, float], jobs: int, seed: int) -> list[str]:
-    """Tasks by weight: one random number each, looked up in the running sum of the mix, as IADeep does."""
+    """Tasks drawn by weight: one random number each, looked up in the cumulative weights, as IADeep does."""
     total = sum(mix.values())
     if not all(weight >= 0 for weight in mix.values()) or not 0 < total < math.inf:
-        raise InputError("a mix needs tasks with weights from 0 on, at least one above 0")
+        raise InputError("a mix needs tasks with weights of at least 0, one of them above 0")
     for name in mix:
         find(name)
-    chance = random.Random(seed)
-    return [_at(mix, chance.random() * total) for _ in range(jobs)]
+    rng = random.Random(seed)
+    return [_at(mix, rng.random() * total) for _ in range(jobs)]
 
 
 def _at(mix: Mapping[str, float], coin: float) -> str:
@@ -104,13 +104,13 @@ def _at(mix: Mapping[str, float], coin: float) -> str:
         reached += weight
         if coin < reached:
             return name
-    return max(mix, key=lambda name: mix[name])  # a rounding above the sum
+    return max(mix, key=lambda name: mix[name])  # a rounding error above the sum
 
 
 def _planned(at: Seconds, index: int, name: str, size: str, work: float, seed: int) -> PlannedJob:
     task = find(name)
     shape = task.at(size)
-    # samples, not steps: a tuned job takes other steps and must do the same work
+    # Counted in samples rather than steps: a tuned job takes other steps but must do the same work.
     samples = max(shape.batch, round(shape.steps * shape.batch * work))
     argv = ("-m", "cotenant.workloads", name, "--size", size, "--samples", str(samples), "--seed", str(seed + index))
     return PlannedJob(
@@ -126,7 +126,7 @@ def _planned(at: Seconds, index: int, name: str, size: str, work: float, seed: i
 
 
 def mix_named(text: str) -> dict[str, float]:
-    """A mix by name, or as `task=weight,task=weight`."""
+    """A mix by its name, or in the form `task=weight,task=weight`."""
     if text in MIXES:
         return MIXES[text]
     mix: dict[str, float] = {}
@@ -143,14 +143,14 @@ def mix_named(text: str) -> dict[str, float]:
 
 
 def arrivals_like_philly(count: int) -> list[float]:
-    """Made-up arrival times with the mean gap of IADeep's excerpt of Philly (300 jobs in 46 days), in bursts.
+    """Synthetic arrival times with the mean gap of IADeep's excerpt of Philly (300 jobs in 46 days).
 
-    The same every time. Gaps are log-normal: many jobs arrive within minutes of each other, and some nights are quiet.
+    They are the same in every call. Gaps are log-normal, so jobs arrive in bursts with long pauses between them.
     """
-    chance, spread = random.Random(20170807), 1.5
-    centre = math.log(46 * 86_400 / 300) - spread**2 / 2  # so that the mean is that of the excerpt
+    rng, spread = random.Random(20170807), 1.5
+    centre = math.log(46 * 86_400 / 300) - spread**2 / 2  # gives the mean gap of the excerpt
     times, at = [], 0.0
     for _ in range(count):
         times.append(at)
-        at += chance.lognormvariate(centre, spread)
+        at += rng.lognormvariate(centre, spread)
     return times

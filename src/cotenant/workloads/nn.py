@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Layers and optimisers, just what the tasks need: a model is one plain function that asks a `Net` for its weights.
+"""Layers, losses, optimisers and programs of the tasks. A model is one function that requests weights from a `Net`.
 
-The same function serves twice. Traced once without weights it records which it would like; called with weights it
-computes. So a model is written down once, with no shapes to keep in step.
+The function is used twice: traced without weights it records which weights it needs, and called with weights it
+computes. So a model is written once, and shapes need no second definition.
 """
 
 import math
@@ -22,7 +22,7 @@ Model = Callable[["Net", Batch], jax.Array]
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A weight a model asked for: its shape, and the spread of its first values around `centre`."""
+    """A weight that a model needs: its shape, and the standard deviation of its initial values around `centre`."""
 
     shape: tuple[int, ...]
     spread: float
@@ -31,16 +31,16 @@ class Weight:
 
 @dataclass(slots=True)
 class Net:
-    """Weights by name; while `asked` is being filled, every weight is zero."""
+    """The weights of a model by name; while `needed` is recorded, every weight is zero."""
 
     params: Mapping[str, jax.Array] = field(default_factory=dict)
-    asked: dict[str, Weight] | None = None
+    needed: dict[str, Weight] | None = None
 
     def weight(self, name: str, shape: tuple[int, ...], spread: float, centre: float = 0.0) -> jax.Array:
         """The weight of this name."""
-        if self.asked is None:
+        if self.needed is None:
             return self.params[name]
-        self.asked[name] = Weight(shape, spread, centre)
+        self.needed[name] = Weight(shape, spread, centre)
         return jnp.zeros(shape, jnp.float32)
 
     def dense(self, name: str, x: jax.Array, width: int) -> jax.Array:
@@ -51,7 +51,7 @@ class Net:
 
     def conv(self, name: str, x: jax.Array, width: int, size: int = 3, stride: int = 1, dilation: int = 1) -> jax.Array:
         """A convolution over images (batch, height, width, channels), padded to keep its size."""
-        if size == 1:  # a plain product, which compilers know best
+        if size == 1:  # a matrix product, which compilers optimise best
             return self.dense(name, x[:, ::stride, ::stride], width)
         channels = x.shape[-1]
         kernel = self.weight(f"{name}/w", (size, size, channels, width), math.sqrt(2.0 / (size * size * channels)))
@@ -78,8 +78,8 @@ class Net:
     def image_norm(self, name: str, x: jax.Array) -> jax.Array:
         """Normalises each image over all its channels.
 
-        It stands where the published networks normalise over the batch: as many weights and much the same work, but no
-        running averages, and a sample's result does not depend on its neighbours.
+        It replaces the batch normalisation of the published networks: the same number of weights and about the same
+        work, but no running averages, and the result of a sample does not depend on the rest of the batch.
         """
         mean = x.mean((1, 2, 3), keepdims=True)
         variance = jnp.square(x - mean).mean((1, 2, 3), keepdims=True)
@@ -91,19 +91,19 @@ class Net:
 
 
 def initial(model: Model, batch: Mapping[str, np.ndarray], seed: int) -> Params:
-    """The first weights of a model; the batch only lends its shapes."""
-    asked: dict[str, Weight] = {}
-    jax.eval_shape(lambda inputs: model(Net(asked=asked), inputs), dict(batch))
-    chance = np.random.default_rng(seed)
-    # numpy, not jax.random: nothing to compile
+    """The initial weights of a model; only the shapes of the batch are used."""
+    needed: dict[str, Weight] = {}
+    jax.eval_shape(lambda inputs: model(Net(needed=needed), inputs), dict(batch))
+    rng = np.random.default_rng(seed)
+    # numpy rather than jax.random, which would compile
     return {
-        name: jnp.asarray(chance.normal(weight.centre, weight.spread, weight.shape).astype(np.float32))
-        for name, weight in asked.items()
+        name: jnp.asarray(rng.normal(weight.centre, weight.spread, weight.shape).astype(np.float32))
+        for name, weight in needed.items()
     }
 
 
 def pool(x: jax.Array, size: int = 2) -> jax.Array:
-    """The maximum of each square of `size`; a border that fills no square is dropped."""
+    """The maximum of each square of `size` pixels; incomplete squares at the border are dropped."""
     window = (1, size, size, 1)
     largest: jax.Array = lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
     return largest
@@ -118,19 +118,19 @@ def shrink(x: jax.Array, factor: int) -> jax.Array:
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean over everything but the last axis, which holds the classes."""
+    """The mean cross entropy; the last axis holds the classes."""
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)
     return -chosen.mean()
 
 
 def binary_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean over everything."""
+    """The mean binary cross entropy."""
     return jnp.mean(jnp.maximum(logits, 0.0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits))))
 
 
 @dataclass(frozen=True, slots=True)
 class Optimiser:
-    """How gradients become new weights: `update(params, slots, grads, rate)` with the slots that `slots` made."""
+    """An optimiser: `slots` makes its state, `update(params, slots, grads, rate)` gives new weights and state."""
 
     slots: Callable[[Params], list[Params]]
     update: Callable[[Params, list[Params], Params, jax.Array], tuple[Params, list[Params]]]
@@ -152,7 +152,7 @@ def _adam(
     params: Params, slots: list[Params], grads: Params, rate: jax.Array, decay: float = 0.9, square_decay: float = 0.99
 ) -> tuple[Params, list[Params]]:
     # m := b1 m + (1-b1) g;  v := b2 v + (1-b2) g^2;  w := w - rate m' / (sqrt(v') + eps)
-    # m' and v' are m and v without the pull of the zeros they began with
+    # m' and v' are m and v corrected for their start at zero
     count = slots[2]["count"] + 1.0
     mean = {name: decay * slots[0][name] + (1 - decay) * grads[name] for name in params}
     square = {name: square_decay * slots[1][name] + (1 - square_decay) * jnp.square(grads[name]) for name in params}
@@ -163,3 +163,20 @@ def _adam(
 
 SGD = Optimiser(lambda params: [_zeros(params)], _momentum)
 ADAM = Optimiser(lambda params: [_zeros(params), _zeros(params), {"count": jnp.zeros(())}], _adam)
+
+
+Arrays = Mapping[str, np.ndarray]
+"""samples by name; the first axis of each array counts them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A task at one size, as its family gives it to the trainer, before it is compiled."""
+
+    loss: Model
+    predict: Model
+    samples: Arrays
+    """the samples that batches are drawn from"""
+    optimiser: Optimiser
+    rate: float
+    """the learning rate at the default batch size"""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of tasks: what there is, at which sizes, and what a scheduler should know of each. No JAX here."""
+"""The table of tasks: their sizes, and what a scheduler should know of each. It does not import JAX."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,7 +24,7 @@ MODES = ("train", "infer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """One size of a task. Batch sizes are powers of two: each other size would be compiled anew."""
+    """One size of a task. Batch sizes are powers of two, because each batch size must be compiled."""
 
     batch: int
     smallest: int
@@ -32,17 +32,17 @@ class Size:
     wait_us: float
     """microseconds of waiting for each sample of input, outside the step"""
     memory: MiB
-    """what training holds whatever the batch: weights, optimiser, gradients, compiled code"""
+    """memory of training that does not depend on the batch: weights, optimiser, gradients, compiled code"""
     memory_per_sample_kib: int
     steps: int
-    """of one run, unless told otherwise"""
+    """of one run, by default"""
     epoch: int
-    """steps between two looks at the batch size to use"""
+    """steps after which a new batch size is used"""
     infer_batch: int | None = None
-    """where predictions are asked for in other numbers"""
+    """batch size of inference; None: the same as `batch`"""
 
     def memory_at(self, batch: int) -> MiB:
-        """What a job of this batch size should ask for."""
+        """The memory that a job of this batch size should request."""
         return MiB(self.memory + -(-batch * self.memory_per_sample_kib // 1024))
 
 
@@ -57,10 +57,10 @@ class Task:
     suite: str
     """`iadeep` or `ai-benchmark`"""
     busy: MilliGpu
-    """share of its time that a tiny one alone, at its default batch, spends in steps; the rest it waits for input"""
+    """fraction of its time that the tiny size spends in steps, alone and at its default batch size"""
     sizes: dict[str, Size]
     folder: Folder | None = None
-    """what it can read; None: it only makes its samples up"""
+    """what it can read; None: it only uses synthetic samples"""
 
     def at(self, size: str) -> Size:
         """One of its sizes."""
@@ -115,9 +115,9 @@ def _task(
     return Task(name=name, family=family, title=title, suite=suite, busy=MilliGpu(busy), sizes=sizes, folder=folder)
 
 
-# Waits make tiny tasks busy for the share that stands before them, on one core of the machine where they were measured
-# (docs/reference/workloads.md); those of the larger sizes are scaled by the arithmetic of a sample, for a processor of
-# 10 Gflop/s (small) and a GPU of 5 Tflop/s (full).
+# The waits of tiny tasks are chosen so that each is busy for its fraction `busy`, on one core of the machine on which
+# they were measured (docs/reference/workloads.md). The waits of larger sizes are scaled by the arithmetic of a sample,
+# for a processor of 10 Gflop/s (small) and a GPU of 5 Tflop/s (full).
 _ALL = (
     _task(
         "vgg16", "vgg", "VGG-16 on 32 x 32 images", "iadeep", 800,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of a task: wait for input, take a step, report it; look for another batch size at every epoch."""
+"""The loop of a task: waits for input, takes a step, reports it, and uses a new batch size at every epoch."""
 
 import json
 import resource
@@ -12,18 +12,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, SupportsFloat
 
-if TYPE_CHECKING:  # it needs JAX, whose import takes longer than a run has to answer a signal
-    from cotenant.workloads.trainer import Lengths, Trainer
+if TYPE_CHECKING:  # it imports JAX, which takes longer than the grace period of a signal
+    from cotenant.workloads.trainer import GradientNorms, Trainer
 
 Mode = Literal["train", "infer"]
 FIRST_LOSSES = 3
 LAST_LOSSES = 10
 SHORTEST_WAIT = 0.0005
-"""seconds; shorter waits are saved up, because sleeping is not that exact"""
+"""seconds; shorter waits are accumulated, because sleeping is not that precise"""
 
 
 class Session(Protocol):
-    """What the loop needs of `cotenant.job`'s session."""
+    """The part of `cotenant.job.Session` that the loop needs."""
 
     @property
     def batch_size(self) -> int: ...
@@ -38,7 +38,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How a task is to run, and until when; whichever end comes first."""
+    """How a task runs, and its limits; the run ends at the first limit that is reached."""
 
     mode: Mode = "train"
     steps: int | None = None
@@ -48,10 +48,10 @@ class Work:
     """for each sample"""
     epoch: int = 25
     noise_every: int = 20
-    """steps between two that measure how noisy gradients are; 0: never"""
+    """steps between two measurements of the gradient noise; 0: never"""
 
     def share(self, progress: "Progress") -> float:
-        """How much of it is done, from 0 to 1."""
+        """The fraction that is done, from 0 to 1."""
         ends = (
             (progress.steps, self.steps),
             (progress.samples, self.samples),
@@ -74,7 +74,7 @@ class Progress:
     last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_LOSSES))
     began: float | None = None
     apart_s: float = 0.0
-    """since it began, but not spent on training: compiling for another batch size"""
+    """seconds since `began` that were not spent on training: compiling for another batch size"""
 
     def count(self, batch: int, busy_s: float, loss: float | None) -> None:
         self.steps += 1
@@ -87,7 +87,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the first step was prepared, without compiling."""
+        """Seconds since the first step was prepared, without compiling."""
         return 0.0 if self.began is None else self.clock() - self.began - self.apart_s
 
     def summary(self) -> dict[str, float | int | None]:
@@ -110,7 +110,7 @@ class Progress:
 
 
 def _mean(losses: list[float]) -> float | None:
-    # a loss that is not a number has no place in JSON
+    # JSON has no NaN or infinity.
     mean = sum(losses) / len(losses) if losses else float("nan")
     return round(mean, 5) if mean - mean == 0 else None
 
@@ -124,7 +124,7 @@ def run(
     progress: Progress,
     say: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Work until done or stopped."""
+    """Runs the task until a limit is reached or `stop` is set."""
     owed = 0.0
     while not stop.is_set() and work.share(progress) < 1:
         if progress.steps % work.epoch == 0:
@@ -134,20 +134,20 @@ def run(
         inputs = trainer.draw(batch)
         if stop.is_set():
             return
-        lengths: Lengths | None = None
+        norms: GradientNorms | None = None
         loss: float | None = None
         with session.step(samples=batch):
             began = time.perf_counter()
             if work.mode == "infer":
                 trainer.predict(inputs)
             elif _measures_noise(work, progress.steps, batch):
-                loss, lengths = trainer.step_with_noise(inputs, session.lr_scale)
+                loss, norms = trainer.step_with_noise(inputs, session.lr_scale)
             else:
                 loss = trainer.step(inputs, session.lr_scale)
             busy = time.perf_counter() - began
         progress.count(batch, busy, loss)
-        if lengths is not None:
-            session.gradient_norms(lengths.half, lengths.whole, batch // 2, batch)
+        if norms is not None:
+            session.gradient_norms(norms.half, norms.whole, batch // 2, batch)
         say(progress)
 
 
@@ -156,7 +156,7 @@ def _measures_noise(work: Work, step: int, batch: int) -> bool:
 
 
 def _choose_batch(trainer: "Trainer", session: Session, work: Work, progress: Progress) -> None:
-    """Take the batch size that is wished now; what it needs is compiled and tried here, outside any step."""
+    """Uses the requested batch size; it is compiled and tried here, outside any step."""
     batch = session.batch_size
     if batch == progress.batch:
         return
@@ -182,7 +182,7 @@ def _prepare(trainer: "Trainer", work: Work, batch: int) -> None:
 def compile_all(
     trainer: "Trainer", work: Work, span: tuple[int, int], *, stop: threading.Event, progress: Progress
 ) -> None:
-    """Fill the cache for every power of two in a range, so that no later run waits for the compiler."""
+    """Fills the cache for every power of two in a range, so that later runs need not compile."""
     began = time.perf_counter()
     for exponent in range(span[0].bit_length() - 1, span[1].bit_length()):
         batch = 1 << exponent
@@ -193,17 +193,17 @@ def compile_all(
 
 
 def _wait(owed: float, stop: threading.Event) -> float:
-    """Wait for what is owed; what remains, below zero where the wait took longer."""
+    """Waits for the accumulated time; the remainder, which is negative if the wait took longer."""
     if owed < SHORTEST_WAIT:
         return owed
     began = time.perf_counter()
     stop.wait(owed)
-    # a machine that stood still is not paid back by a burst without waits
+    # Bounded, so that a machine that was suspended is not followed by a burst of steps without waits.
     return max(owed - (time.perf_counter() - began), -0.01)
 
 
 class Speaker:
-    """Prints how it goes, about once a second, and how it went, once."""
+    """Prints the progress about once a second, and the result once."""
 
     def __init__(self, title: dict[str, str], work: Work, *, as_json: bool, every: float = 1.0) -> None:
         self._title = title
@@ -244,7 +244,7 @@ class Speaker:
             self._print(f"{share:4.0%}  step {progress.steps}{learned}  {speed}")
 
     def end(self, progress: Progress, *, stopped: bool) -> None:
-        """The last line; a second call prints nothing."""
+        """Prints the last line; a second call prints nothing."""
         with self._lock:
             if self._over:
                 return

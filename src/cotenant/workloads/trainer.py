@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a program and takes its steps. Only `prepare` compiles, so that no step is slow because of it."""
+"""Compiles a program and takes its steps. Only the `prepare` methods compile, so no step includes compile time."""
 
 import importlib
 import os
@@ -13,23 +13,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cotenant.workloads.nn import Net, Params, initial
-from cotenant.workloads.program import Arrays, Program
+from cotenant.workloads.nn import Arrays, Net, Params, Program, initial
 from cotenant.workloads.registry import Task
 
 
 class _Family(Protocol):
-    def build(self, task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program: ...
+    def build(self, task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program: ...
 
 
 def build(task: Task, size: str, seed: int, folder: Path | None) -> Program:
-    """The program of a task, with made-up samples or those of a folder."""
+    """The program of a task, with synthetic samples or those of a folder."""
     family = cast(_Family, importlib.import_module(f"cotenant.workloads.families.{task.family}"))
     return family.build(task.name, size, np.random.default_rng(seed), folder)
 
 
 def use_cache(folder: Path) -> None:
-    """Keep compiled programs in this folder; where it cannot be written, do without."""
+    """Caches compiled programs in a folder, if it can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -43,15 +42,15 @@ def use_cache(folder: Path) -> None:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Below COTENANT_CACHE, or in the user's cache folder."""
+    """The cache folder below COTENANT_CACHE, or in the user's cache folder."""
     if own := environ.get("COTENANT_CACHE"):
         return Path(own) / "jax"
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cotenant" / "jax"
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
-    """Squared lengths of a step's gradient: the mean of both halves' own, and that of the whole batch."""
+class GradientNorms:
+    """Squared norms of gradients: the mean over both halves of a batch, and that of the whole batch."""
 
     half: float
     whole: float
@@ -63,15 +62,15 @@ Join = Callable[[Params, Params], tuple[Params, jax.Array, jax.Array]]
 
 
 class Trainer:
-    """Weights and the compiled functions around them.
+    """The weights of a program and its compiled functions.
 
-    Gradient and update are compiled apart: the update, and the joining of two half batches to learn how noisy gradients
-    are, then serve every batch size, and the gradient of half a batch is that of a batch of half the size.
+    Gradient and update are compiled separately. So the update and the joining of two half batches, which measures the
+    gradient noise, serve every batch size, and the gradient of half a batch is that of a batch of half the size.
     """
 
     def __init__(self, program: Program, seed: int) -> None:
         self._program = program
-        self._chance = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._count = len(next(iter(program.samples.values())))
         self._params = initial(program.loss, self.draw(2), seed)
         self._slots = program.optimiser.slots(self._params)
@@ -82,11 +81,11 @@ class Trainer:
 
     def draw(self, batch: int) -> Arrays:
         """A batch of samples."""
-        chosen = self._chance.integers(self._count, size=batch)
+        chosen = self._rng.integers(self._count, size=batch)
         return {name: array[chosen] for name, array in self._program.samples.items()}
 
     def prepare(self, batch: int, *, noise: bool = False) -> None:
-        """Compile what steps of this batch size need, those that measure noise if asked."""
+        """Compiles what steps of this batch size need; with `noise`, also what measuring gradient noise needs."""
         for size in (batch, batch // 2) if noise else (batch,):
             if size not in self._gradients:
                 self._gradients[size] = self._compiled_gradient(size)
@@ -97,7 +96,7 @@ class Trainer:
             self._join = jax.jit(_joined, donate_argnums=0).lower(self._params, self._params).compile()
 
     def prepare_prediction(self, batch: int) -> None:
-        """Compile what predictions of this batch size need."""
+        """Compiles what predictions of this batch size need."""
         if batch not in self._predictions:
             predict = self._program.predict
             function = jax.jit(lambda params, inputs: predict(Net(params), inputs))
@@ -112,13 +111,13 @@ class Trainer:
         return compiled
 
     def step(self, inputs: Arrays, rate_scale: float = 1.0) -> float:
-        """Learn from a batch; its loss before that."""
+        """Trains on a batch; its loss before the update."""
         loss, grads = self._gradients[_size(inputs)](self._params, inputs)
         self._learn(grads, rate_scale)
         return float(loss)
 
-    def step_with_noise(self, inputs: Arrays, rate_scale: float = 1.0) -> tuple[float, Lengths]:
-        """The same step taken as two halves, which tells how much their gradients differ."""
+    def step_with_noise(self, inputs: Arrays, rate_scale: float = 1.0) -> tuple[float, GradientNorms]:
+        """Trains on a batch in two halves, to measure how much their gradients differ."""
         middle = _size(inputs) // 2
         gradient = self._gradients[middle]
         first_loss, first = gradient(self._params, {name: array[:middle] for name, array in inputs.items()})
@@ -126,10 +125,10 @@ class Trainer:
         assert self._join is not None
         grads, half, whole = self._join(first, second)
         self._learn(grads, rate_scale)
-        return (float(first_loss) + float(second_loss)) / 2, Lengths(float(half), float(whole))
+        return (float(first_loss) + float(second_loss)) / 2, GradientNorms(float(half), float(whole))
 
     def predict(self, inputs: Arrays) -> None:
-        """Compute the answers to a batch, and wait for them."""
+        """Computes predictions for a batch, and waits for them."""
         self._predictions[_size(inputs)](self._params, inputs).block_until_ready()
 
     def _learn(self, grads: Params, rate_scale: float) -> None:

@@ -16,7 +16,7 @@ from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import Folder, HostPlaces, at
 from cotenant.kube.agent.plugin import Plugins
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
@@ -67,7 +67,7 @@ class Node:
             resources,
             self.host,
             lambda: self.pods,
-            Troubles(self.said.append),
+            ErrorLog(self.said.append),
             strict=strict,
             look_s=0.05,
             known_s=known_s,

@@ -220,7 +220,7 @@ def follow(client: Client, tmp_path: Path, said: Said, changed: Callable[[], obj
         tmp_path / "pods",
         publish=said,
         changed=changed,
-        tell=print,
+        report=print,
         pace=PACE,
         timing=QUICK,
         proc=tmp_path / "proc",

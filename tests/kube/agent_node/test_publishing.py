@@ -135,7 +135,7 @@ def a_cluster() -> ApiServer:
 async def own_node(server: ApiServer, told: list[str] | None = None) -> AsyncIterator[OwnNode]:
     """The node as its agent keeps it."""
     async with client_of(server) as client:
-        own = OwnNode(client, "n1", pace=PACE, tell=(told if told is not None else []).append, patches_s=0.01)
+        own = OwnNode(client, "n1", pace=PACE, report=(told if told is not None else []).append, patches_s=0.01)
         async with running(own.run()):
             yield own
 
@@ -210,7 +210,7 @@ async def test_what_happens_before_an_answer_comes_is_not_forgotten_for_it() -> 
             server.nodes.merge("n1", {"metadata": {"annotations": harms.pop()}})
 
     async with client_of(server) as client:
-        own = OwnNode(cast(Client, Late(client, harm)), "n1", pace=PACE, tell=print, patches_s=0.01)
+        own = OwnNode(cast(Client, Late(client, harm)), "n1", pace=PACE, report=print, patches_s=0.01)
         async with running(own.run()):
             own.want({INVENTORY: "cards"})
             await until(lambda: not harms)

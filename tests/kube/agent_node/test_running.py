@@ -278,10 +278,10 @@ async def test_what_kubelet_gave_and_the_record_does_not_say_is_counted(folder: 
             first, second, third, *_ = [device.ID for device in kubelet.devices[GPU]]
             kubelet.has("right", "app-0", GPU, first)
             await asyncio.sleep(0.5)
-            assert not agent.troubles.counts["drift"]
+            assert not agent.error_log.counts["drift"]
             add_pod(around.server, "wrong", ONE.replace("1", "3"), around.machine)
             kubelet.has("wrong", "app-0", GPU, second, third)
-            await until(lambda: agent.troubles.counts["drift"])
+            await until(lambda: agent.error_log.counts["drift"])
             figures = folder / "p" / "agent.prom"
             await until(lambda: "cotenant_agent_drift_pods 1\n" in figures.read_text())
     (line,) = [line for line in around.said if line.startswith("drift")]

@@ -20,14 +20,13 @@ from typing import NoReturn
 from cotenant.errors import InputError
 from cotenant.kube.agent.cgroups import PROC, running_pods
 from cotenant.kube.api.client import Client, Selection
+from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record, encode_record, record_of
 from cotenant.kube.codec.inventory import orphans_for
 from cotenant.kube.codec.keys import MOST_BYTES
 
-PODS = Kind("pods", Pod)
 _UID = re.compile(r"[A-Za-z0-9-]{1,253}")
 
 Publish = Callable[[str], object]
@@ -55,8 +54,8 @@ class Records:
     between comes back as if it had died a moment earlier, before it heard of them.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[str], object]) -> None:
-        self._folder, self._tell = folder, tell
+    def __init__(self, folder: Path, report: Callable[[str], object]) -> None:
+        self._folder, self._report = folder, report
         self._waiting: deque[tuple[str, Record | None]] = deque()
         self._changed = asyncio.Event()
         self._writing = threading.Lock()
@@ -70,7 +69,7 @@ class Records:
                 with open(path, "rb") as file:
                     found.append(decode_record(file.read(MOST_BYTES).decode(errors="replace")))
             except (OSError, InputError) as error:
-                self._tell(f"{path}: {error}")
+                self._report(f"{path}: {error}")
                 self.remove(path.stem)
         self.write()
         return found
@@ -85,7 +84,7 @@ class Records:
     def write(self) -> None:
         """All that has changed until now."""
         for trouble in self._written():
-            self._tell(trouble)
+            self._report(trouble)
 
     async def keep(self) -> NoReturn:
         """Writes what changes until cancelled, and then the rest."""
@@ -94,7 +93,7 @@ class Records:
                 await self._changed.wait()
                 self._changed.clear()
                 for trouble in await asyncio.to_thread(self._written):
-                    self._tell(trouble)
+                    self._report(trouble)
         finally:
             self.write()
 
@@ -235,7 +234,7 @@ class NodePods:
         *,
         publish: Publish,
         changed: Callable[[], object],
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         pace: Pace = Pace(),  # noqa: B008 -- frozen
         timing: Timing = Timing(),  # noqa: B008 -- frozen
         proc: Path = PROC,
@@ -243,11 +242,11 @@ class NodePods:
         self.looked = asyncio.Event()
         """set when all pods are known and it was told what runs on without one"""
         self._publish, self._notify, self._proc, self._timing = publish, changed, proc, timing
-        self._records = Records(folder, tell)
+        self._records = Records(folder, report)
         self._leftovers = Leftovers(self._records, timing)
         self._wake = asyncio.Event()
         which = Selection(fields=f"spec.nodeName={node}")
-        self._reflector = Reflector(client, PODS, self._changed, which, pace=pace, tell=tell)
+        self._reflector = Reflector(client, PODS, self._changed, which, pace=pace, report=report)
 
     def pods(self) -> Collection[Pod]:
         """All that the API server has, in any state."""

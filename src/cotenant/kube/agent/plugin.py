@@ -17,7 +17,7 @@ from cotenant.kube.agent.registration import LOOK_S, keep_registered
 from cotenant.kube.agent.service import Pods, Service, Surroundings
 from cotenant.kube.agent.strict import tidy_specs
 from cotenant.kube.agent.unclaimed import Unclaimed
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import record_of
 from cotenant.kube.codec.dialect import Vendor
@@ -48,7 +48,7 @@ class Plugins:
         resources: Sequence[str],
         host: HostPlaces,
         pods: Pods,
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         strict: bool = False,
         heard: Callable[[], object] = lambda: None,
@@ -64,7 +64,7 @@ class Plugins:
             common=prepare(host, find_library()),
             strict=strict,
             known_s=known_s,
-            troubles=troubles,
+            error_log=error_log,
             heard=heard,
         )
         self._slices, self._specs = Unclaimed(), Unclaimed()
@@ -84,7 +84,7 @@ class Plugins:
                         resource,
                         service.options,
                         service.handler,
-                        self._around.troubles,
+                        self._around.error_log,
                         before=self.tidy,
                         watched=service.is_watched,
                         look_s=self._look_s,
@@ -103,14 +103,14 @@ class Plugins:
 
     async def tidy(self) -> None:
         """Gives containers back what a restart of the machine took from them, and removes what nobody has."""
-        host, troubles = self._around.host, self._around.troubles
+        host, error_log = self._around.host, self._around.error_log
         try:
             listed = await self.listed()
             # Kubelet does not list plain init containers: nothing is removed while one may need it.
             tidy_slices(host, listed, None if any(map(_is_initialising, self._around.pods())) else self._slices)
             tidy_specs(host.cdi, listed, self._specs)
         except (CotenantError, OSError) as error:
-            troubles.tell("tidying", str(error))
+            error_log.report("tidying", str(error))
 
     async def _keep_tidy(self) -> None:
         while True:
@@ -122,9 +122,9 @@ class Plugins:
             await asyncio.sleep(CUT_S)
             try:
                 for name in cut_regions(self._around.host):
-                    self._around.troubles.tell("regions", f"slice {name}: its tenant wrote too much; it was cut off")
+                    self._around.error_log.report("regions", f"slice {name}: its tenant wrote too much; it was cut off")
             except OSError as error:
-                self._around.troubles.tell("regions", str(error))
+                self._around.error_log.report("regions", str(error))
 
 
 def _is_initialising(pod: Pod) -> bool:

@@ -30,7 +30,7 @@ from cotenant.kube.agent.usage import LOOKS_S as USE_S
 from cotenant.kube.agent.usage import Using
 from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.client import Client
-from cotenant.kube.api.error_log import Troubles, to_stderr
+from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.assignment import Record, record_of
@@ -93,7 +93,7 @@ class Rhythm:
 
 def serve(options: AgentOptions) -> None:
     """Look after a node until SIGTERM or SIGINT; InputError where something cannot be as the options say."""
-    settings = read_settings(options.settings)
+    settings = read_settings(options.settings, check_queue=False)
     access = find_access(os.environ, options.kubeconfig)
     _checked_memory(options)
     if options.remove:
@@ -147,7 +147,7 @@ class Agent:
         find: Callable[[AgentOptions], Backend] | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
-        self.troubles = Troubles(say)
+        self.error_log = ErrorLog(say)
         self._options, self._settings, self._codec = options, settings, settings.codec()
         self._say, self._rhythm, self._find = say, rhythm, find or find_cards
         self._vendor = vendor_of(options.gpu_type)
@@ -158,7 +158,7 @@ class Agent:
         self._leaving = False
         self._client = Client(access, agent="cotenant-agent")
         self._node = OwnNode(
-            self._client, options.node, pace=rhythm.pace, tell=self._teller("node"), patches_s=rhythm.patches_s
+            self._client, options.node, pace=rhythm.pace, report=self._reporter("node"), patches_s=rhythm.patches_s
         )
         self._pods = NodePods(
             self._client,
@@ -166,7 +166,7 @@ class Agent:
             options.host.lasting.seen / RECORDS,
             publish=lambda text: self._node.want({ORPHANS: text}),
             changed=self._news.set,
-            tell=self._teller("pods"),
+            report=self._reporter("pods"),
             pace=rhythm.pace,
             timing=rhythm.orphans,
             proc=proc,
@@ -198,8 +198,8 @@ class Agent:
                 await self._node.is_as_wanted()
                 await asyncio.sleep(self._rhythm.started_s)
 
-    def _teller(self, kind: str) -> Callable[[str], object]:
-        return lambda text: self.troubles.tell(kind, text)
+    def _reporter(self, kind: str) -> Callable[[str], object]:
+        return lambda text: self.error_log.report(kind, text)
 
     # The cards
 
@@ -212,7 +212,7 @@ class Agent:
                 count_resources(self._codec, self._vendor),
                 self._options.host,
                 self._pods.pods,
-                self.troubles,
+                self.error_log,
                 strict=self._options.strict,
                 heard=self._news.set,
             )
@@ -231,7 +231,7 @@ class Agent:
             try:
                 return await asyncio.to_thread(self._find, self._options)
             except DeviceError as error:
-                self.troubles.tell("cards", f"{error}; trying again every {self._rhythm.retry_s:.0f} s")
+                self.error_log.report("cards", f"{error}; trying again every {self._rhythm.retry_s:.0f} s")
             await asyncio.sleep(self._rhythm.retry_s)
 
     def _shared(self, found: Machine, backend: Backend) -> Machine:
@@ -268,12 +268,12 @@ class Agent:
         done, _ = await asyncio.wait({look}, timeout=self._rhythm.hung_s)
         self._look = None if done else look  # not one more thread for each look
         if not done:
-            self.troubles.tell("cards", f"their driver has not answered for {self._rhythm.hung_s:.0f} s")
+            self.error_log.report("cards", f"their driver has not answered for {self._rhythm.hung_s:.0f} s")
             return _unhealthy(self._machine)
         try:
             return self._shared(look.result(), backend)
         except CotenantError as error:
-            self.troubles.tell("cards", str(error))
+            self.error_log.report("cards", str(error))
             return _unhealthy(self._machine)
 
     async def _say_when_published(self, backend: Backend) -> None:
@@ -296,7 +296,7 @@ class Agent:
             try:
                 listed = await plugins.listed()
             except CotenantError as error:
-                self.troubles.tell("kubelet", str(error))
+                self.error_log.report("kubelet", str(error))
                 continue
             records = _running_records(self._pods.pods())
             recorded = {key: record for key, record in records.items() if record is not None}
@@ -304,15 +304,15 @@ class Agent:
             for one in found:
                 if one in before:
                     counted = f"{one.listed} devices from kubelet, {one.recorded} GPUs in its record"
-                    self.troubles.tell("drift", f"pod {'/'.join(one.pod)}: {counted}")
+                    self.error_log.report("drift", f"pod {'/'.join(one.pod)}: {counted}")
             before = found
 
     def _write_figures(self, drifting: int) -> None:
-        text = figures_text(self._machine, drifting, self.troubles.counts)
+        text = figures_text(self._machine, drifting, self.error_log.counts)
         try:
             write_figures(self._options.host.passing.seen, text)
         except OSError as error:
-            self.troubles.tell("figures", f"{error.filename}: {error.strerror}")
+            self.error_log.report("figures", f"{error.filename}: {error.strerror}")
 
 
 def find_cards(options: AgentOptions) -> Backend:

@@ -22,8 +22,8 @@ from cotenant.errors import InputError
 from cotenant.kube.agent.totals import Totals
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import NODES
 from cotenant.kube.api.objects import Node
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.api.reflector import Pace, Reflector, older
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, MOST_CARDS, OWN_TOTALS, SAID, inventory_for
@@ -32,7 +32,6 @@ from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.settings import KubeSettings
 
-NODES = Kind("nodes", Node, cluster_wide=True)
 PATCHES_S = 1.0
 """from one change of the node to the next, at least"""
 _NVLINKS = ("Single NVLink", "Two NVLinks", "Three NVLinks", "Four NVLinks", "Five NVLinks", "Six NVLinks")
@@ -51,7 +50,7 @@ _WORDS = {
 
 def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulated: bool = False) -> Machine:
     """The cards that a node hands out, each shared as the settings say; hidden ones are not among them."""
-    ways = [settings.card(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
+    ways = [settings.sharing_of(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
     shown = [index for index, way in enumerate(ways) if way is not None]
     if len(shown) > MOST_CARDS:
         raise InputError(f"node {node} has {len(shown)} cards, expected at most {MOST_CARDS}; hide some")
@@ -113,15 +112,15 @@ class OwnNode:
         name: str,
         *,
         pace: Pace = Pace(),  # noqa: B008 -- frozen
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         patches_s: float = PATCHES_S,
     ) -> None:
         self.name = name
         self.written = 0
         """patches that the API server took"""
-        self._client, self._tell, self._patches_s = client, tell, patches_s
+        self._client, self._report, self._patches_s = client, report, patches_s
         which = Selection(fields=f"metadata.name={name}")
-        self._reflector = Reflector(client, NODES, self._seen, which, pace=pace, tell=tell)
+        self._reflector = Reflector(client, NODES, self._seen, which, pace=pace, report=report)
         self._node: Node | None = None
         self._annotations: dict[str, str | None] = {}
         self._totals: Totals | None = None
@@ -158,7 +157,7 @@ class OwnNode:
                 failures = 0
             except ApiError as error:
                 failures += 1
-                self._tell(str(error))
+                self._report(str(error))
                 self._changed.set()
                 await asyncio.sleep(self._client.limits.pause(failures, error.retry_after))
             await asyncio.sleep(max(0.0, began + self._patches_s - time.monotonic()))
@@ -167,7 +166,7 @@ class OwnNode:
         """Totals go up before the scheduler may place more, and down after it was told to place less."""
         if self._node is None:
             if self._reflector.synced.is_set():
-                self._tell(f"the cluster has no node {self.name}")
+                self._report(f"the cluster has no node {self.name}")
             return
         if raised := self._wrong_totals(raising=True):
             await self._patch_totals(raised)

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.api.error_log import Troubles, to_stderr
+from cotenant.kube.api.error_log import ErrorLog, to_stderr
 
 REGISTER = "/v1beta1.Registration/Register"
 VERSION = "v1beta1"
@@ -43,7 +43,7 @@ async def keep_registered(
     resource: str,
     options: pb.DevicePluginOptions,
     handler: grpc.GenericRpcHandler,
-    troubles: Troubles,
+    error_log: ErrorLog,
     *,
     before: Callable[[], Awaitable[None]],
     watched: Callable[[], bool],
@@ -63,7 +63,7 @@ async def keep_registered(
             kubelet = _identity(folder / KUBELET)
             unheard = 0 if watched() else unheard + 1
             if kubelet is None:
-                troubles.tell(f"no kubelet for {resource}", f"nothing at {folder / KUBELET}; waiting for it")
+                error_log.report(f"no kubelet for {resource}", f"nothing at {folder / KUBELET}; waiting for it")
             elif served is None or kubelet != told or unheard > MOST_LOOKS or not served.path.exists():
                 try:
                     if served is not None and not served.path.exists():
@@ -79,7 +79,7 @@ async def keep_registered(
                     say(f"device plugin: kubelet knows {resource} at {served.path.name}")
                 except (OSError, RuntimeError, grpc.aio.AioRpcError) as error:
                     reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-                    troubles.tell(f"registration of {resource}", f"{reason or type(error).__name__}; trying again")
+                    error_log.report(f"registration of {resource}", f"{reason or type(error).__name__}; trying again")
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
     finally:

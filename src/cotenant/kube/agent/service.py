@@ -21,7 +21,7 @@ from cotenant.kube.agent.preference import guess, prefer
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, holders_of, owned_by, pod_with, write_spec
 from cotenant.kube.agent.vendor import brought_for
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 
 SERVICE = "v1beta1.DevicePlugin"
@@ -59,7 +59,7 @@ class Surroundings:
     strict: bool
     known_s: float
     """how long a container waits for its pod to be known here; kubelet waits 30 s in all"""
-    troubles: Troubles
+    error_log: ErrorLog
     heard: Callable[[], object] = lambda: None
     """is called when kubelet begins or ceases to follow a resource"""
     bell: Bell = field(default_factory=Bell)
@@ -181,7 +181,7 @@ class Service:
             await asyncio.sleep(LOOK_S)
 
     async def _refuse(self, context: Context, call: str, error: CotenantError) -> Never:
-        self._around.troubles.tell(f"{call} for {self._resource}", str(error))
+        self._around.error_log.report(f"{call} for {self._resource}", str(error))
         code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, InputError) else grpc.StatusCode.INTERNAL
         await context.abort(code, str(error))
         raise AssertionError("abort has raised")

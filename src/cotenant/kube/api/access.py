@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the API server is, how it proves to be the right one, and who we are: from the pod we run in, or a kubeconfig.
+"""How to reach the API server: its address, its certificate authority and our credentials.
 
-What is secret here is in no message and in no `repr`.
+They come from the service account of the pod that we run in, or from a kubeconfig. No secret is part of a message or a
+`repr`.
 """
 
 import base64
@@ -23,28 +24,28 @@ from cotenant.wire.files import read_bounded
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 4 * 1024 * 1024
-"""of a kubeconfig, a certificate or a token"""
+"""Size of a kubeconfig, a certificate or a token, at most."""
 ADDRESS = "the server's address should look like https://host:6443"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """One API server and our way in."""
+    """The address of one API server, and the credentials for it."""
 
     host: str
     port: int
     prefix: str = ""
-    """what stands before /api, where several clusters share one address"""
+    """Path before /api, if several clusters share one address."""
     tls: ssl.SSLContext | None = None
-    """None: plain HTTP, without a token"""
+    """None: plain HTTP, without a token."""
     tls_name: str | None = None
-    """the name in its certificate, where that is not the host"""
+    """Name in the server's certificate, if it is not the host."""
     token: Callable[[], str | None] = field(default=lambda: None, repr=False)
     namespace: str = "default"
 
 
 class TokenFile:
-    """A token that others renew: read again whenever its file has changed."""
+    """A token in a file that kubelet renews; it is read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,7 +53,7 @@ class TokenFile:
         self._token = ""
 
     def __call__(self) -> str:
-        """The token as it is now; the one before while the file is away."""
+        """Return the current token, or the previous one while the file cannot be read."""
         try:
             found = os.stat(self._path)
             seen = (found.st_mtime_ns, found.st_ino, found.st_size)
@@ -61,14 +62,14 @@ class TokenFile:
                 self._seen = seen
         except (OSError, InputError):
             if not self._token:
-                raise InputError(f"{self._path}: no token can be read from this file") from None
+                raise InputError(f"{self._path}: cannot read a token from this file") from None
         return self._token
 
 
 def find_access(
     environment: Mapping[str, str], kubeconfig: Path | None = None, context: str | None = None, home: Path | None = None
 ) -> Access:
-    """The named kubeconfig, else those in KUBECONFIG, else the pod we run in, else ~/.kube/config."""
+    """Read the given kubeconfig, else those in KUBECONFIG, else the pod's service account, else ~/.kube/config."""
     if kubeconfig is not None:
         return from_kubeconfig([kubeconfig], context)
     if named := [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]:
@@ -79,12 +80,14 @@ def find_access(
 
 
 def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access:
-    """As the service account of the pod that we run in."""
+    """Return the access that the service account of our own pod has."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not port.isdecimal():
-        raise InputError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not name an API server: not in a pod?")
+        raise InputError(
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT name no API server; outside of a pod, set KUBECONFIG"
+        )
     token = TokenFile(folder / "token")
-    token()  # say now what is missing, not at the first request
+    token()  # fail now if it is missing, not at the first request
     authority = _read(folder / "ca.crt").decode(errors="replace")
     namespace = folder / "namespace"
     return Access(
@@ -96,7 +99,7 @@ def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -
     )
 
 
-# A kubeconfig, as far as we read it
+# The parts of a kubeconfig that we read
 
 
 class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
@@ -153,7 +156,7 @@ V = TypeVar("V")
 
 
 def from_kubeconfig(paths: Sequence[Path], context: str | None = None) -> Access:
-    """The cluster and user of a context; of several files, the first that names a thing decides."""
+    """Return the access of a context; if several files define a name, the first one counts, as in kubectl."""
     where = os.pathsep.join(map(str, paths))
     current = ""
     contexts: dict[str, _Context] = {}
@@ -170,21 +173,21 @@ def from_kubeconfig(paths: Sequence[Path], context: str | None = None) -> Access
 
     wanted = context or current
     if not wanted:
-        raise InputError(f"{where}: no current-context, and no context was asked for")
+        raise InputError(f"{where}: has no current-context; choose one with `kubectl config use-context`")
     chosen = _named(contexts, wanted, "context", where)
     cluster, cluster_path = _named(clusters, chosen.cluster, "cluster", where)
     user, user_path = _named(users, chosen.user, "user", where) if chosen.user else (_User(), cluster_path)
-    _refuse_what_we_cannot(cluster, user, where)
+    _refuse_unsupported(cluster, user, where)
     return _access(cluster, cluster_path, user, user_path, chosen.namespace)
 
 
 def _named(found: Mapping[str, V], name: str, what: str, where: str) -> V:
     if name not in found:
-        raise InputError(f"{where}: no {what} is named {name!r}; there are: {', '.join(found) or 'none'}")
+        raise InputError(f"{where}: has no {what} {name!r}; expected one of: {', '.join(found) or 'none is defined'}")
     return found[name]
 
 
-def _refuse_what_we_cannot(cluster: _Cluster, user: _User, where: str) -> None:
+def _refuse_unsupported(cluster: _Cluster, user: _User, where: str) -> None:
     instead = "use a token, a tokenFile or a client certificate"
     refusals = (
         (user.exec is not None, f"the user's exec plugin is not run: {instead}"),
@@ -231,7 +234,7 @@ def _access(cluster: _Cluster, cluster_path: Path, user: _User, user_path: Path,
 
 
 def _token(user: _User, path: Path) -> Callable[[], str] | None:
-    if user.token_file:  # goes before `token`, as kubectl has it
+    if user.token_file:  # has precedence over `token`, as in kubectl
         from_file = TokenFile(path.parent / user.token_file)
         from_file()
         return from_file
@@ -244,7 +247,7 @@ def _token(user: _User, path: Path) -> Callable[[], str] | None:
 def _parse(path: Path) -> _Config:
     try:
         return msgspec.convert(yaml.safe_load(_read(path)) or {}, _Config)
-    except yaml.MarkedYAMLError as error:  # its own text would quote the file
+    except yaml.MarkedYAMLError as error:  # its own message would quote the file, which holds secrets
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"{path}, line {line}: not YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -257,7 +260,7 @@ def _read(path: Path) -> bytes:
 
 
 def _either(data: str | None, name: str | None, config: Path) -> bytes:
-    """What is written in the kubeconfig itself, else what is in the file that it names."""
+    """Return the data in the kubeconfig itself, else the content of the file that it names."""
     if data:
         try:
             return base64.b64decode(data, validate=True)
@@ -269,7 +272,7 @@ def _either(data: str | None, name: str | None, config: Path) -> bytes:
 def _clean_token(content: bytes, where: str) -> str:
     token = content.decode("ascii", errors="replace").strip()
     if not token or any(not "!" <= letter <= "~" for letter in token):
-        raise InputError(f"{where}: the token is empty or holds signs that no token has")
+        raise InputError(f"{where}: the token is empty, or has characters that no token may have")
     return token
 
 
@@ -280,7 +283,7 @@ def _tls(authority: str, certificate_and_key: bytes, where: str) -> ssl.SSLConte
         raise InputError(f"{where}: the certificate authority is not a PEM certificate") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate_and_key:
-        # The ssl module reads keys from files only. This one is memory: no key is ever on a disk.
+        # The ssl module reads keys only from files. This file is in memory, so that no key is ever on a disk.
         handle = os.memfd_create("client")
         try:
             os.write(handle, certificate_and_key)

@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The certificate that a server shows, renewed by others while it runs: a new pair of files is used as soon as it is
-whole."""
+"""The certificate of a server, which is renewed while the server runs: a new pair of files is used once it is valid."""
 
 import os
 import ssl
@@ -14,21 +13,21 @@ Stamp = tuple[tuple[int, int, int, int], ...]
 
 
 class Certificates:
-    """A TLS context that shows the newest usable pair; `look` now and then."""
+    """A TLS context with the newest valid pair of certificate and key. Call `reload` periodically."""
 
     def __init__(
-        self, certificate: Path, key: Path, *, client_authority: Path | None = None, tell: Callable[[str], object]
+        self, certificate: Path, key: Path, *, client_authority: Path | None = None, report: Callable[[str], object]
     ) -> None:
         self._certificate, self._key, self._authority = certificate, key, client_authority
-        self._tell = tell
+        self._report = report
         self._seen = self._stamp()
         self._newest = self._load()
         self.context = self._newest
-        # Every handshake passes here, whether the client names the server or not.
-        self.context.sni_callback = self._show_newest
+        # Called in every handshake, also if the client sends no server name.
+        self.context.sni_callback = self._use_newest
 
-    def look(self) -> bool:
-        """Whether the files have changed for the better; where they are broken, what there was stays."""
+    def reload(self) -> bool:
+        """Load the files if they have changed, and return whether a new pair is in use. A broken pair is ignored."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
@@ -36,30 +35,32 @@ class Certificates:
         try:
             self._newest = self._load()
         except InputError as error:
-            self._tell(f"{error}; the certificate from before stays in use")
+            self._report(f"{error}; the previous certificate stays in use")
             return False
         return True
 
-    def _show_newest(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: object) -> None:
+    def _use_newest(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: object) -> None:
         connection.context = self._newest
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            context.load_cert_chain(self._certificate, self._key, password="")  # an encrypted key is not asked about
+            context.load_cert_chain(
+                self._certificate, self._key, password=""
+            )  # never prompt for the passphrase of an encrypted key
         except (OSError, ValueError) as error:
-            raise InputError(f"certificate {self._certificate} with key {self._key}: {_said(error)}") from None
+            raise InputError(f"certificate {self._certificate} with key {self._key}: {_message(error)}") from None
         if self._authority is not None:
             try:
                 context.load_verify_locations(self._authority)
             except (OSError, ValueError) as error:
-                raise InputError(f"client authority {self._authority}: {_said(error)}") from None
+                raise InputError(f"client authority {self._authority}: {_message(error)}") from None
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
     def _stamp(self) -> Stamp:
-        """Of what the names lead to: a mounted Secret is changed by turning a link over."""
+        """Identify the files by their targets: kubelet replaces a mounted Secret by switching a symbolic link."""
         found = []
         for path in (self._certificate, self._key, self._authority):
             if path is None:
@@ -72,7 +73,7 @@ class Certificates:
         return tuple(found)
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return f"not a pair that belongs together ({error.reason or error})"
+        return f"not a PEM certificate with its key ({error.reason or error})"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

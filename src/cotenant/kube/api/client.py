@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The few things that the engine asks of a Kubernetes API server: typed calls with a limit on every wait and size."""
+"""A client of the Kubernetes API with the few calls that the engine needs, typed, and bounded in time and size."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.connection import Answer, ApiError, Connection
-from cotenant.kube.api.reading import Change, Kind, Page, T, Version, read_change, read_object, read_page, read_status
+from cotenant.kube.api.decoding import Change, Kind, Page, T, Version, read_change, read_object, read_page, read_status
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -26,19 +26,20 @@ INTERRUPTED = "Interrupted"
 TOO_LARGE = "TooLarge"
 
 Guard = Callable[[], AbstractAsyncContextManager[object]]
-"""entered right before each try to write, and left with its answer; may refuse by an ApiError, or limit the time"""
+"""A context that is entered right before each attempt to write and left after its response. It may raise ApiError to
+forbid the write, or set a timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which objects of a kind; empty: all."""
+    """Which objects of a kind; an empty field selects all."""
 
     namespace: str = ""
     labels: str = ""
     fields: str = ""
 
     def query(self) -> dict[str, str]:
-        """As the server is asked."""
+        """Return the query parameters."""
         both = {"labelSelector": self.labels, "fieldSelector": self.fields}
         return {name: value for name, value in both.items() if value}
 
@@ -48,32 +49,32 @@ ALL = Selection()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long and how much."""
+    """Timeouts and sizes of requests."""
 
     connect_s: float = 10.0
     answer_s: float = 30.0
-    """a whole answer, or the beginning of a watch"""
+    """For a complete response, or the head of a watch."""
     answer_bytes: int = 64 * 1024 * 1024
     line_bytes: int = 8 * 1024 * 1024
-    """one event of a watch"""
+    """Of one event of a watch."""
     page: int = 500
-    """objects in one part of a list"""
-    together: int = 16
-    """requests at one time"""
+    """Objects per page of a list."""
+    concurrency: int = 16
+    """Concurrent requests, at most."""
     idle_s: float = 30.0
-    """how long an unused connection is kept"""
+    """How long an unused connection is kept open."""
     tries: int = 5
     first_pause_s: float = 0.25
     longest_pause_s: float = 30.0
 
-    def pause(self, failures: int, asked_s: float | None = None) -> float:
-        """How long to wait after so many failures in a row: each time twice as long, less some of it by chance."""
+    def pause(self, failures: int, retry_after_s: float | None = None) -> float:
+        """Return the seconds to wait after this many failures in a row: exponential backoff with jitter."""
         pause = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 30))
-        return max(pause * random.uniform(0.5, 1.0), min(asked_s or 0.0, self.longest_pause_s))
+        return max(pause * random.uniform(0.5, 1.0), min(retry_after_s or 0.0, self.longest_pause_s))
 
 
 class Client:
-    """Asks one API server. Close it in the event loop that used it."""
+    """Sends requests to one API server. Close it in the event loop that used it."""
 
     def __init__(
         self,
@@ -83,17 +84,17 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.limits = limits or Limits()
-        self._access, self._agent, self._more = access, agent, list((headers or {}).items())
-        self._turns = asyncio.Semaphore(self.limits.together)
+        self._access, self._agent, self._extra_headers = access, agent, list((headers or {}).items())
+        self._slots = asyncio.Semaphore(self.limits.concurrency)
         self._idle: list[tuple[float, Connection]] = []
 
     async def get(self, kind: Kind[T], name: str, *, namespace: str = "") -> T:
-        """One object."""
+        """Read one object."""
         path = kind.path(namespace=namespace, name=name)
         return read_object(kind.one, await self._ask("GET", path), f"GET {path}")
 
     async def create(self, kind: Kind[T], body: object, *, namespace: str = "") -> T:
-        """A new object, as the server made it."""
+        """Create an object, and return it as the server stored it."""
         path = kind.path(namespace=namespace)
         return read_object(kind.one, await self._ask("POST", path, msgspec.json.encode(body)), f"POST {path}")
 
@@ -107,13 +108,13 @@ class Client:
         part: str = "",
         guard: Guard = nullcontext,
     ) -> T:
-        """An object after a change of it, or of a part such as `status`."""
+        """Change an object, or a subresource such as `status`, by a merge patch, and return the new object."""
         path = kind.path(namespace=namespace, name=name, part=part)
         answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=MERGE, guard=guard)
         return read_object(kind.one, answer, f"PATCH {path}")
 
     async def delete(self, kind: Kind[T], name: str, *, namespace: str = "", uid: str = "") -> None:
-        """Ask for its deletion; with a uid, of that very object and of none that has its name since."""
+        """Delete an object; with a uid, only the object with that uid, not a later one of the same name."""
         body = {"preconditions": {"uid": uid}} if uid else {}
         await self._ask("DELETE", kind.path(namespace=namespace, name=name), msgspec.json.encode(body))
 
@@ -127,7 +128,7 @@ class Client:
         annotations: Mapping[str, str] | None = None,
         guard: Guard = nullcontext,
     ) -> None:
-        """Give a pod its node; the annotations reach the pod in the same write."""
+        """Bind a pod to a node; the annotations are added to the pod in the same write."""
         metadata = {"name": pod, "namespace": namespace, "annotations": annotations or {}}
         body = {
             "apiVersion": "v1",
@@ -135,12 +136,12 @@ class Client:
             "metadata": metadata | ({"uid": uid} if uid else {}),
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._ask("POST", _part(namespace, pod, "binding"), msgspec.json.encode(body), guard=guard)
+        await self._ask("POST", _subresource(namespace, pod, "binding"), msgspec.json.encode(body), guard=guard)
 
     async def evict(
         self, pod: str, *, namespace: str, uid: str, dry_run: bool = False, guard: Guard = nullcontext
     ) -> None:
-        """Ask a pod to leave, as far as its disruption budgets allow; ApiError 429 where they do not, at once."""
+        """Evict a pod; ApiError 429, without retries, if a disruption budget does not allow it."""
         options = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
         body = {
             "apiVersion": "policy/v1",
@@ -148,14 +149,16 @@ class Client:
             "metadata": {"name": pod, "namespace": namespace},
             "deleteOptions": options,
         }
-        await self._ask("POST", _part(namespace, pod, "eviction"), msgspec.json.encode(body), again=False, guard=guard)
+        await self._ask(
+            "POST", _subresource(namespace, pod, "eviction"), msgspec.json.encode(body), retry=False, guard=guard
+        )
 
     async def pages(
         self, kind: Kind[T], which: Selection = ALL, *, page: int | None = None
     ) -> AsyncGenerator[Page[T], None]:
-        """All objects as they were at one moment, some at a time.
+        """Yield all objects as of one resource version, page by page.
 
-        ApiError 410 where the server forgot that moment before the last page: what came so far is then of no use.
+        ApiError 410 if the server has dropped that version before the last page: discard the pages then.
         """
         path = kind.path(namespace=which.namespace)
         query = which.query() | {"limit": str(page or self.limits.page)}
@@ -169,35 +172,35 @@ class Client:
     async def watch(
         self, kind: Kind[T], version: Version, which: Selection = ALL, *, lasting_s: int, silence_s: float
     ) -> AsyncGenerator[Change[T], None]:
-        """What changes after this version, until the server ends it, as it is asked to do after a while.
+        """Yield the changes after this version, until the server ends the watch after about `lasting_s`.
 
-        ApiError where it breaks, where the server says that it cannot go on, or where nothing at all comes for so long.
+        ApiError if the connection breaks, if the server reports an error, or after `silence_s` without data.
         """
         path = kind.path(namespace=which.namespace)
-        asked = f"watch {path}"
+        request = f"watch {path}"
         query = which.query() | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": str(version),
             "timeoutSeconds": str(lasting_s),
         }
-        connection = await self._opened(asked)
+        connection = await self._opened(request)
         try:
-            with _interrupted(asked):
+            with _interrupted(request):
                 async with asyncio.timeout(self.limits.answer_s):
                     answer = await connection.ask("GET", self._target(path, query), self._headers(), b"")
-                    await self._raise_refusal(asked, connection, answer)
-            async with aclosing(self._lines(asked, connection, silence_s)) as lines:
+                    await self._raise_refusal(request, connection, answer)
+            async with aclosing(self._lines(request, connection, silence_s)) as lines:
                 async for line in lines:
-                    yield read_change(kind, line, asked)
+                    yield read_change(kind, line, request)
         finally:
             connection.close()
 
     async def close(self) -> None:
-        """Ends what is kept open; watches end with whoever reads them."""
+        """Close all idle connections; a watch ends when its reader stops."""
         while self._idle:
             self._idle.pop()[1].close()
-        await asyncio.sleep(0)  # a connection is gone when the loop has come round
+        await asyncio.sleep(0)  # the transport closes in the next iteration of the event loop
 
     async def _ask(
         self,
@@ -207,33 +210,33 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         form: str = JSON,
-        again: bool = True,
+        retry: bool = True,
         guard: Guard = nullcontext,
     ) -> bytes:
-        """The body of a good answer; asks again where that may help and cannot harm."""
+        """Return the body of a successful response; retries if that can help and cannot do harm."""
         failures = 0
         while True:
             try:
-                async with self._turns:
+                async with self._slots:
                     target = self._target(path, query)
                     return await self._ask_once(f"{method} {path}", method, target, body, form, guard)
             except ApiError as error:
                 failures += 1
-                if not again or failures >= self.limits.tries or not _worth_repeating(method, error):
+                if not retry or failures >= self.limits.tries or not _is_retryable(method, error):
                     raise
                 pause = self.limits.pause(failures, error.retry_after)
             await asyncio.sleep(pause)
 
-    async def _ask_once(self, asked: str, method: str, target: str, body: bytes, form: str, guard: Guard) -> bytes:
+    async def _ask_once(self, request: str, method: str, target: str, body: bytes, form: str, guard: Guard) -> bytes:
         headers = self._headers() + ([("Content-Type", form)] if body else [])
-        connection = self._kept() or await self._opened(asked)
+        connection = self._kept() or await self._opened(request)
         keep = False
         try:
-            with _interrupted(asked):
+            with _interrupted(request):
                 async with asyncio.timeout(self.limits.answer_s), guard():
                     answer = await connection.ask(method, target, headers, body)
-                    await self._raise_refusal(asked, connection, answer)
-                    content = await self._content(asked, connection)
+                    await self._raise_refusal(request, connection, answer)
+                    content = await self._content(request, connection)
             keep = connection.idle
             return content
         finally:
@@ -243,7 +246,7 @@ class Client:
                 connection.close()
 
     def _kept(self) -> Connection | None:
-        """The connection used last, unless it has been waiting so long that the server may have dropped it."""
+        """Return the connection used last, unless it was idle so long that the server may have dropped it."""
         while self._idle:
             since, connection = self._idle.pop()
             if connection.idle and time.monotonic() - since < self.limits.idle_s:
@@ -251,47 +254,49 @@ class Client:
             connection.close()
         return None
 
-    async def _opened(self, asked: str) -> Connection:
+    async def _opened(self, request: str) -> Connection:
         try:
             async with asyncio.timeout(self.limits.connect_s):
                 return await Connection.open(self._access)
         except OSError as error:
             where = f"{self._access.host} port {self._access.port}"
-            said = "no connection in time" if isinstance(error, TimeoutError) else str(error)
+            message = (
+                f"no connection within {self.limits.connect_s:g} s" if isinstance(error, TimeoutError) else str(error)
+            )
             reason = UNTRUSTED if isinstance(error, ssl.SSLCertVerificationError) else UNREACHABLE
-            raise ApiError(asked, 0, reason, f"{where}: {said}") from None
+            raise ApiError(request, 0, reason, f"{where}: {message}") from None
 
     def _target(self, path: str, query: Mapping[str, str] | None) -> str:
         return self._access.prefix + path + (f"?{urlencode(query)}" if query else "")
 
     def _headers(self) -> list[tuple[str, str]]:
         token = self._access.token()
-        headers = [("Accept", JSON), ("User-Agent", self._agent), *self._more]
+        headers = [("Accept", JSON), ("User-Agent", self._agent), *self._extra_headers]
         return headers + ([("Authorization", f"Bearer {token}")] if token else [])
 
-    async def _raise_refusal(self, asked: str, connection: Connection, answer: Answer) -> None:
-        """ApiError with what the server said, unless it said yes."""
+    async def _raise_refusal(self, request: str, connection: Connection, answer: Answer) -> None:
+        """ApiError with the server's status and message, unless the request succeeded."""
         if 200 <= answer.status_code < 300:
             return
-        status = read_status(await self._content(asked, connection))
+        status = read_status(await self._content(request, connection))
         reason = status.reason or answer.reason.decode("latin-1") or "refused"
         after = dict(answer.headers).get(b"retry-after", b"")
-        seconds = float(after) if after.isdigit() else None  # API servers send no dates
-        raise ApiError(asked, answer.status_code, reason, status.message, seconds)
+        seconds = float(after) if after.isdigit() else None  # API servers send seconds, never a date
+        raise ApiError(request, answer.status_code, reason, status.message, seconds)
 
-    async def _content(self, asked: str, connection: Connection) -> bytes:
+    async def _content(self, request: str, connection: Connection) -> bytes:
         content, size = [], 0
         async with aclosing(connection.pieces()) as pieces:
             async for piece in pieces:
                 content.append(piece)
                 size += len(piece)
                 if size > self.limits.answer_bytes:
-                    raise ApiError(asked, 0, TOO_LARGE, f"an answer of more than {self.limits.answer_bytes} bytes")
+                    raise ApiError(request, 0, TOO_LARGE, f"a response of more than {self.limits.answer_bytes} bytes")
         return b"".join(content)
 
-    async def _lines(self, asked: str, connection: Connection, silence_s: float) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, request: str, connection: Connection, silence_s: float) -> AsyncGenerator[bytes, None]:
         rest = bytearray()
-        with _interrupted(asked):
+        with _interrupted(request):
             async with aclosing(connection.pieces(silence_s)) as pieces:
                 async for piece in pieces:
                     first, *others = piece.split(b"\n")
@@ -301,36 +306,36 @@ class Client:
                             yield bytes(rest)
                         rest = bytearray(line)
                     if len(rest) > self.limits.line_bytes:
-                        raise ApiError(asked, 0, TOO_LARGE, f"an event of more than {self.limits.line_bytes} bytes")
-        # What is left over has no end: the server stopped within a line.
+                        raise ApiError(request, 0, TOO_LARGE, f"an event of more than {self.limits.line_bytes} bytes")
+        # An incomplete last line is dropped: the server stopped in the middle of an event.
 
 
-def unheard(error: ApiError, naming: str) -> str | None:
-    """A sentence for who could not even ask, and what else to name; None where the server has said why."""
+def connection_problem(error: ApiError, options: str) -> str | None:
+    """Return a message if the request never reached an API server that knows us; None if the server refused it."""
     if error.reason in (UNREACHABLE, UNTRUSTED):
-        return f"the API server cannot be asked: {error}"
+        return f"cannot reach the API server: {error}"
     if error.status == 401:
-        return f"the API server does not know who asks: log in again, or name another {naming}"
+        return f"the API server does not accept your credentials: log in again, or give another {options}"
     return None
 
 
-def _part(namespace: str, pod: str, part: str) -> str:
+def _subresource(namespace: str, pod: str, part: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/{part}"
 
 
-def _worth_repeating(method: str, error: ApiError) -> bool:
-    """Always where nothing was done yet; where something may have been, only what may be done twice."""
+def _is_retryable(method: str, error: ApiError) -> bool:
+    """Return whether to try again: always if the request had no effect, else only if it may be done twice."""
     if error.status == 429 or error.reason == UNREACHABLE or (error.status >= 500 and error.retry_after is not None):
         return True
     return method != "POST" and (error.status >= 500 or error.reason == INTERRUPTED)
 
 
 @contextmanager
-def _interrupted(asked: str) -> Iterator[None]:
-    """A connection that breaks or falls silent, as an ApiError."""
+def _interrupted(request: str) -> Iterator[None]:
+    """Turn timeouts and broken connections into ApiError."""
     try:
         yield
     except TimeoutError:
-        raise ApiError(asked, 0, INTERRUPTED, "nothing came in time") from None
+        raise ApiError(request, 0, INTERRUPTED, "no response in time") from None
     except OSError as error:
-        raise ApiError(asked, 0, INTERRUPTED, str(error)) from None
+        raise ApiError(request, 0, INTERRUPTED, str(error)) from None

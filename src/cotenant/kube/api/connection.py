@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP/1.1 connection to an API server: h11 speaks the protocol, asyncio moves the bytes."""
+"""One HTTP/1.1 connection to an API server: h11 implements the protocol, asyncio the transport."""
 
 import asyncio
 import socket
@@ -17,27 +17,27 @@ PIECE = 65_536
 LONGEST_MESSAGE = 400
 
 DROP_AT_CLOSE = struct.pack("ii", 1, 0)
-"""of SO_LINGER: what was not sent yet is not sent later either"""
+"""Value of SO_LINGER: closing the socket discards data that was not sent yet."""
 
 Answer = h11.Response
-"""the head of one: status, reason, headers"""
+"""The head of a response: status, reason, headers."""
 
 
 class ApiError(CotenantError):
-    """What was asked of an API server did not happen; the status is 0 where there was no answer, or half of one."""
+    """A request to an API server failed; the status is 0 if there was no complete response."""
 
     def __init__(
-        self, asked: str, status: int, reason: str, message: str = "", retry_after: float | None = None
+        self, request: str, status: int, reason: str, message: str = "", retry_after: float | None = None
     ) -> None:
         words = [str(status)] * bool(status) + [printable(reason)[:LONGEST_MESSAGE]]
-        said = f": {printable(message)[:LONGEST_MESSAGE]}" if message else ""
-        self.said = f"{' '.join(words)}{said}"
-        super().__init__(f"{asked}: {self.said}")
+        detail = f": {printable(message)[:LONGEST_MESSAGE]}" if message else ""
+        self.summary = f"{' '.join(words)}{detail}"
+        super().__init__(f"{request}: {self.summary}")
         self.status, self.reason, self.retry_after = status, reason, retry_after
 
 
 class Connection:
-    """Carries one request after the other. Whoever uses it sets the limits of time around it."""
+    """Sends one request after the other. Its users set the timeouts."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self._reader, self._writer = reader, writer
@@ -46,16 +46,16 @@ class Connection:
 
     @classmethod
     async def open(cls, access: Access) -> "Connection":
-        """OSError where nobody answers there, or where the certificate is not the expected one."""
+        """Connect; OSError if the server does not answer, or if its certificate is not valid."""
         name = (access.tls_name or access.host) if access.tls else None
         reader, writer = await asyncio.open_connection(access.host, access.port, ssl=access.tls, server_hostname=name)
-        # Else the kernel goes on for minutes: a request that was given up would be heard when the network is back.
+        # Otherwise the kernel resends for minutes, and a request that timed out could take effect much later.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DROP_AT_CLOSE)
         host = f"[{access.host}]" if ":" in access.host else access.host
         return cls(reader, writer, f"{host}:{access.port}")
 
     async def ask(self, method: str, target: str, headers: list[tuple[str, str]], body: bytes) -> Answer:
-        """Send a request and await the head of its answer; OSError where the connection or the answer is broken."""
+        """Send a request and await the head of the response; OSError if the connection or the response is broken."""
         length = [("Content-Length", str(len(body)))] if body else []
         request = h11.Request(method=method, target=target, headers=[("Host", self._host), *headers, *length])
         sent = [self._http.send(request), self._http.send(h11.Data(data=body)), self._http.send(h11.EndOfMessage())]
@@ -63,11 +63,11 @@ class Connection:
         await self._writer.drain()
         while not isinstance(event := await self._event(), h11.Response):
             if isinstance(event, h11.ConnectionClosed):
-                raise ConnectionError("closed without an answer")
+                raise ConnectionError("closed without a response")
         return event
 
     async def pieces(self, silence_s: float | None = None) -> AsyncGenerator[bytes, None]:
-        """The body of the answer as it comes; OSError where it ends too early, or where nothing comes for so long."""
+        """Yield the response's body as it arrives; OSError if it is truncated, or after `silence_s` without data."""
         while not isinstance(event := await self._event(silence_s), h11.EndOfMessage):
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
@@ -87,9 +87,9 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether another request may be sent on it."""
+        """Whether another request can be sent."""
         return self._http.our_state is h11.IDLE and not self._reader.at_eof() and not self._writer.is_closing()
 
     def close(self) -> None:
-        """At once: a server that says no goodbye is not waited for."""
+        """Close at once, without waiting for the server to close its side."""
         self._writer.transport.abort()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong, said without flooding the log: each kind of trouble in one line, and again only after a while."""
+"""Logs each kind of error once, and again only after a pause, so that a repeated error cannot flood the log."""
 
 import sys
 import time
@@ -13,47 +13,47 @@ from cotenant.wire.text import printable
 
 LONGEST_LINE = 500
 MOST_KINDS = 1000
-"""that are told apart; whoever invents more is told of as one"""
-OTHER = "other trouble"
+"""Kinds of errors that are told apart. Kinds can contain text of users, so any further ones count as `OTHER`."""
+OTHER = "other errors"
 
 
-def in_words(error: BaseException) -> str:
-    """An error that nobody expected: its kind, and where it came from."""
-    places = extract_tb(error.__traceback__)
-    where = f" ({Path(places[-1].filename).name} line {places[-1].lineno})" if places else ""
+def describe(error: BaseException) -> str:
+    """Return the type, the message and the origin of an unexpected error."""
+    frames = extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
 
 
 def to_stderr(line: str) -> None:
-    """Where a container's log is read from."""
+    """Write a line to stderr, from which Kubernetes collects the log of a container."""
     print(f"cotenant: {line}", file=sys.stderr, flush=True)
 
 
-class Troubles:
-    """Says a kind of trouble at most once in a while, with how often it came in between."""
+class ErrorLog:
+    """Writes one line per kind of error and pause, with the number of errors since the last line of that kind."""
 
     def __init__(
         self,
-        say: Callable[[str], object] = to_stderr,
+        write: Callable[[str], object] = to_stderr,
         *,
-        every_s: float = 60.0,
+        pause_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        """all of it, by kind"""
-        self._say, self._every_s, self._clock = say, every_s, clock
-        self._said: dict[str, tuple[float, int]] = {}
+        """Number of all errors, by kind."""
+        self._write, self._pause_s, self._clock = write, pause_s, clock
+        self._written: dict[str, tuple[float, int]] = {}  # kind -> (time of the last line, count at that time)
 
-    def tell(self, kind: str, text: str) -> None:
-        """It happened (again)."""
+    def report(self, kind: str, text: str) -> None:
+        """Count an error, and log it unless one of this kind was logged within the pause."""
         if kind not in self.counts and len(self.counts) >= MOST_KINDS:
             kind = OTHER
         self.counts[kind] += 1
         now = self._clock()
-        when, count = self._said.get(kind, (float("-inf"), 0))
-        if now - when < self._every_s:
+        when, count = self._written.get(kind, (float("-inf"), 0))
+        if now - when < self._pause_s:
             return
         since = self.counts[kind] - count
-        self._said[kind] = (now, self.counts[kind])
-        often = f" ({since} times since it was last said)" if since > 1 else ""
-        self._say(f"{kind}: {printable(text)[:LONGEST_LINE]}{often}")
+        self._written[kind] = (now, self.counts[kind])
+        repeats = f" ({since} times since it was last logged)" if since > 1 else ""
+        self._write(f"{kind}: {printable(text)[:LONGEST_LINE]}{repeats}")

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of Kubernetes objects that we read, and no more: what is not named here is passed over unread.
+"""The parts of Kubernetes objects that we read; all other fields are ignored.
 
-A field that is here must be as Kubernetes defines it; an object in which it is not is refused as a whole.
+A field that is declared here must have the type that Kubernetes defines; otherwise the whole object is rejected.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,21 +13,25 @@ from msgspec import Meta
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import InputError
-from cotenant.wire.local import decode
+from cotenant.wire.codec import decode
 
 MOST_BYTES = 4 * 1024 * 1024
-"""of one object; the API server takes 3 MiB and stores about half of that"""
+"""Size of one object. The API server accepts requests of 3 MiB and stores about half of that."""
 MOST_CONTAINERS = 1000
+EPHEMERAL_CONTAINERS = "ephemeralcontainers"
+"""Subresource of a pod through which debug containers are added."""
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of a mirror pod: kubelet's record of a static pod, which runs from a file whatever the API server says."""
 
 T = TypeVar("T")
 
 Words = dict[str, str]
 Quantities = dict[str, str | int]
-"""by resource name; Kubernetes writes text, people also write numbers"""
+"""Amounts by resource name. Kubernetes writes strings, users also write numbers."""
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Who an object is, and what is pinned to it."""
+    """The identity, labels and annotations of an object."""
 
     name: str = ""
     namespace: str = ""
@@ -41,7 +45,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One thing that is so, or is not, or is not known."""
+    """One condition of a pod or a node; its status is True, False or Unknown."""
 
     type: str
     status: str
@@ -50,32 +54,32 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a container asks for and may use."""
+    """The resource requests and limits of a container."""
 
     limits: Quantities = {}
     requests: Quantities = {}
 
 
 class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A container as its author wrote it."""
+    """The spec of a container."""
 
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str | None = None
-    """`Always` makes a sidecar of an init container"""
+    """`Always` turns an init container into a sidecar."""
 
 
 Containers = Annotated[tuple[PodContainer, ...], Meta(max_length=MOST_CONTAINERS)]
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """What keeps a pod from being scheduled until somebody removes it."""
+    """A scheduling gate: the pod is not scheduled before all its gates are removed."""
 
     name: str = ""
 
 
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a pod is to be."""
+    """The spec of a pod."""
 
     containers: Containers = ()
     init_containers: Containers = ()
@@ -84,17 +88,17 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scheduling_gates: tuple[Gate, ...] = ()
     priority: int | None = None
     preemption_policy: str | None = None
-    """`Never`: nobody is evicted for it"""
+    """`Never`: no pod is evicted for this one."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Since when a container runs."""
+    """State of a running container."""
 
     started_at: str | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a container ended."""
+    """State of a terminated container."""
 
     exit_code: int = 0
     reason: str = ""
@@ -102,21 +106,21 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One of these is there; waiting is neither."""
+    """State of a container; if it waits, both fields are None."""
 
     running: Running | None = None
     terminated: Ended | None = None
 
 
 class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What kubelet says of a container."""
+    """The status of a container, as kubelet reports it."""
 
     name: str
     state: ContainerState = ContainerState()
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What has become of a pod."""
+    """The status of a pod."""
 
     phase: str = ""
     reason: str = ""
@@ -135,21 +139,21 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What an administrator says of a node."""
+    """The spec of a node."""
 
     unschedulable: bool = False
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node is reached."""
+    """An address of a node."""
 
     type: str = ""
-    """InternalIP, Hostname and others"""
+    """InternalIP, Hostname and others."""
     address: str = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What kubelet says of its node."""
+    """The status of a node, as kubelet reports it."""
 
     capacity: Quantities = {}
     allocatable: Quantities = {}
@@ -166,24 +170,24 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def decode_pod(content: bytes) -> Pod:
-    """A pod from JSON; InputError names the field that is not as it should be."""
+    """Decode a pod from JSON; InputError names the field that is wrong."""
     return decode_object(content, Pod, "a pod")
 
 
 def decode_node(content: bytes) -> Node:
-    """A node from JSON; InputError names the field that is not as it should be."""
+    """Decode a node from JSON; InputError names the field that is wrong."""
     return decode_object(content, Node, "a node")
 
 
 def decode_object(content: bytes, kind: type[T], what: str) -> T:
-    """Any JSON from the API server: bounded in size and depth, also in the parts that we do not read."""
+    """Decode JSON from the API server, bounded in size and depth, also in the parts that we ignore."""
     if len(content) > MOST_BYTES:
         raise InputError(f"not {what}: {len(content)} bytes, expected at most {MOST_BYTES}")
     return decode(content, kind, what)
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[ContainerKind, PodContainer]]:
-    """All containers in the order in which Kubernetes starts them."""
+    """Yield all containers in the order in which Kubernetes starts them."""
     for container in pod.spec.init_containers:
         kind = ContainerKind.SIDECAR if container.restart_policy == "Always" else ContainerKind.INIT
         yield kind, container
@@ -192,15 +196,15 @@ def containers_of(pod: Pod) -> Iterator[tuple[ContainerKind, PodContainer]]:
 
 
 def resources_of(container: PodContainer) -> Mapping[str, str | int]:
-    """What a container asks for; of a resource that has both, the limit, as Kubernetes itself takes it."""
+    """Return the amounts that a container requests; if a resource has both, the limit counts, as in Kubernetes."""
     return {**container.resources.requests, **container.resources.limits}
 
 
 def has_ended(pod: Pod) -> bool:
-    """Whether none of its containers will ever run again."""
+    """Return whether no container of the pod will ever run again."""
     return pod.status.phase in ("Succeeded", "Failed")
 
 
 def is_unschedulable(pod: Pod) -> bool:
-    """Whether kube-scheduler has tried to place it and found no node."""
+    """Return whether kube-scheduler has tried to place the pod and found no node."""
     return any((one.type, one.reason) == ("PodScheduled", "Unschedulable") for one in pod.status.conditions)

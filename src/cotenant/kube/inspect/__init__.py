@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the GPUs of a cluster, as `kubectl inspect` shows it."""
+"""The state of a cluster's GPUs, for `kubectl inspect`."""

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `kubectl inspect` shows of a cluster: who asks for, was given and uses how much of which card.
+"""What `kubectl inspect` shows: how much of each GPU is requested, assigned and used.
 
-It follows from nodes and pods alone, counted by the books of the scheduler, which itself need not be asked. Three sums
-are told apart: what pods ask for, what was assigned to them (more or less after a resize), what is really in use.
+It is computed from nodes and pods alone, with the same accounting as the scheduler, which is not contacted. Requested
+is what pods ask for; assigned is what the scheduler gave them, which differs after a resize; used is what the GPUs
+report.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,26 +24,26 @@ from cotenant.kube.state.accounts import peak_of
 from cotenant.kube.state.books import Books
 
 
-class CardUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One card, and what is taken of it."""
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU and how much of it is assigned."""
 
     index: int
     uuid: str
     type: str
     state: str
-    """ok, cordoned or unhealthy"""
+    """ok, cordoned or unhealthy."""
     memory_mib: int
-    """that are handed out in all"""
+    """Memory that can be assigned in all, with scaling."""
     assigned_mib: int
     used_mib: int | None
-    """by whomever; None: nobody has said"""
+    """Memory in use by all processes; None: unknown."""
     compute_percent: float
-    """assigned"""
+    """Compute that is assigned."""
     tenants: int
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod has of one card."""
+    """The slice of one GPU that a pod has."""
 
     gpu: int
     memory_mib: int
@@ -50,36 +51,36 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that asks for cards, or has some."""
+    """A pod that requests GPUs or has some."""
 
     namespace: str
-    """empty, as the name: the pod is gone, and what it started is not"""
+    """Namespace and name are empty for an orphan: a process whose pod is gone."""
     name: str
     uid: str
     gpus: int
-    """that it asks for, at least"""
+    """GPUs that the pod requests, at least."""
     requested_mib: int | None
-    """on all cards together; None: what it asks for cannot be understood, or it is gone"""
+    """Memory on all GPUs together; None: the request is invalid, or the pod is gone."""
     requested_percent: int = 0
-    """of cards that are not known yet, beside that"""
+    """Memory requested in percent of GPUs that are not chosen yet, in addition."""
     assigned: tuple[Part, ...] = ()
 
 
 class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A node with cards."""
+    """A node with GPUs."""
 
     name: str
     address: str | None
     type: str
-    """of the machine, where a label says it, else of its cards"""
-    cards: tuple[CardUse, ...]
+    """Machine type from the node's label, else the types of its GPUs."""
+    cards: tuple[GpuUse, ...]
     links: tuple[tuple[int, ...], ...] | None
-    """the score of each pair of cards; None: not known"""
+    """Link score of each pair of GPUs; None: unknown."""
     pods: tuple[PodUse, ...]
     pending: tuple[PodUse, ...]
-    """pods on it that ask for cards and have none"""
+    """Pods on the node that request GPUs and have none."""
     closed: tuple[str, ...]
-    """why it takes no new pods"""
+    """Reasons why the node accepts no new pods."""
 
     @property
     def memory_mib(self) -> int:
@@ -100,26 +101,26 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterUse(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes with cards, and the pods that wait for some."""
+    """All nodes with GPUs, and the pending pods that request GPUs."""
 
     nodes: tuple[NodeUse, ...]
     pending: tuple[PodUse, ...]
-    """pods of ours that are on no node yet"""
+    """Pods for our scheduler that have no node yet."""
     policy: str | None
-    """how pods are placed; None: the settings could not be read"""
+    """Placement policy; None: the settings could not be read."""
     namespace: str | None = None
-    """the only one whose pods were read, so that all sums are of its pods only"""
+    """If set, only the pods of this namespace were read, and all sums are of these pods."""
     unread: tuple[str, ...] = ()
-    """a sentence for each thing that is there and could not be read"""
+    """One message for each object that could not be read."""
 
 
 def requested(pods: Iterable[PodUse]) -> int:
-    """MiB that pods ask for, as far as that is known."""
+    """Return the MiB that pods request, as far as known."""
     return sum(pod.requested_mib or 0 for pod in pods)
 
 
 def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettings) -> ClusterUse:
-    """What lists of nodes and pods say."""
+    """Compute the use of all GPUs from lists of nodes and pods."""
     codec = settings.codec()
     books = Books(codec, scheduler=settings.scheduler.name)
     for node in nodes:
@@ -169,7 +170,7 @@ def _node(
         name=name,
         address=next((one.address for one in node.status.addresses if one.type == "InternalIP"), None),
         type=machine.labels.get(MACHINE_TYPE_LABEL) or ", ".join(sorted(machine.types)),
-        cards=_cards(placed, _used(node)),
+        cards=_gpu_uses(placed, _used(node)),
         links=machine.links,
         pods=_sorted(_placed(tenant, books, placed, asking.get(tenant.job)) for tenant in placed.tenants),
         pending=_sorted(pending),
@@ -180,40 +181,40 @@ def _node(
 def _used(node: Node) -> Mapping[str, int]:
     try:
         return used_of(node)
-    except InputError:  # of an agent that is newer than we are
+    except InputError:  # written by a newer agent
         return {}
 
 
-def _cards(placed: PlacedNode, used: Mapping[str, int]) -> tuple[CardUse, ...]:
-    cards = placed.machine.gpus
-    taken = [claims(tenant.demand, tenant.gpus, cards) for tenant in placed.tenants]
+def _gpu_uses(placed: PlacedNode, used: Mapping[str, int]) -> tuple[GpuUse, ...]:
+    gpus = placed.machine.gpus
+    taken = [claims(tenant.demand, tenant.gpus, gpus) for tenant in placed.tenants]
     return tuple(
-        CardUse(
+        GpuUse(
             index=index,
-            uuid=card.uuid,
-            type=card.type,
-            state=_state(card),
-            memory_mib=card.memory_capacity,
-            assigned_mib=card.memory_capacity - placed.memory[index],
-            used_mib=used.get(card.uuid) if card.healthy else None,  # it may be what was so before it failed
-            compute_percent=(card.compute_capacity - placed.compute[index]) / 10,
+            uuid=gpu.uuid,
+            type=gpu.type,
+            state=_state(gpu),
+            memory_mib=gpu.memory_capacity,
+            assigned_mib=gpu.memory_capacity - placed.memory[index],
+            used_mib=used.get(gpu.uuid) if gpu.healthy else None,  # the value may date from before the GPU failed
+            compute_percent=(gpu.compute_capacity - placed.compute[index]) / 10,
             tenants=sum(index in one for one in taken),
         )
-        for index, card in enumerate(cards)
+        for index, gpu in enumerate(gpus)
     )
 
 
-def _state(card: Gpu) -> str:
-    return "unhealthy" if not card.healthy else "cordoned" if card.cordoned else "ok"
+def _state(gpu: Gpu) -> str:
+    return "unhealthy" if not gpu.healthy else "cordoned" if gpu.cordoned else "ok"
 
 
 def _placed(tenant: Tenant, books: Books, placed: PlacedNode, known: tuple[Pod, Asked | None] | None) -> PodUse:
-    cards = placed.machine.gpus
+    gpus = placed.machine.gpus
     seat = books.seats_on(placed.name)[tenant.job]
     asked = None if known is None else known[1]
     wanted = None
     if asked is not None and sum(one.amounts.asked.gpus for one in asked.containers) == len(tenant.gpus):
-        wanted = sum(claim.memory for claim in claims(asked.demand, tenant.gpus, cards).values())
+        wanted = sum(claim.memory for claim in claims(asked.demand, tenant.gpus, gpus).values())
     return PodUse(
         namespace=seat.namespace,
         name=seat.name,
@@ -222,7 +223,7 @@ def _placed(tenant: Tenant, books: Books, placed: PlacedNode, known: tuple[Pod, 
         requested_mib=wanted,
         assigned=tuple(
             Part(gpu=gpu, memory_mib=claim.memory, compute_percent=claim.compute / 10)
-            for gpu, claim in sorted(claims(tenant.demand, tenant.gpus, cards).items())
+            for gpu, claim in sorted(claims(tenant.demand, tenant.gpus, gpus).items())
             if claim != NOTHING
         ),
     )
@@ -246,6 +247,6 @@ def _gpus(asked: Asked | None) -> int:
 
 
 def _peak(amounts: Iterable[int], containers: Sequence[Container]) -> int:
-    """The most that containers take together at a time of something of which each takes its amount."""
+    """Return the most that the containers use at any one time, if each uses its amount."""
     parts = zip(amounts, containers, strict=True)
     return peak_of(Container(kind=one.kind, memory=MiB(amount)) for amount, one in parts).memory

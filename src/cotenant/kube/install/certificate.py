@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A certificate for the webhook that nobody else has signed: the API server is told to trust this one."""
+"""A self-signed certificate for the webhook; the webhook's configuration tells the API server to trust it."""
 
 import shutil
 import subprocess
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.install.names import NAMESPACE, SCHEDULER
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER
 
 DAYS = 3650
 SERVICE_NAMES = tuple(f"{SCHEDULER}.{NAMESPACE}{suffix}" for suffix in (".svc", ".svc.cluster.local", ""))
-MISSING = "kube install: there is no openssl command to make a certificate with; install it, it is used only here"
+MISSING = "kube install: the command openssl, which creates the certificate, was not found; install it"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its key, as PEM."""
+    """A certificate and its key, in PEM."""
 
     certificate: str
     key: str
 
 
 def make_certificate() -> Certificate:
-    """A fresh key and a certificate for the names of the service, signed by itself."""
+    """Create a key and a self-signed certificate for the DNS names of the service."""
     program = shutil.which("openssl")
     if program is None:
         raise InputError(MISSING)
@@ -36,6 +36,6 @@ def make_certificate() -> Certificate:
         command += [str(certificate), "-addext", f"subjectAltName={','.join(f'DNS:{name}' for name in SERVICE_NAMES)}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise CotenantError(f"kube install: openssl made no certificate: {said}")
+            message = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise CotenantError(f"kube install: openssl created no certificate: {message}")
         return Certificate(certificate.read_text(), key.read_text())

@@ -1,36 +1,36 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration that is mounted into our pods: our settings, and those of the stock kube-scheduler."""
+"""The ConfigMap that is mounted into our pods: our settings, and the configuration of the stock kube-scheduler."""
 
 import yaml
 
+from cotenant.kube.api.names import CONFIGURATION, EXTENDER_PORT, LEASE, NAMESPACE, SETTINGS_FILE, Json, object_of
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.install.names import CONFIGURATION, EXTENDER_PORT, LEASE, NAMESPACE, Json, object_of
 from cotenant.kube.settings import KubeSettings
 
 FOLDER = "/etc/cotenant-configuration"
-SETTINGS = "settings.yaml"
 KUBE_SCHEDULER = "kube-scheduler.yaml"
 WEIGHT = 1000
-"""of our scores: one rank is worth 10,000 points, all that the stock plug-ins say together 1,200 at most"""
-QUICK = {"qps": 500, "burst": 1000}
-"""its own writes a second: conditions of pods that wait, events. The usual 50 would hold up who has many pods"""
+"""Weight of our scores: one rank is worth 10,000 points, all stock plugins together 1,200 at most."""
+CLIENT_LIMITS = {"qps": 500, "burst": 1000}
+"""kube-scheduler's own requests per second, for example conditions and events of pending pods. The default of 50 is too
+low for many pods."""
 
 
 def configuration(settings: KubeSettings, text: str) -> Json:
-    """The ConfigMap; `text` is the settings file as it was given."""
-    files = {SETTINGS: text, KUBE_SCHEDULER: yaml.safe_dump(kube_scheduler(settings), sort_keys=False)}
+    """Return the ConfigMap; `text` is the settings file, comments included."""
+    files = {SETTINGS_FILE: text, KUBE_SCHEDULER: yaml.safe_dump(kube_scheduler(settings), sort_keys=False)}
     return object_of("ConfigMap", "v1", CONFIGURATION, data=files)
 
 
 def kube_scheduler(settings: KubeSettings) -> Json:
-    """How the stock kube-scheduler asks us."""
+    """Return the configuration of the stock kube-scheduler, with our extender."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "clientConnection": QUICK,
+        "clientConnection": CLIENT_LIMITS,
         "leaderElection": {
-            "leaderElect": True,  # also where there is one: at an update, the next begins before it ends
+            "leaderElect": True,  # also with one replica: an update starts the new pod before it ends the old one
             "resourceLock": "leases",
             "resourceNamespace": NAMESPACE,
             "resourceName": LEASE,
@@ -38,7 +38,7 @@ def kube_scheduler(settings: KubeSettings) -> Json:
             "renewDeadline": f"{settings.lease.renew_s}s",
             "retryPeriod": f"{settings.lease.retry_s}s",
         },
-        "percentageOfNodesToScore": 100,  # a sample of the nodes would hide the best from us
+        "percentageOfNodesToScore": 100,  # a sample of the nodes could miss the best one
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 5,
         "profiles": [{"schedulerName": settings.scheduler.name}],
@@ -61,6 +61,6 @@ def kube_scheduler(settings: KubeSettings) -> Json:
 
 
 def managed_resources(codec: Settings) -> list[Json]:
-    """All resources that we decide about; kubelet and the stock scheduler count cards only."""
+    """Return all resources that our extender handles; kubelet and kube-scheduler itself count only whole GPUs."""
     counts = {dialect.count for dialect in codec.dialects}
     return [{"name": name, "ignoredByScheduler": name not in counts} for name in codec.by_resource]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Everything together, in the order in which it should be made."""
+"""All objects of an installation, in the order in which they should be created."""
 
 import base64
 import hashlib
@@ -11,60 +11,60 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import InputError
+from cotenant.kube.api.names import CERTIFICATE, NAMESPACE, WHY, WHY_KEY, Json, object_of
+from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.install.certificate import Certificate
 from cotenant.kube.install.configuration import configuration
-from cotenant.kube.install.names import ASKERS, CERTIFICATE, KEY, NAMESPACE, Json, object_of
-from cotenant.kube.install.rights import rights
-from cotenant.kube.install.workloads import AgentWishes, Images, daemon_set, deployment, disruption_budget, service
+from cotenant.kube.install.policies import admission_policies
+from cotenant.kube.install.rbac import rbac_objects
+from cotenant.kube.install.workloads import AgentFlags, Images, daemon_set, deployment, disruption_budget, service
 from cotenant.kube.settings import read_settings
-from cotenant.kube.webhook.configuration import webhook_configurations
-from cotenant.kube.webhook.policy import admission_policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """What may be chosen."""
+    """Options of an installation."""
 
     images: Images
-    agents: AgentWishes
+    agents: AgentFlags
     settings: Path | None = None
     replicas: int = 1
-    """of the scheduler"""
+    """Replicas of the scheduler."""
 
 
 def manifests(options: InstallOptions, certificate: Certificate) -> list[Json]:
-    """All objects of an installation; InputError where the settings are not in order."""
+    """Return all objects of an installation; InputError if the settings are invalid."""
     settings = read_settings(options.settings)
-    files = configuration(settings, _as_written(options.settings))
+    files = configuration(settings, _text_of(options.settings))
     pair = {"tls.crt": certificate.certificate, "tls.key": certificate.key}
     secret = _secret(CERTIFICATE, "kubernetes.io/tls", pair)
     content = hashlib.sha256(json.dumps([files, secret]).encode()).hexdigest()[:16]
     return [
         _namespace(),
-        *rights(),
+        *rbac_objects(),
         files,
         secret,
-        _secret(ASKERS, "Opaque", {KEY: secrets.token_hex(32)}),
+        _secret(WHY, "Opaque", {WHY_KEY: secrets.token_hex(32)}),
         service(),
         deployment(options.images, content, options.replicas),
         disruption_budget(),
         daemon_set(options.images, options.agents, content, settings.webhook.runtime_class),
         *admission_policies(settings),
-        *webhook_configurations(settings, certificate.certificate),
+        webhook_configuration(settings, certificate.certificate),
     ]
 
 
-def _as_written(file: Path | None) -> str:
-    """The settings with their comments."""
+def _text_of(file: Path | None) -> str:
+    """Return the text of the settings file."""
     try:
         return "" if file is None else file.read_text("utf-8")
     except UnicodeError:
-        raise InputError(f"settings {file}: expected UTF-8") from None
+        raise InputError(f"settings {file}: not valid UTF-8") from None
 
 
 def _namespace() -> Json:
     made = object_of("Namespace", "v1", NAMESPACE, cluster_wide=True)
-    # Agents share folders and processes with their node.
+    # Agents mount folders of their node and see its processes.
     made["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "privileged"
     return made
 

@@ -1,39 +1,40 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What runs: our scheduler beside a stock kube-scheduler, once or more often, and the agent on every node."""
+"""The pods of an installation: schedulers, each beside a stock kube-scheduler, and an agent on every node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
-from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER, SETTINGS
-from cotenant.kube.install.names import (
+from cotenant.kube.api.names import (
     AGENT,
-    ASKERS,
     CERTIFICATE,
     CONFIGURATION,
     EXTENDER_PORT,
     HEALTH_PORT,
-    KEY,
     LEASE,
     NAMESPACE,
     SCHEDULER,
     SERVICE_PORT,
+    SETTINGS_FILE,
     WEBHOOK_PORT,
+    WHY,
+    WHY_KEY,
     Json,
     labels_of,
     object_of,
 )
+from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
+from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 WHY_FOLDER = "/etc/cotenant-why"
 CONTENT = "cotenant.io/configuration"
-"""on a pod, what it was configured with: other contents make new pods"""
+"""Annotation with the hash of a pod's configuration, so that a changed configuration replaces the pods."""
 
 
 class HostFolder(NamedTuple):
-    """A folder of a node, which its agent sees where it is."""
+    """A folder of the node, mounted into the agent at the same path."""
 
     path: str
     kind: str = "DirectoryOrCreate"
@@ -42,12 +43,12 @@ class HostFolder(NamedTuple):
 
 HOST_FOLDERS = (
     HostFolder("/var/lib/kubelet/device-plugins", "Directory"),
-    HostFolder("/var/lib/kubelet/pod-resources", read_only=True),  # kubelet makes it a little later
+    HostFolder("/var/lib/kubelet/pod-resources", read_only=True),  # kubelet creates it a little later
     HostFolder(str(HOST_LASTING)),
     HostFolder(str(HOST_PASSING)),
 )
 CDI_FOLDERS = (HostFolder("/run/cdi"), HostFolder("/etc/cdi", read_only=True))
-"""in strict mode only: who writes there decides about all containers of the node"""
+"""Mounted in strict mode only: files in them affect all containers of the node."""
 CONFINED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -58,7 +59,7 @@ CONFINED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """Where pods get their programs from."""
+    """Container images."""
 
     ours: str
     kube_scheduler: str
@@ -66,20 +67,20 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentWishes:
-    """How agents are run."""
+class AgentFlags:
+    """Options of the agents."""
 
     simulate: int | None = None
-    """GPUs of each node, where there are none"""
+    """Number of simulated GPUs per node; None: agents use the real GPUs."""
     gpu_memory: str | None = None
     gpu_type: str | None = None
     strict: bool = False
     nodes: Mapping[str, str] = field(default_factory=dict)
-    """labels of the nodes that get one; none: all with Linux"""
+    """Labels of the nodes that get an agent; empty: all Linux nodes."""
 
 
 def deployment(images: Images, content: str, replicas: int = 1) -> Json:
-    """Our scheduler and a stock kube-scheduler in one pod, on different nodes where there are several such pods."""
+    """Return the deployment of our scheduler and a stock kube-scheduler in one pod; replicas prefer different nodes."""
     others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": dict(labels_of(SCHEDULER))}}
     apart = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": others}]}
     pod = {
@@ -91,40 +92,40 @@ def deployment(images: Images, content: str, replicas: int = 1) -> Json:
         "volumes": [
             {"name": "configuration", "configMap": {"name": CONFIGURATION}},
             {"name": "certificate", "secret": {"secretName": CERTIFICATE, "defaultMode": 0o440}},
-            {"name": "why", "secret": {"secretName": ASKERS, "defaultMode": 0o440}},
+            {"name": "why", "secret": {"secretName": WHY, "defaultMode": 0o440}},
         ],
     }
-    # The next one is there before one goes: the webhook is never without an answer.
+    # A new pod is ready before an old one ends, so that the webhook always answers.
     update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     spec = {"replicas": replicas, "strategy": update, **_template(SCHEDULER, content, pod)}
     return object_of("Deployment", "apps/v1", SCHEDULER, spec=spec)
 
 
 def disruption_budget() -> Json:
-    """Whoever empties nodes takes one scheduler away at a time."""
+    """Return the disruption budget: draining nodes evicts one scheduler at a time."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels_of(SCHEDULER))}}
     return object_of("PodDisruptionBudget", "policy/v1", SCHEDULER, spec=spec)
 
 
 def service() -> Json:
-    """How the API server reaches the webhook."""
+    """Return the service by which the API server reaches the webhook."""
     ports = [{"name": "https", "port": SERVICE_PORT, "targetPort": WEBHOOK_PORT}]
     return object_of("Service", "v1", SCHEDULER, spec={"selector": labels_of(SCHEDULER), "ports": ports})
 
 
-def daemon_set(images: Images, wishes: AgentWishes, content: str, runtime_class: str | None = None) -> Json:
-    """The agent, on every node with these labels, and with the runtime that brings cards into containers."""
-    folders = (*HOST_FOLDERS, *(CDI_FOLDERS if wishes.strict else ()))
+def daemon_set(images: Images, flags: AgentFlags, content: str, runtime_class: str | None = None) -> Json:
+    """Return the daemon set of the agents; the runtime class must be one that gives containers access to GPUs."""
+    folders = (*HOST_FOLDERS, *(CDI_FOLDERS if flags.strict else ()))
     pod = {
         "serviceAccountName": AGENT,
         "priorityClassName": "system-node-critical",
-        "hostPID": True,  # whose process it is that asks, and which pods really ended
+        "hostPID": True,  # to identify the processes that connect, and processes that outlive their pod
         "tolerations": [{"operator": "Exists"}],
-        "nodeSelector": {"kubernetes.io/os": "linux", **wishes.nodes},
-        "containers": [_agent(images, wishes, folders)],
+        "nodeSelector": {"kubernetes.io/os": "linux", **flags.nodes},
+        "containers": [_agent(images, flags, folders)],
         "volumes": [
             {"name": "configuration", "configMap": {"name": CONFIGURATION}},
-            *({"name": _named(one.path), "hostPath": {"path": one.path, "type": one.kind}} for one in folders),
+            *({"name": _volume_name(one.path), "hostPath": {"path": one.path, "type": one.kind}} for one in folders),
         ],
     }
     if runtime_class is not None:
@@ -139,10 +140,10 @@ def _template(name: str, content: str, pod: Json) -> Json:
 
 def _our_scheduler(images: Images) -> Json:
     command = [
-        *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS}"),
+        *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS_FILE}"),
         *("--extender", f"127.0.0.1:{EXTENDER_PORT}", "--webhook", f"0.0.0.0:{WEBHOOK_PORT}"),
         *("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key"),
-        *("--why-key", f"{WHY_FOLDER}/{KEY}", "--lease", f"{NAMESPACE}/{LEASE}"),
+        *("--why-key", f"{WHY_FOLDER}/{WHY_KEY}", "--lease", f"{NAMESPACE}/{LEASE}"),
     ]
     return {
         **_container("scheduler", images.ours, images.pull, command),
@@ -166,20 +167,20 @@ def _stock_scheduler(images: Images) -> Json:
     }
 
 
-def _agent(images: Images, wishes: AgentWishes, folders: Sequence[HostFolder]) -> Json:
-    command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS}", "--node", "$(NODE_NAME)"]
-    wished = {"--simulate": wishes.simulate, "--gpu-memory": wishes.gpu_memory, "--gpu-type": wishes.gpu_type}
-    command += [word for name, value in wished.items() if value is not None for word in (name, str(value))]
-    command += ["--strict"] if wishes.strict else []
+def _agent(images: Images, flags: AgentFlags, folders: Sequence[HostFolder]) -> Json:
+    command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS_FILE}", "--node", "$(NODE_NAME)"]
+    options = {"--simulate": flags.simulate, "--gpu-memory": flags.gpu_memory, "--gpu-type": flags.gpu_type}
+    command += [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    command += ["--strict"] if flags.strict else []
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     return {
         **_container("agent", images.ours, images.pull, command),
         "env": [node, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
-        # Kubelet's sockets and our folders are root's; what tenants made of their regions is to be mended.
+        # Kubelet's sockets and our folders belong to root; FOWNER is for repairing usage regions that tenants damaged.
         "securityContext": {**CONFINED, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["FOWNER"]}},
         "volumeMounts": [
             _mount("configuration", FOLDER),
-            *(_mount(_named(one.path), one.path, read_only=one.read_only) for one in folders),
+            *(_mount(_volume_name(one.path), one.path, read_only=one.read_only) for one in folders),
         ],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
     }
@@ -205,6 +206,6 @@ def _mount(name: str, path: str, *, read_only: bool = True) -> Json:
     return {"name": name, "mountPath": path, "readOnly": read_only}
 
 
-def _named(path: str) -> str:
-    """A volume's name for a folder of the node."""
+def _volume_name(path: str) -> str:
+    """Return the name of the volume for a folder of the node."""
     return path.strip("/").replace("/", "-")

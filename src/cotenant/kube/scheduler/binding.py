@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from cotenant.core.model import Reason
 from cotenant.kube.api.client import INTERRUPTED, Client, Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles, to_stderr
+from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Reflector
 from cotenant.kube.codec.assignment import RECORD
@@ -42,7 +42,7 @@ class Binder:
         placer: Placer,
         pods: Reflector[Pod],
         news: News,
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
         meet: Callable[[Pod], Awaitable[str]] | None = None,
@@ -52,7 +52,7 @@ class Binder:
         look_s: float = LOOK_S,
     ) -> None:
         self._client, self._books, self._placer, self._pods = client, books, placer, pods
-        self._news, self._troubles, self._say, self._lead, self._meet = news, troubles, say, lead, meet
+        self._news, self._error_log, self._say, self._lead, self._meet = news, error_log, say, lead, meet
         self._clock, self.answered_s, self.look_s = clock, answered_s, look_s
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
@@ -94,7 +94,7 @@ class Binder:
             if choice.seat is not None:
                 (self._books.assume if error == "" else self._books.release)(args.uid)
         if error:
-            self._troubles.tell("bind", error)
+            self._error_log.report("bind", error)
         elif choice.seat is not None:
             where = f"on node {choice.node}: {seat_words(choice.seat)}"
             self._news.tell(pod, PLACED, where)
@@ -133,4 +133,4 @@ class Binder:
         return False
 
     async def _now(self, args: BindingArgs) -> Pod | None:
-        return await pod_now(self._client, args.namespace, args.name, lambda text: self._troubles.tell("bind", text))
+        return await pod_now(self._client, args.namespace, args.name, lambda text: self._error_log.report("bind", text))

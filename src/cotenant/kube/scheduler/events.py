@@ -19,9 +19,9 @@ import msgspec
 
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.decoding import Kind
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Metadata, Pod
-from cotenant.kube.api.reading import Kind
 from cotenant.wire.text import printable
 
 LONGEST_NOTE = 1000
@@ -79,12 +79,12 @@ class News:
         self,
         client: Client,
         reporter: str,
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = EVERY_S,
     ) -> None:
-        self._client, self._reporter, self._troubles = client, reporter, troubles
+        self._client, self._reporter, self._error_log = client, reporter, error_log
         self._clock, self._every_s = clock, every_s
         self._waiting: asyncio.PriorityQueue[tuple[bool, int, _Note]] = asyncio.PriorityQueue(MOST_WAITING)
         self._numbers = count()
@@ -109,7 +109,7 @@ class News:
             note = _Note(pod.metadata, reason, text, warning)
             self._waiting.put_nowait((not warning, next(self._numbers), note))  # warnings first, each kind in its order
         except asyncio.QueueFull:
-            self._troubles.tell("events", f"{MOST_WAITING} wait to be written; new ones are dropped")
+            self._error_log.report("events", f"{MOST_WAITING} wait to be written; new ones are dropped")
             return
         known.due, known.text = now + self._every_s, text
 
@@ -121,7 +121,7 @@ class News:
             try:
                 await self._write(note)
             except ApiError as error:
-                self._troubles.tell("events", str(error))
+                self._error_log.report("events", str(error))
             await asyncio.sleep((time.monotonic() - began) * SHARE)
 
     async def _write(self, note: _Note) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.api.serving import Reply, Route, Routes, json_reply, text_reply
+from cotenant.kube.api.server import Reply, Route, Routes, json_reply, text_reply
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.events import NO_ROOM, News
 from cotenant.kube.scheduler.explaining import why_not

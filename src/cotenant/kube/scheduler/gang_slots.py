@@ -11,10 +11,10 @@ from cotenant.core.placement.deciding import place_together, roomy_nodes
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.request import Asked
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.rankers import policy_of
 from cotenant.kube.state.accounts import planned_seat
 from cotenant.kube.state.books import Books
 

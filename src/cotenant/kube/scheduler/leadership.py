@@ -13,8 +13,8 @@ not read. Clocks may jump.
 
 import msgspec
 
+from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Metadata
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.codec.keys import own_key
 
 WRITER = own_key("writer")

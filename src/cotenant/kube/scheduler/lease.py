@@ -15,12 +15,12 @@ from typing import NoReturn, Protocol
 
 from cotenant.kube.api.client import Client, Guard, Limits
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles, to_stderr
+from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Reflector
 from cotenant.kube.scheduler.leadership import LEASES, WRITE_S, WRITER, Lease, Standing
 
-LOOKING = Limits(connect_s=2.0, answer_s=2.0, tries=1, together=1)
+LOOKING = Limits(connect_s=2.0, answer_s=2.0, tries=1, concurrency=1)
 """for a client of its own: a look that waits behind others is worth nothing"""
 LOOK_S = 0.4
 PATIENCE_S = 6.0
@@ -93,7 +93,7 @@ class Elected:
         self,
         election: Election,
         pods: Reflector[Pod],
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         begins: Callable[[], object] = lambda: None,
         say: Callable[[str], object] = to_stderr,
@@ -103,7 +103,7 @@ class Elected:
         patience_s: float = PATIENCE_S,
         released_s: float = RELEASED_S,
     ) -> None:
-        self._election, self._pods, self._troubles = election, pods, troubles
+        self._election, self._pods, self._error_log = election, pods, error_log
         self._begins, self._say = begins, say
         self.standing = standing or Standing(election.host, f"{election.host}_{secrets.token_hex(8)}")
         self.look_s, self.write_s, self.patience_s, self.released_s = look_s, write_s, patience_s, released_s
@@ -146,7 +146,7 @@ class Elected:
                 await self._look()
             except ApiError as error:
                 if error.status != 409:  # kube-scheduler renewed it just then
-                    self._troubles.tell("lease", str(error))
+                    self._error_log.report("lease", str(error))
             await self._wait()
 
     async def let_go(self) -> None:
@@ -157,7 +157,7 @@ class Elected:
             async with asyncio.timeout(GONE_S):
                 await self._gone.wait()
         except TimeoutError:
-            self._troubles.tell("lease", "it could not be let go of in time; whoever leads next waits a little")
+            self._error_log.report("lease", "it could not be let go of in time; whoever leads next waits a little")
 
     async def _look(self) -> None:
         began = time.monotonic()

@@ -24,6 +24,7 @@ from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.paths import REGION
+from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.request import Asked, asked_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.preemption_search import Movable, Room, left_by, ways
@@ -39,7 +40,7 @@ from cotenant.kube.scheduler.protocol import (
     victims_of,
 )
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.rankers import Rankers, policy_of
+from cotenant.kube.scheduler.rankers import Rankers
 from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, distance, nearest_first, nonsense, unclear
 from cotenant.kube.state.accounts import Seat, planned_seat
 from cotenant.kube.state.books import Books

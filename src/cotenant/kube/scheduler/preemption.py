@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles, to_stderr
+from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.scheduler.events import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED, News
 from cotenant.kube.scheduler.lease import NOT_LEADING, Alone, Lead
@@ -99,7 +99,7 @@ class Preemptor:
         books: Books,
         placer: Placer,
         news: News,
-        troubles: Troubles,
+        error_log: ErrorLog,
         settings: PreemptionPart,
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
@@ -110,7 +110,7 @@ class Preemptor:
     ) -> None:
         """`starts_together` says of which pods none starts without the others: nobody is evicted for one of them."""
         self._client, self._books, self._placer, self._news = client, books, placer, news
-        self._troubles, self._settings, self._say, self._clock = troubles, settings, say, clock
+        self._error_log, self._settings, self._say, self._clock = error_log, settings, say, clock
         self._lead, self._books_doubt, self._starts_together = lead, doubt, starts_together
         self.tick_s, self.settle_s, self.again_s, self.sweep_s = TICK_S, SETTLE_S, AGAIN_S, SWEEP_S
         self._victims = Victims(settings)
@@ -236,7 +236,7 @@ class Preemptor:
             wish.later(self._clock())
             return
         if not self._may_evict(len(room.victims)):
-            self._troubles.tell("preemption", f"{self._settings.most_per_minute} pods were evicted in a minute")
+            self._error_log.report("preemption", f"{self._settings.most_per_minute} pods were evicted in a minute")
             wish.due = self._clock() + self.again_s
             return
         victims = [self._victims.pods[uid] for uid in room.victims]
@@ -273,10 +273,10 @@ class Preemptor:
         self._victims.spare(victim.metadata.uid, self._clock() + SPARED_S)
         who = self._told([victim], pod)
         self._news.tell(
-            pod, PREEMPTION_REFUSED, f"cannot evict {who}: {error.said}; others are looked for", warning=True
+            pod, PREEMPTION_REFUSED, f"cannot evict {who}: {error.summary}; others are looked for", warning=True
         )
         if error.status != 429:
-            self._troubles.tell("preemption", str(error))
+            self._error_log.report("preemption", str(error))
 
     def _evicted(self, pod: Pod, victim: Pod) -> None:
         self._victims.leaves_from(victim.metadata.uid, self._clock())

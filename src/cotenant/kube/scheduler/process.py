@@ -26,10 +26,10 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.client import Client, Limits
-from cotenant.kube.api.error_log import Troubles, in_words
+from cotenant.kube.api.error_log import ErrorLog, describe
 from cotenant.kube.api.objects import Pod, is_unschedulable
 from cotenant.kube.api.reflector import Pace
-from cotenant.kube.api.serving import (
+from cotenant.kube.api.server import (
     GRACE_S,
     Listener,
     Reply,
@@ -60,10 +60,7 @@ from cotenant.kube.scheduler.watches import AGAIN_S, Watching
 from cotenant.kube.scheduler.why import NO_SUCH_POD
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.state.books import Books
-from cotenant.kube.webhook.mutating import mutate
-from cotenant.kube.webhook.validating import validate
 
-MOST_REVIEW_BYTES = 8 * 1024 * 1024
 TICK_S = 1.0
 """between looks for holds that are over"""
 READY_S = 0.1
@@ -71,7 +68,7 @@ STAYS_S = 2.0
 """the second door is open so long after the first: the API server has yet to hear that others are to be asked"""
 MOST_TOLD = 10
 """nodes that are closed, at a time"""
-ASKING = Limits(answer_s=10.0, tries=4, longest_pause_s=5.0, together=64)
+ASKING = Limits(answer_s=10.0, tries=4, longest_pause_s=5.0, concurrency=64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +90,13 @@ class SchedulerOptions:
     """namespace and name of the lease of the kube-scheduler beside it; none: there is no other scheduler"""
 
 
-def serve(options: SchedulerOptions) -> None:
-    """Runs until stopped by SIGTERM or SIGINT."""
+def serve(options: SchedulerOptions, webhook_routes: Callable[[KubeSettings], Routes]) -> None:
+    """Runs until stopped by SIGTERM or SIGINT; serves the webhook's routes beside its own."""
     check(options)
     settings = read_settings(options.settings)
     access = find_access(os.environ, options.kubeconfig)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(options, settings, access))
+        runner.run(_run(options, settings, access, webhook_routes(settings)))
 
 
 def check(options: SchedulerOptions) -> None:
@@ -131,13 +128,13 @@ class Scheduler:
         self,
         client: Client,
         settings: KubeSettings,
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         election: Election | None = None,
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
         codec = settings.codec()
-        self.troubles = troubles
+        self.error_log = error_log
         self.books = Books(codec, scheduler=settings.scheduler.name, freed=lambda node: self._room())
         self.quotas = Quotas(codec)
         self.gangs = Gangs(self.books)
@@ -150,20 +147,20 @@ class Scheduler:
             settings=codec,
             turn=self.gangs.turn,
         )
-        self.news = News(client, settings.scheduler.name, troubles)
+        self.news = News(client, settings.scheduler.name, error_log)
         self.watching = Watching(
             client,
             self.books,
             self.quotas,
-            troubles,
+            error_log,
             then_pod=self._pod_changed,
             then_quota=lambda old, new: self._room(),
             pace=pace,
         )
         self.lead: Lead = Alone()
         if election is not None:
-            self.lead = Elected(election, self.watching.pods, troubles, begins=self._begin_to_lead)
-        self.waker = Waker(client, self.books, self.placer, troubles, lead=self.lead)
+            self.lead = Elected(election, self.watching.pods, error_log, begins=self._begin_to_lead)
+        self.waker = Waker(client, self.books, self.placer, error_log, lead=self.lead)
         line = Line(
             Together(self.books, self.quotas, self.placer),
             self.gangs,
@@ -176,7 +173,7 @@ class Scheduler:
             client,
             line,
             self.news,
-            troubles,
+            error_log,
             lead=self.lead,
             doubt=self.watching.doubt,
             would_displace=lambda pod: self.preemptor.would_help(pod),
@@ -186,7 +183,7 @@ class Scheduler:
             self.books,
             self.quotas,
             self.news,
-            troubles,
+            error_log,
             codec,
             lead=self.lead,
             doubt=self.watching.doubt,
@@ -198,7 +195,7 @@ class Scheduler:
             self.placer,
             self.watching.pods,
             self.news,
-            troubles,
+            error_log,
             lead=self.lead,
             meet=self.releaser.meet,
         )
@@ -207,13 +204,12 @@ class Scheduler:
             self.books,
             self.placer,
             self.news,
-            troubles,
+            error_log,
             settings.scheduler.preemption,
             lead=self.lead,
             doubt=self.watching.doubt,
             starts_together=lambda pod: self.gangs.grant_of(pod.metadata.uid) is not None,
         )
-        self._settings = settings
 
     def for_kube_scheduler(self) -> Routes:
         """The first door."""
@@ -229,11 +225,11 @@ class Scheduler:
         )
         return {**extender.routes(), **self._health()}
 
-    def for_api_server(self, why_key: Callable[[], bytes] | None = None) -> Routes:
+    def for_api_server(self, webhook: Routes, why_key: Callable[[], bytes] | None = None) -> Routes:
         """The second door. Every pod of the cluster can reach it, so who asks about pods must show a key."""
-        routes = {"mutate": self._review(mutate), "validate": self._review(validate), **self._health()}
+        routes = {**webhook, **self._health()}
         if why_key is not None:
-            routes["why"] = Route(method="GET", answer=self._why, words=2, refuse=status_reply, key=why_key)
+            routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
         return routes
 
     async def run(self) -> NoReturn:
@@ -270,20 +266,13 @@ class Scheduler:
         while True:
             await asyncio.sleep(TICK_S)
             self.books.expire(time.monotonic())
-            for node, troubles in islice(self.books.closed.items(), MOST_TOLD):
-                self.troubles.tell(f"node {node} takes no new pods", "; ".join(troubles.values()))
+            for node, reasons in islice(self.books.closed.items(), MOST_TOLD):
+                self.error_log.report(f"node {node} takes no new pods", "; ".join(reasons.values()))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self.granter.pod_changed(old, new)
         self.preemptor.pod_changed(old, new)
         self.releaser.pod_changed(old, new)
-
-    def _review(self, answer: Callable[[bytes, KubeSettings], bytes]) -> Route:
-        async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
-            # A pod may be large enough to take a while, and it needs nothing of what changes here.
-            return Reply(await asyncio.to_thread(answer, body, self._settings))
-
-        return Route(method="POST", answer=answered, most_bytes=MOST_REVIEW_BYTES)
 
     async def _why(self, words: tuple[str, ...], _body: bytes) -> Reply:
         doubt = self.watching.doubt()
@@ -306,15 +295,15 @@ class Scheduler:
         return {"healthz": Route(method="GET", answer=alive), "readyz": Route(method="GET", answer=ready)}
 
 
-async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access) -> None:
-    troubles, stop, gone = Troubles(), asyncio.Event(), asyncio.Event()
+async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access, webhook: Routes) -> None:
+    error_log, stop, gone = ErrorLog(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     client = Client(access, ASKING, agent=settings.scheduler.name)
     looking = Client(access, LOOKING, agent=settings.scheduler.name)
     election = None if options.lease is None else Election(looking, *options.lease, gethostname())
-    scheduler = Scheduler(client, settings, troubles, election=election)
-    listeners = _listeners(options, scheduler)
+    scheduler = Scheduler(client, settings, error_log, election=election)
+    listeners = _listeners(options, scheduler, webhook)
     print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
     try:
         async with asyncio.TaskGroup() as group:
@@ -326,7 +315,7 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
             for task in working:
                 task.cancel()
     except ExceptionGroup as failed:
-        raise CotenantError(f"the scheduler ended: {in_words(_first(failed))}") from failed
+        raise CotenantError(f"the scheduler ended: {describe(_first(failed))}") from failed
     finally:
         await client.close()
         await looking.close()
@@ -356,21 +345,21 @@ async def _say_ready(scheduler: Scheduler) -> None:
     print("cotenant: the scheduler is ready", flush=True)
 
 
-def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener]:
+def _listeners(options: SchedulerOptions, scheduler: Scheduler, webhook: Routes) -> list[Listener]:
     remote = not is_loopback(options.extender[0])
     doors = [
         Listener(
             listen(*options.extender),
-            application(scheduler.for_kube_scheduler(), scheduler.troubles),
-            _certificates(options, scheduler.troubles, options.client_authority) if remote else None,
+            application(scheduler.for_kube_scheduler(), scheduler.error_log),
+            _certificates(options, scheduler.error_log, options.client_authority) if remote else None,
         )
     ]
     if options.webhook is not None:
         doors.append(
             Listener(
                 listen(*options.webhook),
-                application(scheduler.for_api_server(_key_in(options.why_key)), scheduler.troubles),
-                _certificates(options, scheduler.troubles, None),
+                application(scheduler.for_api_server(webhook, _key_in(options.why_key)), scheduler.error_log),
+                _certificates(options, scheduler.error_log, None),
             )
         )
     return doors
@@ -380,12 +369,12 @@ def _key_in(file: Path | None) -> Callable[[], bytes] | None:
     return None if file is None else lambda: file.read_bytes().strip()  # each time: it may have been replaced
 
 
-def _certificates(options: SchedulerOptions, troubles: Troubles, client_authority: Path | None) -> Certificates:
+def _certificates(options: SchedulerOptions, error_log: ErrorLog, client_authority: Path | None) -> Certificates:
     assert options.certificate is not None
     assert options.key is not None
     return Certificates(
         options.certificate,
         options.key,
         client_authority=client_authority,
-        tell=lambda text: troubles.tell("certificate", text),
+        report=lambda text: error_log.report("certificate", text),
     )

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, decode_object
-from cotenant.wire.local import decode
+from cotenant.wire.codec import decode
 
 MOST_NODES = 100_000
 MOST_VICTIMS = 10_000

@@ -14,8 +14,8 @@ import msgspec
 
 from cotenant.core.model import Reason
 from cotenant.core.placement.checks import plain_text
+from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Metadata, Quantities
-from cotenant.kube.api.reading import Kind
 from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.settings import DEFAULTS, Settings

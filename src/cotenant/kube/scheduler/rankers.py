@@ -2,40 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which policy a pod is placed by: the cluster's, or one that the pod names; each with what is remembered of it."""
 
-from collections.abc import Mapping
-
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand
-from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.errors import InputError
-from cotenant.kube.codec.keys import own_key
-from cotenant.wire.text import printable
+from cotenant.kube.codec.policy import parse_policy
 
-POLICY = own_key("policy")
-NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
-OTHER_NAMES = {"topology-aware": "topology"}
-"""what HAMi calls an order of ours"""
 BY_MIX = frozenset({"fgd", "fragmentation", "cotenant"})
 """orders that weigh what is free against what is usually asked for, which they learn"""
 MOST_POLICIES = 8
 MOST_DEMANDS = 64
 """that a ranker remembers: each costs some tens of bytes for every node"""
-LONGEST = 200
-
-
-def policy_of(annotations: Mapping[str, str], usual: str) -> str:
-    """The name of the policy that a pod is to be placed by: its own, or parts of it in the words of HAMi."""
-    if POLICY in annotations:
-        return annotations[POLICY].strip()
-    nodes, gpus = (annotations.get(key, "").strip() for key in (NODE_POLICY, GPU_POLICY))
-    if not nodes and not gpus:
-        return usual
-    usual_nodes, _, usual_gpus = usual.partition("/")
-    parts = nodes or usual_nodes, gpus or usual_gpus or usual_nodes
-    return "/".join(OTHER_NAMES.get(part, part) for part in parts)
 
 
 class Rankers:
@@ -67,12 +45,7 @@ class Rankers:
                 one.observe(demand)
 
     def _new(self, spec: str, cluster: Cluster) -> Ranker | Learner:
-        try:
-            if len(spec) > LONGEST:
-                raise ValueError(f"{spec[:40]}...: expected at most {LONGEST} characters")
-            policy = build_policy(spec, self._known)
-        except ValueError as error:
-            raise InputError(f"policy: {printable(str(error))}") from None
+        policy = parse_policy(spec, self._known)
         if self._known is not None or not BY_MIX & set(spec.replace("/", "+").split("+")):
             return Ranker(policy, MOST_DEMANDS)
         seen = (tenant.demand for node in cluster for tenant in node.tenants)

@@ -13,14 +13,14 @@ from typing import NoReturn
 from cotenant.core.units import Seconds
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.decoding import PODS
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.queueing import GATE, is_gated
 from cotenant.kube.scheduler.events import GANG_GIVEN_UP, GANG_WAITS, RELEASED, News
 from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.queue import Line, Unit
 from cotenant.kube.scheduler.retry import PAUSE_S, SHARE, WOKEN, stirred
-from cotenant.kube.scheduler.watches import PODS
 
 SWEEP_S = 5.0
 """a look at the line, whatever was or was not told: time alone makes pods overdue and ends holds"""
@@ -46,7 +46,7 @@ class Releaser:
         client: Client,
         line: Line,
         news: News,
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
         doubt: Callable[[], str | None] = lambda: None,
@@ -56,7 +56,7 @@ class Releaser:
         sweep_s: float = SWEEP_S,
         meeting_s: float = MEETING_S,
     ) -> None:
-        self._client, self._line, self._news, self._troubles = client, line, news, troubles
+        self._client, self._line, self._news, self._error_log = client, line, news, error_log
         self._lead, self._books_doubt, self._clock = lead, doubt, clock
         self._would_displace, self.displace_s = would_displace, DISPLACE_S
         self._wanting: list[Pod] = []
@@ -172,7 +172,7 @@ class Releaser:
             await self._client.patch(PODS, about.name, patch, namespace=about.namespace, guard=guard)
         except ApiError as error:
             if error.status not in (404, 409):  # gone, or another of its name
-                self._troubles.tell("releasing", str(error))
+                self._error_log.report("releasing", str(error))
             return False
         return True
 

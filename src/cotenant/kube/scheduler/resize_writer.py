@@ -14,7 +14,8 @@ from typing import NoReturn
 from cotenant.core.model import Reason
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.decoding import PODS
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.settings import Settings
@@ -23,7 +24,7 @@ from cotenant.kube.scheduler.explaining import seat_words
 from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.resize import RESIZE, Resized, resize
-from cotenant.kube.scheduler.watches import PODS, pod_now
+from cotenant.kube.scheduler.watches import pod_now
 from cotenant.kube.state.books import Books
 
 AGAIN_S = 10.0
@@ -43,7 +44,7 @@ class Granter:
         books: Books,
         quotas: Quotas,
         news: News,
-        troubles: Troubles,
+        error_log: ErrorLog,
         settings: Settings,
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
@@ -53,7 +54,7 @@ class Granter:
     ) -> None:
         self._client, self._books, self._quotas = client, books, quotas
         self._lead, self._doubt, self._is_binding = lead, doubt, is_binding
-        self._news, self._troubles, self._settings, self.again_s = news, troubles, settings, again_s
+        self._news, self._error_log, self._settings, self.again_s = news, error_log, settings, again_s
         self._asking: dict[str, Pod] = {}  # all that carry a request, also one that was granted long ago
         self._due: dict[str, None] = {}
         self._undone: dict[str, None] = {}
@@ -111,7 +112,7 @@ class Granter:
         try:
             granted = await self._written(pod, resized, guard)
         except ApiError as error:
-            self._tell(str(error))
+            self._report(str(error))
         finally:
             (self._books.assume if granted else self._books.release)(pod.metadata.uid)
         if granted:
@@ -129,8 +130,8 @@ class Granter:
             return True
         except ApiError as error:
             if error.status not in PASSING:
-                self._tell(str(error))
-        there = await pod_now(self._client, about.namespace, about.name, self._tell)
+                self._report(str(error))
+        there = await pod_now(self._client, about.namespace, about.name, self._report)
         if there is None or there.metadata.uid != about.uid:
             return False
         return there.metadata.annotations.get(RECORD) == resized.annotations[RECORD]
@@ -139,5 +140,5 @@ class Granter:
         if pod.metadata.uid in self._asking:  # it may be gone since
             self._undone[pod.metadata.uid] = None
 
-    def _tell(self, text: str) -> None:
-        self._troubles.tell("resize", text)
+    def _report(self, text: str) -> None:
+        self._error_log.report("resize", text)

@@ -18,12 +18,12 @@ from typing import NamedTuple, NoReturn
 
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles
+from cotenant.kube.api.decoding import PODS
+from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.scheduler.lease import Alone, Lead
 from cotenant.kube.scheduler.placement import Placer
-from cotenant.kube.scheduler.watches import PODS
 from cotenant.kube.state.books import Books
 
 WOKEN = own_key("tried-again")
@@ -58,7 +58,7 @@ class Waker:
         client: Client,
         books: Books,
         placer: Placer,
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         lead: Lead = Alone(),  # noqa: B008 -- it has no state
         clock: Callable[[], float] = time.monotonic,
@@ -66,7 +66,7 @@ class Waker:
         again_s: float = AGAIN_S,
         sweep_s: float = SWEEP_S,
     ) -> None:
-        self._client, self._books, self._placer, self._troubles = client, books, placer, troubles
+        self._client, self._books, self._placer, self._error_log = client, books, placer, error_log
         self._lead, self._clock, self._pause_s, self.again_s, self._sweep_s = lead, clock, pause_s, again_s, sweep_s
         self._room = asyncio.Event()
         self._refused: OrderedDict[str, _Refused] = OrderedDict()
@@ -115,7 +115,7 @@ class Waker:
             await self._client.patch(PODS, pod.metadata.name, patch, namespace=pod.metadata.namespace, guard=guard)
         except ApiError as error:
             if error.status not in (404, 409):  # gone, or another of its name
-                self._troubles.tell("waking", str(error))
+                self._error_log.report("waking", str(error))
 
 
 async def stirred(some: asyncio.Event, pause_s: float, sweep_s: float) -> None:

@@ -14,17 +14,15 @@ from typing import NoReturn
 
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import Troubles
-from cotenant.kube.api.objects import Node, Pod
-from cotenant.kube.api.reading import Kind
+from cotenant.kube.api.decoding import NODES, PODS
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.scheduler.quota import QUOTAS, Quotas, ResourceQuota
 from cotenant.kube.state.accounts import has_stopped
 from cotenant.kube.state.books import Books
 
-NODES = Kind("nodes", Node, cluster_wide=True)
-PODS = Kind("pods", Pod)
 SILENCE_S = 180.0
 """two watches in a row have died by then, and not even a bookmark came"""
 AGAIN_S = 600.0
@@ -42,7 +40,7 @@ class Watching:
         client: Client,
         books: Books,
         quotas: Quotas,
-        troubles: Troubles,
+        error_log: ErrorLog,
         *,
         then_pod: PodHandler = lambda old, new: None,
         then_quota: QuotaHandler = lambda old, new: None,
@@ -51,19 +49,19 @@ class Watching:
     ) -> None:
         def pod_changed(old: Pod | None, new: Pod | None) -> None:
             if new is None and old is not None and not self.pods.by_list and self._counts(old):
-                self._gone.put_nowait((old, self.pods.telling))
+                self._gone.put_nowait((old, self.pods.handled_version))
             else:
-                books.pod_changed(old, new, self.pods.telling)
+                books.pod_changed(old, new, self.pods.handled_version)
             then_pod(old, new)
 
         def quota_changed(old: ResourceQuota | None, new: ResourceQuota | None) -> None:
             quotas.quota_changed(old, new)
             then_quota(old, new)
 
-        self.pods = Reflector(client, PODS, pod_changed, pace=pace, tell=self._tell)
-        self._nodes = Reflector(client, NODES, books.node_changed, pace=pace, tell=self._tell)
-        self._quotas = Reflector(client, QUOTAS, quota_changed, pace=pace, tell=self._tell)
-        self._client, self._books, self._troubles = client, books, troubles
+        self.pods = Reflector(client, PODS, pod_changed, pace=pace, report=self._report)
+        self._nodes = Reflector(client, NODES, books.node_changed, pace=pace, report=self._report)
+        self._quotas = Reflector(client, QUOTAS, quota_changed, pace=pace, report=self._report)
+        self._client, self._books, self._error_log = client, books, error_log
         self._gone: asyncio.Queue[tuple[Pod, str]] = asyncio.Queue()
         self.silence_s = silence_s
         self._settle_s, self._complete = pace.watches_s, float("inf")
@@ -99,21 +97,21 @@ class Watching:
             pod, at = await self._gone.get()
             about = pod.metadata
             try:
-                there = await pod_now(self._client, about.namespace, about.name, self._tell)
+                there = await pod_now(self._client, about.namespace, about.name, self._report)
             except ApiError as error:
-                self._tell(str(error))
+                self._report(str(error))
                 there = None
             if there is None or there.metadata.uid != about.uid:
                 self._books.pod_changed(pod, None, at)
             else:
-                self._tell(f"pod {about.namespace}/{about.name} was said to be gone, and is there")
+                self._report(f"pod {about.namespace}/{about.name} was said to be gone, and is there")
                 self.pods.relist()
 
-    def _tell(self, trouble: str) -> None:
-        self._troubles.tell("watch", trouble)
+    def _report(self, trouble: str) -> None:
+        self._error_log.report("watch", trouble)
 
 
-async def pod_now(client: Client, namespace: str, name: str, tell: Callable[[str], object]) -> Pod | None:
+async def pod_now(client: Client, namespace: str, name: str, report: Callable[[str], object]) -> Pod | None:
     """A pod as the server has it now, None where it has none; asked until the server answers."""
     failures = 0
     while True:
@@ -125,5 +123,5 @@ async def pod_now(client: Client, namespace: str, name: str, tell: Callable[[str
             if 300 <= error.status < 500 and error.status != 429:
                 raise
             failures += 1
-            tell(f"{error}; asked again")
+            report(f"{error}; asked again")
             await asyncio.sleep(client.limits.pause(failures, error.retry_after))

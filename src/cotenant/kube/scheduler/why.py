@@ -14,10 +14,10 @@ import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
-from cotenant.kube.api.client import Client, Limits, unheard
+from cotenant.kube.api.client import Client, Limits, connection_problem
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.reading import Kind
-from cotenant.kube.install.names import ASKERS, KEY, KEY_HEADER, NAMESPACE, SCHEDULER, SERVICE_PORT
+from cotenant.kube.api.decoding import Kind
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY
 
 NO_SUCH_POD = "NoSuchPod"
 WITHIN = Limits(answer_s=15.0, tries=2)
@@ -104,8 +104,8 @@ async def ask_scheduler(access: Access, namespace: str, pod: str) -> WhyPod:
     group = f"api/v1/namespaces/{NAMESPACE}/services/{service}/proxy/why"
     try:
         async with _asking(access) as client:
-            secret = await client.get(_SECRETS, ASKERS, namespace=NAMESPACE)
-        shown = {KEY_HEADER: b64decode(secret.data[KEY]).decode("latin-1")}
+            secret = await client.get(_SECRETS, WHY, namespace=NAMESPACE)
+        shown = {WHY_HEADER: b64decode(secret.data[WHY_KEY]).decode("latin-1")}
         async with _asking(access, shown) as client:
             return await client.get(Kind(namespace, WhyPod, group=group), pod)
     except ApiError as error:
@@ -126,11 +126,11 @@ def _sentence(error: ApiError, namespace: str, pod: str) -> str:
         return f"no pod {pod} in namespace {namespace}; -n names another namespace"
     if error.status == 403:
         return (
-            f"you may not ask the scheduler: it takes the right to `get` services/proxy and the secret {ASKERS} in "
-            f"namespace {NAMESPACE}, which the role {ASKERS} gives"
+            f"you may not ask the scheduler: it takes the right to `get` services/proxy and the secret {WHY} in "
+            f"namespace {NAMESPACE}, which the role {WHY} gives"
         )
     if error.status == 404:
         return f"no service {SCHEDULER} in namespace {NAMESPACE}: is cotenant installed in this cluster?"
     if error.status == 503:
         return f"the scheduler does not answer, or does not know the whole cluster yet: {error}"
-    return unheard(error, "--kubeconfig") or str(error)
+    return connection_problem(error, "--kubeconfig") or str(error)

@@ -188,7 +188,7 @@ class Books:
             self._read_orphans(new)
 
     def pod_changed(self, old: Pod | None, new: Pod | None, at: str = "") -> None:
-        """Handler of the reflector of pods: `lambda old, new: books.pod_changed(old, new, pods.telling)`.
+        """Handler of the reflector of pods: `lambda old, new: books.pod_changed(old, new, pods.handled_version)`.
 
         `at` is the version of the change; a pod that was deleted while it ran counts until its agent has seen that
         version, or for ever if it is not said.
@@ -364,11 +364,11 @@ class Books:
         self._takers.clear()
 
     def _clear(self, node: str, source: str) -> None:
-        troubles = self._closed.get(node, {})
-        if source not in troubles:
+        error_log = self._closed.get(node, {})
+        if source not in error_log:
             return
-        del troubles[source]
-        if not troubles:
+        del error_log[source]
+        if not error_log:
             del self._closed[node]
             self._takers.clear()
             self.freed(node)

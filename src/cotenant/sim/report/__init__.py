@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of a simulation: a table in the terminal, and files (JSON, CSV, HTML) that any later reader can trust."""
+"""Reports of a simulation: a table in the terminal, and files in JSON, CSV and HTML."""
 
 from cotenant.sim.report.files import read, write
 from cotenant.sim.report.terminal import table

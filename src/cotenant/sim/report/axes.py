@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Axes with ticks where people expect them: 1, 2, 5 on a straight scale, known spans of time on a logarithmic one."""
+"""Axes and their ticks: multiples of 1, 2 or 5 on a linear scale, round durations on a logarithmic one."""
 
 import math
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _LOG_TIMES: Ticks = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """From `low` to `high`, with labelled ticks; what lies outside is drawn at the edge or clipped."""
+    """An axis from `low` to `high` with labelled ticks; values outside are clipped or drawn at the edge."""
 
     label: str
     low: float
@@ -38,7 +38,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float, start: float, end: float) -> float:
-        """Where on the drawing a value lies, between the ends of the axis."""
+        """The position of a value on the drawing, between `start` and `end`."""
         if self.log:
             value = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -47,14 +47,14 @@ class Axis:
 
 
 def step_125(span: float, count: int) -> float:
-    """The 1, 2 or 5 times a power of ten that cuts a span into at most `count` parts."""
+    """The smallest 1, 2 or 5 times a power of ten that divides a span into at most `count` parts."""
     rough = span / count
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1 - 1e-9))
 
 
-def straight(label: str, low: float, high: float, *, count: int = 8, fit: bool = False, unit: str = "") -> Axis:
-    """A straight axis; with `fit`, it ends on the first tick at or above `high`."""
+def linear(label: str, low: float, high: float, *, count: int = 8, fit: bool = False, unit: str = "") -> Axis:
+    """A linear axis; with `fit`, it ends on the first tick at or above `high`."""
     if high <= low:
         high = low + 1.0
     step = step_125(high - low, count)
@@ -67,15 +67,15 @@ def straight(label: str, low: float, high: float, *, count: int = 8, fit: bool =
 
 
 def elapsed(label: str, end: float, *, count: int = 7) -> Axis:
-    """Time from zero, in the unit that suits its end."""
+    """An axis of time from zero, in a unit that suits its end."""
     seconds, name = time_unit(end)
-    axis = straight(f"{label} ({name})", 0.0, max(end, 1e-9) / seconds, count=count)
+    axis = linear(f"{label} ({name})", 0.0, max(end, 1e-9) / seconds, count=count)
     ticks = tuple((value * seconds, text) for value, text in axis.ticks)
     return Axis(label=axis.label, low=0.0, high=axis.high * seconds, ticks=ticks)
 
 
 def log_time(label: str, low: float, high: float, *, below: bool = False) -> Axis:
-    """Times on a logarithmic axis; `below` says that smaller ones, zero too, are drawn at its left end."""
+    """A logarithmic axis of durations; `below`: smaller values, zero included, are drawn at its left end."""
     low = max(low, 0.001)
     high = max(high, low * 10)
     ticks = [(value, text) for value, text in _LOG_TIMES if low <= value <= high]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which figures tell the story of a simulation: for each mode, what is drawn against what, and what to see in it."""
+"""The figures of a report: for each mode, what is plotted against what, with titles and captions."""
 
 from base64 import b64encode
 from bisect import bisect_right
@@ -13,12 +13,12 @@ from cotenant.sim.report.stats import Curve, by_policy, level_curve, longest, qu
 from cotenant.sim.results import HeatMap, Results, RunResult
 
 _MOST_CELLS = 480
-"""columns of a heat map's picture: more than two to a point of the drawing would be bytes without detail"""
+"""largest number of columns in a heat map; more would add bytes but no visible detail"""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing with its words."""
+    """A drawing with its title and caption."""
 
     slug: str
     title: str
@@ -27,12 +27,12 @@ class Figure:
 
     @property
     def address(self) -> str:
-        """The drawing as a file to download, without leaving the page."""
+        """The drawing as a data URL, for the download link."""
         return "data:image/svg+xml;base64," + b64encode(self.svg.encode()).decode()
 
 
 def figures(results: Results) -> list[Figure]:
-    """Every figure for which the results hold the numbers."""
+    """Draws every figure for which the results have data."""
     drawn = _fill(results) if results.mode == "fill" else _timed(results)
     return [*drawn, *_heat(results)]
 
@@ -42,14 +42,14 @@ def _fill(results: Results) -> Iterator[Figure]:
     allocated = _levels(results, "allocated")
     if allocated:
         end = max(float(curve.x[-1]) for curve in allocated.values())
-        x = axes.straight("Arrived load (% of GPU capacity)", 0.0, end)
+        x = axes.linear("Arrived load (% of GPU capacity)", 0.0, end)
         bend = [(0.0, 0.0), (min(end, 100.0), min(end, 100.0)), (end, min(end, 100.0))]
         yield _plot(
             "allocation",
             "GPU allocation",
             f"Share of all GPUs allocated as load arrives; dotted: all that has arrived is allocated.{note}",
             x,
-            axes.straight("Allocated (% of GPUs)", 0.0, 100.0),
+            axes.linear("Allocated (% of GPUs)", 0.0, 100.0),
             _upright(results, allocated),
             bend,
             "ideal",
@@ -63,8 +63,8 @@ def _fill(results: Results) -> Iterator[Figure]:
             "fragmentation",
             "Fragmentation",
             f"Idle GPU capacity that the expected mix of jobs cannot use, as a share of all GPUs.{note}",
-            axes.straight("Arrived load (% of GPU capacity)", 0.0, end),
-            axes.straight("Fragmented (% of GPUs)", 0.0, _top(fragmented), fit=True),
+            axes.linear("Arrived load (% of GPU capacity)", 0.0, end),
+            axes.linear("Fragmented (% of GPUs)", 0.0, _top(fragmented), fit=True),
             _upright(results, fragmented),
         )
 
@@ -72,15 +72,16 @@ def _fill(results: Results) -> Iterator[Figure]:
 def _unallocated(results: Results, allocated: dict[str, Curve], end: float, note: str) -> Figure:
     left, right = 80.0, min(130.0, end)
     missing = {policy: Curve(curve.x, 100.0 - curve.mean, curve.half) for policy, curve in allocated.items()}
-    # Below 100 % most of what is idle has nothing to run yet; the scale is set by what differs: the right-hand part.
+    # Below 100 % most GPUs are idle for lack of jobs, so the scale is set by the right-hand part, where policies
+    # differ.
     late = {policy: _part(curve, 95.0, right) for policy, curve in missing.items()}
     return _plot(
         "unallocated",
         "Unallocated GPUs around full load",
-        "What the curves of GPU allocation lack to 100 %, enlarged. Lower is better; "
+        "The difference of GPU allocation to 100 %, enlarged. Lower is better; "
         f"dotted: what no policy can avoid.{note}",
-        axes.straight("Arrived load (% of GPU capacity)", left, right),
-        axes.straight("Unallocated (% of GPUs)", 0.0, 1.1 * _top(late), fit=True),
+        axes.linear("Arrived load (% of GPU capacity)", left, right),
+        axes.linear("Unallocated (% of GPUs)", 0.0, 1.1 * _top(late), fit=True),
         _upright(results, missing),
         [(left, 100.0 - left), (100.0, 0.0), (right, 0.0)],
         "ideal",
@@ -111,7 +112,7 @@ def _timed(results: Results) -> Iterator[Figure]:
                 title,
                 f"{caption}, averaged over spans of 1/240 of the time shown.{note}",
                 axes.elapsed("Time", end),
-                axes.straight(label, 0.0, top, fit=True),
+                axes.linear(label, 0.0, top, fit=True),
                 _upright(results, curves),
             )
 
@@ -122,7 +123,7 @@ def _distribution(results: Results, name: str, title: str, meaning: str, note: s
         return
     high = max(float(curve.mean[-1]) for curve in curves.values())
     smallest = min(float(curve.mean[0]) for curve in curves.values())
-    # A wait is often zero, which a logarithm cannot show: all that is below a second stands at the left end.
+    # A wait is often zero, which a logarithmic axis cannot show: shorter values are drawn at the left end.
     low = axes.log_floor(min(max(smallest, 1.0), max(high / 10, 0.01)))
     below = smallest < low
     yield _plot(
@@ -130,7 +131,7 @@ def _distribution(results: Results, name: str, title: str, meaning: str, note: s
         title,
         f"Share of jobs at or below each time {meaning}; further left is better.{note}",
         axes.log_time(f"{title} (logarithmic)", low, high, below=below),
-        axes.straight("Share of jobs (%)", 0.0, 100.0),
+        axes.linear("Share of jobs (%)", 0.0, 100.0),
         _sideways(results, curves),
     )
 
@@ -142,14 +143,14 @@ def _heat(results: Results) -> Iterator[Figure]:
         return
     fill = results.mode == "fill"
     end = max(_right_edge(heat) for _, heat in maps)
-    axis = axes.straight("Arrived load (% of GPU capacity)", 0.0, end) if fill else axes.elapsed("Time", end, count=5)
+    axis = axes.linear("Arrived load (% of GPU capacity)", 0.0, end) if fill else axes.elapsed("Time", end, count=5)
     panels = [
         Panel(title=f"{run.policy}, seed {run.seed}", rows=heat.rows, values=_cells(heat, end)) for run, heat in maps
     ]
     figure = Panels(
         slug="heat",
         title=f"GPU heat map {'as load arrives' if fill else 'over time'}",
-        text="How full each GPU, or group of neighbouring GPUs, is; one panel per policy.",
+        text="Allocated compute of each GPU or group of neighbouring GPUs; one panel per policy.",
         x=axis,
         scale_name="allocated compute (%)",
         panels=panels,
@@ -159,13 +160,13 @@ def _heat(results: Results) -> Iterator[Figure]:
 
 
 def _right_edge(heat: HeatMap) -> float:
-    # Only left edges are recorded; the last column is as wide as the one before it.
+    # Only left edges are recorded; the last column is assumed to be as wide as the one before it.
     width = heat.columns[-1] - heat.columns[-2] if len(heat.columns) > 1 else 1.0
     return heat.columns[-1] + width
 
 
 def _cells(heat: HeatMap, end: float) -> list[list[float | None]]:
-    """Each row read at equal steps from 0 to `end`; None where this run had ended."""
+    """Samples each row at equal steps from 0 to `end`; None after the end of the run."""
     count = min(_MOST_CELLS, max(len(heat.columns), round(len(heat.columns) * end / _right_edge(heat))))
     where = [bisect_right(heat.columns, (step + 0.5) * end / count) - 1 for step in range(count)]
     last = _right_edge(heat)
@@ -206,7 +207,7 @@ def _levels(results: Results, name: str) -> dict[str, Curve]:
 
 
 def _upright(results: Results, curves: dict[str, Curve]) -> list[Line]:
-    """Curves whose interval is above and below them; a policy looks the same in every figure."""
+    """Lines with a vertical interval; a policy has the same style in every figure."""
     lines = []
     styles = {policy: index for index, policy in enumerate(by_policy(results))}
     for policy, curve in curves.items():
@@ -222,7 +223,7 @@ def _upright(results: Results, curves: dict[str, Curve]) -> list[Line]:
 
 
 def _sideways(results: Results, curves: dict[str, Curve]) -> list[Line]:
-    """Distributions: the interval of a percentile is to its left and right."""
+    """Lines of distributions: the interval of a percentile is horizontal."""
     flipped = []
     for line in _upright(results, curves):
         points, band = ([(y, x) for x, y in points] for points in (line.points, line.band))

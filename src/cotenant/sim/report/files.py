@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Results on disk. Every file is written beside its place and renamed into it, so nobody ever sees half of one."""
+"""The report files. Each is written to a temporary file and renamed, so that a reader never sees half of a file."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ _X_AXIS = {"fill": "arrived", "timed": "time"}
 
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-"""never through a link that someone else put there"""
+"""flags that create a file and never follow a symbolic link"""
 
 
 def write(results: Results, folder: Path) -> None:
-    """results.json, summary.csv, series.csv and report.html in `folder`; equal results give equal bytes."""
-    # Only those who write a report pay for loading the template engine.
+    """Writes results.json, summary.csv, series.csv and report.html to `folder`; equal results give equal bytes."""
+    # Imported here because the template engine is slow to load and not needed for the table.
     from cotenant.sim.report.page import render
 
     results = _printable(results)
@@ -38,13 +38,13 @@ def write(results: Results, folder: Path) -> None:
         "series.csv": csv_bytes(_series_rows(results)),
         "report.html": render(results).encode(),
     }
-    with told_of_failures(folder):
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_files(folder, contents)
 
 
 def read(path: Path) -> Results:
-    """The results in a results.json (or in the folder that holds one)."""
+    """Reads results.json, or the one in a folder."""
     path = path / "results.json" if path.is_dir() else path
     try:
         content = path.read_bytes()
@@ -59,7 +59,7 @@ def read(path: Path) -> Results:
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """All of the files or, should anything fail before the first rename, none of them."""
+    """Writes all of the files; if anything fails before the first rename, none of them."""
     waiting: dict[Path, Path] = {}
     try:
         for name, content in contents.items():
@@ -78,7 +78,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # A rename is durable only once the folder that records it is.
+    # A rename is durable only after its folder has been synced.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -87,8 +87,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def told_of_failures(folder: Path) -> Iterator[None]:
-    """Says in one line why a report cannot be written into a folder."""
+def report_write_errors(folder: Path) -> Iterator[None]:
+    """Turns an OSError into an error that names the folder of the report."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
@@ -98,13 +98,13 @@ def told_of_failures(folder: Path) -> Iterator[None]:
 
 
 def _printable(results: Results) -> Results:
-    # A file name on the command line may hold bytes that are no text; no format of ours can carry them.
+    # A file name on the command line may have bytes that are not UTF-8, which no format of the report can carry.
     command, trace = (text.encode("utf-8", "replace").decode() for text in (results.command, results.trace))
     return replace(results, command=command, trace=trace)
 
 
 def _check(results: Results, where: str) -> None:
-    """What types cannot say: a known schema and mode, finite numbers, columns of equal length."""
+    """Checks what types cannot express: schema and mode, finite numbers, columns of equal length."""
     if results.schema != SCHEMA_VERSION:
         raise InputError(f"{where}: schema {results.schema}, but this version reads schema {SCHEMA_VERSION}")
     if results.mode not in COLUMNS:
@@ -150,7 +150,7 @@ def _heat_problem(heat: HeatMap) -> str | None:
 
 
 def csv_bytes(rows: Iterable[Iterable[str]]) -> bytes:
-    """Rows as a file."""
+    """Encodes rows as CSV."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The HTML report: one file that opens anywhere, needs no network, and says how to make it again."""
+"""The HTML report: one self-contained file with the command that reproduces it."""
 
 from functools import cache
 from importlib.resources import files
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def render(results: Results) -> str:
-    """The whole report as text."""
+    """Renders the report as HTML."""
     seeds = sorted({run.seed for run in results.runs})
     return template("template.html").render(
         results=results,
@@ -31,7 +31,7 @@ def render(results: Results) -> str:
 
 
 def spans(numbers: list[int]) -> str:
-    """Sorted numbers with runs of neighbours joined: 1, 4–7."""
+    """Formats sorted numbers with ranges: `1, 4–7`."""
     parts = []
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         members = [number for _, number in group]
@@ -41,7 +41,7 @@ def spans(numbers: list[int]) -> str:
 
 @cache
 def template(name: str) -> "Template":
-    """One of the pages beside this module."""
+    """Loads an HTML template of this package."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(

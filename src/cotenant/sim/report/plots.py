@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Line plots and heat maps as SVG. Each drawing stands alone: own fonts, own colours, light and dark, no script.
+"""Draws line plots and heat maps as self-contained SVG, with light and dark colours and without scripts.
 
-A few lines of our own keep the report one small file whose bytes depend on the results and on nothing else.
+A plotting library is not used, so that the report is one small file whose bytes depend only on the results.
 """
 
 import math
@@ -18,14 +18,14 @@ from cotenant.sim.report.png import SCALE, Cells, data_address
 Point = tuple[float, float]
 
 WIDTH = 640.0
-"""of every drawing, in its own units; text is sized for a column of a page at this width"""
+"""of every drawing, in SVG units; text is sized for this width"""
 _ROW_LABEL = 16
 _LEFT, _RIGHT, _BOTTOM, _PLOT_HEIGHT = 64.0, 18.0, 50.0, 300.0
 
-# Okabe and Ito's palette, told apart with any colour vision; yellow, faint on paper, comes last.
+# Okabe and Ito's palette, distinguishable with any colour vision; yellow is last because it is faint on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "4.5 2", "14 3", "7 2 2 2 2 2")
-# Seven dashes and eight colours have no common factor: 56 policies before a pair of them comes again.
+# 7 dashes and 8 colours have no common factor, so 56 policies get distinct combinations.
 
 _REFERENCE = 'class="axis" fill="none" stroke="#6b747d" stroke-width="1.3" stroke-dasharray="1.3 3"'
 _STYLE = (
@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Curves on two axes, and perhaps one to compare them with."""
+    """Curves on two axes, with an optional reference curve."""
 
     slug: str
     title: str
@@ -61,7 +61,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One picture of a heat map: percentages from 0 to 100, top row first, None for nothing."""
+    """One heat map: percentages from 0 to 100, top row first; None is blank."""
 
     title: str
     rows: Sequence[str]
@@ -70,7 +70,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panels:
-    """Heat maps side by side, on one axis and one scale of colours."""
+    """Several heat maps with a common axis and colour scale."""
 
     slug: str
     title: str
@@ -81,7 +81,7 @@ class Panels:
 
 
 def draw(plot: Plot) -> str:
-    """The plot as one SVG element."""
+    """Draws a plot as one SVG element."""
     legend, top = _legend(plot)
     right, bottom = WIDTH - _RIGHT, top + _PLOT_HEIGHT
     frame = f'x="{_LEFT:g}" y="{top:g}" width="{right - _LEFT:g}" height="{_PLOT_HEIGHT:g}"'
@@ -100,14 +100,14 @@ def draw(plot: Plot) -> str:
     for line in plot.lines:
         if line.band:
             parts.append(f'<path d="{path(line.band, closed=True)}" {_fill(line.style)}/>')
-    # The first policy asked for is drawn last, on top of those it is compared with.
+    # The first policy is drawn last, on top of the others.
     parts += [f'<path d="{path(line.points)}" {_stroke(line.style)}/>' for line in reversed(plot.lines)]
     parts.append("</g>")
     return _svg(plot.slug, plot.title, plot.text, bottom + _BOTTOM, parts)
 
 
 def draw_panels(figure: Panels) -> str:
-    """Small multiples as one SVG element, with the scale of colours above them."""
+    """Draws heat maps as one SVG element, with the colour scale above them."""
     columns = 1 if len(figure.panels) == 1 else 2
     gap, head, title, height, foot = 22.0, 40.0, 22.0, 132.0, 22.0
     left = 14.0 + _label_width(max(len(_short(row, _ROW_LABEL)) for panel in figure.panels for row in panel.rows))
@@ -116,7 +116,7 @@ def draw_panels(figure: Panels) -> str:
     for index, panel in enumerate(figure.panels):
         x = left + (index % columns) * (width + gap)
         y = head + (index // columns) * (title + height + foot) + title
-        # Every policy has the same cluster: rows are named once, on the left.
+        # All policies have the same cluster, so rows are labelled only on the left.
         parts += _panel(panel, figure.x, (x, y, width, height), named=index % columns == 0)
     bottom = head + math.ceil(len(figure.panels) / columns) * (title + height + foot)
     parts.append(_text((left + WIDTH - _RIGHT) / 2, bottom + 16, figure.x.label, anchor="middle"))
@@ -124,7 +124,7 @@ def draw_panels(figure: Panels) -> str:
 
 
 def clean(text: str) -> str:
-    """Text as XML can hold it: control characters, which no XML may contain, are replaced."""
+    """Escapes text for XML, and replaces control characters, which XML does not allow."""
     return escape(re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))
 
 
@@ -140,7 +140,7 @@ def _svg(slug: str, title: str, text: str, height: float, parts: Iterable[str]) 
 
 
 def _legend(plot: Plot) -> tuple[list[str], float]:
-    """A row or more of names above the plot, and where the plot may begin."""
+    """The legend above the plot, and the height at which the plot begins."""
     entries = [(_short(line.name, 44), _stroke(line.style)) for line in plot.lines]
     if plot.reference:
         entries.append((plot.reference_name, _REFERENCE))
@@ -177,7 +177,7 @@ def _vertical(axis: Axis, up: Point, across: Point) -> Iterable[str]:
 def _panel(panel: Panel, axis: Axis, box: tuple[float, float, float, float], *, named: bool) -> Iterable[str]:
     x, y, width, height = box
     rows, columns = len(panel.values), len(panel.values[0])
-    # Whole cells when there is room for them; smoothed when several share one point of the drawing.
+    # Sharp cells if each is at least one unit wide and high; smoothed otherwise.
     rendering = ' style="image-rendering:pixelated"' if rows <= height and columns <= width else ""
     frame = f'x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{height:g}"'
     yield _text(x, y - 6, _short(panel.title, 44), more=' font-weight="600"')
@@ -208,7 +208,7 @@ def _colour_scale(name: str, left: float) -> Iterable[str]:
 
 
 def _path(points: Sequence[Point], *, closed: bool) -> str:
-    """A path in tenths of a unit, each step relative to the point before: a third of the bytes, and no drift."""
+    """A path with relative steps in tenths of a unit: a third of the bytes, and no accumulated rounding error."""
     whole = [(round(x * 10), round(y * 10)) for x, y in points]
     kept = _thin(whole)
     start = kept[0]
@@ -217,7 +217,7 @@ def _path(points: Sequence[Point], *, closed: bool) -> str:
 
 
 def _thin(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Without the points that lie on a level or upright stretch, of which step-like curves are full."""
+    """Drops points inside horizontal and vertical stretches, of which step curves have many."""
     kept = list(points[:1])
     for point, after in pairwise(points[1:]):
         level = kept[-1][1] == point[1] == after[1]
@@ -256,5 +256,5 @@ def _short(text: str, length: int) -> str:
 
 
 def _label_width(characters: int) -> float:
-    # Fonts differ and we cannot measure them here; 6.2 is a little wide for most of those named above.
+    # Fonts cannot be measured here; 6.2 units per character is slightly too wide for most of those named above.
     return 6.2 * characters

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers over seeds: means, 95 % confidence intervals, and curves of different runs brought onto one axis."""
+"""Statistics over seeds: means, 95 % confidence intervals, and curves of several runs resampled onto one axis."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Curve:
 
 
 def by_policy(results: Results) -> dict[str, list[RunResult]]:
-    """The runs of each policy, policies in the order in which they were asked for."""
+    """The runs of each policy, in the order in which the policies were given."""
     grouped: dict[str, list[RunResult]] = {}
     for run in results.runs:
         grouped.setdefault(run.policy, []).append(run)
@@ -54,7 +54,7 @@ def student_t(degrees: int) -> float:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and interval of one quantity; None where no run has it."""
+    """Mean and interval of one quantity; None if no run has it."""
     if not values:
         return None
     mean, half = _over_seeds(np.array([[value] for value in values], dtype=np.float64))
@@ -71,7 +71,7 @@ def quantile_curve(runs: Iterable[RunResult], name: str) -> Curve | None:
 
 
 def level_curve(runs: Iterable[RunResult], x: str, y: str, points: int = 261) -> Curve | None:
-    """A quantity against another that only grows, where every run has been: read between neighbouring points."""
+    """A quantity against one that never decreases, interpolated on the range that all runs cover."""
     pairs = _pairs(runs, x, y)
     if not pairs:
         return None
@@ -81,9 +81,9 @@ def level_curve(runs: Iterable[RunResult], x: str, y: str, points: int = 261) ->
 
 
 def time_curve(runs: Iterable[RunResult], x: str, y: str, end: float, bins: int = 240) -> Curve | None:
-    """A quantity that holds its value until the next change, averaged over equal spans of time up to `end`.
+    """A quantity that keeps its value until the next change, averaged over equal spans of time up to `end`.
 
-    Averaging keeps the area right; picking points would show bursts or hide them by chance.
+    Averaging preserves the area below the curve; sampling at points would show or miss bursts by chance.
     """
     pairs = _pairs(runs, x, y)
     if not pairs or end <= 0:
@@ -97,7 +97,7 @@ def time_curve(runs: Iterable[RunResult], x: str, y: str, end: float, bins: int 
 
 
 def longest(runs: Iterable[RunResult], x: str) -> float:
-    """Where the longest of the runs ends; 0 without any."""
+    """The end of the longest run; 0 if there is none."""
     return max((run.series[x][-1] for run in runs if run.series.get(x)), default=0.0)
 
 
@@ -116,8 +116,8 @@ def _pairs(runs: Iterable[RunResult], x: str, y: str) -> list[tuple[Array, Array
 
 
 def _span_means(times: Array, values: Array, edges: Array) -> Array:
-    # area(t) is the integral up to t; between changes it is a straight line, so interpolation is exact.
-    # Nothing is known before the first change, where the cluster is empty; after the last one its value holds.
+    # area(t) is the integral up to t. Between changes it is linear, so interpolation is exact.
+    # Before the first change the cluster is empty (0); after the last change its value stays.
     stop = max(float(edges[-1]), float(times[-1]))
     knots = np.concatenate(([0.0], times, [stop]))
     held = np.concatenate(([0.0], values))

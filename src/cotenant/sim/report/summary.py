@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of a simulation, one row per policy, as text for any table: terminal and HTML show the same cells."""
+"""The summary of a simulation as text, one row per policy; the terminal and the HTML report show the same cells."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ Kind = Literal["percent", "seconds", "count"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A quantity of the summary: where it comes from, how it is written, and which direction is better."""
+    """A column of the summary: its key, its headings, its unit, and which direction is better."""
 
     key: str
     title: str
     short: tuple[str, ...]
-    """for the terminal, where columns share a line; one line each; none: not shown there"""
+    """heading in the terminal, one string per line; empty: not shown there"""
     kind: Kind
     better: Literal["high", "low"] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A mean with its interval, as text; `spread` is empty where there is one seed."""
+    """A mean and its interval as text; `spread` is empty with one seed."""
 
     mean: str
     spread: str
@@ -85,7 +85,7 @@ _TIME_UNITS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (720_000.0, 3600.0, "h"
 
 
 def summarise(results: Results) -> Summary:
-    """Mean and 95 % interval over seeds of every quantity, the best of each column marked."""
+    """Mean and 95 % interval over seeds of every metric; the best of each column is marked."""
     policies = by_policy(results)
     headings: list[Heading] = []
     columns: list[list[Cell]] = []
@@ -102,7 +102,7 @@ def summarise(results: Results) -> Summary:
 
 
 def time_unit(largest: float) -> tuple[float, str]:
-    """Seconds per unit and name of the unit that keeps the largest of some times readable."""
+    """The unit in which `largest` seconds are readable: seconds per unit, and its name."""
     return next((seconds, name) for below, seconds, name in _TIME_UNITS if largest < below)
 
 
@@ -144,7 +144,7 @@ def _digits(kind: Kind, known: Sequence[Estimate], largest: float) -> int:
 def _best(
     column: Column, means: Sequence[str | None], known: Sequence[Estimate], estimates: Sequence[Estimate | None]
 ) -> str | None:
-    # Equal as shown is equal: the reader must not see one of two same numbers marked. All equal: nothing is best.
+    # Values that look equal are marked alike, and none is marked if all look equal.
     if column.better is None or len(set(means)) < 2:
         return None
     choose = max if column.better == "high" else min

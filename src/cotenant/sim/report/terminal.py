@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table a person sees when a simulation ends."""
+"""The table that `cotenant simulate` prints at the end."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cotenant.sim.report.summary import Row, summarise
 from cotenant.sim.results import Results
+from cotenant.wire.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,14 +15,14 @@ if TYPE_CHECKING:
 
 def table(results: Results) -> "Table":
     """One row per policy: mean ± 95 % confidence interval over seeds, the best of each column in bold."""
-    # rich costs more to import than a small simulation takes to run; who writes files only never pays for it.
+    # Imported here because rich takes longer to import than a small simulation takes to run.
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     summary = summarise(results)
     drawn = Table(
-        title=Text(f"{results.trace} on {results.nodes:,} nodes, {results.gpus:,} GPUs"),
+        title=Text(f"{results.trace} on {counted(results.nodes, 'node')} with {counted(results.gpus, 'GPU')}"),
         caption=Text(_caption(results, max((row.seeds for row in summary.rows), default=0))),
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -30,8 +31,8 @@ def table(results: Results) -> "Table":
         caption_justify="left",
     )
     drawn.add_column("Policy", no_wrap=True, overflow="ellipsis")
-    # With many columns the interval goes below its mean, in every row alike, before the terminal wraps some of them.
-    shown = [i for i, heading in enumerate(summary.headings) if not _left_out(heading.short, summary.rows, i)]
+    # With many columns every interval goes below its mean, or the terminal would wrap only some of them.
+    shown = [i for i, heading in enumerate(summary.headings) if not _is_hidden(heading.short, summary.rows, i)]
     between = "\n" if len(shown) > 4 else " "
     for heading in (summary.headings[i] for i in shown):
         unit = f"\n({heading.unit})" if heading.unit else ""
@@ -47,18 +48,18 @@ def table(results: Results) -> "Table":
     return drawn
 
 
-def _left_out(short: tuple[str, ...], rows: Sequence[Row], column: int) -> bool:
-    """Columns for files only, and columns in which nothing happened: a terminal is 80 letters wide."""
+def _is_hidden(short: tuple[str, ...], rows: Sequence[Row], column: int) -> bool:
+    """Whether a column is hidden to save width: it is for files only, or all its values are 0."""
     return not short or all(row.cells[column].mean in ("0", "0.0") for row in rows)
 
 
 def _caption(results: Results, seeds: int) -> str:
-    parts = ["Bold: best of its column."]
+    parts = ["Bold: best in its column."]
     if seeds > 1:
         parts.insert(0, f"Mean ± 95 % confidence interval over {seeds} seeds.")
-    left_out = max((run.summary.get("unplaceable", 0.0) for run in results.runs), default=0.0)
-    if left_out:
-        parts.append(f"{left_out:,.0f} jobs would not fit even the empty cluster and were left out.")
+    unplaceable = max((run.summary.get("unplaceable", 0.0) for run in results.runs), default=0.0)
+    if unplaceable:
+        parts.append(f"{counted(round(unplaceable), 'job')} did not fit even the empty cluster; not included.")
     if not results.complete:
-        parts.append("Incomplete: the simulation was interrupted and some runs are missing.")
+        parts.append("Incomplete: the simulation was interrupted, so some runs are missing.")
     return " ".join(parts)

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Studies: questions asked of the simulator over many seeds, each with its own set-up, tables and figures."""
+"""Studies: the experiments behind the published results, each with its own set-up, tables and figures."""

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who is compared: Philly-shaped jobs on cards whose measured co-location is the truth, one policy beside another.
+"""The policies of the placement study, and the set-up in which they are compared.
 
-Every policy gets the same jobs, the same estimates of their lengths, a queue that goes by them (shortest first; ours
-ages) and the same third of all pairs measured beforehand. What it makes of them is its own: IADeep's table learns as it
-goes, Co-scheML's model stays as it was trained, Lucid knows each workload's sharing score, ours predicts, tries and
-learns.
+Jobs have the shape of Philly's, and the world is Gavel's measured co-location. Every policy gets the same jobs, equal
+duration estimates, a queue ordered by them (shortest first; ours adds aging), and the same 30 % of all pairs as prior
+measurements. The policies differ in how they use them: IADeep's table learns while it runs, Co-scheML's model is fixed,
+Lucid knows the sharing score of each workload, and ours predicts, tries and learns.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,53 +29,53 @@ from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_coloca
 
 GPUS, GPUS_PER_NODE = 24, 8
 TENANTS = 2
-"""on one card at most: of more nothing was measured"""
+"""largest number of jobs on one GPU; more were not measured"""
 OBSERVED = 0.3
-"""of all pairs, measured before the first job arrives"""
+"""fraction of all pairs that is measured before the first job arrives"""
 RANK, LEAST, MOST = 3, 0.1, 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One column of the study."""
+    """One setting of the study."""
 
-    card: str
+    gpu_type: str
     load: float
-    """work that arrives, in cards"""
+    """work that arrives, in multiples of the GPUs"""
     jobs: int = 600
     error: float = 0.0
-    """of the estimates of length: standard deviation of their logarithm"""
+    """error of the duration estimates: standard deviation of their logarithm"""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy with its queue order and what it may believe."""
+    """A policy with its queue order and its belief about speeds."""
 
     policy: str
     queue: str
-    belief: Callable[["Scene"], Belief]
+    belief: Callable[["Instance"], Belief]
     repair: bool = False
-    """moves jobs that share to cards that have become idle"""
+    """whether jobs that share a GPU move to GPUs that become idle"""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What a seed makes of a setting."""
+class Instance:
+    """The jobs and the prior measurements that a seed draws for a setting."""
 
     setting: Setting
     world: Colocation
     arrivals: tuple[Arrival, ...]
     measured: frozenset[Company]
-    """the pairs that were measured beforehand"""
+    """the pairs that were measured before the first job"""
 
 
-def scene(setting: Setting, seed: int, data: Path) -> Scene:
-    """Jobs and first measurements; the same for every policy.
+def draw_instance(setting: Setting, seed: int, data: Path) -> Instance:
+    """Draws the jobs and the prior measurements, which are the same for every policy.
 
-    The draws and their order are those behind the reference table, so that baselines can be held against it.
+    The random draws and their order are those of the reference table, so that baselines can be compared with it.
     """
     world = read_colocation(data / FILE)
-    workloads = world.workloads(setting.card)
+    workloads = world.workloads(setting.gpu_type)
     chance = np.random.RandomState(seed)
     count = setting.jobs
     durations = np.where(
@@ -88,7 +88,7 @@ def scene(setting: Setting, seed: int, data: Path) -> Scene:
     measured = frozenset(
         company
         for i, j in zip(*np.nonzero(drawn), strict=True)
-        if (company := Company(setting.card, (workloads[i], workloads[j]))) in world.pairs
+        if (company := Company(setting.gpu_type, (workloads[i], workloads[j]))) in world.pairs
     )
     demands = [_demand(workload) for workload in workloads]
     arrivals = tuple(
@@ -103,29 +103,29 @@ def scene(setting: Setting, seed: int, data: Path) -> Scene:
         )
         for n in range(count)
     )
-    return Scene(setting, world, arrivals, measured)
+    return Instance(setting, world, arrivals, measured)
 
 
 def _demand(workload: str) -> Demand:
-    """A whole card's work that claims no share of it: who may sit beside it is the policy's to say."""
+    """A demand for one GPU without a compute share, so that the policy decides which jobs share."""
     return Demand(compute=MilliGpu(0), workload=workload)
 
 
-def predicted(here: Scene) -> Belief:
-    """Our predictor, told of the pairs measured beforehand."""
-    belief = Predicted(here.world.signatures(here.setting.card), here.world.apart)
-    for company in sorted(here.measured):
-        belief.observe(company, here.world.pairs[company])
+def predicted(instance: Instance) -> Belief:
+    """Our predictor, trained on the prior measurements."""
+    belief = Predicted(instance.world.signatures(instance.setting.gpu_type), instance.world.apart)
+    for company in sorted(instance.measured):
+        belief.observe(company, instance.world.pairs[company])
     return belief
 
 
-def factored(here: Scene, *, learns: bool) -> Belief:
-    """Matrix factorisation of the pairs measured beforehand, as a table of all pairs."""
-    card, world = here.setting.card, here.world
-    workloads = world.workloads(card)
+def factored(instance: Instance, *, learns: bool) -> Belief:
+    """A table of all pairs from a matrix factorisation of the prior measurements."""
+    gpu_type, world = instance.setting.gpu_type, instance.world
+    workloads = world.workloads(gpu_type)
     place = {workload: i for i, workload in enumerate(workloads)}
     speeds: dict[tuple[int, int], float] = {}
-    for company in here.measured:
+    for company in instance.measured:
         one, other = (place[str(workload)] for workload in company.workloads)
         speeds[one, other], speeds[other, one] = world.pairs[company]
     directions = np.array(sorted(speeds))
@@ -138,49 +138,50 @@ def factored(here: Scene, *, learns: bool) -> Belief:
     every = [(i, j) for i in range(len(workloads)) for j in range(len(workloads))]
     guess = np.clip(factors.predict(Pairs(*np.array(every).T)), LEAST, MOST)
     known = {pair: speeds.get(pair, float(value)) for pair, value in zip(every, guess, strict=True)}
-    table = {Company(card, (workloads[i], workloads[j])): (known[i, j], known[j, i]) for i, j in every if i <= j}
+    table = {Company(gpu_type, (workloads[i], workloads[j])): (known[i, j], known[j, i]) for i, j in every if i <= j}
     return Tabled(table, learns=learns, apart=world.apart)
 
 
 CONTENDERS: Mapping[str, Contender] = {
-    "fifo": Contender("alone", "fifo", lambda here: Oracle(here.world)),
-    "sjf": Contender("alone", "sjf", lambda here: Oracle(here.world)),
-    "share-anything": Contender("share", "sjf", lambda here: Oracle(here.world)),
-    "coscheml": Contender("coscheml", "sjf", lambda here: factored(here, learns=False)),
-    "iadeep": Contender("iadeep", "sjf", lambda here: factored(here, learns=True)),
-    "lucid": Contender("lucid", "sjf", lambda here: Oracle(here.world)),
+    "fifo": Contender("alone", "fifo", lambda instance: Oracle(instance.world)),
+    "sjf": Contender("alone", "sjf", lambda instance: Oracle(instance.world)),
+    "share-anything": Contender("share", "sjf", lambda instance: Oracle(instance.world)),
+    "coscheml": Contender("coscheml", "sjf", lambda instance: factored(instance, learns=False)),
+    "iadeep": Contender("iadeep", "sjf", lambda instance: factored(instance, learns=True)),
+    "lucid": Contender("lucid", "sjf", lambda instance: Oracle(instance.world)),
     "cotenant": Contender("cotenant", "aged", predicted),
-    "cotenant-oracle": Contender("cotenant", "aged", lambda here: Oracle(here.world)),
+    "cotenant-oracle": Contender("cotenant", "aged", lambda instance: Oracle(instance.world)),
     "cotenant-repair": Contender("cotenant", "aged", predicted, repair=True),
 }
-"""Lucid's sharing scores are those of the whole table, as if every workload had been profiled long enough."""
+"""Lucid gets sharing scores from the whole table, as if every workload had been profiled long enough."""
 
 
 def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Watch] = ()) -> RunResult:
-    """One contender on one seed."""
-    here, contender = _scene(setting, seed, data), CONTENDERS[name]
+    """Runs one contender on one seed."""
+    instance, contender = _instance(setting, seed, data), CONTENDERS[name]
     timing = Timing(
         queue=contender.queue, restart=Seconds(60.0), repair=contender.repair, fragmentation=False, heat=False
     )
     timed = TimedRun(
-        _machines(setting.card),
+        _machines(setting.gpu_type),
         contender.policy,
-        mix_of(arrival.job.demand for arrival in here.arrivals),
+        mix_of(arrival.job.demand for arrival in instance.arrivals),
         seed,
         timing,
         watches,
-        world=here.world.on(setting.card),
-        belief=contender.belief(here),
+        world=instance.world.on(setting.gpu_type),
+        belief=contender.belief(instance),
     )
-    return timed.run(iter(here.arrivals)).result(name, seed)
+    return timed.run(iter(instance.arrivals)).result(name, seed)
 
 
-_scene = lru_cache(maxsize=1)(scene)
+_instance = lru_cache(maxsize=1)(draw_instance)
 
 
-def _machines(card: str) -> Iterator[Machine]:
+def _machines(gpu_type: str) -> Iterator[Machine]:
     for node in range(GPUS // GPUS_PER_NODE):
         gpus = (
-            Gpu(uuid=f"{card}-{node}-{i}", type=card, memory=MiB(16_384), slots=TENANTS) for i in range(GPUS_PER_NODE)
+            Gpu(uuid=f"{gpu_type}-{node}-{i}", type=gpu_type, memory=MiB(16_384), slots=TENANTS)
+            for i in range(GPUS_PER_NODE)
         )
         yield Machine(name=f"node-{node}", gpus=tuple(gpus))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Published numbers first: Gavel's first-come-first-served runs on three types of card, by the timed simulator."""
+"""Reproduces Gavel's published FIFO results on three GPU types with the timed simulator, to validate it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,17 +14,29 @@ from cotenant.core.units import MiB, Seconds
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.report import axes
 from cotenant.sim.report.charts import Figure
-from cotenant.sim.studies.study import Finding, Sample, Samples, Study, Task, lines, numbers, over_seeds, plotted, row
+from cotenant.sim.studies.study import (
+    Finding,
+    Sample,
+    Samples,
+    Study,
+    Task,
+    lines,
+    numbers,
+    over_seeds,
+    plot_figure,
+    row,
+)
 from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation
 
 HOUR = 3600.0
 PUBLISHED = {0.4: 17.58, 1.2: 17.70, 2.0: 18.32, 2.8: 18.62, 3.6: 24.25, 4.0: 25.38, 4.4: 44.28, 4.8: 99.19}
-"""jobs that arrive in an hour -> mean completion time in hours (Gavel, OSDI 2020, single-GPU jobs, FIFO)"""
+"""jobs per hour -> mean completion time in hours (Gavel, OSDI 2020, single-GPU jobs, FIFO)"""
 PROMISED, WITHIN = 4.0, 10.0
-"""jobs per hour at which we are held to it, and percent; from 4.4 on the queue grows without end and a seed is luck"""
-CARDS = ("v100", "p100", "k80")
-"""which a job gets if it can choose, first to last"""
+"""the rate in jobs per hour that has a target, and the target in percent; from 4.4 on the queue grows without bound and
+results depend on the seed"""
+GPU_TYPES = ("v100", "p100", "k80")
+"""GPU types in the order in which a job takes them"""
 EACH, PER_NODE = 36, 4
 FIRST, LAST = 4000, 5000
 """the jobs whose completion times count"""
@@ -40,7 +52,7 @@ WORKLOADS = [
     "A3C",
     "CycleGAN",
 ]
-"""in Gavel's order, by which its generator draws"""
+"""in Gavel's order, which its generator depends on"""
 
 
 def tasks(seeds: Sequence[int]) -> list[Task]:
@@ -50,7 +62,7 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
 def run(task: Task, data: Path) -> Sample:
     world = read_colocation(data / FILE)
     jobs = list(arrivals(task.seed, float(task.part.split()[0]), LAST))
-    # First come, first served, and none set aside: no job is touched by those that came after it.
+    # In FIFO order without preemption a job is not affected by later ones, so the difference of two runs is exact.
     late = _sum_of_times(jobs, world) - _sum_of_times(jobs[:FIRST], world)
     return Sample({"mean_jct": late / (LAST - FIRST)})
 
@@ -60,11 +72,11 @@ def _part(rate: float) -> str:
 
 
 def arrivals(seed: int, rate: float, count: int) -> Iterator[Arrival]:
-    """The very jobs of Gavel's runs: their generators and the order of their draws are known."""
+    """The jobs of Gavel's own runs, from the same random generators with the same order of draws."""
     chance, gaps = Random(seed + 2), Random(seed + 3)
     now = 0.0
     for number in range(count):
-        chance.random()  # of how many GPUs the job would be, where not all are of one
+        chance.random()  # Gavel draws the number of GPUs here, also if all jobs have one
         low, high = (3, 4) if chance.random() >= 0.8 else (1.5, 3)
         duration = 60 * 10 ** chance.uniform(low, high)
         demand = Demand(workload=chance.choice(WORKLOADS))
@@ -80,11 +92,11 @@ def _sum_of_times(jobs: Sequence[Arrival], world: Colocation) -> float:
 
 
 def _machines() -> Iterator[Machine]:
-    """Equal slots go by name, so that the names say which card comes first."""
-    for place, card in enumerate(CARDS):
+    """Ties between equal slots are broken by node name, so the names put the GPU types in order."""
+    for place, gpu_type in enumerate(GPU_TYPES):
         for node in range(EACH // PER_NODE):
-            gpus = (Gpu(uuid=f"{card}-{node}-{i}", type=card, memory=MiB(16_384)) for i in range(PER_NODE))
-            yield Machine(name=f"{place}-{card}-{node}", gpus=tuple(gpus))
+            gpus = (Gpu(uuid=f"{gpu_type}-{node}-{i}", type=gpu_type, memory=MiB(16_384)) for i in range(PER_NODE))
+            yield Machine(name=f"{place}-{gpu_type}-{node}", gpus=tuple(gpus))
 
 
 def findings(samples: Samples) -> Iterator[Finding]:
@@ -107,11 +119,11 @@ def figures(samples: Samples) -> Iterator[Figure]:
         for rate in PUBLISHED
     ]
     top = max(*PUBLISHED.values(), *(found.mean for _, found in curve))
-    yield plotted(
-        "First come, first served on three types of card",
-        "Mean completion time by how many jobs arrive. Dotted: as published.",
-        axes.straight("Jobs per hour", 0.0, max(PUBLISHED), fit=True),
-        axes.straight("Mean completion time (h)", 0.0, top, fit=True),
+    yield plot_figure(
+        "First come, first served on three GPU types",
+        "Mean completion time by arrival rate. Dotted: as published.",
+        axes.linear("Jobs per hour", 0.0, max(PUBLISHED), fit=True),
+        axes.linear("Mean completion time (h)", 0.0, top, fit=True),
         lines({"cotenant": curve}),
         reference=list(PUBLISHED.items()),
         reference_name="published",
@@ -121,12 +133,12 @@ def figures(samples: Samples) -> Iterator[Figure]:
 STUDY = Study(
     title="Gavel's published FIFO",
     about=(
-        "36 V100, 36 P100 and 36 K80 cards, jobs of one card in order of arrival, none set aside and none shared; the "
-        "jobs are those of Gavel's own runs, drawn by the same generators in the same order. The first in the queue "
-        "takes a V100 if one is free, else a P100, else a K80: the published policy is agnostic of the cards, but its "
-        "curve at low load is that of jobs which all run on V100 cards, and its code takes the last free type by name. "
-        "Gavel plans in rounds of six minutes, at whose start jobs begin; here they begin at once, which would explain "
-        "the small difference at low load. Published: three seeds, 0 to 2."
+        "36 V100, 36 P100 and 36 K80 GPUs run single-GPU jobs in order of arrival, without preemption and without "
+        "sharing. The jobs are those of Gavel's own runs, from the same random generators with the same order of "
+        "draws. The first job of the queue takes a V100 if one is free, else a P100, else a K80: the published policy "
+        "ignores GPU types, but its curve at low load is that of jobs that all run on V100s, and its code takes the "
+        "last free type by name. Gavel starts jobs at the beginning of six-minute rounds; here they start at once, "
+        "which would explain the small difference at low load. The published results use three seeds, 0 to 2."
     ),
     seeds=(0, 1, 2),
     tasks=tasks,

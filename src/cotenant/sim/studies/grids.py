@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Joint batch sizes as they were measured: Gavel's pairs of one family in several sizes beside another in several.
+"""Grids of joint batch sizes from Gavel's measurements: pairs of two job families, each with several batch sizes.
 
-Five families come in four or five batch sizes, so 15 pairs of families have a full grid of joint sizes (14 on the K80).
+Five families were measured with four or five batch sizes, which makes 15 pairs of families with a full grid of joint
+sizes (14 on the K80).
 """
 
 import math
@@ -20,16 +21,16 @@ from cotenant.core.tuning.proposals import Tuner
 from cotenant.sim.worlds.colocation import FILE, read_colocation
 
 PROBES = 8
-"""at most"""
+"""largest number of points that the tuner may measure"""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Two families on one card: their speeds together at each joint size that fitted, and alone."""
+    """Two families on one GPU type: their speeds at each joint size that fits into memory, and alone."""
 
     families: tuple[str, str]
     together: Mapping[Point, tuple[float, float]]
-    """samples per second"""
+    """joint batch size -> samples per second of both"""
     alone: tuple[Mapping[int, float], Mapping[int, float]]
 
     @property
@@ -40,7 +41,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A grid, where its owners started, and what their batch sizes are worth."""
+    """A tuning problem: a grid, the initial batch sizes, and the gradient noise scale."""
 
     grid: Grid
     start: Point
@@ -48,17 +49,17 @@ class Problem:
     """gradient noise scale of both jobs, in multiples of their default sizes"""
 
     def speeds(self, point: Point) -> list[float]:
-        """Relative to the speed alone at the start."""
+        """Speeds relative to the speed alone at the initial batch sizes."""
         base = [alone[size] for alone, size in zip(self.grid.alone, self.start, strict=True)]
         return [speed / alone for speed, alone in zip(self.grid.together[point], base, strict=True)]
 
     def cost(self, point: Point) -> float:
-        """The sum of slowdowns in goodput."""
+        """The sum of the slowdowns in goodput, which tuning minimises."""
         worth = (efficiency(size, m0, self.noise * m0) for size, m0 in zip(point, self.start, strict=True))
         return sum(1 / (speed * eff) for speed, eff in zip(self.speeds(point), worth, strict=True))
 
     def above_best(self, cost: float) -> float:
-        """In percent."""
+        """By how many percent a cost is above the minimum of the grid."""
         return 100 * (cost / min(self.cost(point) for point in self.grid.together) - 1)
 
     def tuner(self, seed: int, *, curve_known: bool = True) -> Tuner:
@@ -81,18 +82,18 @@ class Problem:
 
 
 @lru_cache
-def grids(card: str, data: Path) -> Mapping[tuple[str, str], Grid]:
-    """Of all pairs of families with batch sizes, families in order."""
+def grids(gpu_type: str, data: Path) -> Mapping[tuple[str, str], Grid]:
+    """The grids of all pairs of families on a GPU type, by (family, family) in alphabetical order."""
     world = read_colocation(data / FILE)
-    jobs = {workload: (job.family, job.batch) for workload, job in world.signatures(card).items()}
+    jobs = {workload: (job.family, job.batch) for workload, job in world.signatures(gpu_type).items()}
     alone: dict[str, dict[int, float]] = {}
     for workload, (family, batch) in jobs.items():
         if family is not None and batch is not None:
-            alone.setdefault(family, {})[batch] = batch * world.rates[card, workload]
+            alone.setdefault(family, {})[batch] = batch * world.rates[gpu_type, workload]
     together: dict[tuple[str, str], dict[Point, tuple[float, float]]] = {}
     for company, speeds in world.pairs.items():
         families, sizes = zip(*(jobs.get(str(workload), (None, None)) for workload in company.workloads), strict=True)
-        if company.card == card and None not in sizes:
+        if company.card == gpu_type and None not in sizes:
             one, other = (
                 alone[family][size] * speed for family, size, speed in zip(families, sizes, speeds, strict=True)
             )
@@ -104,13 +105,15 @@ def grids(card: str, data: Path) -> Mapping[tuple[str, str], Grid]:
     }
 
 
-def middles(card: str, noise: float, data: Path) -> list[Problem]:
-    """Every grid, started at the middle size of each family, where those fit together."""
-    return [Problem(grid, grid.middle, noise) for grid in grids(card, data).values() if grid.middle in grid.together]
+def middles(gpu_type: str, noise: float, data: Path) -> list[Problem]:
+    """One problem for each grid whose middle sizes fit together, with these as initial sizes."""
+    return [
+        Problem(grid, grid.middle, noise) for grid in grids(gpu_type, data).values() if grid.middle in grid.together
+    ]
 
 
 def regrets(problem: Problem, seed: int, *, curve_known: bool = True) -> list[float]:
-    """How far the best measured point is above the best there is, in percent, after each exact probe."""
+    """By how many percent the best measured point is above the minimum, after each noise-free measurement."""
     tuner = problem.tuner(seed, curve_known=curve_known)
     lowest, above = math.inf, []
     for probe in range(PROBES):
@@ -123,7 +126,7 @@ def regrets(problem: Problem, seed: int, *, curve_known: bool = True) -> list[fl
 
 
 def choice(problem: Problem, seed: int, deviation: float = 0.0) -> Point:
-    """What the tuner settles on after all probes, whose measurements may err by so much."""
+    """The point that the tuner chooses after all measurements, which have this relative error."""
     chance = np.random.default_rng(seed)
     tuner = problem.tuner(seed)
     for probe in range(PROBES):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Does it pay to share, and to know with whom? Mean completion time of our policy beside others, seed by seed."""
+"""Compares the mean completion time of our policy with that of other policies, seed by seed."""
 
 import statistics
 from collections import Counter
@@ -25,13 +25,13 @@ from cotenant.sim.studies.study import (
     Samples,
     Study,
     Task,
-    held,
+    judge,
     lines,
     numbers,
-    of,
     over_seeds,
-    plotted,
+    plot_figure,
     row,
+    runs_of,
 )
 from cotenant.sim.worlds.colocation import signature
 
@@ -39,30 +39,39 @@ HOUR = 3600.0
 OURS, ORACLE, REPAIR = "cotenant", "cotenant-oracle", "cotenant-repair"
 RIVALS = ("iadeep", "coscheml", "lucid", "sjf")
 NEAR_ORACLE = 2.0
-"""percent"""
+"""percent by which our policy may be above its own result with true speeds"""
 SETTINGS = {
-    "V100, load 1.2": Setting(card="v100", load=1.2),
-    "V100, load 1.4": Setting(card="v100", load=1.4),
-    "P100, load 1.1": Setting(card="p100", load=1.1),
-    "V100, load 1.2, lengths guessed": Setting(card="v100", load=1.2, error=1.0),
+    "V100, load 1.2": Setting(gpu_type="v100", load=1.2),
+    "V100, load 1.4": Setting(gpu_type="v100", load=1.4),
+    "P100, load 1.1": Setting(gpu_type="p100", load=1.1),
+    "V100, load 1.2, durations estimated": Setting(gpu_type="v100", load=1.2, error=1.0),
 }
 NOT_ABOVE = {("P100, load 1.1", "sjf")}
-"""where interference is mild and the load low, sharing is only asked to do no harm"""
+"""(setting, policy) for which the target is only not to be worse: interference is mild and the load is low"""
 
 REFERENCE_SEEDS = (0, 1)
 REFERENCE = {
-    "V100, load 1.2, 800 jobs": (Setting(card="v100", load=1.2, jobs=800), (61.86, 24.37, 26.45, 22.85, 21.16, 23.33)),
-    "V100, load 1.4, 800 jobs": (Setting(card="v100", load=1.4, jobs=800), (86.24, 28.51, 31.37, 30.92, 28.47, 26.18)),
-    "P100, load 1.1, 800 jobs": (Setting(card="p100", load=1.1, jobs=800), (47.09, 22.90, 23.07, 21.41, 21.15, 23.31)),
+    "V100, load 1.2, 800 jobs": (
+        Setting(gpu_type="v100", load=1.2, jobs=800),
+        (61.86, 24.37, 26.45, 22.85, 21.16, 23.33),
+    ),
+    "V100, load 1.4, 800 jobs": (
+        Setting(gpu_type="v100", load=1.4, jobs=800),
+        (86.24, 28.51, 31.37, 30.92, 28.47, 26.18),
+    ),
+    "P100, load 1.1, 800 jobs": (
+        Setting(gpu_type="p100", load=1.1, jobs=800),
+        (47.09, 22.90, 23.07, 21.41, 21.15, 23.31),
+    ),
 }
-"""mean completion time in hours over two seeds, by `BASELINES`, as a simulator written apart from this one has it"""
+"""setting, and mean completion times in hours over two seeds of `BASELINES`, from an independent simulator"""
 BASELINES = ("fifo", "sjf", "share-anything", "coscheml", "iadeep", "lucid")
-UNTOLD = "share-anything"
-"""of which the reference does not say whom a job joins"""
-HONEST = 3.0
-"""percent"""
-ON_TOP = 8.0
-"""gradient noise scale at which batch tuning is valued, in multiples of the default size"""
+UNSPECIFIED = "share-anything"
+"""the baseline for which the reference does not specify which GPU a job joins"""
+TOLERANCE = 3.0
+"""percent by which baselines may differ from the reference"""
+NOISE_SCALE = 8.0
+"""gradient noise scale at which the gain of batch tuning is computed, in multiples of the default batch size"""
 
 _EVERY: Mapping[str, Setting] = SETTINGS | {part: setting for part, (setting, _) in REFERENCE.items()}
 
@@ -92,7 +101,7 @@ def run(task: Task, data: Path) -> Sample:
 
 
 def _pairs(decision: Decision) -> Iterator[Company]:
-    """Who shares a card from now on."""
+    """The groups of workloads that a decision puts on one GPU."""
     for placement in decision.placements:
         node = decision.cluster.node(placement.slot.node)
         for gpu in placement.slot.gpus:
@@ -102,7 +111,7 @@ def _pairs(decision: Decision) -> Iterator[Company]:
 
 
 def _tuned(formed: Counter[Company], seed: int, data: Path) -> dict[str, float]:
-    """What tuning the batch sizes of the pairs that were formed would take off the sum of their slowdowns."""
+    """By how many percent batch tuning would reduce the summed slowdown of the pairs that were formed."""
     saved = {company: _saved(company, seed, data) for company in formed}
     total = formed.total() or 1
     return {
@@ -112,12 +121,12 @@ def _tuned(formed: Counter[Company], seed: int, data: Path) -> dict[str, float]:
 
 
 def _saved(company: Company, seed: int, data: Path) -> float | None:
-    """In percent; None where one of the two comes in one size only."""
+    """In percent; None if one of the two workloads has one batch size only."""
     one, other = (signature(str(workload), 1.0) for workload in company.workloads)
     if one.family is None or other.family is None or one.batch is None or other.batch is None:
         return None
     start = one.batch, other.batch
-    problem = Problem(grids(company.card, data)[one.family, other.family], start, ON_TOP)
+    problem = Problem(grids(company.card, data)[one.family, other.family], start, NOISE_SCALE)
     return 100 * (1 - problem.cost(choice(problem, seed)) / problem.cost(start))
 
 
@@ -128,34 +137,34 @@ def findings(samples: Samples) -> Iterator[Finding]:
         for who, hours in zip(BASELINES, reference, strict=True):
             mine = statistics.mean(numbers(samples, part, who, "mean_jct")) / HOUR
             away = 100 * (mine / hours - 1)
-            told = who != UNTOLD
+            specified = who != UNSPECIFIED
             yield Finding(
                 part="Baselines against a reference, 800 jobs, seeds 0 and 1",
                 name=f"{part.removesuffix(', 800 jobs')}: {who}",
                 value=away,
                 unit="%",
                 beside=f"{mine:.2f} h; reference {hours:.2f}",
-                target=f"within {HONEST:g}" if told else None,
-                met=abs(away) <= HONEST if told else None,
-                note="" if told else "which of the shared cards it takes is up to the simulator",
+                target=f"within {TOLERANCE:g}" if specified else None,
+                met=abs(away) <= TOLERANCE if specified else None,
+                note="" if specified else "the reference does not specify which shared GPU a job takes",
             )
     for part in SETTINGS:
         moved = over_seeds(numbers(samples, part, REPAIR, "moved"))
         yield row(
-            "On top: re-pairing, jobs that share move to cards that have become idle",
+            "Additional: re-pairing (jobs that share move to GPUs that become idle)",
             f"{part}: against {OURS} without",
             paired(samples, part, OURS, REPAIR),
             "%",
-            note=f"{moved.mean:.0f} moves, each loses 60 s of work",
+            note=f"{moved.mean:.0f} moves, each of which loses 60 s of work",
         )
     for part in SETTINGS:
         tuned, tunable = (over_seeds(numbers(samples, part, OURS, name)) for name in ("tuned", "tunable"))
         yield row(
-            "On top: batch tuning of the pairs that were formed",
+            "Additional: batch tuning of the pairs that were formed",
             f"{part}: less summed slowdown",
             tuned,
             "%",
-            note=f"phi/m0 {ON_TOP:g}; {tunable.mean:.0f} % of the pairs are tunable, the others count as nothing",
+            note=f"phi/m0 {NOISE_SCALE:g}; {tunable.mean:.0f} % of the pairs are tunable, the others count as 0",
         )
 
 
@@ -165,27 +174,27 @@ def _compared(part: str, samples: Samples) -> Iterator[Finding]:
     for other in (*RIVALS, ORACLE):
         gap = paired(samples, part, other)
         if other == ORACLE:
-            verdict = held(gap, NEAR_ORACLE)
+            verdict = judge(gap, NEAR_ORACLE)
         else:
-            verdict = held(gap, 0.0, "at most" if (part, other) in NOT_ABOVE else "below")
+            verdict = judge(gap, 0.0, "at most" if (part, other) in NOT_ABOVE else "below")
         theirs = statistics.mean(numbers(samples, part, other, "mean_jct")) / HOUR
         yield row(part, f"{OURS} against {other}", gap, "%", beside=f"{other} {theirs:.2f} h", verdict=verdict)
 
 
 def paired(samples: Samples, part: str, other: str, who: str = OURS) -> Estimate:
-    """By how many percent our mean completion time is above another's, seed by seed."""
+    """By how many percent our mean completion time is above another policy's, seed by seed."""
     ours, theirs = (numbers(samples, part, one, "mean_jct") for one in (who, other))
     return over_seeds([100 * (mine / their - 1) for mine, their in zip(ours, theirs, strict=True)])
 
 
 def figures(samples: Samples) -> Iterator[Figure]:
     for part in SETTINGS:
-        curves = {who: _percentiles(of(samples, part, who)) for who in (OURS, *RIVALS)}
+        curves = {who: _percentiles(runs_of(samples, part, who)) for who in (OURS, *RIVALS)}
         every = [found.mean for points in curves.values() for _, found in points]
-        yield plotted(
+        yield plot_figure(
             f"Completion times: {part}",
             "Time from arrival to end by share of jobs; lower is better. Line: mean over seeds; band: 95 % interval.",
-            axes.straight("Share of jobs (%)", 0.0, 100.0),
+            axes.linear("Share of jobs (%)", 0.0, 100.0),
             axes.log_time("Completion time (logarithmic)", axes.log_floor(min(every)), max(every)),
             lines(curves),
         )
@@ -199,19 +208,20 @@ def _percentiles(runs: Sequence[Sample]) -> list[tuple[float, Estimate]]:
 
 
 STUDY = Study(
-    title="Placement beside published policies",
+    title="Placement compared with published policies",
     about=(
-        "24 cards take 600 jobs of Philly's shape (Gavel's generator); what pairs do to each other is what Gavel (OSDI "
-        "2020) measured, of which each policy knows 30 % beforehand. Load is the work that arrives, in cards. Every "
-        "policy meets the same jobs, and differences are taken seed by seed. A job that is moved away loses 60 s of "
-        "work; at most two share a card. `iadeep`, `coscheml` and `lucid` are our versions of those systems' placement "
-        "rules, with a shortest-first queue that they did not have; without batch tuning, and Lucid with its sharing "
-        "scores from the full table. `sjf` shares nothing. `cotenant-oracle` is our policy with the truth for a "
-        "predictor. Lengths are known exactly, or guessed with a lognormal error of sigma 1.\n\n"
-        "The baselines themselves are held against a second simulator, written apart from this one, on its own "
-        "settings. What is reported on top is not part of any other figure: moving jobs that share to cards that have "
-        "become idle, and batch tuning, of which the figure is what the joint tuner would save on the pairs that were "
-        "formed, not a simulation with it."
+        "24 GPUs run 600 jobs with the shape of Philly's (Gavel's generator). Pairs slow each other down as Gavel "
+        "(OSDI 2020) measured; each policy knows 30 % of these measurements in advance. Load is the work that "
+        "arrives, in multiples of the GPUs. Every policy gets the same jobs, and differences are taken seed by seed. "
+        "A job that is moved loses 60 s of work; at most two jobs share a GPU. `iadeep`, `coscheml` and `lucid` are "
+        "our versions of the placement rules of those systems, with a shortest-first queue that they did not have and "
+        "without batch tuning; Lucid gets its sharing scores from the full table. `sjf` does not share. "
+        "`cotenant-oracle` is our policy with the true speeds in place of predictions. Durations are known exactly, "
+        "or estimated with a log-normal error of sigma 1.\n\n"
+        "The baselines are compared with a second, independent simulator on its own settings. The additional results "
+        "are not part of any other value: moving jobs that share to GPUs that become idle, and batch tuning. The "
+        "value for batch tuning is what the joint tuner would save on the pairs that were formed; it is not "
+        "simulated."
     ),
     seeds=tuple(range(100, 110)),
     tasks=tasks,

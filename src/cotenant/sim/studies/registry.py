@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every study by its name."""
+"""The table of studies by name; `cotenant experiment` reads it."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What studies found, for people (a page, a text) and for programs (JSON, CSV), each with the command that made it."""
+"""The report of studies: HTML and Markdown for people, JSON and CSV for programs; each has the command that made it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -10,54 +10,54 @@ from typing import NamedTuple
 
 import msgspec
 
-from cotenant.sim.report.files import csv_bytes, replace_files, told_of_failures
+from cotenant.sim.report.files import csv_bytes, replace_files, report_write_errors
 from cotenant.sim.report.page import spans, template
 from cotenant.sim.studies.study import Finding, Outcome
 
 SCHEMA_VERSION = 1
 NOTE = "Note"
-HEADINGS = ("", "Figure", "Beside", "Target", "Met", NOTE)
+HEADINGS = ("", "Value", "Baseline", "Target", "Met", NOTE)
 MET = {True: "yes", False: "no", None: ""}
 DIGITS = {"of speed": 4}
-"""after the point, where two are not enough"""
+"""unit -> decimals, if two are not enough"""
 PREFACE = (
-    "This page was written by the command below; `cotenant experiment` lists the studies. Figures "
+    "This page was written by the command below; `cotenant experiment` lists the studies. Values "
     "are means over seeds ± half of the 95 % confidence interval (Student's t)."
 )
 
 
 class Table(NamedTuple):
-    """Headings and rows, in words."""
+    """Headings and rows, as text."""
 
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
 def write(outcomes: Sequence[Outcome], command: str, folder: Path) -> None:
-    """report.html, report.md, results.json and runs.csv, all or none."""
+    """Writes report.html, report.md, results.json and runs.csv; all of them or none."""
     contents = {
         "report.html": page(outcomes, command).encode(),
         "report.md": text(outcomes, command).encode(),
         "results.json": msgspec.json.encode(document(outcomes, command), order="sorted") + b"\n",
         "runs.csv": csv_bytes(_runs(outcomes)),
     }
-    with told_of_failures(folder):
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_files(folder, contents)
 
 
 def document(outcomes: Sequence[Outcome], command: str) -> dict[str, object]:
-    """Everything that was found, as plain values."""
+    """All outcomes as plain values."""
     return {"schema": SCHEMA_VERSION, "command": command, "studies": [_plain(outcome) for outcome in outcomes]}
 
 
 def page(outcomes: Sequence[Outcome], command: str) -> str:
-    """One file that opens anywhere, with the figures in it."""
+    """The HTML report, one self-contained file."""
     return template("studies.html").render(outcomes=outcomes, command=command, tables=tables, spans=spans)
 
 
 def text(outcomes: Sequence[Outcome], command: str) -> str:
-    """The tables as a page of Markdown."""
+    """The tables in Markdown."""
     parts = ["# Results", PREFACE, f"```\n{command}\n```"]
     for outcome in outcomes:
         parts += [f"## {outcome.title}", outcome.about, f"Seeds {spans(list(outcome.seeds))}."]
@@ -68,7 +68,7 @@ def text(outcomes: Sequence[Outcome], command: str) -> str:
 
 
 def tables(outcome: Outcome, *, notes: bool = True) -> dict[str, Table]:
-    """One for each part, without columns that have nothing in them."""
+    """One table for each part of a study, without empty columns."""
     found = {}
     for part, findings in groupby(outcome.findings, key=lambda finding: finding.part):
         columns = list(zip(HEADINGS, *map(_cells, findings), strict=True))
@@ -79,11 +79,11 @@ def tables(outcome: Outcome, *, notes: bool = True) -> dict[str, Table]:
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:
-    """One row, by `HEADINGS`."""
+    """One row, in the order of `HEADINGS`."""
     digits = DIGITS.get(finding.unit, 2)
     spread = "" if finding.half is None else f" ± {finding.half:.{digits}f}"
-    figure = f"{finding.value:.{digits}f}{spread} {finding.unit}"
-    return finding.name, figure, finding.beside, finding.target or "", MET[finding.met], finding.note
+    value = f"{finding.value:.{digits}f}{spread} {finding.unit}"
+    return finding.name, value, finding.beside, finding.target or "", MET[finding.met], finding.note
 
 
 def _plain(outcome: Outcome) -> dict[str, object]:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a study is: independent runs over seeds, and what they say together, held against what was promised."""
+"""The form of a study: independent runs over seeds, and findings that are compared with targets."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from cotenant.sim.pool import side_by_side
+from cotenant.sim.pool import run_parallel
 from cotenant.sim.report.axes import Axis
 from cotenant.sim.report.charts import Figure
 from cotenant.sim.report.plots import Line, Plot, Point, draw
@@ -16,7 +16,7 @@ from cotenant.sim.report.stats import Estimate, estimate
 
 
 class Task(NamedTuple):
-    """One run: which part of the study, who or what runs, and the seed."""
+    """One run: the part of the study, the contender or variant that runs, and the seed."""
 
     part: str
     who: str
@@ -25,7 +25,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a run found: numbers by name, and one curve where the study draws any."""
+    """The result of a run: numbers by name, and a curve if the study draws one."""
 
     numbers: Mapping[str, float]
     curve: tuple[float, ...] = ()
@@ -39,39 +39,39 @@ class Finding:
     """One row of a study's tables."""
 
     part: str
-    """the table"""
+    """title of the table"""
     name: str
     value: float
     half: float | None = None
-    """half the width of the 95 % interval over seeds; None where seeds have no part in it, or there is one"""
+    """half the width of the 95 % interval over seeds; None with one seed, or if the value does not depend on seeds"""
     unit: str
     beside: str = ""
-    """the same elsewhere, with whose it is"""
+    """the same quantity of a baseline, with its name"""
     target: str | None = None
-    """None: it is only reported"""
+    """the target as text; None: the value is only reported"""
     met: bool | None = None
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A question, the runs that answer it, and how the answer reads."""
+    """A study: its runs, and functions that turn their samples into findings and figures."""
 
     title: str
     about: str
-    """how it is done and what its limits are, in paragraphs"""
+    """method and limits of the study, in paragraphs"""
     seeds: tuple[int, ...]
-    """where none are given"""
+    """the default seeds"""
     tasks: Callable[[Sequence[int]], list[Task]]
     run: Callable[[Task, Path], Sample]
-    """a function of a module, since other processes call it"""
+    """a module-level function, because worker processes call it"""
     findings: Callable[[Samples], Iterable[Finding]]
     figures: Callable[[Samples], Iterable[Figure]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A study that was run."""
+    """The outcome of a study."""
 
     study: str
     title: str
@@ -85,10 +85,10 @@ class Outcome:
 Finished = Callable[[tuple[Task, Sample]], None]
 
 
-def conduct(
+def run_study(
     name: str, study: Study, seeds: Sequence[int], data: Path, processes: int, finished: Finished = lambda _: None
 ) -> Outcome:
-    """Runs a study; `finished` is told of each run as it ends."""
+    """Runs a study, and calls `finished` with each run as it ends."""
     found: dict[Task, Sample] = {}
 
     def take(one: tuple[Task, Sample]) -> None:
@@ -96,7 +96,7 @@ def conduct(
         finished(one)
 
     tasks = study.tasks(seeds)
-    side_by_side([partial(_run, study.run, task, data) for task in tasks], processes, take)
+    run_parallel([partial(_run, study.run, task, data) for task in tasks], processes, take)
     samples = {task: found[task] for task in tasks}
     return Outcome(
         study=name,
@@ -113,20 +113,20 @@ def _run(run: Callable[[Task, Path], Sample], task: Task, data: Path) -> tuple[T
     return task, run(task, data)
 
 
-# What studies are written with
+# Building blocks of studies
 
 
-def of(samples: Samples, part: str, who: str) -> list[Sample]:
-    """The runs of one contender, by seed."""
+def runs_of(samples: Samples, part: str, who: str) -> list[Sample]:
+    """The samples of one contender, in order of seeds."""
     return [sample for task, sample in samples.items() if (task.part, task.who) == (part, who)]
 
 
 def numbers(samples: Samples, part: str, who: str, name: str) -> list[float]:
-    return [sample.numbers[name] for sample in of(samples, part, who)]
+    return [sample.numbers[name] for sample in runs_of(samples, part, who)]
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-    """Mean and 95 % interval."""
+    """Mean and 95 % confidence interval."""
     found = estimate(values)
     assert found is not None, "every part of a study has runs"
     return found
@@ -146,7 +146,7 @@ def row(
     verdict: Verdict = (None, None),
     note: str = "",
 ) -> Finding:
-    """A finding over seeds."""
+    """Makes a finding from an estimate over seeds."""
     target, met = verdict
     return Finding(
         part=part,
@@ -164,23 +164,23 @@ def row(
 Bound = Literal["at most", "below"]
 
 
-def held(found: Estimate, limit: float, bound: Bound = "at most") -> Verdict:
-    """By the mean, or for `below` by the whole interval, which one seed has not."""
+def judge(found: Estimate, limit: float, bound: Bound = "at most") -> Verdict:
+    """Compares an estimate with a limit: by its mean, or for `below` by its whole interval, which needs two seeds."""
     if bound == "below":
         return f"< {limit:g}", None if found.half is None else found.mean + found.half < limit
     return f"<= {limit:g}", found.mean <= limit
 
 
 def lines(curves: Mapping[str, Iterable[tuple[float, Estimate]]]) -> Iterator[Line]:
-    """Curves by name, each with its interval where there is one."""
+    """Makes the lines of a plot from curves by name, with a band for the interval if there is one."""
     for style, (name, points) in enumerate(curves.items()):
-        known = list(points)
-        upper = [(x, y.mean + y.half) for x, y in known if y.half is not None]
-        lower = [(x, y.mean - y.half) for x, y in known if y.half is not None]
-        yield Line(name=name, points=[(x, y.mean) for x, y in known], band=[*upper, *lower[::-1]], style=style)
+        found = list(points)
+        upper = [(x, y.mean + y.half) for x, y in found if y.half is not None]
+        lower = [(x, y.mean - y.half) for x, y in found if y.half is not None]
+        yield Line(name=name, points=[(x, y.mean) for x, y in found], band=[*upper, *lower[::-1]], style=style)
 
 
-def plotted(
+def plot_figure(
     title: str,
     caption: str,
     x: Axis,
@@ -189,7 +189,7 @@ def plotted(
     reference: Sequence[Point] = (),
     reference_name: str = "",
 ) -> Figure:
-    """A figure of lines; its name in files comes from its title."""
+    """Draws a line plot; its file name is derived from its title."""
     slug = "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
     plot = Plot(
         slug=slug,

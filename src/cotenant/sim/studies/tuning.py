@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The joint batch tuner on measured co-location: how far from the best sizes it is after so many probes."""
+"""Evaluates the joint batch tuner on measured co-location: regret against the best batch sizes by number of
+measurements."""
 
 import math
 import statistics
@@ -16,39 +17,41 @@ from cotenant.sim.studies.study import (
     Samples,
     Study,
     Task,
-    held,
+    judge,
     lines,
     numbers,
-    of,
     over_seeds,
-    plotted,
+    plot_figure,
     row,
+    runs_of,
 )
 
-CARDS = ("v100", "p100", "k80")
+GPU_TYPES = ("v100", "p100", "k80")
 NOISE_SCALES = (math.inf, 8.0, 2.0)
 AFTER = (4, 6, 8)
 GOALS = {"v100": (5.0, 3.0, 2.0), "p100": (1.5, 0.7, 0.3), "k80": (1.5, 0.7, 0.3)}
-"""percent above the best sum of slowdowns after so many probes"""
+"""percent above the minimal sum of slowdowns after each number of measurements in `AFTER`"""
 NOISY_GOALS = {"v100": 2.0, "p100": 1.0, "k80": 1.0}
 ERROR = 0.03
 EVERY = 10
-"""each seed takes so many-th of all other starts, and the next seed the next of them"""
+"""each seed evaluates every 10th of all other initial sizes, offset by the seed"""
 
 NO_CURVE, ELSEWHERE, NOISY = "speed alone known at m0 only", "any other start", "3 % noise"
 
 
 def tasks(seeds: Sequence[int]) -> list[Task]:
     parts = [*map(_middle, NOISE_SCALES), NO_CURVE, ELSEWHERE, NOISY]
-    return [Task(card.upper(), who, seed) for seed in seeds for card in CARDS for who in parts]
+    return [Task(gpu_type.upper(), who, seed) for seed in seeds for gpu_type in GPU_TYPES for who in parts]
 
 
 def run(task: Task, data: Path) -> Sample:
-    card = task.part.lower()
+    gpu_type = task.part.lower()
     if task.who == NOISY:
-        return _noisy([one for noise in NOISE_SCALES for one in middles(card, noise, data)], task.seed)
+        return _noisy([one for noise in NOISE_SCALES for one in middles(gpu_type, noise, data)], task.seed)
     known = task.who != NO_CURVE
-    problems = _elsewhere(card, task.seed, data) if task.who == ELSEWHERE else _from_middle(card, task.who, data)
+    problems = (
+        _elsewhere(gpu_type, task.seed, data) if task.who == ELSEWHERE else _from_middle(gpu_type, task.who, data)
+    )
     runs = [regrets(problem, task.seed, curve_known=known) for problem in problems]
     curve = tuple(statistics.mean(each) for each in zip(*runs, strict=True))
     untuned = statistics.mean(problem.above_best(problem.cost(problem.start)) for problem in problems)
@@ -59,18 +62,21 @@ def _middle(noise: float) -> str:
     return f"phi/m0 {noise:g}"
 
 
-def _from_middle(card: str, who: str, data: Path) -> list[Problem]:
+def _from_middle(gpu_type: str, who: str, data: Path) -> list[Problem]:
     return [
-        problem for noise in NOISE_SCALES if who in (NO_CURVE, _middle(noise)) for problem in middles(card, noise, data)
+        problem
+        for noise in NOISE_SCALES
+        if who in (NO_CURVE, _middle(noise))
+        for problem in middles(gpu_type, noise, data)
     ]
 
 
-def _elsewhere(card: str, seed: int, data: Path) -> list[Problem]:
-    """Owners may have started anywhere."""
+def _elsewhere(gpu_type: str, seed: int, data: Path) -> list[Problem]:
+    """Problems with any initial sizes except the middle ones."""
     every = [
         Problem(grid, start, noise)
         for noise in NOISE_SCALES
-        for grid in grids(card, data).values()
+        for grid in grids(gpu_type, data).values()
         for start in grid.together
         if start != grid.middle
     ]
@@ -92,42 +98,42 @@ def _noisy(problems: Sequence[Problem], seed: int) -> Sample:
 
 
 def findings(samples: Samples) -> Iterator[Finding]:
-    for card, goals in GOALS.items():
-        part = card.upper()
+    for gpu_type, goals in GOALS.items():
+        part = gpu_type.upper()
         for who in [*map(_middle, NOISE_SCALES), NO_CURVE, ELSEWHERE]:
             untuned = over_seeds(numbers(samples, part, who, "untuned")).mean
             for after, goal in zip(AFTER, goals, strict=True):
                 if who == NO_CURVE and after != AFTER[-1]:
                     continue
-                found = over_seeds([sample.curve[after - 1] for sample in of(samples, part, who)])
+                found = over_seeds([sample.curve[after - 1] for sample in runs_of(samples, part, who)])
                 name, beside = f"{who}: regret after {after} probes", f"untuned {untuned:.1f}"
-                yield row(part, name, found, "%", beside=beside, verdict=held(found, goal))
-        yield from _noisy_findings(part, samples, NOISY_GOALS[card])
+                yield row(part, name, found, "%", beside=beside, verdict=judge(found, goal))
+        yield from _noisy_findings(part, samples, NOISY_GOALS[gpu_type])
 
 
 def _noisy_findings(part: str, samples: Samples, goal: float) -> Iterator[Finding]:
     rows = (("regret", "regret of the choice", goal), ("worse", "choices truly worse than the default", 5.0))
     for key, name, limit in rows:
         found = over_seeds(numbers(samples, part, NOISY, key))
-        yield row(part, f"{NOISY}: {name}", found, "%", verdict=held(found, limit))
+        yield row(part, f"{NOISY}: {name}", found, "%", verdict=judge(found, limit))
     worst = max(numbers(samples, part, NOISY, "worst"))
     yield Finding(part=part, name=f"{NOISY}: worst of them, by", value=worst, unit="%", target="<= 5", met=worst <= 5)
 
 
 def figures(samples: Samples) -> Iterator[Figure]:
     curves = {}
-    for card in CARDS:
-        runs = of(samples, card.upper(), ELSEWHERE)
-        curves[card.upper()] = [
+    for gpu_type in GPU_TYPES:
+        runs = runs_of(samples, gpu_type.upper(), ELSEWHERE)
+        curves[gpu_type.upper()] = [
             (float(probe + 1), over_seeds([sample.curve[probe] for sample in runs])) for probe in range(PROBES)
         ]
     top = max(found.mean + (found.half or 0.0) for points in curves.values() for _, found in points)
-    yield plotted(
+    yield plot_figure(
         "Regret of the joint tuner",
-        "From any sizes but the middle ones: how far the best measured joint size is above the best there is, "
-        "in the sum of slowdowns.",
-        axes.straight("Probes", 1.0, float(PROBES)),
-        axes.straight("Above the best (%)", 0.0, top, fit=True),
+        "From any initial sizes except the middle ones: how far the best measured joint size is above the minimum of "
+        "the sum of slowdowns.",
+        axes.linear("Probes", 1.0, float(PROBES)),
+        axes.linear("Above the minimum (%)", 0.0, top, fit=True),
         lines(curves),
     )
 
@@ -135,12 +141,12 @@ def figures(samples: Samples) -> Iterator[Figure]:
 STUDY = Study(
     title="Joint batch tuning on measured grids",
     about=(
-        "Gavel (OSDI 2020) measured pairs of families in every joint batch size, on three types of card. The tuner "
-        "starts at the middle sizes (or at any other) and measures up to eight points; regret is how far the best of "
-        "them is above the best of the grid, in the sum of both jobs' slowdowns in goodput, at three gradient noise "
-        "scales (phi, in multiples of the default size m0). With 3 % noise in each measurement, what counts is the "
-        "point it settles on. Sizes that do not fit into memory together are known. The tuner's kernel was fitted to "
-        "the same three tables, so these are not results on unseen hardware."
+        "Gavel (OSDI 2020) measured pairs of job families with every joint batch size, on three GPU types. The tuner "
+        "starts at the middle sizes (or at any other) and measures up to eight points. Regret is how far the best of "
+        "them is above the minimum of the grid, in the sum of both jobs' slowdowns in goodput, at three gradient "
+        "noise scales (phi, in multiples of the default size m0). With 3 % noise in each measurement, the point that "
+        "the tuner chooses counts. Sizes that do not fit into memory together are known. The kernel of the tuner was "
+        "fitted to the same three tables, so these are not results on unseen hardware."
     ),
     seeds=tuple(range(40, 50)),
     tasks=tasks,

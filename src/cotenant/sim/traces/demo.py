@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A day on a small shared cluster, made up by a seeded generator, so that anyone can try a simulation without data.
+"""The demo trace: one synthetic day on a small shared cluster, from a seeded generator, for simulations without public
+data.
 
-The mix follows what public traces have in common: most jobs are small, many take only a share of a GPU, durations have
-a long tail, and people submit by day.
+It has what public traces have in common: most jobs are small, many use a share of a GPU, durations have a long tail,
+and most jobs are submitted during the day.
 """
 
 from collections.abc import Iterator
@@ -23,16 +24,16 @@ _MEDIAN_S, _SPREAD = 4_000, 1.4
 _LONGEST_S = 2 * _DAY
 
 _KINDS = {"share": 480, "one": 420, "two": 40, "four": 20, "eight": 8, "gang": 2, "cpu": 30}
-"""how many of a thousand jobs"""
+"""kind of job -> number among 1,000 jobs"""
 _GPUS = {"one": 1, "two": 2, "four": 4, "eight": 8, "gang": 8}
 _SHARES = {160: 6, 230: 12, 320: 18, 460: 20, 550: 12, 650: 14, 810: 18}
-"""milli-GPU, and how often; sizes that do not add up to whole GPUs by themselves, as real ones do not"""
-_LARGE_CARDS = (("A100",), ("V100", "A100"))
+"""milli-GPU -> weight; the sizes do not add up to whole GPUs easily, as in real traces"""
+_LARGE_GPUS = (("A100",), ("V100", "A100"))
 _WORKLOADS = ("resnet50", "vgg16", "squeezenet", "bert", "gpt2", "lstm", "neumf", "yolov3", "deepspeech2")
 
 
 def read() -> Iterator[Arrival]:
-    """The same jobs every time."""
+    """Yields the same jobs in every call."""
     random = Random(_SEED)
     submitted = sorted(_time_of_day(random) for _ in range(JOBS))
     for i, at in enumerate(submitted):
@@ -46,7 +47,7 @@ def read() -> Iterator[Arrival]:
 
 
 def _time_of_day(random: Random) -> float:
-    """A second of the day; at noon three times as likely as at midnight."""
+    """A random second of the day, three times as likely at noon as at midnight."""
     while True:
         at = random.random() * _DAY
         if random.random() * 3 < 2 - cos(2 * pi * at / _DAY):
@@ -58,7 +59,7 @@ def _demand(random: Random, kind: str) -> Demand:
         return Demand(gpus=0, compute=MilliGpu(0), cpu=MilliCpu(8_000), host_memory=MiB(32 * 1024))
     if kind == "share":
         share = random.choices(list(_SHARES), list(_SHARES.values()))[0]
-        memory = max(1024, share * 12 // 1024 * 1024)  # a little less than its share of a 16 GiB card
+        memory = max(1024, share * 12 // 1024 * 1024)  # a little less than its share of a 16 GiB GPU
         return Demand(
             compute=MilliGpu(share),
             memory=MiB(memory),
@@ -70,7 +71,7 @@ def _demand(random: Random, kind: str) -> Demand:
     return Demand(
         gpus=gpus,
         memory=MiB(1024 * (random.choice((20, 24, 30)) if large else random.choice((8, 12, 15)))),
-        use_types=random.choice(_LARGE_CARDS) if large else (),
+        use_types=random.choice(_LARGE_GPUS) if large else (),
         cpu=MilliCpu(gpus * random.choice((4_000, 6_000, 8_000))),
         host_memory=MiB(gpus * 32 * 1024),
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cells as numbers and words, within limits that no honest trace reaches; the ValueErrors say what was expected."""
+"""Converts CSV cells into numbers, amounts and names, within generous limits; ValueErrors say what was expected."""
 
 from functools import lru_cache
 
@@ -10,11 +10,11 @@ from cotenant.sim.traces.rows import Row, shown
 
 MOST_GPUS = 1024
 """of one job, and of one node"""
-MOST_CARD_MEMORY = MiB(1024 * 1024)
+MOST_GPU_MEMORY = MiB(1024 * 1024)
 MOST_HOST_MEMORY = MiB(64 * 1024 * 1024)
 MOST_CPU = MilliCpu(10_000 * 1000)
 LATEST = 1e10
-"""seconds; leaves room for times since 1970"""
+"""seconds; large enough for Unix time stamps"""
 LONGEST = 10 * 365 * 86_400
 """seconds a job may run: ten years"""
 LONGEST_NAME = 253
@@ -22,7 +22,7 @@ _TRUTH = {"": False, "false": False, "no": False, "0": False, "true": True, "yes
 
 
 def whole(text: str, column: str, low: int, high: int) -> int:
-    """A whole number from `low` to `high`."""
+    """Parses an integer from `low` to `high`."""
     try:
         value = int(text)
     except ValueError:
@@ -33,7 +33,7 @@ def whole(text: str, column: str, low: int, high: int) -> int:
 
 
 def number(text: str, column: str, low: float, high: float) -> float:
-    """A number from `low` to `high`; neither nan nor infinity is within any limits."""
+    """Parses a number from `low` to `high`; NaN and infinity are rejected."""
     try:
         value = float(text)
     except ValueError:
@@ -56,7 +56,7 @@ def gpu_count(row: Row, column: str, *, least: int = 1) -> int:
 
 
 def memory(text: str, column: str, most: MiB) -> MiB:
-    """An amount such as `4GiB`, at most `most`."""
+    """Parses an amount such as `4GiB`, at most `most`."""
     try:
         value = parse_memory(text)
     except (ValueError, OverflowError):
@@ -67,7 +67,7 @@ def memory(text: str, column: str, most: MiB) -> MiB:
 
 
 def cores(text: str, column: str) -> MilliCpu:
-    """`1.5` cores, or `1500m`, as thousandths of a core."""
+    """Parses `1.5` cores or `1500m` into thousandths of a core."""
     stripped = text.strip()
     try:
         if stripped.endswith("m"):
@@ -79,7 +79,7 @@ def cores(text: str, column: str) -> MilliCpu:
 
 
 def name(text: str, column: str) -> str:
-    """A word that can stand for a job, a node or a group."""
+    """Checks the name of a job, a node or a group."""
     stripped = text.strip()
     if not stripped or len(stripped) > LONGEST_NAME or not stripped.isprintable():
         raise ValueError(f"{column} is {shown(text)}; expected 1 to {LONGEST_NAME} printable characters")
@@ -87,14 +87,14 @@ def name(text: str, column: str) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The parts of `a|b|c` in the order given; duplicates stay, since exact replays depend on them."""
+    """Splits `a|b|c`, in order; duplicates are kept because exact replays depend on them."""
     if not text.isprintable():
-        raise ValueError(f"{shown(text)} has letters that cannot be printed; expected names")
+        raise ValueError(f"{shown(text)} has characters that cannot be printed; expected names")
     return tuple(part for part in map(str.strip, text.split("|")) if part)
 
 
 def truth(text: str, column: str) -> bool:
-    """`true` or `false`, also as yes, no, 1, 0; an empty cell is false."""
+    """Parses true/false, yes/no or 1/0; an empty cell is false."""
     try:
         return _TRUTH[text.strip().lower()]
     except KeyError:
@@ -103,7 +103,8 @@ def truth(text: str, column: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def whole_gpus(gpus: int, gpus_per_node: int, workload: str | None = None) -> tuple[int, Demand]:
-    """A job of whole GPUs as the fewest equal replicas that each fit a node."""
+    """Splits a whole-GPU job into the fewest equal replicas that each fit a node; returns (replicas, demand of
+    each)."""
     replicas = -(-gpus // gpus_per_node)
     while gpus % replicas:
         replicas += 1

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gavel's Philly-shaped jobs: each has a number of steps, and a table of measured rates says how long they take."""
+"""Gavel's jobs, derived from Philly's: each has a number of steps, and a table of measured rates gives their
+duration."""
 
 import ast
 import json
@@ -21,7 +22,7 @@ RATES_FILE = "simulation_throughputs.json.gz"
 GPU = "v100"
 
 Rates = Mapping[str, tuple[tuple[int, float], ...]]
-"""for each job type, (GPUs, steps per second of the whole job) by falling number of GPUs"""
+"""job type -> (GPUs, steps per second of the whole job), in descending order of GPUs"""
 
 
 def read(source: Source) -> Iterator[Arrival]:
@@ -46,16 +47,18 @@ def read(source: Source) -> Iterator[Arrival]:
 
 
 def _rate(rates: Rates, job_type: str, gpus: int) -> float:
-    """Steps per second on so many GPUs, or on the most GPUs below that were measured."""
+    """Steps per second on this number of GPUs, or on the largest smaller number that was measured."""
     for measured, rate in rates.get(job_type, ()):
         if measured <= gpus:
             return rate
-    raise ValueError(f"job_type {shown(job_type)} was not measured alone; expected a type of Gavel's table of rates")
+    raise ValueError(
+        f"job_type {shown(job_type)} has no measured rate alone; expected a job type of Gavel's table of rates"
+    )
 
 
 @lru_cache(maxsize=4)
 def measured_rates(path: Path) -> Rates:
-    """The rates of jobs alone on one V100 or several on one node, from keys such as `('A3C', 1)`."""
+    """Reads the rates of jobs alone on V100s of one node; a key is a job type with its GPUs, such as `('A3C', 1)`."""
     rates: dict[str, list[tuple[int, float]]] = {}
     try:
         with open_bytes(path) as file:
@@ -65,7 +68,7 @@ def measured_rates(path: Path) -> Rates:
             if (rate := float(partners["null"])) > 0:
                 rates.setdefault(str(job_type), []).append((int(gpus), rate))
     except (OSError, EOFError, zlib.error, ValueError, SyntaxError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{path}: is not Gavel's table of rates; expected JSON with a {GPU!r} entry") from None
+        raise InputError(f"{path}: not Gavel's table of rates; expected JSON with a {GPU!r} entry") from None
     return {job_type: tuple(sorted(of_type, reverse=True)) for job_type, of_type in rates.items()}
 
 

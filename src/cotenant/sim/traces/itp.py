@@ -13,7 +13,7 @@ from cotenant.sim.traces.source import Format, Source
 
 
 def read(source: Source) -> Iterator[Arrival]:
-    """Two passes: times count from the first submission; the files start anywhere."""
+    """Reads the file twice: times are relative to the first submission, which is not 0 in the files."""
     start = min(parsed(source.path, lambda _, row: fields.time(row, "submission_time")), default=0.0)
 
     def arrival(_line: int, row: Row) -> Arrival:

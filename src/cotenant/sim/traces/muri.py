@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Muri's traces: Philly-shaped whole-GPU jobs with a model's name, times in milliseconds."""
+"""Muri's traces: whole-GPU jobs derived from Philly's, with the name of a model; times are in milliseconds."""
 
 from collections.abc import Iterator
 

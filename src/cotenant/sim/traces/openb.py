@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Alibaba's GPU cluster of 2023: pods that ask for shares of GPUs, whole ones, several, or none."""
+"""Alibaba's GPU cluster of 2023: pods that request shares of a GPU, whole GPUs, several GPUs, or none."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -26,7 +26,7 @@ def _arrival(_line: int, row: Row) -> Arrival:
 
 
 def _duration(row: Row, submitted: Seconds) -> Seconds | None:
-    if not row.get("deletion_time"):  # lists made for fill mode have no times
+    if not row.get("deletion_time"):  # the lists for fill mode have no times
         return None
     lived = fields.time(row, "deletion_time") - submitted
     if not 0 <= lived <= fields.LONGEST:

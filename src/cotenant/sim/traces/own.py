@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The cotenant CSV, for traces of one's own: `docs/reference/traces.md` describes every column.
+"""The cotenant CSV, a format for your own traces; `docs/reference/traces.md` describes every column.
 
-Rows come by submission time, so that a trace of any length is simulated as it is read.
+Rows must be sorted by submission time, so that a trace of any length is simulated while it is read.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,9 @@ def read(source: Source) -> Iterator[Arrival]:
         replicas = fields.whole(row.get("replicas") or "1", "replicas", 1, fields.MOST_GPUS // max(1, demand.gpus))
         submitted = _seconds(row, "submitted_s", fields.LATEST) or Seconds(0.0)
         if submitted < latest:
-            raise ValueError(f"submitted_s is {submitted:g}, after {latest:g}; expected rows by time of submission")
+            raise ValueError(
+                f"submitted_s is {submitted:g}, after a row with {latest:g}; expected rows sorted by submission time"
+            )
         latest = submitted
         job = Job(
             id=fields.name(row["id"], "id"),
@@ -61,7 +63,7 @@ def read(source: Source) -> Iterator[Arrival]:
 
 
 def check_columns(source: Source) -> None:
-    """Refuse a column that we would silently ignore."""
+    """Rejects unknown columns, which would otherwise be ignored silently."""
     for column in header(source.path):
         if column not in COLUMNS:
             raise InputError(f"{source.path}:1: unknown column {shown(column)}; expected some of {', '.join(COLUMNS)}")
@@ -88,10 +90,10 @@ def _demand(
     host_memory: str,
     workload: str,
 ) -> Demand:
-    """Cells as a demand; jobs that ask the same share one, which saves time and memory."""
+    """Builds a demand from cells; jobs with equal cells share one object, which saves time and memory."""
     count = fields.whole(gpus or "1", "gpus", 0, fields.MOST_GPUS)
     if not count and (memory or compute):
-        raise ValueError("gpus is 0 but memory or compute is given; expected neither, they are shares of a GPU")
+        raise ValueError("gpus is 0, but memory or compute is given; expected neither for a job without a GPU")
     amount, percent = _memory(memory)
     return Demand(
         gpus=count,
@@ -117,7 +119,7 @@ def _memory(text: str) -> tuple[MiB, Percent | None]:
             return MiB(0), parse_percent(text)
         except ValueError:
             raise ValueError(f"memory is {shown(text)}; expected a percentage from 0% to 100%") from None
-    return (fields.memory(text, "memory", fields.MOST_CARD_MEMORY) if text else MiB(0)), None
+    return (fields.memory(text, "memory", fields.MOST_GPU_MEMORY) if text else MiB(0)), None
 
 
 def _compute(text: str) -> MilliGpu:

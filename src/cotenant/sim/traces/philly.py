@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Microsoft's Philly clusters of 2017: whole-GPU jobs with wall-clock submission times, in no order."""
+"""Microsoft's Philly clusters of 2017: whole-GPU jobs with wall-clock submission times, not sorted."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def read(source: Source) -> Iterator[Arrival]:
-    """Two passes: times count from the first submission, which may be anywhere in the file."""
+    """Reads the file twice: times are relative to the first submission, which may be in any row."""
 
     def wanted(row: Row) -> bool:
         return source.part is None or row["cluster"] == source.part

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pollux's workloads: jobs with an application, a batch size and a number of GPUs; profiles say how long they take.
+"""Pollux's workloads: jobs with an application, a batch size and a number of GPUs; profiles give their duration.
 
-A job takes as many steps as the application's validation run with that batch size. A step's time is interpolated in the
-batch size of one GPU, on as few nodes as were measured with so many GPUs; where one GPU cannot hold its part of the
-batch, gradients are accumulated over equal passes, and only the last pass synchronises:
+A job has as many steps as the application's validation run with that batch size. The time of a step is interpolated in
+the batch size of one GPU, on the fewest nodes that were measured with that number of GPUs. If one GPU cannot hold its
+part of the batch, gradients are accumulated over equal passes, and only the last pass synchronises:
 
     passes = ceil(local / largest local measured);  step = passes * (pass - sync) + sync
 """
@@ -27,7 +27,7 @@ from cotenant.sim.traces.source import Format, Source, companion
 _LARGEST_BATCH = 1_000_000_000
 
 Curve = tuple[tuple[float, float, float], ...]
-"""(batch size of one GPU, seconds of a pass, seconds of it spent in synchronisation), by rising batch size"""
+"""(batch size of one GPU, seconds of a pass, seconds of synchronisation in it), in ascending order of batch size"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ def _duration(profiles: Path, application: str, gpus: int, batch: int) -> Second
         raise ValueError(f"application is {shown(application)}; expected one of {', '.join(known)}")
     validation = profiles / application / f"validation-{batch}.csv"
     if not validation.exists():
-        raise ValueError(f"batch_size is {batch}; expected one that {application} was validated with")
+        raise ValueError(f"batch_size is {batch}; expected one with a validation run of {application}")
     steps = max(_column(validation, "iteration"), default=0.0)
     curves = _curves(profiles / application)
     if gpus not in curves:
-        raise ValueError(f"num_replicas is {gpus}; expected a number that {application} was measured with")
+        raise ValueError(f"num_replicas is {gpus}; expected a number of GPUs in the profile of {application}")
     return Seconds(steps * _step(curves[gpus], batch / gpus))
 
 
@@ -80,7 +80,7 @@ def _step(curve: Curve, local: float) -> float:
 
 
 def _interpolated(curve: Curve, local: float) -> tuple[float, float]:
-    """Linear between the neighbours; below the smallest batch measured, a pass is as long as the smallest."""
+    """Interpolates linearly; below the smallest measured batch size, a pass takes as long as with the smallest."""
     i = bisect_left(curve, local, key=lambda point: point[0])
     (x1, pass1, sync1), (x2, pass2, sync2) = curve[max(i - 1, 0)], curve[i]
     share = (local - x1) / (x2 - x1) if i else 0.0
@@ -89,7 +89,7 @@ def _interpolated(curve: Curve, local: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _curves(folder: Path) -> Mapping[int, Curve]:
-    """For each number of GPUs, the curve on the fewest nodes, as evenly as was measured."""
+    """For each number of GPUs, the curve measured on the fewest nodes, with GPUs spread as evenly as possible."""
     best: dict[int, tuple[int, tuple[int, ...]]] = {}
     points: dict[int, list[tuple[float, float, float]]] = {}
     measured = [*parsed(folder / "placements.csv", _placed), *parsed(folder / "scalability.csv", _scaled)]
@@ -105,7 +105,7 @@ def _curves(folder: Path) -> Mapping[int, Curve]:
 
 
 def _placed(_line: int, row: Row) -> Measured:
-    """A placement such as `244` is two GPUs on one node and four on each of two more."""
+    """Parses a row of placements.csv; placement `244` means 2 GPUs on one node and 4 on each of two others."""
     each = tuple(sorted((fields.whole(digit, "placement", 1, 9) for digit in row["placement"]), reverse=True))
     return Measured(sum(each), len(each), each, _point(row))
 

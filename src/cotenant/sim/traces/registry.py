@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Traces by path or by name: the one place that knows which formats there are and where the public files lie."""
+"""Opens traces by path or by name: the table of formats, and where the public files are in the data folder."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from cotenant.sim.traces.rows import header, rows, shown
 from cotenant.sim.traces.source import Format, Source
 
 FORMATS = (openb.FORMAT, philly.FORMAT, itp.FORMAT, gavel.FORMAT, pollux.FORMAT, muri.FORMAT, own.FORMAT)
-"""tried in this order; the columns of no format are among those of another"""
+"""in the order in which they are tried; no format's columns are a subset of another's"""
 
 NAMES = (
     "demo",
@@ -27,7 +27,7 @@ _FAMILIES = ("openb", "philly", "itp", "gavel", "pollux", "muri")
 
 
 def open_trace(spec: str, *, data: Path | None, gpus_per_node: int = 8) -> Trace:
-    """The trace of this name, or in this file; its header is checked now, its rows as they are read."""
+    """Opens the trace of this name or file; the header is checked now, rows while they are read."""
     if spec == "demo":
         return Trace("demo", demo.read, in_order=True)
     if gpus_per_node < 1:
@@ -50,15 +50,15 @@ def open_trace(spec: str, *, data: Path | None, gpus_per_node: int = 8) -> Trace
 
 
 def data_folder(spec: str, data: Path | None) -> Path:
-    """The folder of public data, which a name needs."""
+    """Returns the folder of public data, or raises InputError that names what needs it."""
     if data is None or not data.is_dir():
-        where = f"{data} is not a folder" if data else "none is set"
-        raise InputError(f"{spec} needs the folder of public data ({where}); set COTENANT_DATA to it")
+        problem = f"{data} is not a folder" if data else "it is not set"
+        raise InputError(f"{spec} needs the folder of public data ({problem}); set COTENANT_DATA")
     return data
 
 
 def public_traces(data: Path) -> dict[str, Path]:
-    """The public files that are there, by the names users give them."""
+    """The public traces in the data folder, by name."""
     files = {f"openb:{_stem(path).removeprefix('openb_pod_list_')}": path for path in _csvs(data, "openb/openb_pod_*")}
     if "openb:default" in files:
         files["openb"] = files["openb:default"]
@@ -74,7 +74,7 @@ def public_traces(data: Path) -> dict[str, Path]:
 
 
 def _public(spec: str, data: Path) -> tuple[Path, str | None]:
-    """A name's file, and the part of it that is meant where several clusters share one."""
+    """The file of a name, and the part of it if several clusters share one file."""
     files = public_traces(data)
     if spec in files:
         return files[spec], None
@@ -83,7 +83,7 @@ def _public(spec: str, data: Path) -> tuple[Path, str | None]:
         return files[family], part
     there = [name for name in files if name.partition(":")[0] == family]
     if not there:
-        raise InputError(f"{spec}: {data} holds no {family} trace; set COTENANT_DATA to a folder that does")
+        raise InputError(f"{spec}: {data} has no {family} trace; set COTENANT_DATA to a folder that has one")
     raise InputError(f"unknown trace {shown(spec)}; expected one of {', '.join(there)}")
 
 
@@ -93,14 +93,16 @@ def _recognised(path: Path) -> Format:
         if set(known.columns) <= set(columns):
             return known
     formats = "; ".join(f"{known.name}: {','.join(known.columns)}" for known in FORMATS)
-    raise InputError(f"{path}:1: no format has columns {shown(','.join(columns))}; expected those of one: {formats}")
+    raise InputError(
+        f"{path}:1: unknown format with columns {shown(','.join(columns))}; expected the columns of one of: {formats}"
+    )
 
 
 def _check_part(source: Source, found: Format) -> None:
     column = found.part_column
     parts = sorted({row.get(column, "") for _, row in rows(source.path)}) if column else []
     if source.part not in parts:
-        raise InputError(f"{source.name}: no such part of {source.path}; expected one of {', '.join(parts)}")
+        raise InputError(f"{source.name}: {source.path} has no such part; expected one of {', '.join(parts)}")
 
 
 def _csvs(data: Path, pattern: str) -> list[Path]:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""CSV files of any size, read row by row with bounded memory; every complaint names the file and the line.
+"""Reads CSV files of any size row by row in bounded memory; every error names the file and the line.
 
-Traces come from elsewhere and may be broken in any way. What parses a row raises a plain ValueError; this module says
-where it happened.
+Traces are untrusted input. A function that parses a row raises a plain ValueError; this module adds the file and the
+line.
 """
 
 import csv
@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 LONGEST_LINE = 64 * 1024
 REMEMBERED_IDS = 100_000
-"""how many job ids are kept to find duplicates; beyond it memory would grow with the file"""
+"""number of job IDs that are kept to find duplicates; with more, memory would grow with the file"""
 
 
 def header(path: Path) -> tuple[str, ...]:
-    """The names of the columns."""
+    """Reads the names of the columns."""
     with closing(_records(path)) as records:
         return _columns(path, records)
 
 
 def rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Each row with the number of its line; the header is line 1."""
+    """Yields each row with its line number; the header is line 1."""
     with closing(_records(path)) as records:
         columns = _columns(path, records)
         for line, cells in records:
@@ -42,7 +42,7 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def parsed(path: Path, parse: Callable[[int, Row], T]) -> Iterator[T]:
-    """Each row as `parse` understands it; its ValueErrors are told with file and line."""
+    """Yields `parse(line, row)` of each row; its ValueErrors become InputErrors with file and line."""
     for line, row in rows(path):
         try:
             value = parse(line, row)
@@ -52,7 +52,7 @@ def parsed(path: Path, parse: Callable[[int, Row], T]) -> Iterator[T]:
 
 
 def arrivals(path: Path, parse: Callable[[int, Row], Arrival | None]) -> Iterator[Arrival]:
-    """Each row as an arrival; where `parse` answers None the row is not part of the trace."""
+    """Yields the arrival of each row; if `parse` returns None, the row is not part of the trace."""
     first_line: dict[str, int] = {}
 
     def checked(line: int, row: Row) -> Arrival | None:
@@ -61,7 +61,7 @@ def arrivals(path: Path, parse: Callable[[int, Row], Arrival | None]) -> Iterato
             return None
         earlier = first_line.get(arrival.job.id)
         if earlier is not None:
-            raise ValueError(f"job {shown(arrival.job.id)} is already on line {earlier}; expected an id of its own")
+            raise ValueError(f"job {shown(arrival.job.id)} is already on line {earlier}; expected unique job IDs")
         if len(first_line) < REMEMBERED_IDS:
             first_line[arrival.job.id] = line
         return arrival
@@ -70,16 +70,16 @@ def arrivals(path: Path, parse: Callable[[int, Row], Arrival | None]) -> Iterato
         if arrival is not None:
             yield arrival
     if not first_line:
-        raise InputError(f"{path}: no jobs; expected at least one row below the header")
+        raise InputError(f"{path}: no jobs; expected at least 1 row below the header")
 
 
 def shown(text: str) -> str:
-    """A cell as an error message quotes it: on one line, and not all of it if it is long."""
+    """Quotes a cell for an error message, on one line and shortened to 40 characters."""
     return repr(text if len(text) <= 40 else text[:40] + "...")
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The file's bytes, unpacked where it is a gzip file (by its content; its name may promise it)."""
+    """Opens a file, decompressing it if its content is gzip."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -90,7 +90,7 @@ def open_bytes(path: Path) -> BinaryIO:
     except (OSError, ValueError) as problem:  # ValueError: a NUL byte in the path
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(f"{path}: cannot be read ({reason}); expected a file") from None
-    raise InputError(f"{path}: is named .gz but is not a gzip file; expected a gzip file, or a name without .gz")
+    raise InputError(f"{path}: not a gzip file although its name ends with .gz")
 
 
 def _columns(path: Path, records: Iterator[tuple[int, list[str]]]) -> tuple[str, ...]:
@@ -102,11 +102,11 @@ def _columns(path: Path, records: Iterator[tuple[int, list[str]]]) -> tuple[str,
             if columns.count(column) > 1:
                 raise InputError(f"{path}:{line}: column {shown(column)} appears twice; expected each column once")
         return columns
-    raise InputError(f"{path}: is empty; expected a header line with the names of the columns")
+    raise InputError(f"{path}: the file is empty; expected a header line with the names of the columns")
 
 
 def _records(path: Path) -> Generator[tuple[int, list[str]], None, None]:
-    """The cells of each line that is not blank, with its number."""
+    """Yields the cells of each line that is not blank, with its number."""
     with open_bytes(path) as file:
         reader = csv.reader(_lines(path, file), strict=True)
         line = 0
@@ -118,8 +118,8 @@ def _records(path: Path) -> Generator[tuple[int, list[str]], None, None]:
                 return
             except csv.Error as problem:
                 raise InputError(f"{path}:{line}: {problem}; expected cells separated by commas") from None
-            if reader.line_num != line:  # a quoted line break; without this check one stray quote would eat the file
-                raise InputError(f"{path}:{line}: a quote is not closed; expected every cell to end on its line")
+            if reader.line_num != line:  # a quoted line break: one stray quote would swallow the rest of the file
+                raise InputError(f"{path}:{line}: a quoted cell does not end on its line; is a closing quote missing?")
             if cells:
                 yield line, cells
 
@@ -135,10 +135,12 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
         if not line:
             return
         if len(line) > LONGEST_LINE:
-            raise InputError(f"{path}:{number}: longer than {LONGEST_LINE} bytes; expected one row of a CSV file")
+            raise InputError(
+                f"{path}:{number}: the line is longer than {LONGEST_LINE} bytes; expected one row of a CSV file"
+            )
         if b"\0" in line:
-            raise InputError(f"{path}:{number}: holds a NUL byte; expected text")
+            raise InputError(f"{path}:{number}: contains a NUL byte; expected text")
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
-            raise InputError(f"{path}:{number}: is not UTF-8; expected a text file in UTF-8") from None
+            raise InputError(f"{path}:{number}: not valid UTF-8; expected a text file in UTF-8") from None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds: the truth about how fast jobs run, which the simulator knows and no policy may see."""
+"""Worlds: the true speeds of jobs, which the simulator uses and no policy may see."""
 
 from typing import Protocol
 
@@ -8,12 +8,12 @@ from cotenant.core.sharing.speeds import Company
 
 
 class World(Protocol):
-    """How fast workloads run on a card, alone and beside others."""
+    """The speeds of workloads on a GPU type, alone and next to others."""
 
-    def alone(self, card: str, workload: str | None) -> float:
-        """Of the speed at which the trace's durations were taken."""
+    def alone(self, gpu_type: str, workload: str | None) -> float:
+        """Speed alone, relative to the speed at which the trace's durations were taken."""
         ...
 
     def speeds(self, company: Company) -> tuple[float, ...]:
-        """Of each tenant's speed alone on that card."""
+        """Speed of each tenant, relative to its speed alone on that GPU type."""
         ...

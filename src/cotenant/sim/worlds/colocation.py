@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gavel's measured co-location as a world: 26 job types, alone and in pairs, on V100, P100 and K80 cards (MIT licence).
+"""Gavel's measured co-location as a world, and as training data of the predictor (the table has an MIT licence).
 
-Of three and more on one card nothing was measured: each tenant is slowed by each neighbour as in a pair.
+Gavel measured 26 job types, alone and in pairs, on V100, P100 and K80 GPUs. Three or more jobs on one GPU were not
+measured: each tenant is then slowed by each neighbour as in a pair.
 """
 
 import math
@@ -13,45 +14,51 @@ from functools import lru_cache
 from pathlib import Path
 
 from cotenant.core.interference import Signature, Speed
+from cotenant.core.interference.evaluation import Pair
+from cotenant.core.interference.predictor import ABSURD
 from cotenant.core.sharing.speeds import Company, any_apart, company_of, mean_speed
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
-from cotenant.sim.traces.rows import Row, parsed
+from cotenant.sim.traces.rows import Row, header, parsed
 
 FILE = "gavel/colocation_pairs.csv"
 REFERENCE = "v100"
-"""the card on which Gavel's own durations were taken"""
+"""the GPU type on which Gavel's own durations were taken"""
+PAIR_COLUMNS = ("gpu", "job1", "job2", "solo1_steps_s", "solo2_steps_s", "norm1", "norm2", "oom")
+"""of a table of measured pairs: Gavel's, or your own"""
 _BATCH = re.compile(r"(.*) \(batch size (\d+)\)")
 
 
 @dataclass(frozen=True)
 class Colocation:
-    """What was measured, by type of card."""
+    """The measured speeds, by GPU type."""
 
     rates: Mapping[tuple[str, str], float]
-    """steps per second alone, by card and workload"""
+    """(GPU type, workload) -> steps per second alone"""
     pairs: Mapping[Company, tuple[float, float]]
-    """of each one's rate alone"""
+    """speed of each of the two, relative to its speed alone"""
     apart: frozenset[Company]
     """pairs that ran out of memory"""
     reference: str = REFERENCE
-    """the card on which the trace's durations were taken"""
+    """the GPU type on which the trace's durations were taken"""
 
     @property
-    def cards(self) -> list[str]:
-        return sorted({card for card, _ in self.rates})
+    def gpu_types(self) -> list[str]:
+        return sorted({gpu_type for gpu_type, _ in self.rates})
 
-    def workloads(self, card: str) -> list[str]:
-        return sorted(workload for on, workload in self.rates if on == card)
+    def workloads(self, gpu_type: str) -> list[str]:
+        return sorted(workload for on, workload in self.rates if on == gpu_type)
 
-    def on(self, card: str) -> "Colocation":
-        """The same world, for durations taken on another card."""
-        return replace(self, reference=card)
+    def on(self, gpu_type: str) -> "Colocation":
+        """The same world for durations that were taken on another GPU type."""
+        return replace(self, reference=gpu_type)
 
-    def alone(self, card: str, workload: str | None) -> float:
-        if workload is None or (card, workload) not in self.rates:
+    def alone(self, gpu_type: str, workload: str | None) -> float:
+        if workload is None or (gpu_type, workload) not in self.rates:
             return 1.0
-        return self.rates[card, workload] / self.rates.get((self.reference, workload), self.rates[card, workload])
+        return self.rates[gpu_type, workload] / self.rates.get(
+            (self.reference, workload), self.rates[gpu_type, workload]
+        )
 
     def speeds(self, company: Company) -> tuple[float, ...]:
         if len(company.workloads) == 2 and company in self.pairs:
@@ -62,30 +69,34 @@ class Colocation:
             for i, one in enumerate(everyone)
         )
 
-    def signatures(self, card: str) -> dict[str, Signature]:
-        """What a user would have said of each workload: the program and its batch size, and what a solo run shows."""
-        return {workload: signature(workload, self.rates[card, workload]) for workload in self.workloads(card)}
+    def signatures(self, gpu_type: str) -> dict[str, Signature]:
+        """The signature of each workload: its program, its batch size, and its step time alone."""
+        return {workload: signature(workload, self.rates[gpu_type, workload]) for workload in self.workloads(gpu_type)}
 
     def signatures_of_all(self) -> dict[str, Signature]:
-        """The same for all cards, with the step times of the reference card."""
+        """The signatures of the workloads of all GPU types; step times are those of the reference type if it has
+        any."""
         return {
-            workload: one for card in (*self.cards, self.reference) for workload, one in self.signatures(card).items()
+            workload: one
+            for gpu_type in (*self.gpu_types, self.reference)
+            for workload, one in self.signatures(gpu_type).items()
         }
 
-    def _beside(self, card: str, one: str | None, other: str | None) -> float:
-        pair = company_of(card, (one, other))
+    def _beside(self, gpu_type: str, one: str | None, other: str | None) -> float:
+        pair = company_of(gpu_type, (one, other))
         return self.pairs[pair][pair.workloads.index(one)] if pair in self.pairs else 1.0
 
 
 def signature(workload: str, rate: float) -> Signature:
-    """From a name such as `ResNet-50 (batch size 64)` and its steps per second alone."""
+    """Makes a signature from a name such as `ResNet-50 (batch size 64)` and the steps per second alone."""
     named = _BATCH.fullmatch(workload)
     family, batch = (named[1], int(named[2])) if named else (workload, None)
     return Signature(family, batch, 1 / rate)
 
 
 class Oracle:
-    """A belief that is the truth, to see what knowing everything would be worth; never to compare policies by."""
+    """A belief that knows the true speeds: an upper bound of what prediction can achieve, not a policy to compare
+    with."""
 
     version = 0
 
@@ -98,11 +109,11 @@ class Oracle:
         return tuple(Speed(speed, speed, speed) for speed in self._world.speeds(company))
 
     def mildness(self, card: str, workload: str | None) -> float:
-        known = self._mildness.get((card, workload))
-        if known is None:
-            known = mean_speed(self, card, workload, self._world.workloads(card))
-            self._mildness[card, workload] = known
-        return known
+        speed = self._mildness.get((card, workload))
+        if speed is None:
+            speed = mean_speed(self, card, workload, self._world.workloads(card))
+            self._mildness[card, workload] = speed
+        return speed
 
     def apart(self, company: Company) -> bool:
         return any_apart(self._world.apart, company)
@@ -113,17 +124,17 @@ class Oracle:
 
 @lru_cache(maxsize=2)
 def read_colocation(path: Path) -> Colocation:
-    """The measured pairs of all cards."""
+    """Reads the measured pairs of all GPU types."""
     rates: dict[tuple[str, str], float] = {}
     pairs: dict[Company, tuple[float, float]] = {}
     apart: set[Company] = set()
 
     def one(_line: int, row: Row) -> None:
-        card, names = row["gpu"], (row["job1"], row["job2"])
+        gpu_type, names = row["gpu"], (row["job1"], row["job2"])
         for name, column in zip(names, ("solo1_steps_s", "solo2_steps_s"), strict=True):
-            rates[card, name] = fields.number(row[column], column, 1e-9, 1e9)
+            rates[gpu_type, name] = fields.number(row[column], column, 1e-9, 1e9)
         speeds = [fields.number(row[column] or "0", column, 0, 10) for column in ("norm1", "norm2")]
-        pair = company_of(card, names)
+        pair = company_of(gpu_type, names)
         if row["oom"] == "1" or min(speeds) <= 0:
             apart.add(pair)
         elif pair.workloads == names:
@@ -134,5 +145,31 @@ def read_colocation(path: Path) -> Colocation:
     for _ in parsed(path, one):
         pass
     if not pairs:
-        raise InputError(f"{path}: no measured pairs; expected Gavel's co-location table as CSV")
+        raise InputError(
+            f"{path}: no measured pairs; expected a CSV file with the columns of Gavel's co-location table"
+        )
     return Colocation(rates, pairs, frozenset(apart))
+
+
+def read_pairs(path: Path) -> dict[str, list[Pair]]:
+    """Reads the pairs that fit into memory together, by GPU type, for the predictor."""
+    if missing := [column for column in PAIR_COLUMNS if column not in header(path)]:
+        raise InputError(f"{path}: no column {', '.join(missing)}; expected the columns {','.join(PAIR_COLUMNS)}")
+    world = read_colocation(path)
+    for company, speeds in world.pairs.items():
+        if max(speeds) > ABSURD:
+            raise InputError(
+                f"{path}: {' next to '.join(map(str, company.workloads))} on {company.card}: "
+                f"speed {max(speeds):g} relative to alone; expected at most {ABSURD:g}"
+            )
+    return {gpu_type: pairs_on(world, gpu_type) for gpu_type in sorted({company.card for company in world.pairs})}
+
+
+def pairs_on(world: Colocation, gpu_type: str) -> list[Pair]:
+    """The pairs of one GPU type."""
+    jobs = world.signatures(gpu_type)
+    return [
+        Pair((jobs[str(company.workloads[0])], jobs[str(company.workloads[1])]), speeds)
+        for company, speeds in world.pairs.items()
+        if company.card == gpu_type
+    ]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""BERT with a verdict on top: the work of fine-tuning, from random weights because none are downloaded."""
+"""BERT with a classifier: the work of fine-tuning, but from random weights because none are downloaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from cotenant.workloads.data import reviews
-from cotenant.workloads.nn import ADAM, Batch, Net, cross_entropy
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import ADAM, Batch, Net, Program, cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The usual numbers of a transformer."""
+    """The sizes of a transformer."""
 
     layers: int
     width: int
@@ -43,7 +42,7 @@ def _attention(net: Net, name: str, x: jax.Array, heads: int) -> jax.Array:
     return net.dense(f"{name}/out", jnp.einsum("nhqk,nkhd->nqhd", weights, value).reshape(n, length, width), width)
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family; it reads no folder."""
     shape = SHAPES[task, size]
 
@@ -60,7 +59,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=lambda net, batch: cross_entropy(predict(net, batch), batch["label"]),
         predict=predict,
-        samples=reviews(chance, shape.length, shape.vocabulary),
+        samples=reviews(rng, shape.length, shape.vocabulary),
         optimiser=ADAM,
         rate=0.001 if size == "tiny" else 0.0003,
     )

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contrastive learning on graphs with an adversary (the idea of AD-GCL).
 
-An encoder learns to tell which of many graphs a thinned copy came from; an adversary learns which links to thin so that
-this is hard. One loss serves both: the adversary's gradient is turned round.
+An encoder learns to recognise the graph from which a copy with weakened links was made; an adversary learns which links
+to weaken. Both share one loss: the adversary's gradient has the opposite sign.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ import numpy as np
 from jax import lax
 
 from cotenant.workloads.data import graphs
-from cotenant.workloads.nn import ADAM, Batch, Net, cross_entropy
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import ADAM, Batch, Net, Program, cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def _encode(net: Net, batch: Batch, links: jax.Array, shape: Shape) -> jax.Array
 
 
 def _kept(net: Net, batch: Batch) -> jax.Array:
-    """How much of each link the adversary keeps."""
+    """The fraction of each link that the adversary keeps."""
     x = net.dense("adversary/in", batch["nodes"], 16)
     x = jax.nn.relu(x + batch["links"] @ x)
     return jax.nn.sigmoid(1.0 + x @ x.swapaxes(1, 2) / 16.0)
@@ -62,13 +61,13 @@ def _turned(x: jax.Array) -> jax.Array:
     return lax.stop_gradient(2.0 * x) - x
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family; it reads no folder."""
     shape = SHAPES[task, size]
 
     def loss(net: Net, batch: Batch) -> jax.Array:
         kept = _turned(_kept(net, batch))
-        # thinning costs the adversary, or it would cut everything
+        # A penalty on removed links; without it the adversary would remove all of them.
         price = _THINNING_PRICE * (1.0 - kept).mean()
         whole = _encode(net, batch, batch["links"], shape)
         thinned = _encode(net, batch, batch["links"] * kept, shape)
@@ -78,7 +77,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=loss,
         predict=lambda net, batch: _encode(net, batch, batch["links"], shape),
-        samples=graphs(chance, shape.nodes, shape.features),
+        samples=graphs(rng, shape.nodes, shape.features),
         optimiser=ADAM,
         rate=0.001,
     )

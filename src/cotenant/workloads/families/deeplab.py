@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""DeepLab: names the class of every place of an image, looking around at several distances at once."""
+"""DeepLab: segments an image, with convolutions at several dilations in parallel."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,12 @@ import numpy as np
 
 from cotenant.workloads.data import segments
 from cotenant.workloads.families.resnet import block
-from cotenant.workloads.nn import SGD, Batch, Net, cross_entropy, pool
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import SGD, Batch, Net, Program, cross_entropy, pool
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Backbone stages as (blocks, width, stride, dilation), and the distances of the pyramid with its width."""
+    """Backbone stages as (blocks, width, stride, dilation), and the dilations of the pyramid with its width."""
 
     side: int
     stem: int
@@ -36,7 +35,7 @@ SHAPES = {
 }
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family; it reads no folder."""
     shape = SHAPES[task, size]
     places = shape.side // 4
@@ -58,7 +57,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=lambda net, batch: cross_entropy(predict(net, batch), batch["label"]),
         predict=predict,
-        samples=segments(chance, shape.side, shape.classes),
+        samples=segments(rng, shape.side, shape.classes),
         optimiser=SGD,
         rate=0.02,
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""NeuMF, neural collaborative filtering: large tables, little arithmetic, so a step's cost hardly knows its batch."""
+"""NeuMF, neural collaborative filtering: large tables, little arithmetic, so the batch size hardly changes a step."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cotenant.workloads.data import ratings
-from cotenant.workloads.nn import ADAM, Batch, Net, binary_cross_entropy
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import ADAM, Batch, Net, Program, binary_cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ SHAPES = {
 }
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family; it reads no folder."""
     shape = SHAPES[task, size]
 
@@ -51,7 +50,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=lambda net, batch: binary_cross_entropy(predict(net, batch), batch["label"]),
         predict=predict,
-        samples=ratings(chance, shape.users, shape.items),
+        samples=ratings(rng, shape.users, shape.items),
         optimiser=ADAM,
         rate=0.003,
     )

@@ -11,13 +11,12 @@ import numpy as np
 from jax import lax
 
 from cotenant.workloads.data import read_text, sentences, signals
-from cotenant.workloads.nn import ADAM, Batch, Net, cross_entropy
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import ADAM, Batch, Net, Program, cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Length of a sequence, width of its elements, hidden widths layer by layer, tokens to choose from."""
+    """Length of a sequence, width of its elements, hidden widths layer by layer, size of the vocabulary."""
 
     length: int
     width: int
@@ -36,7 +35,7 @@ SHAPES = {
 
 
 def _layer(net: Net, name: str, x: jax.Array, hidden: int) -> jax.Array:
-    """An LSTM over (batch, time, width); the part that needs no memory is done for all times at once."""
+    """An LSTM over (batch, time, width); the input projection is computed for all times at once."""
     gates = net.dense(f"{name}/in", x, 4 * hidden).swapaxes(0, 1)
     recur = net.weight(f"{name}/recur", (hidden, 4 * hidden), hidden**-0.5)
 
@@ -58,7 +57,7 @@ def _layers(net: Net, x: jax.Array, hidden: tuple[int, ...]) -> jax.Array:
     return x
 
 
-def _language_model(shape: Shape, chance: np.random.Generator, folder: Path | None) -> Program:
+def _language_model(shape: Shape, rng: np.random.Generator, folder: Path | None) -> Program:
     def predict(net: Net, batch: Batch) -> jax.Array:
         x = net.embed("tokens", batch["tokens"][:, :-1], shape.vocabulary, shape.width)
         return net.dense("next", _layers(net, net.norm("tokens/norm", x), shape.hidden), shape.vocabulary)
@@ -67,17 +66,17 @@ def _language_model(shape: Shape, chance: np.random.Generator, folder: Path | No
     return Program(
         loss=lambda net, batch: cross_entropy(predict(net, batch), batch["tokens"][:, 1:]),
         predict=predict,
-        samples=text or sentences(chance, shape.length, shape.vocabulary),
+        samples=text or sentences(rng, shape.length, shape.vocabulary),
         optimiser=ADAM,
         rate=0.003,
     )
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family."""
     shape = SHAPES[task, size]
     if shape.vocabulary:
-        return _language_model(shape, chance, folder)
+        return _language_model(shape, rng, folder)
 
     def predict(net: Net, batch: Batch) -> jax.Array:
         return net.dense("verdict", _layers(net, batch["series"], shape.hidden)[:, -1], 2)
@@ -85,7 +84,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=lambda net, batch: cross_entropy(predict(net, batch), batch["label"]),
         predict=predict,
-        samples=signals(chance, shape.length, shape.width),
+        samples=signals(rng, shape.length, shape.width),
         optimiser=ADAM,
         rate=0.001,
     )

@@ -9,13 +9,12 @@ import jax
 import numpy as np
 
 from cotenant.workloads.data import CLASSES, pictures, read_cifar
-from cotenant.workloads.nn import SGD, Batch, Net, cross_entropy, pool, shrink
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import SGD, Batch, Net, Program, cross_entropy, pool, shrink
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Stages as (blocks, width, stride of the first); a block gives four times its width."""
+    """Stages as (blocks, width, stride of the first); a block outputs four times its width."""
 
     stages: tuple[tuple[int, int, int], ...]
     stem: int
@@ -45,7 +44,7 @@ SHAPES = {
 def block(
     net: Net, name: str, x: jax.Array, width: int, stride: int, *, norm_first: bool, dilation: int = 1
 ) -> jax.Array:
-    """Narrow, look around, widen, and add what came in."""
+    """A bottleneck block: 1x1, 3x3 and 1x1 convolutions around a shortcut."""
     layers = ((1, 1, width), (3, stride, width), (1, 1, 4 * width))
     y = x
     for layer, (size, step, wide) in enumerate(layers):
@@ -61,7 +60,7 @@ def block(
     return x + y if norm_first else jax.nn.relu(x + y)
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family."""
     shape = SHAPES[task, size]
     norm_first = task.startswith("resnet_v2")
@@ -82,7 +81,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=lambda net, batch: cross_entropy(predict(net, batch), batch["label"]),
         predict=predict,
-        samples=read_cifar(folder) if folder else pictures(chance, shape.side, shape.classes),
+        samples=read_cifar(folder) if folder else pictures(rng, shape.side, shape.classes),
         optimiser=SGD,
         rate=0.02,
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""SqueezeNet: few weights, each used at many places of an image; the task that gains least from larger batches."""
+"""SqueezeNet: few weights, each used at many positions of an image; it gains least from larger batches."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from cotenant.workloads.data import CLASSES, pictures, read_cifar
-from cotenant.workloads.nn import SGD, Batch, Net, cross_entropy, pool, shrink
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import SGD, Batch, Net, Program, cross_entropy, pool, shrink
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Widths of the fire modules, group by group; a pool stands between groups."""
+    """Widths of the fire modules, group by group; groups are separated by pooling."""
 
     stem: int
     fires: tuple[tuple[int, ...], ...]
@@ -36,7 +35,7 @@ def _fire(net: Net, name: str, x: jax.Array, squeeze: int) -> jax.Array:
     return jax.nn.relu(jnp.concatenate(wide, axis=-1))
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family."""
     shape = SHAPES[task, size]
 
@@ -52,7 +51,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=lambda net, batch: cross_entropy(predict(net, batch), batch["label"]),
         predict=predict,
-        samples=read_cifar(folder) if folder else pictures(chance, 32),
+        samples=read_cifar(folder) if folder else pictures(rng, 32),
         optimiser=SGD,
         rate=0.02,
     )

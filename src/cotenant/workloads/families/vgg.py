@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""VGG-16: stages of plain convolutions, each ending in a pool, under wide fully connected layers."""
+"""VGG-16: stages of convolutions, each followed by pooling, then wide fully connected layers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +9,12 @@ import jax
 import numpy as np
 
 from cotenant.workloads.data import CLASSES, pictures, read_cifar
-from cotenant.workloads.nn import SGD, Batch, Net, cross_entropy, pool, shrink
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import SGD, Batch, Net, Program, cross_entropy, pool, shrink
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Convolutions of each stage as (how many, how wide), then the fully connected layers."""
+    """Convolutions of each stage as (number, width), then the fully connected layers."""
 
     stages: tuple[tuple[int, int], ...]
     dense: tuple[int, ...]
@@ -27,7 +26,8 @@ class Shape:
 _SIXTEEN = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))
 _QUARTER = ((2, 16), (2, 32), (3, 64), (3, 128), (3, 128))
 SHAPES = {
-    # small nets keep most weights in the dense part, as the full one does: a step has a cost that no batch size changes
+    # Small nets keep most weights in the dense part, as the full one does, so a step has a cost that is independent of
+    # the batch size.
     ("vgg16", "tiny"): Shape(((1, 16), (1, 32)), (1024, 1024), shrink=4),
     ("vgg16", "small"): Shape(_QUARTER, (512, 512)),
     ("vgg16", "full"): Shape(_SIXTEEN, (512, 512)),
@@ -37,7 +37,7 @@ SHAPES = {
 }
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family."""
     shape = SHAPES[task, size]
 
@@ -56,7 +56,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=lambda net, batch: cross_entropy(predict(net, batch), batch["label"]),
         predict=predict,
-        samples=read_cifar(folder) if folder else pictures(chance, shape.side, shape.classes),
+        samples=read_cifar(folder) if folder else pictures(rng, shape.side, shape.classes),
         optimiser=SGD,
         rate=0.01,
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A one-pass detector in the manner of YOLO: every cell of a grid says whether, where, how large and what."""
+"""A one-pass detector like YOLO: each cell of a grid predicts presence, position, size and class of an object."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from cotenant.workloads.data import boxes
-from cotenant.workloads.nn import ADAM, Batch, Net, binary_cross_entropy
-from cotenant.workloads.program import Program
+from cotenant.workloads.nn import ADAM, Batch, Net, Program, binary_cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Side of an image, widths of stages (each halves the side), residual layers in each, kinds of things."""
+    """Side of an image, widths of stages (each halves the side), residual layers in each, number of classes."""
 
     side: int
     widths: tuple[int, ...]
@@ -31,7 +30,7 @@ SHAPES = {
 }
 
 
-def build(task: str, size: str, chance: np.random.Generator, folder: Path | None) -> Program:
+def build(task: str, size: str, rng: np.random.Generator, folder: Path | None) -> Program:
     """The program of a task of this family; it reads no folder."""
     shape = SHAPES[task, size]
 
@@ -51,7 +50,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
         said, box = predict(net, batch), batch["box"]
         here = box[..., 0]
         found = binary_cross_entropy(said[..., 0], here)
-        # place, size and kind count only where there is something
+        # position, size and class count only in cells with an object
         there = here / here.sum()
         place = (jnp.square(jax.nn.sigmoid(said[..., 1:4]) - box[..., 1:4]).sum(-1) * there).sum()
         kinds = jnp.take_along_axis(jax.nn.log_softmax(said[..., 4:]), batch["label"][..., None], axis=-1)[..., 0]
@@ -60,7 +59,7 @@ def build(task: str, size: str, chance: np.random.Generator, folder: Path | None
     return Program(
         loss=loss,
         predict=predict,
-        samples=boxes(chance, shape.side, 2 ** len(shape.widths), shape.kinds),
+        samples=boxes(rng, shape.side, 2 ** len(shape.widths), shape.kinds),
         optimiser=ADAM,
         rate=0.001,
     )

@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Names, accounts and ports of the objects that an installation creates. All parts of the engine agree on them here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+NAMESPACE = "cotenant-system"
+SCHEDULER = "cotenant-scheduler"
+"""Name of the scheduler's service account, roles, deployment and service."""
+LEASE = SCHEDULER
+"""Name of the lease; the scheduler that holds it is the leader."""
+AGENT = "cotenant-agent"
+CONFIGURATION = "cotenant-configuration"
+"""Name of the ConfigMap with the settings."""
+SETTINGS_FILE = "settings.yaml"
+"""Key of the settings in that ConfigMap."""
+CERTIFICATE = "cotenant-certificate"
+WHY = "cotenant-why"
+"""Name of the role that allows `cotenant why pod/NAME`, and of the Secret with the key that such a request carries."""
+WHY_KEY = "key"
+"""Key of the entry in that Secret."""
+WHY_HEADER = "x-cotenant-key"
+"""HTTP header that carries the content of that entry."""
+
+SCHEDULER_USER = f"system:serviceaccount:{NAMESPACE}:{SCHEDULER}"
+AGENT_USER = f"system:serviceaccount:{NAMESPACE}:{AGENT}"
+
+EXTENDER_PORT = 8888
+"""Bound on loopback, for the kube-scheduler in the same pod."""
+WEBHOOK_PORT = 8443
+SERVICE_PORT = 443
+HEALTH_PORT = 10259
+"""kube-scheduler's own port."""
+MUTATE = "mutate"
+"""Path at which the API server calls the webhook."""
+
+OUR_LABELS = {"app.kubernetes.io/part-of": "cotenant"}
+
+
+def object_of(kind: str, api: str, name: str, *, cluster_wide: bool = False, **rest: Any) -> Json:
+    """Return an object of this installation, in our namespace unless it is cluster-wide."""
+    namespace = {} if cluster_wide else {"namespace": NAMESPACE}
+    return {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": name, **namespace, "labels": dict(OUR_LABELS)},
+        **rest,
+    }
+
+
+def labels_of(name: str) -> Mapping[str, str]:
+    """Return the labels that select the pods of one workload."""
+    return {"app.kubernetes.io/name": name}

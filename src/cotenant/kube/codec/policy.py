@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which policy a pod is placed by: the policy of the cluster, or the one that the pod's annotations name."""
+
+from collections.abc import Mapping
+
+from cotenant.core.fragmentation.mix import Knowledge
+from cotenant.core.placement.policies import build_policy
+from cotenant.core.placement.ranking import Policy
+from cotenant.errors import InputError
+from cotenant.kube.codec.keys import own_key
+from cotenant.wire.text import printable
+
+POLICY = own_key("policy")
+NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
+OTHER_NAMES = {"topology-aware": "topology"}
+"""HAMi's names for orders of ours."""
+LONGEST = 200
+"""Characters of a policy's name."""
+
+
+def policy_of(annotations: Mapping[str, str], default: str) -> str:
+    """Return the policy that a pod names, in our annotation or in HAMi's two; else the default."""
+    if POLICY in annotations:
+        return annotations[POLICY].strip()
+    nodes, gpus = (annotations.get(key, "").strip() for key in (NODE_POLICY, GPU_POLICY))
+    if not nodes and not gpus:
+        return default
+    default_nodes, _, default_gpus = default.partition("/")
+    parts = nodes or default_nodes, gpus or default_gpus or default_nodes
+    return "/".join(OTHER_NAMES.get(part, part) for part in parts)
+
+
+def parse_policy(spec: str, known: Knowledge | None) -> Policy:
+    """Build the policy with this name; InputError lists the known names if there is none."""
+    try:
+        if len(spec) > LONGEST:
+            raise ValueError(f"{spec[:40]}...: expected at most {LONGEST} characters")
+        return build_policy(spec, known)
+    except ValueError as error:
+        raise InputError(f"policy: {printable(str(error))}") from None

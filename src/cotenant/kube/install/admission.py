@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""When the API server calls the webhook, and what it does with a pod if the webhook does not answer.
+
+A pod that requests GPUs is refused until the webhook answers. Any other pod is admitted unchanged, so an outage of
+cotenant never stops the rest of the cluster.
+"""
+
+from base64 import b64encode
+
+from cotenant.kube.api.names import MUTATE, NAMESPACE, SCHEDULER, SERVICE_PORT, Json, object_of
+from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS
+from cotenant.kube.codec.settings import Settings
+from cotenant.kube.install.cel import API, NOT_MIRROR, cel, named_expressions, rule_for
+from cotenant.kube.settings import KubeSettings, WebhookPart, split_label
+
+TIMEOUT_S = 5
+
+
+def webhook_configuration(settings: KubeSettings, certificate: str, url: str | None = None) -> Json:
+    """Return the configuration; `url` is the address of the webhook if it is not behind its service."""
+    requests_gpus = _requests_gpus(settings.codec())
+    call = {
+        **_call(certificate, url),
+        "reinvocationPolicy": "IfNeeded",
+        "namespaceSelector": {
+            "matchExpressions": [*namespace_selector(settings.webhook), *label_selector(settings.webhook)]
+        },
+        "objectSelector": {"matchExpressions": label_selector(settings.webhook)},
+    }
+    create = rule_for(["CREATE"], ["pods"])
+    debug = rule_for(["UPDATE"], [f"pods/{EPHEMERAL_CONTAINERS}"])
+    return object_of(
+        "MutatingWebhookConfiguration",
+        API,
+        SCHEDULER,
+        cluster_wide=True,
+        webhooks=[
+            {
+                "name": "gpus.pods.cotenant.io",
+                **call,
+                **_when(create, "Fail", runs=NOT_MIRROR, asks=requests_gpus),
+            },
+            {
+                "name": "others.pods.cotenant.io",
+                **call,
+                **_when(create, "Ignore", runs=NOT_MIRROR, asks=f"!({requests_gpus})"),
+            },
+            {"name": "debug.pods.cotenant.io", **call, **_when(debug, "Fail")},
+        ],
+    )
+
+
+def namespace_selector(webhook: WebhookPart) -> list[Json]:
+    """Select all namespaces but those to skip and our own: the scheduler could not start if it had to admit itself."""
+    skipped = sorted({NAMESPACE, *webhook.skip_namespaces})
+    return [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": skipped}]
+
+
+def label_selector(webhook: WebhookPart) -> list[Json]:
+    """Select the pods or namespaces that do not carry the label to skip."""
+    key, value = split_label(webhook.skip_label)
+    if not key:
+        return []
+    if value is None:
+        return [{"key": key, "operator": "DoesNotExist"}]
+    return [{"key": key, "operator": "NotIn", "values": [value]}]
+
+
+def _call(certificate: str, url: str | None) -> Json:
+    service = {"namespace": NAMESPACE, "name": SCHEDULER, "port": SERVICE_PORT, "path": f"/{MUTATE}"}
+    address = {"service": service} if url is None else {"url": f"{url}/{MUTATE}"}
+    return {
+        "clientConfig": {**address, "caBundle": b64encode(certificate.encode()).decode()},
+        "admissionReviewVersions": ["v1"],
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_S,
+    }
+
+
+def _when(rule: Json, failure_policy: str, **conditions: str) -> Json:
+    when = {"rules": [{**rule, "scope": "Namespaced"}], "failurePolicy": failure_policy}
+    return {**when, "matchConditions": named_expressions(conditions)} if conditions else when
+
+
+def _requests_gpus(codec: Settings) -> str:
+    """CEL: whether a pod requests GPUs in any dialect."""
+    limits = "has(c.resources) && has(c.resources.limits)"
+    one = f"{limits} && c.resources.limits.exists(name, name in {cel(sorted(codec.by_resource))})"
+    return (
+        f"object.spec.containers.exists(c, {one})"
+        f" || (has(object.spec.initContainers) && object.spec.initContainers.exists(c, {one}))"
+    )

@@ -1,0 +1,203 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Admission policies: the API server itself enforces who may write what, also while the webhook does not answer.
+
+A policy is CEL, evaluated inside the API server, and sees the writes of every user. It replaces no check of the
+webhook: the webhook prepares and rejects pods at their creation, the policies keep what it and the scheduler wrote.
+"""
+
+from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER, Json
+from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
+from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.inventory import SAID
+from cotenant.kube.codec.protected import CONTAINER_KEYS, VISIBLE, foreign_records
+from cotenant.kube.codec.queueing import GATE
+from cotenant.kube.codec.request import NUMBERS
+from cotenant.kube.install.admission import label_selector, namespace_selector
+from cotenant.kube.install.cel import NOT_MIRROR, cel, named_expressions, optional, policy_with_binding, rule_for
+from cotenant.kube.settings import KubeSettings, WebhookPart, split_label
+
+ASSIGNMENTS = "cotenant-assignments"
+QUEUE = "cotenant-queue"
+VISIBILITY = "cotenant-visibility"
+AGENTS = "cotenant-agents"
+
+ANNOTATION_PATHS = ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "pods/binding", "bindings")
+"""Every resource through which an annotation can reach a pod."""
+KUBELETS = "system:nodes"
+"""The group of all kubelets."""
+ONLY_THE_SCHEDULER = "may be set, changed or removed only by cotenant's scheduler"
+WRITTEN_BY_PLUGINS = frozenset({"CAMBRICON_DSMLU_ASSIGNED"})
+"""Annotations that a vendor's device plugin changes itself after it has made the slice."""
+
+_NODE_OF_USER = "authentication.kubernetes.io/node-name"
+_NOT_FOR_AGENTS = (
+    *(f"metadata.{name}" for name in ("labels", "finalizers", "ownerReferences")),
+    *(f"status.{name}" for name in ("conditions", "addresses", "daemonEndpoints", "nodeInfo")),
+    "spec",
+)
+"""Fields of a node that an agent must not change."""
+_NEW = optional("object.metadata.annotations", "{}")
+_OLD = f"oldObject != null && {optional('oldObject.metadata.annotations', '{}')}"
+_CHANGED = (
+    "variables.now.filter(k, !(k in variables.then) || variables.then[k] != variables.now[k])"
+    " + variables.then.filter(k, !(k in variables.now))"
+)
+_NOT_THE_SCHEDULER = named_expressions(
+    {"not-the-scheduler": f"request.userInfo.username != {cel(SCHEDULER_USER)}"},
+)
+_GATES = "schedulingGates"
+_OUR_FIELD = rf"^metadata[.]annotations\['{CONTAINER_KEYS.removeprefix('^')}{VISIBLE}'\]$"
+_SEES_NONE = "!has(e.valueFrom) && (!has(e.value) || e.value in ['void', 'none', ''])"
+_SEES_ITS_ASSIGNMENT = (
+    f"has(e.valueFrom) && has(e.valueFrom.fieldRef) && e.valueFrom.fieldRef.fieldPath.matches({cel(_OUR_FIELD)})"
+)
+
+
+def admission_policies(settings: KubeSettings) -> list[Json]:
+    """Return all policies, each followed by its binding."""
+    return [*_assignments(settings), *_queue(), *_visibility(settings), *_agents()]
+
+
+def _assignments(settings: KubeSettings) -> list[Json]:
+    """Only the scheduler writes assignments, by whatever way an annotation reaches a pod."""
+    foreign = sorted(foreign_records(settings.codec()) - WRITTEN_BY_PLUGINS)
+    is_placed_by_us = f"has(object.spec.schedulerName) && object.spec.schedulerName == {cel(settings.scheduler.name)}"
+    variables = {
+        "now": _NEW,
+        "then": _OLD,
+        "part": optional("request.subResource", "''"),
+        "creates": "request.operation == 'CREATE' && request.resource.resource == 'pods' && variables.part == ''",
+        "binds": "request.resource.resource == 'bindings' || variables.part == 'binding'",
+        "isMirror": f"variables.creates && {cel(MIRROR)} in variables.now"
+        f" && {cel(KUBELETS)} in request.userInfo.groups",
+        "isOurs": f"variables.binds || ({is_placed_by_us})",
+        "changed": _CHANGED,
+        "forged": f"variables.changed.filter(k, k == {cel(RECORD)} || k.matches({cel(CONTAINER_KEYS)})"
+        f" || (k == {cel(NUMBERS)} && !variables.creates) || (variables.isOurs && k in {cel(foreign)}))",
+    }
+    rule = {
+        "expression": "variables.isMirror || size(variables.forged) == 0",
+        "messageExpression": f"'cotenant: annotation ' + string(variables.forged[0]) + {cel(f' {ONLY_THE_SCHEDULER}')}",
+        "reason": "Forbidden",
+    }
+    return policy_with_binding(
+        ASSIGNMENTS,
+        {"resourceRules": [rule_for(["CREATE", "UPDATE"], ANNOTATION_PATHS)]},
+        matchConditions=_NOT_THE_SCHEDULER,
+        variables=named_expressions(variables),
+        validations=[rule],
+    )
+
+
+def _queue() -> list[Json]:
+    """Only the scheduler removes our scheduling gate; Kubernetes alone lets every user do so who may update the pod."""
+    old, new = (
+        f"has({pod}.spec.{_GATES}) && {pod}.spec.{_GATES}.exists(g, g.name == {cel(GATE)})"
+        for pod in ("oldObject", "object")
+    )
+    rule = {
+        "expression": f"!({old}) || ({new})",
+        "message": f"cotenant: scheduling gate {GATE} {ONLY_THE_SCHEDULER}",
+        "reason": "Forbidden",
+    }
+    return policy_with_binding(
+        QUEUE,
+        {"resourceRules": [rule_for(["UPDATE"], ["pods"])]},
+        matchConditions=_NOT_THE_SCHEDULER,
+        validations=[rule],
+    )
+
+
+def _visibility(settings: KubeSettings) -> list[Json]:
+    """Pods that the webhook did not prepare must not name GPUs themselves.
+
+    CEL cannot read the variables of an image or a ConfigMap. So a pod that skips the webhook by its own label, which
+    every user can set, must set the variable to void itself; otherwise it could mimic a prepared pod without limits.
+    """
+    debug, old_debug = "object.spec.ephemeralContainers", "oldObject.spec.ephemeralContainers"
+    variables = {
+        "debugged": f"oldObject != null && {optional(old_debug, '[]')}",
+        "debugs": optional(debug, "[]"),
+        "init": optional("object.spec.initContainers", "[]"),
+        "fresh": "request.operation == 'CREATE' ? object.spec.containers + variables.init"
+        " : variables.debugs.filter(c, !variables.debugged.exists(o, o.name == c.name))",
+        "skips": _skips(settings.webhook),
+    }
+    is_visible = f"e.name == {cel(VISIBLE)}"
+    names_no_gpu = {
+        "expression": f"variables.fresh.all(c, !has(c.env) || c.env.all(e, !({is_visible}) || ({_SEES_NONE})"
+        f" || ({_SEES_ITS_ASSIGNMENT})))",
+        "message": f"cotenant: a pod must not set {VISIBLE}: remove the variable, and request GPUs under resources",
+        "reason": "Forbidden",
+    }
+    sets_void = {
+        "expression": f"!variables.skips || variables.fresh.all(c, has(c.env) && c.env.exists(e, {is_visible})"
+        f" && c.env.all(e, !({is_visible}) || ({_SEES_NONE})))",
+        "message": f"cotenant: a pod that skips the webhook by its own label must set {VISIBLE} to void in every"
+        " container; label the namespace instead to skip the webhook without this condition",
+        "reason": "Forbidden",
+    }
+    selected = [*namespace_selector(settings.webhook), *label_selector(settings.webhook)]
+    rules = [rule_for(["CREATE"], ["pods"]), rule_for(["UPDATE"], [f"pods/{EPHEMERAL_CONTAINERS}"])]
+    return policy_with_binding(
+        VISIBILITY,
+        {"resourceRules": rules, "namespaceSelector": {"matchExpressions": selected}},
+        matchConditions=named_expressions({"no-mirror": NOT_MIRROR}),
+        variables=named_expressions(variables),
+        validations=[names_no_gpu, sets_void],
+    )
+
+
+def _skips(webhook: WebhookPart) -> str:
+    """CEL: whether the pod carries the label to skip."""
+    key, value = split_label(webhook.skip_label)
+    if not key:
+        return "false"
+    has_label = f"has(object.metadata.labels) && {cel(key)} in object.metadata.labels"
+    return has_label if value is None else f"{has_label} && object.metadata.labels[{cel(key)}] == {cel(value)}"
+
+
+def _agents() -> list[Json]:
+    """A compromised agent can lie about the GPUs of its own node, and about nothing else."""
+    node = cel(_NODE_OF_USER)
+    own_node = {
+        "expression": f"has(request.userInfo.extra) && {node} in request.userInfo.extra"
+        f" && object.metadata.name in request.userInfo.extra[{node}]",
+        "message": "cotenant: an agent may write to its own node only",
+        "reason": "Forbidden",
+    }
+    variables = {
+        "now": _NEW,
+        "then": _OLD,
+        "changed": _CHANGED,
+        "amounts": " + ".join(_changed_amounts(part) for part in ("capacity", "allocatable")),
+    }
+    unchanged = " && ".join(map(_is_unchanged, _NOT_FOR_AGENTS))
+    only_gpus = {
+        "expression": f"oldObject != null && variables.changed.all(k, k in {cel(list(SAID))})"
+        f" && variables.amounts.all(k, k.contains('/')) && {unchanged}",
+        "message": "cotenant: an agent may write only the annotations about its node's GPUs and the totals of"
+        " extended resources",
+        "reason": "Forbidden",
+    }
+    return policy_with_binding(
+        AGENTS,
+        {"resourceRules": [rule_for(["CREATE", "UPDATE"], ["nodes", "nodes/status"])]},
+        matchConditions=named_expressions({"an-agent": f"request.userInfo.username == {cel(AGENT_USER)}"}),
+        variables=named_expressions(variables),
+        validations=[own_node, only_gpus],
+    )
+
+
+def _changed_amounts(part: str) -> str:
+    """CEL: the resources whose amount on the node differs from before."""
+    new, old = (f"({optional(f'{one}.status.{part}', '{}')})" for one in ("object", "oldObject"))
+    differs = f"{new}.filter(k, !(k in {old}) || {old}[k] != {new}[k])"
+    return f"(oldObject == null ? [] : {differs} + {old}.filter(k, !(k in {new})))"
+
+
+def _is_unchanged(path: str) -> str:
+    """CEL: whether an optional field is as it was."""
+    new, old = (f"({optional(f'{one}.{path}', 'null')})" for one in ("object", "oldObject"))
+    return f"{new} == {old}"

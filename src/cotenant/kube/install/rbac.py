@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Service accounts and roles: scheduler and agents get the least rights that they need."""
+
+from collections.abc import Sequence
+
+from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, Json, object_of
+
+RBAC = "rbac.authorization.k8s.io"
+READ = ("get", "list", "watch")
+
+
+def rbac_objects() -> list[Json]:
+    """Return accounts, roles and bindings."""
+    return [
+        object_of("ServiceAccount", "v1", SCHEDULER),
+        object_of("ServiceAccount", "v1", AGENT),
+        _role(
+            SCHEDULER,
+            _rule((*READ, "patch"), "pods"),
+            _rule(("create",), "pods/binding", "pods/eviction"),
+            _rule(READ, "nodes", "resourcequotas"),
+            _rule(("create", "patch"), "events"),
+        ),
+        # An agent may write to its own node only. A role cannot express that; an admission policy enforces it.
+        _role(
+            AGENT,
+            _rule((*READ, "patch"), "nodes"),
+            _rule(("patch",), "nodes/status"),
+            _rule(READ, "pods"),
+        ),
+        _binding(SCHEDULER, SCHEDULER, SCHEDULER),
+        _binding(AGENT, AGENT, AGENT),
+        # The stock kube-scheduler in the same pod uses the same account.
+        _binding(f"{SCHEDULER}-as-kube-scheduler", "system:kube-scheduler", SCHEDULER),
+        _binding(f"{SCHEDULER}-as-volume-scheduler", "system:volume-scheduler", SCHEDULER),
+        _authentication_reader(),
+        # The role of kube-scheduler includes the right to create a lease.
+        object_of(
+            "Role",
+            f"{RBAC}/v1",
+            LEASE,
+            rules=[_rule(("get", "update", "patch"), "leases", group="coordination.k8s.io", names=[LEASE])],
+        ),
+        object_of("RoleBinding", f"{RBAC}/v1", LEASE, roleRef=_ref("Role", LEASE), **_subject(SCHEDULER)),
+        # The administrator binds this role. It allows `cotenant why` for the pods of all namespaces.
+        object_of(
+            "Role",
+            f"{RBAC}/v1",
+            WHY,
+            rules=[
+                _rule(("get",), "services/proxy", names=[f"https:{SCHEDULER}:{SERVICE_PORT}"]),
+                _rule(("get",), "secrets", names=[WHY]),
+            ],
+        ),
+    ]
+
+
+def _rule(verbs: Sequence[str], *resources: str, group: str = "", names: Sequence[str] = ()) -> Json:
+    only = {"resourceNames": list(names)} if names else {}
+    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs), **only}
+
+
+def _role(name: str, *rules: Json) -> Json:
+    return object_of("ClusterRole", f"{RBAC}/v1", name, cluster_wide=True, rules=list(rules))
+
+
+def _binding(name: str, role: str, account: str) -> Json:
+    return object_of(
+        "ClusterRoleBinding",
+        f"{RBAC}/v1",
+        name,
+        cluster_wide=True,
+        roleRef=_ref("ClusterRole", role),
+        **_subject(account),
+    )
+
+
+def _authentication_reader() -> Json:
+    role = _ref("Role", "extension-apiserver-authentication-reader")
+    binding = object_of("RoleBinding", f"{RBAC}/v1", f"{SCHEDULER}-authentication", roleRef=role, **_subject(SCHEDULER))
+    binding["metadata"]["namespace"] = "kube-system"  # the namespace of that role
+    return binding
+
+
+def _ref(kind: str, name: str) -> Json:
+    return {"apiGroup": RBAC, "kind": kind, "name": name}
+
+
+def _subject(account: str) -> Json:
+    return {"subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]}

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What containers get at admission: variables that kubelet fills from the pod's annotations, and a limits file.
+
+Nothing here names a GPU: that comes with the binding. What an earlier call injected is removed first, so a pod that is
+reviewed twice, or is a copy of a placed pod, ends up the same. Ours stands first in every list: other webhooks append,
+and then a second review changes nothing.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cotenant.kube.codec.annotations import variable_names
+from cotenant.kube.codec.keys import container_key
+from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
+from cotenant.kube.codec.protected import VISIBLE
+from cotenant.kube.codec.request import AskingContainer
+from cotenant.kube.codec.settings import Settings
+from cotenant.kube.webhook.review import Json
+
+VOID: Json = {"name": VISIBLE, "value": "void"}
+"""Hides all GPUs, which matters because CUDA images set the variable to `all`."""
+
+_VOLUME = re.compile(r"cotenant-limits-[0-9]+", re.ASCII)
+_FOREIGN_RESOURCE = re.compile(r"nvidia\.com/(?:gpu(?:\..*)?|mig-.*)")
+"""Resources of NVIDIA's own device plugin, unless a dialect of this cluster uses the name."""
+_FILE_MODE = 0o644
+
+
+def with_gpus(container: Json, one: AskingContainer) -> Json:
+    """Return a container that reads its GPUs and limits from the annotations that the binding will add."""
+    dialect, gpus = one.amounts.dialect, one.amounts.asked.gpus
+    names = variable_names(dialect, gpus)
+    variables = [{"name": name, "valueFrom": {"fieldRef": _annotation(one.number, name)}} for name in names]
+    changed = _with_env(container, variables if VISIBLE in names else [VOID, *variables])
+    mount = {"name": _volume_name(one.number), "readOnly": True, "mountPath": str(LIMITS_FOLDER)}
+    changed = _with_list(changed, "volumeMounts", [mount, *_foreign_mounts(changed)])
+    if not one.amounts.counted:
+        changed["resources"] = _with_count(container["resources"], dialect.count, str(gpus))
+    return changed
+
+
+def without_gpus(container: Json, resources: Mapping[str, str | int], codec: Settings) -> Json:
+    """Return a container that sees no GPU, unless NVIDIA's own device plugin gives it one."""
+    is_foreign = any(
+        _FOREIGN_RESOURCE.fullmatch(name) and name not in codec.by_resource and str(amount) != "0"
+        for name, amount in resources.items()
+    )
+    changed = _with_env(container, []) if is_foreign else hide_gpus(container)
+    return _with_list(changed, "volumeMounts", _foreign_mounts(changed))
+
+
+def hide_gpus(container: Json) -> Json:
+    """Return a container that sees no GPU, whatever its image or its author set."""
+    return _with_env(container, [VOID])
+
+
+def with_limits(spec: Json, containers: Iterable[AskingContainer]) -> Json:
+    """Return a pod's spec with one volume per container with GPUs, so no container sees the limits of another."""
+    foreign = [volume for volume in spec.get("volumes", []) if not is_our_volume(volume.get("name", ""))]
+    return _with_list(spec, "volumes", [*(_volume(one.number) for one in containers), *foreign])
+
+
+def is_our_volume(name: str) -> bool:
+    """Return whether this is the name of a volume that `with_limits` adds."""
+    return _VOLUME.fullmatch(name) is not None
+
+
+def _with_env(container: Json, variables: list[Json]) -> Json:
+    """Put our variables first, so that others can refer to them, and remove the author's of the same names."""
+    names = {VISIBLE, *(variable["name"] for variable in variables)}
+    others = [variable for variable in container.get("env", []) if variable.get("name") not in names]
+    return _with_list(container, "env", [*variables, *others])
+
+
+def _foreign_mounts(container: Json) -> list[Json]:
+    return [mount for mount in container.get("volumeMounts", []) if not is_our_volume(mount.get("name", ""))]
+
+
+def _with_list(of: Json, key: str, items: list[Any]) -> Json:
+    rest = {name: value for name, value in of.items() if name != key or items}
+    return {**rest, key: items} if items else rest
+
+
+def _with_count(resources: Json, name: str, count: str) -> Json:
+    both = {part: {**resources.get(part, {}), name: count} for part in ("limits", "requests")}
+    return {**resources, **both}
+
+
+def _volume(number: int) -> Json:
+    items = [{"path": LIMITS, "fieldRef": _annotation(number, LIMITS)}]
+    return {"name": _volume_name(number), "downwardAPI": {"items": items, "defaultMode": _FILE_MODE}}
+
+
+def _volume_name(number: int) -> str:
+    return f"cotenant-limits-{number}"
+
+
+def _annotation(number: int, name: str) -> Json:
+    # The API server would add the version; without it, the pod would look changed at the second review.
+    return {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{container_key(number, name)}']"}

@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares pods at their creation, and debug containers later, so that the binding only has to say which GPUs."""
+
+import asyncio
+
+import msgspec
+
+from cotenant.errors import InputError
+from cotenant.kube.api.names import MUTATE
+from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, decode_object, resources_of
+from cotenant.kube.api.server import Reply, Route, Routes
+from cotenant.kube.codec.protected import foreign_records, without_assignment
+from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
+from cotenant.kube.codec.request import NUMBERS, Asked, asked_of, container_names
+from cotenant.kube.codec.settings import Settings
+from cotenant.kube.settings import KubeSettings, QueuePart, has_label
+from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
+from cotenant.kube.webhook.manifest import PodManifest, is_mirror, to_pod
+from cotenant.kube.webhook.review import (
+    MOST_BYTES,
+    AdmissionRequest,
+    Json,
+    allow,
+    decode_optional,
+    decode_review,
+    refuse,
+)
+from cotenant.kube.webhook.validation import check_mounts, check_pod
+
+_GATES = "schedulingGates"
+
+
+def webhook_routes(settings: KubeSettings) -> Routes:
+    """Return the routes that the API server calls."""
+
+    async def answer(_words: tuple[str, ...], body: bytes) -> Reply:
+        # In a thread: a large pod takes a while, and its answer depends on nothing that changes in the event loop.
+        return Reply(await asyncio.to_thread(mutate, body, settings))
+
+    return {MUTATE: Route(method="POST", answer=answer, most_bytes=MOST_BYTES)}
+
+
+def mutate(body: bytes, settings: KubeSettings) -> bytes:
+    """Answer the review of a pod; InputError only if the body is not a review."""
+    request = decode_review(body)
+    creates = request.is_for("CREATE")
+    if not creates and not request.is_for("UPDATE", EPHEMERAL_CONTAINERS):
+        return allow(request)
+    try:
+        pod = decode_object(bytes(request.object), PodManifest, "a pod")
+        if _is_skipped(pod, request.namespace, settings) or is_mirror(pod.metadata.annotations):
+            return allow(request)
+        old = decode_object(bytes(request.object), Json, "a pod")
+        new = _prepare(old, pod, settings, request.namespace) if creates else _prepare_debug(old, pod, request)
+        return allow(request, old, new)
+    except InputError as error:
+        return refuse(request, str(error))
+    except RecursionError:
+        return refuse(request, "not a pod: nested too deeply")
+
+
+def _is_skipped(pod: PodManifest, namespace: str, settings: KubeSettings) -> bool:
+    # Labels of the namespace are not in a review; the API server evaluates them by the webhook's selector.
+    return namespace in settings.webhook.skip_namespaces or has_label(pod.metadata.labels, settings.webhook.skip_label)
+
+
+def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> Json:
+    codec = settings.codec()
+    annotations = without_assignment(pod.metadata.annotations)
+    if not _are_numbers_valid(pod, annotations):
+        annotations.pop(NUMBERS, None)
+    asked = asked_of(to_pod(pod, annotations), codec)
+    check_pod(pod, asked, settings)
+    spec = _with_containers(old.get("spec", {}), pod, asked, codec)
+    spec = _with_gate(spec, to_pod(pod, annotations), asked, namespace, settings.queue)
+    if asked.containers or pod.spec.scheduler_name == settings.scheduler.name:
+        annotations = without_assignment(annotations, foreign_records(codec))
+    if asked.containers:
+        names = container_names(to_pod(pod, annotations))
+        annotations[NUMBERS] = msgspec.json.encode(names).decode()
+        spec["schedulerName"] = settings.scheduler.name
+        if settings.webhook.runtime_class is not None and not pod.spec.runtime_class_name:
+            spec["runtimeClassName"] = settings.webhook.runtime_class
+    else:
+        annotations.pop(NUMBERS, None)
+    if annotations == pod.metadata.annotations:
+        return {**old, "spec": spec}
+    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}
+
+
+def _are_numbers_valid(pod: PodManifest, annotations: dict[str, str]) -> bool:
+    """Return whether the pod's containers were numbered by an earlier call of this webhook.
+
+    Another webhook may have added containers since; the numbers of the first ones must then stay.
+    """
+    try:
+        names = container_names(to_pod(pod, annotations))
+    except InputError:
+        return False
+    return len(names) == len(pod.spec.containers) + len(pod.spec.init_containers)
+
+
+def _with_containers(spec: Json, pod: PodManifest, asked: Asked, codec: Settings) -> Json:
+    requests = {one.name: one for one in asked.containers}
+    # Kubelet ignores extended resources that its node does not have. If the user chose the node, they prove nothing.
+    is_scheduled = not pod.spec.node_name
+    resources = {one.name: resources_of(one) if is_scheduled else {} for _, one in containers_of(to_pod(pod, {}))}
+
+    def prepare(container: Json) -> Json:
+        name = container.get("name", "")
+        if name in requests:
+            return with_gpus(container, requests[name])
+        return without_gpus(container, resources[name], codec)
+
+    changed = with_limits(spec, asked.containers)
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            changed[kind] = [prepare(container) for container in spec[kind]]
+    return changed
+
+
+def _with_gate(spec: Json, pod: Pod, asked: Asked, namespace: str, queue: QueuePart) -> Json:
+    """Return the spec with our scheduling gate if the pod has to queue, and without it if not.
+
+    InputError if an annotation about the queue cannot be parsed. Kubernetes admits no gate after the creation of a pod.
+    """
+    if asked.containers:
+        estimate_of(pod), attained_of(pod)
+    waits = bool(asked.containers) and (gang_of(pod) is not None or queue.takes(namespace, pod.metadata.labels))
+    before = spec.get(_GATES) or []
+    gates = [gate for gate in before if gate.get("name") != GATE or waits]
+    if waits and not any(gate.get("name") == GATE for gate in gates):
+        gates.append({"name": GATE})
+    if gates == before:
+        return spec
+    rest = {key: value for key, value in spec.items() if key != _GATES}
+    return {**rest, _GATES: gates} if gates else rest
+
+
+def _prepare_debug(old: Json, pod: PodManifest, request: AdmissionRequest) -> Json:
+    """Prepare the new debug containers; Kubernetes does not let existing ones change."""
+    before = decode_optional(request.old_object, PodManifest, "a pod")
+    existing = set() if before is None else {container.name for container in before.spec.ephemeral_containers}
+    for container in pod.spec.ephemeral_containers:
+        if container.name not in existing:
+            check_mounts(container, has_gpus=False)
+    containers = [
+        container if container.get("name", "") in existing else hide_gpus(container)
+        for container in old.get("spec", {}).get("ephemeralContainers", [])
+    ]
+    return {**old, "spec": {**old["spec"], "ephemeralContainers": containers}} if containers else old

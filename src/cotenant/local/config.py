@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine is made from: the resources that its daemon opened, and the settings that its user chose."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.core.placement.ranking import Draw
+from cotenant.core.sharing.speeds import Belief
+from cotenant.core.tuning.episode import Tuning
+from cotenant.core.units import Seconds
+from cotenant.local import attempts
+from cotenant.local.job_slices import JobSlices
+from cotenant.local.journal import Journal
+from cotenant.local.measurement import OBSERVE_S
+from cotenant.node.devices import Backend
+from cotenant.node.launch import Paths
+from cotenant.node.shares import Shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one daemon owns on its machine."""
+
+    state: Path
+    """the state folder"""
+    journal: Journal
+    backend: Backend
+    """the GPUs"""
+    paths: Paths
+    """the sockets that jobs connect to"""
+    shares: Shares
+    """what enforces compute shares on simulated GPUs"""
+    slices: JobSlices | None = None
+    """the slices of real GPUs; None: the GPUs are simulated"""
+    launch: Callable[[Path], None] = attempts.launch
+    """starts the supervisor of a run folder; tests replace it"""
+
+    @property
+    def jobs(self) -> Path:
+        """Holds one folder for each job."""
+        return self.state / "jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How an engine schedules, tunes and measures."""
+
+    policy: str
+    queue: str
+    """queue order"""
+    tuning: Tuning | None = None
+    observe: Seconds = OBSERVE_S
+    """how long tenants are measured together before their speeds are believed"""
+    belief: Belief | None = None
+    """predicts speeds; None: a new predictor"""
+    draw: Draw = random.randrange
+    """random numbers for policies that place at random"""

@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs that wait on this machine, and which of them the next scheduling pass must try."""
+
+from collections.abc import Iterable
+
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Job
+from cotenant.core.placement.deciding import Queue
+from cotenant.core.placement.ranking import Policy
+
+
+class JobQueue:
+    """The waiting jobs in queue order.
+
+    Invariant: a job that is not in `_untried` did not fit the cluster and belief of `_passed`. So while both are
+    unchanged a pass needs to try only the jobs in `_untried`.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.ordered = Queue(policy)
+        self.jobs: dict[str, Job] = {}
+        """by id"""
+        self._untried: dict[str, Job] = {}
+        """jobs added since the last pass"""
+        self._passed: tuple[Cluster, int] | None = None
+        """the cluster after the last pass, and the version of the belief it used; None: the last pass failed"""
+
+    def __len__(self) -> int:
+        return len(self.ordered)
+
+    def add(self, job: Job) -> None:
+        self.ordered.add(job, job.submitted)
+        self.jobs[job.id] = self._untried[job.id] = job
+
+    def remove(self, job: str) -> None:
+        self.ordered.remove(self.jobs.pop(job))
+        self._untried.pop(job, None)
+
+    def begin_pass(self, policy: Policy, cluster: Cluster) -> Iterable[Job]:
+        """The jobs that a pass must try; until `end_pass`, the pass counts as failed."""
+        # A sharing gate also considers how many jobs wait, and `overdue` how long they wait: then every job may fit
+        # although the cluster is the same.
+        depends_on_cluster_only = policy.gate is None and policy.overdue is None
+        unchanged = depends_on_cluster_only and self._passed == (cluster, policy.known.belief.version)
+        self._passed = None
+        return self._untried.values() if unchanged else self.ordered
+
+    def end_pass(self, policy: Policy, cluster: Cluster) -> None:
+        self._passed = cluster, policy.known.belief.version
+        self._untried.clear()
