@@ -455,7 +455,6 @@ def test_recipe_metric(scratch: Scratch) -> None:
     scratch.test("tests/docs/test_metrics.py")
 
 
-@pytest.mark.xfail(not (ROOT / "src/cotenant/cli/README.md").exists(), reason="cli has no map yet")
 def test_recipe_local_command(scratch: Scratch) -> None:
     scratch.write(
         "src/cotenant/cli/count.py",
