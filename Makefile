@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Everything that can be run here. Needs Python 3.11 or later (with venv) and make; the rest installs itself into .venv.
+# All commands of this repository. They need Python 3.11 or later (with venv) and make; all else is installed into .venv.
 
 PYTHON ?= python3
 ONLY ?=
@@ -9,22 +9,22 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The stamps name this folder: a virtual environment knows its place by absolute path, so a copied one is made anew.
+# The stamps contain a checksum of this folder's path: a virtual environment contains absolute paths, so a copy is rebuilt.
 PLACE := $(shell printf %s '$(CURDIR)' | cksum | cut -d ' ' -f 1)
 BOOTSTRAPPED := $(VENV)/bootstrapped-$(PLACE)
 INSTALLED := $(VENV)/installed-$(PLACE)
-# What the vGPU library is made of, which the install builds.
+# Sources of the vGPU library, which the install step builds.
 LIBRARY := native/build.py $(wildcard native/lib/*)
 
-# What a user's shell may carry that would lead an install or a test elsewhere.
+# Variables of the user's shell that would redirect an install or a test.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX VIRTUAL_ENV
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Trust whom the machine trusts (a mirror may have a certificate of its own); uv brings its own list where there is none.
+# Use the machine's certificates (a mirror may have its own); without them, uv uses the list that it ships.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= 1
 endif
-# Where HOME cannot be written to, do without a cache.
+# If HOME is not writable, use no cache.
 ifneq ($(shell test -n "$$HOME" -a -w "$$HOME" && echo writable),writable)
 export UV_NO_CACHE := 1
 export PIP_NO_CACHE_DIR := 1
@@ -35,23 +35,23 @@ endif
 .PHONY: help run test test-pairs test-torch check format bench results lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-run: $(INSTALLED) ## the main job: a dozen training jobs share GPUs, then have one each; ARGS="--jobs 6" and the like
+run: $(INSTALLED) ## demonstration: a dozen training jobs share GPUs, then each gets one to itself; options: ARGS="--jobs 6"
 	$(BIN)/cotenant demo --out build/demo $(ARGS)
 
-test: $(INSTALLED) ## everything that must pass; ARGS="-k word" for a part of it
+test: $(INSTALLED) ## run everything that must pass; a part of it: ARGS="-k word"
 	$(BIN)/python -m pytest -n 2 -q -rsfE $(ARGS)
 
-test-pairs: $(INSTALLED) ## on a quiet machine: what two tasks on one simulated device sum to
+test-pairs: $(INSTALLED) ## measure how two tasks share one simulated device; needs a quiet machine
 	COTENANT_PAIRS=1 $(BIN)/python -m pytest -q -rsfE tests/workloads/test_pairs.py
 
-test-torch: $(INSTALLED) ## installs the real PyTorch (several GB, not locked) and tries its adapter
-	@echo "Installing PyTorch into $(VENV); make clean removes it again"
+test-torch: $(INSTALLED) ## install the real PyTorch (several GB, not locked) and test its adapter
+	@echo "Installing PyTorch into $(VENV); make clean removes it"
 	$(BIN)/uv pip install --python $(BIN)/python torch
 	$(BIN)/python -m pytest -q -rsfE tests/job/test_torch.py
 
-check: $(INSTALLED) ## lint, format, types, layers
+check: $(INSTALLED) ## check lint, format, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
@@ -61,15 +61,15 @@ format: $(INSTALLED) ## let ruff fix and format what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED) ## measure, print a table, write bench/results.json; ONLY=name[,name] for a part of it
+bench: $(INSTALLED) ## measure, print a table, write bench/results.json; a part of it: ONLY=name[,name]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 results: $(INSTALLED) ## run every study (needs COTENANT_DATA) and rewrite docs/results.md
 	$(BIN)/cotenant experiment all --out build/results
 	cp build/results/report.md docs/results.md
 
-# Wishes (pyproject.toml, requirements/*.in) become exact versions with hashes, for every Python from 3.11 on.
-# No address and no path is written down: each machine has its own way to the packages.
+# Turns pyproject.toml and requirements/*.in into exact versions with hashes, for every Python from 3.11 on. The files
+# contain no address and no path: each machine has its own way to the packages.
 COMPILE = $(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 --upgrade --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
@@ -79,11 +79,11 @@ lock: $(BOOTSTRAPPED) ## renew the locked versions in requirements/
 	@$(COMPILE) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	@$(COMPILE) requirements/clients.in --output-file requirements/clients.txt
 
-clean: ## remove all that make and the tools have made
+clean: ## remove everything that make and the tools created
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache src/cotenant/_native
 	find src native tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Two steps, each with a stamp that exists only if the step went well: first uv by pip, then everything else by uv.
+# Two steps, each with a stamp that exists only if the step succeeded: pip installs uv, then uv installs everything else.
 
 $(BOOTSTRAPPED): requirements/uv.txt
 	@command -v $(PYTHON) >/dev/null \
@@ -91,8 +91,8 @@ $(BOOTSTRAPPED): requirements/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "cotenant needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) -V 2>&1) (another one: make PYTHON=...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
-		|| { echo "'$(PYTHON)' cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	@echo "Making a virtual environment in $(VENV)"
+		|| { echo "'$(PYTHON)' cannot create virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Creating a virtual environment in $(VENV)"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 	@echo "Installing uv ($$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements/uv.txt)), checked by hash"

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Keras model that shares its GPU: the three lines marked below are all that is added.
+"""A Keras model that shares its GPU: the three marked lines are the only addition.
 
-Needs Keras 3. `fit` keeps one batch size, so the data set takes the wished one; without `resize` the job is not tuned.
+Needs Keras 3. `fit` keeps one batch size, so the data set takes a new one between epochs. Without `resize` the job is
+not tuned.
 """
 
 import keras

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A plain JAX training loop that shares its GPU: the three lines marked below are all that is added.
+"""A plain JAX training loop that shares its GPU: the three marked lines are the only addition.
 
 Runs with and without an agent: `python examples/train/plain_jax.py`, or `cotenant submit --batch 64 -- python ...`.
 """

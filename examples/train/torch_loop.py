@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch training loop that shares its GPU: the three lines marked below are all that is added.
+"""A PyTorch training loop that shares its GPU: the three marked lines are the only addition.
 
 Needs PyTorch. Runs with and without an agent.
 """

@@ -74,6 +74,21 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower().strip() for title in titles)
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_to_a_heading_leads_to_one(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^):#\s]*)#([^)\s]+)\)", text)
+    pages = [((page.parent / target) if target else page, anchor) for target, anchor in links]
+    assert [anchor for target, anchor in pages if target.suffix == ".md" and anchor not in anchors(target)] == []
+
+
 def test_every_page_of_the_docs_is_in_their_index() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
@@ -84,6 +99,15 @@ def test_every_page_of_the_docs_is_in_their_index() -> None:
 def test_decisions_are_numbered_without_gaps() -> None:
     decisions = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
     assert [name[:5] for name in decisions] == [f"{number:04}-" for number in range(1, len(decisions) + 1)]
+
+
+def test_decisions_have_one_form_of_title() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    titles = {page.name: page.read_text().partition("\n")[0] for page in pages}
+    assert [name for name, title in titles.items() if not re.fullmatch(rf"# {name[:4]}\. [A-Z].*", title)] == []
+    index = (ROOT / "docs" / "README.md").read_text()
+    listed = {name: f"[{title[2:6]}](decisions/{name}) | {title[8:]} |" for name, title in titles.items()}
+    assert [name for name, row in listed.items() if row not in index] == []
 
 
 @pytest.mark.parametrize("pattern", [MACHINE_PATH, PACKAGE_INDEX], ids=["machine path", "package index"])
