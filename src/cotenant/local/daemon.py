@@ -172,7 +172,8 @@ def _check(options: Options) -> None:
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{options.state}: the state folder cannot be created: {error.strerror}; set COTENANT_STATE to another folder"
+            f"{options.state}: the state folder cannot be created: {error.strerror}; "
+            "set COTENANT_STATE to another folder"
         ) from None
 
 
