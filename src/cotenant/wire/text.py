@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes text from outside safe to print: names of files and jobs may contain any character."""
+"""Text from elsewhere as it may be shown: names of files and jobs may hold anything."""
 
 
 def printable(text: str) -> str:
-    """The text on one line, with line breaks, control characters and undecodable bytes escaped."""
+    """One line that no terminal and no format stumbles over: line breaks, cursor moves and bytes that are no text are
+    spelled out."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
