@@ -18,7 +18,7 @@ from cotenant.core.placement import scores
 from cotenant.core.placement.checks import CHECKS, Check
 from cotenant.core.placement.ranking import Policy, QueueOrder
 from cotenant.core.placement.scores import Order
-from cotenant.core.queueing.patience import UNKNOWN_LENGTH, is_overdue
+from cotenant.core.queueing.overdue import UNKNOWN_LENGTH, is_overdue
 from cotenant.core.sharing import orders as sharing
 from cotenant.core.sharing.gates import Gate, worth_sharing
 from cotenant.core.units import Seconds

@@ -12,9 +12,9 @@ from itertools import chain
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Job, Placement, Reason
 from cotenant.core.placement.checks import Check, feasibility
+from cotenant.core.placement.containers import amounts_fit
 from cotenant.core.placement.deciding import Decision, place_together
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.seating import amounts_fit
 
 Turn = Callable[[Job], tuple[int, float]]
 """whose turn it is, smallest first: `deciding.turn_of` at some time"""

@@ -46,7 +46,7 @@ _Loads = Mapping[int, _Load]
 _EMPTY = _Load()
 
 
-def seatings(feasible: Feasibility, node: Node) -> list[Gpus]:
+def container_slots(feasible: Feasibility, node: Node) -> list[Gpus]:
     """Slots for a pod: each container on the tightest, or the roomiest, GPUs that still take it; else any way."""
     demand, pools = feasible.demand, _pools(feasible, node)
     if isinstance(pools, Reason):
@@ -56,7 +56,7 @@ def seatings(feasible: Feasibility, node: Node) -> list[Gpus]:
     return list(dict.fromkeys(found)) or _seated_somehow(demand, node, pools)
 
 
-def seating_refusal(feasible: Feasibility, node: Node) -> Reason | None:
+def container_refusal(feasible: Feasibility, node: Node) -> Reason | None:
     demand, pools = feasible.demand, _pools(feasible, node)
     if isinstance(pools, Reason):
         return pools
