@@ -33,8 +33,8 @@ class Orders:
     checks: tuple[Check, ...] = ()
     """in addition to those that every policy makes"""
     gate: Gate | None = None
-    by_card: tuple[Order, ...] = ()
-    """see `Policy.by_card`"""
+    by_gpu: tuple[Order, ...] = ()
+    """see `Policy.by_gpu`"""
 
 
 TIGHTEST = (scores.binpack,)
@@ -70,7 +70,7 @@ def _share(known: Knowledge) -> Orders:
 def _coscheml(known: Knowledge) -> Orders:
     """Least predicted interference; an idle card has none. It always shares if it must."""
     orders = sharing.by_gain(known.belief, sharing.mean), sharing.idle
-    return Orders(orders, orders, _sharing_checks(known), by_card=orders)
+    return Orders(orders, orders, _sharing_checks(known), by_gpu=orders)
 
 
 def _iadeep(known: Knowledge) -> Orders:
@@ -88,9 +88,9 @@ def _lucid(known: Knowledge) -> Orders:
 def _cotenant(known: Knowledge) -> Orders:
     """An idle card first, by our fragmentation policy; else beside whom it adds most, if that is enough to share."""
     gains = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
-    by_card = (sharing.idle, *gains)
-    orders = (*by_card, *_fragmentation(known).nodes)
-    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_card)
+    by_gpu = (sharing.idle, *gains)
+    orders = (*by_gpu, *_fragmentation(known).nodes)
+    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu)
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
@@ -182,7 +182,7 @@ def build_policy(
         queue=QUEUES[queue],
         table=table,
         more_checks=_more_checks(known, *nodes, *gpus),
-        by_card=tuple(order for one in nodes for order in one.by_card),
+        by_gpu=tuple(order for one in nodes for order in one.by_gpu),
         gate=nodes[0].gate,
         overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
         nodes=node_orders,
