@@ -11,7 +11,7 @@ from random import Random
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Placement
-from cotenant.core.sharing.orders import company, demands_on, residents
+from cotenant.core.sharing.orders import company, demands_on, tenants_on
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import Seconds
 from cotenant.sim.worlds import World
@@ -35,7 +35,7 @@ class Contention:
     def tenants(self, cluster: Cluster, placements: Iterable[Placement]) -> dict[tuple[str, int], Jobs]:
         """Who is on each of the cards of these placements."""
         return {
-            (one.slot.node, gpu): tuple(tenant.job for tenant in residents(cluster.node(one.slot.node), gpu))
+            (one.slot.node, gpu): tuple(tenant.job for tenant in tenants_on(cluster.node(one.slot.node), gpu))
             for one in placements
             for gpu in one.slot.gpus
         }
@@ -56,7 +56,7 @@ class Contention:
         while self._looks and self._looks[0][0] <= now:
             _, _, name, gpu, jobs = heappop(self._looks)
             node = cluster.node(name)
-            if tuple(tenant.job for tenant in residents(node, gpu)) != jobs:
+            if tuple(tenant.job for tenant in tenants_on(node, gpu)) != jobs:
                 continue  # one came or went; another look is due for those who are there now
             together = company(node, gpu, demands_on(node, gpu))
             measured = [speed * self._random.lognormvariate(0.0, self._noise) for speed in self._world.speeds(together)]

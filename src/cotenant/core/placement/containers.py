@@ -18,8 +18,8 @@ _STEPS = 300
 
 
 class _Load(NamedTuple):
-    """What the containers that are placed so far take of one GPU; the rule of `footprint`, one container at a time, since
-    thousands of assignments are tried."""
+    """What the containers that are placed so far take of one GPU: the rule of `footprint`, one container at a time,
+    since thousands of assignments are tried."""
 
     peak: Claim = NOTHING
     """of init containers and sidecars"""
@@ -73,7 +73,7 @@ def _searched_slots(demand: Demand, node: Node, pools: list[list[int]]) -> list[
 
 
 def _could_fit(demand: Demand, node: Node, pool: list[int]) -> bool:
-    """Whether each container fits alone, and those that stay fit in sum; if not, which is frequent, no search is needed."""
+    """Whether each container fits alone, and those that stay fit in sum: a quick test that spares most searches."""
     needed, there = NOTHING, NOTHING
     for container in demand.containers:
         fits = [i for i in pool if _takes(demand, node, {}, container, i)]
