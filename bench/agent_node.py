@@ -25,7 +25,8 @@ from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import HostPlaces, at, device_ids, prepare
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.service import Context, Service, Surroundings
+from cotenant.kube.agent.rpc import Context
+from cotenant.kube.agent.service import PluginState, Service
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import decode_node, decode_pod
 from cotenant.kube.codec.annotations import binding_annotations
@@ -33,6 +34,7 @@ from cotenant.kube.codec.assignment import record_for
 from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.request import asked_of
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.preload import find_library
 from tests.kube.api_server import ApiServer
 from tests.kube.worlds import GPU
@@ -69,8 +71,9 @@ async def allocate_directly(folder: Path, passing: Path) -> list[float]:
     gpus = tuple(Gpu(uuid=f"GPU-{gpu}", memory=MiB(40_960), slots=16) for gpu in range(GPUS))
     machine = Machine(name=NODE, gpus=gpus)
     host = HostPlaces(lasting=at(folder / "own"), passing=at(passing), kubelet=folder, cdi=folder)
-    around = Surroundings(
+    around = PluginState(
         machine=lambda: machine,
+        vendor=Vendor.NVIDIA,
         pods=list,
         host=host,
         common=prepare(host, find_library()),

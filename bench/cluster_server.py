@@ -20,11 +20,11 @@ from cotenant.core.units import MiB
 from cotenant.kube.api.objects import decode_pod
 from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.assignment import record_for, seated
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.settings import SCHEDULER_NAME
+from cotenant.node.devices.vendors import Vendor
 
 NODE = {"gpus": 8, "memory": 40_960}
 KINDS: tuple[Mapping[str, int], ...] = tuple(

@@ -25,7 +25,7 @@ from cotenant.local import attempts
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
-from cotenant.node.devices import find_backend
+from cotenant.node.devices.finding import find_backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
 from cotenant.wire.local import JobRequest, JobView

@@ -29,10 +29,10 @@ from typing import Any
 from bench.cluster_server import machine
 from bench.harness import Figure, at_least, benchmark
 from cotenant.kube.api.names import NAMESPACE, SCHEDULER
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.install.configuration import kube_scheduler
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
+from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import wait_for
 from tests.cluster.binaries import binaries
 from tests.cluster.engine import Engine, running_engine

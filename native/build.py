@@ -25,6 +25,8 @@ SHARED = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,now", "-Wl,-z,relro
 STANDIN = ("libcuda.so.1", "libnvidia-ml.so.1")
 IN_BOTH = ("state.c", "cards.c", "ledger.c", "clock.c", "engine.c", "gates.c")
 """sources of the stand-in driver that NVML needs too; its own begin with nvml, all others are CUDA's"""
+OTHER_VENDORS = {"libcndev.so": "cndev.c", "librocm_smi64.so": "rocm_smi.c"}
+"""management libraries of other vendors over the same state: one source each, with observed.c and those of IN_BOTH"""
 
 
 class BuildError(Exception):
@@ -52,13 +54,18 @@ def standin(headers: Path, out: Path, *, cc: str | None = None, sanitize: str | 
         _run(generate, "the stubs of the stand-in driver")
         sources = [*_sources(own), *_sources(Path(made))]
         nvml = [source for source in sources if Path(source).name.startswith("nvml")]
-        cuda = [source for source in sources if source not in nvml]
+        apart = {"observed.c", *OTHER_VENDORS.values()}
+        cuda = [source for source in sources if source not in nvml and Path(source).name not in apart]
         both = [source for source in cuda if Path(source).name in IN_BOTH]
         includes = [f"-I{folder}" for folder in (own, made, headers)]
         for name, chosen in zip(STANDIN, (cuda, [*nvml, *both]), strict=True):
             # Its own calls must not come back to it through a library that stands in front.
             linking = ["-Wl,-Bsymbolic", f"-Wl,-soname,{name}", "-pthread"]
             _compile(out / name, [*SHARED, *includes, *chosen, *linking], cc, sanitize)
+        for name, source in OTHER_VENDORS.items():
+            chosen = [str(own / source), str(own / "observed.c"), *both]
+            linking = ["-Wl,-Bsymbolic", f"-Wl,-soname,{name}", "-pthread"]
+            _compile(out / name, [*SHARED, f"-I{own}", *chosen, *linking], cc, sanitize)
     return out
 
 

@@ -188,8 +188,8 @@ def test_what_the_daemon_does_not_know_is_exit_code_4(env: dict[str, str], words
 @pytest.mark.parametrize(
     ("words", "numbers"),
     [
-        ("--memory 2GiB", "needs 2048 MiB on one GPU, the freest has 1024"),
-        ("--gpus 3", "needs 3 GPUs on one node, it has 2"),
+        ("--memory 2GiB", "needs 2048 MiB on one GPU; the freest has 1024 MiB free"),
+        ("--gpus 3", "needs 3 GPUs on one node; the node has 2"),
     ],
 )
 def test_what_can_never_run_here_is_exit_code_5_with_the_numbers(env: dict[str, str], words: str, numbers: str) -> None:

@@ -142,3 +142,9 @@ def test_neighbours_are_told_with_predicted_and_measured_speed(capsys: pytest.Ca
     ]
     _print_answer(placed | {"company": company[:1], "fits": [], "reasons": {}, "ahead": 0}, wide=False)
     assert "predicted" not in capsys.readouterr().out, "alone there is nothing to predict"
+
+
+def test_limits_that_nothing_enforces_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    placed = {"job": "j-1", "state": "running", "policy": "cotenant", "placed_on": [0], "reason": "best score 0"}
+    _print_answer(placed | {"notes": ["nothing holds"], "fits": [], "reasons": {}, "ahead": 0}, wide=False)
+    assert capsys.readouterr().out.splitlines()[2:] == ["note: nothing holds"]

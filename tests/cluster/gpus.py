@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs for the nodes of a test cluster: a stand-in driver, and a container runtime that hands it out (`runtime.py`)."""
+"""GPUs for the nodes of a test cluster: a stand-in driver, and a container runtime that hands it out (`runtime.py`).
+
+The name of a GPU says whose it is; a node has GPUs of one vendor, and that vendor's container runtime.
+"""
 
 import json
 import platform
@@ -9,12 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cotenant.node.devices.vendors import Vendor, vendor_of_type
 from tests.native import kit
 
 RUNTIME = Path(__file__).with_name("runtime.py")
 LIBRARIES = {"x86_64": "/usr/lib/x86_64-linux-gnu", "aarch64": "/usr/lib/aarch64-linux-gnu"}
 """where a container's loader looks"""
 MOST = 16
+BROUGHT = {
+    Vendor.NVIDIA: ("libcuda.so.1", "libnvidia-ml.so.1"),
+    Vendor.CAMBRICON: ("libcndev.so",),
+    Vendor.AMD: ("librocm_smi64.so",),
+}
+"""what the vendor's runtime brings into a container"""
 
 
 class Card(NamedTuple):
@@ -35,11 +45,14 @@ def _first(node: int) -> int:
 
 def write_runtime(folder: Path, node: int, cards: Sequence[Card], runc: Path) -> Path:
     """The program that a node's containerd calls instead of runc, if the node has these cards."""
+    vendor = vendor_of_type(cards[0].name)
     about = folder / "gpus.json"
     about.write_text(
         json.dumps(
             {
                 "driver": str(kit.standin()),
+                "variable": vendor.row.runtime_variable,
+                "brought": BROUGHT[vendor],
                 "libraries": LIBRARIES[platform.machine()],
                 "uuids": [uuid(node, index) for index in range(len(cards))],
                 "settings": {
@@ -52,14 +65,14 @@ def write_runtime(folder: Path, node: int, cards: Sequence[Card], runc: Path) ->
             }
         )
     )
-    program = folder / "nvidia-container-runtime"
+    program = folder / f"{vendor}-container-runtime"
     # Only the making of a container that names GPUs is ours, so that all else costs nothing.
     program.write_text(
         f"""#!/bin/sh
 case " $* " in
 *" create "*)
     for word in "$@"; do [ "$before" != --bundle ] || bundle=$word; before=$word; done
-    if grep -Eq '"NVIDIA_VISIBLE_DEVICES=([^v"]|v[^o])' "$bundle/config.json"; then
+    if grep -Eq '"{vendor.row.runtime_variable}=([^v"]|v[^o])' "$bundle/config.json"; then
         exec {sys.executable} -IS {RUNTIME} {about} {runc} "$@"
     fi
     ;;

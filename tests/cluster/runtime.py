@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for NVIDIA's container runtime: gives a container the GPUs that NVIDIA_VISIBLE_DEVICES names.
+"""Stands in for a vendor's container runtime: gives a container the GPUs that the vendor's variable names.
 
 Called in place of runc (see `gpus.py`) when a container is created. As the real one does, it reads the container's
 environment, adds the driver's libraries, refuses what there is not, and calls runc. The driver is the stand-in; what
@@ -15,13 +15,12 @@ from typing import Any
 
 STATE = "/run/standin/state"
 """of the driver, on the node and in its containers: so they share GPUs"""
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
     """Changes a container's configuration; why it cannot be, in one line."""
     environment = dict(word.split("=", 1) for word in config["process"].get("env", []))
-    named = environment.get("NVIDIA_VISIBLE_DEVICES", "")
+    named = environment.get(node["variable"], "")
     if named in ("", "void"):
         return None
     words = [] if named in ("all", "none") else named.split(",")
@@ -33,7 +32,7 @@ def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
         settings["STANDIN_VISIBLE"] = ",".join(words)
     config["process"]["env"] = [f"{name}={value}" for name, value in {**environment, **settings}.items()]
     options = ["bind", "rprivate", "nosuid"]
-    for name in LIBRARIES:
+    for name in node["brought"]:
         source, place = f"{node['driver']}/{name}", f"{node['libraries']}/{name}"
         config["mounts"].append({"source": source, "destination": place, "type": "bind", "options": [*options, "ro"]})
     config["mounts"].append({"source": STATE, "destination": STATE, "type": "bind", "options": [*options, "rw"]})

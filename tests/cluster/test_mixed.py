@@ -1,11 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of two vendors: a node whose GPUs are oversubscribed, one with simulated MLUs, and nodes that only say so.
+"""A cluster of two vendors: a node whose GPUs are oversubscribed, one with MLUs, and nodes that only say so.
 
-Things go wrong here: a card fails, processes outlive their pods, a node is lost.
+The agent of the MLUs reads them through CNDEV. Things go wrong here: a GPU of each vendor fails, processes outlive
+their pods, a node is lost.
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -16,9 +18,9 @@ import pytest
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
-from cotenant.kube.api.names import SCHEDULER, labels_of
-from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.inventory import AWAY, INVENTORY, inventory_for
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER, labels_of
+from cotenant.kube.codec.inventory import AWAY, INVENTORY, USED, inventory_for
+from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.engine import Engine, gpus_of, manifests, record_of, running_engine
@@ -43,6 +45,17 @@ LOST = 15
 """NVML_ERROR_GPU_IS_LOST"""
 MLU_AGENT = "cotenant-mlu-agent"
 MLU, MLU_MIB = "MLU370", 16 * 1024
+MLU_CARDS = (Card(MLU, MLU_MIB),) * 2
+IN_PROBLEM = 18
+"""the GPU answers, and CNDEV says that it is not healthy"""
+HOLDS = """
+import ctypes, time
+cuda, context, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 1) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(3000 << 20)) == 0
+time.sleep(599)
+"""
+"""keeps 3000 MiB of the second GPU"""
 MLUS = {"cambricon.com/mlunum": 2}
 TELLS = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('CAMBRICON_')}))"
 WAITS = "import time; time.sleep(599)"
@@ -72,16 +85,15 @@ def only(node: str) -> list[str]:
 def both(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("mixed")
     with running_engine(folder, programs, gpus=CARDS, settings=SETTINGS, agents=only("node1")) as engine:
-        node = engine.cluster.add_node()
+        node = engine.cluster.add_node(MLU_CARDS)
         engine.cluster.kubectl("apply", "--filename=-", feed=mlu_agents(folder / "settings.yaml", node))
         wait_for("the MLUs", lambda: has_mlus(engine, node) or None)
         yield engine
 
 
 def mlu_agents(settings: Path, node: str) -> str:
-    """A second set of agents, as one would install for nodes of another kind."""
-    wanted = ["--simulate", "2", "--gpu-type", MLU, "--gpu-memory", "16GiB", *only(node)]
-    (found,) = (one for one in json.loads(manifests(settings, *wanted))["items"] if one["kind"] == "DaemonSet")
+    """A second set of agents, on this node only: the nodes of some tests are not there and must have none."""
+    (found,) = (one for one in json.loads(manifests(settings, *only(node)))["items"] if one["kind"] == "DaemonSet")
     labels = dict(labels_of(MLU_AGENT))
     found["metadata"]["name"] = MLU_AGENT
     found["spec"]["selector"]["matchLabels"] = labels
@@ -117,11 +129,15 @@ def failed(both: Engine) -> None:
     both.tidy()
 
 
-def break_card(engine: Engine, index: int, answer: int) -> None:
-    """From now on NVML answers this to everything about a card of the first node; 0: it works."""
-    settings = ["env", f"LD_LIBRARY_PATH={kit.standin()}", f"STANDIN_STATE={STATE}"]
+def beside_the_driver(code: str) -> list[str]:
+    """A program that runs on a node itself, and sees all of its GPUs."""
+    return ["env", f"LD_LIBRARY_PATH={kit.standin()}", f"STANDIN_STATE={STATE}", sys.executable, "-c", code]
+
+
+def break_card(engine: Engine, index: int, answer: int, node: str = "node1") -> None:
+    """From now on the library answers this to everything about a GPU; 0: it works."""
     code = f"import ctypes; ctypes.CDLL('libcuda.so.1').standinBreak({index}, {answer})"
-    engine.machine("node1").run(*settings, sys.executable, "-c", code)
+    engine.machine(node).run(*beside_the_driver(code))
 
 
 def allocatable(engine: Engine, node: str, resource: str) -> int:
@@ -151,11 +167,46 @@ def test_every_way_to_ask_for_mlus_is_admitted_placed_started_and_freed(mixed: E
     mixed.fits(MLUS)
 
 
+def test_mlus_are_published_as_cndev_lists_them(mixed: Engine) -> None:
+    said = json.loads(mixed.node("node2")["metadata"]["annotations"][INVENTORY])
+    assert said["vendor"] == "cambricon"
+    assert [(card["uuid"], card["type"], card["memory"]) for card in said["cards"]] == [
+        (uuid(2, index).replace("GPU-", "MLU-"), MLU, MLU_MIB) for index in range(2)
+    ]
+    (agent,) = mixed.our_pods(MLU_AGENT)
+    assert "Cambricon GPUs: 2 x MLU370" in mixed.log(agent["metadata"]["name"], "agent", NAMESPACE)
+
+
+def test_what_is_used_of_mlus_is_published(mixed: Engine) -> None:
+    machine = mixed.machine("node2")
+    second = uuid(2, 1).replace("GPU-", "MLU-")
+
+    def used() -> int:
+        return int(
+            json.loads(mixed.node("node2")["metadata"]["annotations"].get(USED, "{}")).get("mib", {}).get(second, 0)
+        )
+
+    with subprocess.Popen(machine.enter(beside_the_driver(HOLDS))) as holder:
+        try:
+            wait_for("its use to be published", lambda: used() == 3000 or None)
+        finally:
+            holder.kill()
+    wait_for("the end of it to be published", lambda: used() == 0 or None)
+
+
+def test_limits_that_nothing_enforces_are_said(mixed: Engine) -> None:
+    mixed.create("part", {"cambricon.com/mlumem": 100})
+    mixed.started("part")
+    assert "note: the memory and the compute limits of a pod or job cannot be enforced on Cambricon" in why(
+        mixed, "part"
+    )
+
+
 def test_a_pod_waits_for_cards_of_its_vendor_and_type(mixed: Engine) -> None:
     mixed.create("other-mlu", {"cambricon.com/mlumem": 1}, annotations={"cambricon.com/use-mlutype": "MLU590"})
     mixed.create("this-mlu", {"cambricon.com/mlumem": 1}, annotations={"cambricon.com/use-mlutype": "mlu370"})
     assert "no GPU of that type" in mixed.waits("other-mlu")
-    assert "needs 1 GPUs of *MLU590*, it has 0" in why(mixed, "other-mlu")
+    assert "needs 1 GPU of type *MLU590*; the node has 0" in why(mixed, "other-mlu")
     assert mixed.started("this-mlu")["spec"]["nodeName"] == "node2"
 
 
@@ -358,3 +409,15 @@ def test_pods_that_come_and_go_are_never_refused_by_kubelet(mixed: Engine) -> No
         create_pod(mixed.cluster, name, container("main", "", ways[number % len(ways)], command=["sh", "-c", ":"]))
     for name in names:
         mixed.ended(name)
+
+
+def test_an_mlu_that_cndev_calls_unhealthy_takes_no_new_pods(mixed: Engine) -> None:
+    """The last of all, since it takes a minute until an MLU that answers again is trusted."""
+    mixed.create("on-it", {"cambricon.com/mlunum": 2, "cambricon.com/mlumem": 10})
+    mixed.started("on-it")
+    break_card(mixed, 1, IN_PROBLEM, "node2")
+    wait_for("the slots to be gone", lambda: allocatable(mixed, "node2", "cambricon.com/mlunum") == 16 or None)
+    mixed.create("wants-both", {"cambricon.com/mlunum": 2, "cambricon.com/mlumem": 10})
+    assert "GPUs unhealthy or cordoned" in mixed.waits("wants-both")
+    assert mixed.cluster.get(path_of("on-it"))["status"]["phase"] == "Running"
+    break_card(mixed, 1, 0, "node2")

@@ -21,11 +21,11 @@ from cotenant.core.model import Container, ContainerKind, Demand, Job, Machine
 from cotenant.core.placement.deciding import Queue
 from cotenant.core.units import MiB, MilliCpu, Seconds
 from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.codec.policy import POLICY
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.scheduler.rankers import BY_MIX
+from cotenant.node.devices.vendors import Vendor
 from tests.cluster import pods
 from tests.cluster.api import Json, ask, wait_for
 from tests.cluster.cluster import Cluster

@@ -32,7 +32,7 @@ def test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room(engine:
     engine.started("stays")
     engine.create("waits", MOST)
     assert "not enough GPU memory" in engine.waits("waits")
-    missing = "needs 10000 MiB on each of 3 GPUs, 2 have that"
+    missing = "needs 3 GPUs, each with 10000 MiB free; the node has 2"
     assert missing in wait_for("an event", lambda: messages(engine, "waits", "NoRoom") or None)[0]
     said = why(engine, "waits").splitlines()
     assert said[0].startswith("pod default/waits waits under binpack:")

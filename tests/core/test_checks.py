@@ -20,123 +20,152 @@ FREE = with_free_memory([12207, 8138, 4069, 8138])
 WHOLE, HALF = MilliGpu(1000), MilliGpu(500)
 
 REFUSALS: list[tuple[str, Demand, Node, str]] = [
-    ("cpu", share(cpu=MilliCpu(4000)), node(machine(cpu=MilliCpu(3000))), "needs 4000 milli-CPU, 3000 are free"),
+    (
+        "cpu",
+        share(cpu=MilliCpu(4000)),
+        node(machine(cpu=MilliCpu(3000))),
+        "needs 4000 milli-CPU; the node has 3000 free",
+    ),
     (
         "host-memory",
         share(host_memory=MiB(900)),
         node(machine(host_memory=MiB(1000)), (share(host_memory=MiB(200)), (0,))),
-        "needs 900 MiB of host memory, 800 are free",
+        "needs 900 MiB of host memory; the node has 800 MiB free",
     ),
-    ("count", Demand(gpus=5), node(machine(gpus=4)), "needs 5 GPUs on one node, it has 4"),
-    ("count", Demand(gpus=1), node(machine(gpus=0)), "needs 1 GPUs on one node, it has 0"),
+    ("count", Demand(gpus=5), node(machine(gpus=4)), "needs 5 GPUs on one node; the node has 4"),
+    ("count", Demand(gpus=1), node(machine(gpus=0)), "needs 1 GPU on one node; the node has 0"),
     (
         "health",
         Demand(gpus=2),
         node(machine_of("a", card(), card(healthy=False), card(cordoned=True))),
-        "needs 2 GPUs, 1 are healthy and not cordoned",
+        "needs 2 GPUs in good health and not cordoned; the node has 1",
     ),
     (
         "health",
         Demand(use_types=("V100",)),
         node(machine_of("a", card(type="V100", cordoned=True), card(type="T4"))),
-        "needs 1 GPUs, 0 are healthy and not cordoned",
+        "needs 1 GPU in good health and not cordoned; the node has 0",
     ),
     (
         "type",
         Demand(use_types=("A100*", "H100")),
         node(machine_of("a", card(type="V100"))),
-        "needs 1 GPUs of A100* or H100, it has 0",
+        "needs 1 GPU of type A100* or H100; the node has 0",
     ),
     (
         "type",
         Demand(gpus=2, avoid_types=("V100",)),
         node(machine_of("a", card(type="V100"), card(type="T4"))),
-        "needs 2 GPUs of any type but V100, it has 1",
+        "needs 2 GPUs of any type but V100; the node has 1",
     ),
     (
         "uuid",
         Demand(gpus=2, use_uuids=frozenset({"a-0", "b-0"})),
         node(machine(gpus=2)),
-        "needs 2 of the GPUs named by UUID, it has 1",
+        "needs 2 of the GPUs named by UUID; the node has 1",
     ),
     (
         "uuid",
         Demand(avoid_uuids=frozenset({"a-0"})),
         node(machine()),
-        "needs 1 of the GPUs named by UUID, it has 0",
+        "needs 1 of the GPUs named by UUID; the node has 0",
     ),
     (
         "affinity",
         share(gpus=2, affinity="twins"),
         node(machine(gpus=2), (share(affinity="twins"), (1,))),
-        "needs 2 GPUs that group twins is on, 1 will do",
+        "needs 2 GPUs that group twins uses; the node has 1",
     ),
     (
         "anti-affinity",
         share(anti_affinity="rivals"),
         node(machine(), (share(anti_affinity="rivals"), (0,))),
-        "needs 1 GPUs without group rivals, 0 are",
+        "needs 1 GPU that group rivals does not use; the node has 0",
     ),
     (
         "exclusive",
         share(gpus=2, exclusive=True),
         node(machine(gpus=2), (share(), (0,))),
-        "needs 2 GPUs that nobody uses, 1 are",
+        "needs 2 GPUs that no other job uses; the node has 1",
     ),
     (
         "slots",
         share(),
         node(machine_of("a", card(slots=2)), (share(), (0,)), (share(), (0,))),
-        "needs 1 GPUs with a free share slot, 0 have one",
+        "needs 1 GPU with a free share slot; the node has 0",
     ),
     (
         "slots",
         share(),
         node(machine(gpus=2), (share(exclusive=True), (0,)), (share(exclusive=True), (1,))),
-        "needs 1 GPUs with a free share slot, 0 have one",
+        "needs 1 GPU with a free share slot; the node has 0",
     ),
     (
         "memory",
         share(9000),
         with_free_memory([8138, 4069]),
-        "needs 9000 MiB on one GPU, the freest has 8138",
+        "needs 9000 MiB on one GPU; the freest has 8138 MiB free",
     ),
-    ("memory", share(8138, gpus=4), FREE, "needs 8138 MiB on each of 4 GPUs, 3 have that"),
+    ("memory", share(8138, gpus=4), FREE, "needs 4 GPUs, each with 8138 MiB free; the node has 3"),
     (
         "memory",
         share(memory_percent=Percent(75)),
         with_free_memory([8138], each=16276),
-        "needs 12207 MiB on one GPU, the freest has 8138",
+        "needs 12207 MiB on one GPU; the freest has 8138 MiB free",
     ),
     (
         "compute",
         share(0, 600),
         node(machine(gpus=2), (share(0, 500), (0,)), (share(0, 700), (1,))),
-        "needs 600 milli-GPU on one GPU, the freest has 500",
+        "needs 60 % of one GPU; the freest has 50 % free",
     ),
     (
         "compute",
         share(0, 600, gpus=2),
         node(machine(gpus=2), (share(0, 500), (0,))),
-        "needs 600 milli-GPU on each of 2 GPUs, 1 have that",
+        "needs 2 GPUs, each with 60 % of its compute free; the node has 1",
+    ),
+    (
+        "compute",
+        Demand(),
+        node(machine(gpus=2), (share(0, 300), (0,)), (share(0, 700), (1,))),
+        "needs a whole GPU; every GPU is in use",
+    ),
+    (
+        "compute",
+        Demand(gpus=2),
+        node(machine(gpus=2), (share(0, 500), (0,))),
+        "needs 2 whole GPUs; the node has 1 free",
+    ),
+    (
+        "compute",
+        Demand(),
+        node(machine_of("a", card(compute_scaling=Percent(50)))),
+        "needs 100 % of one GPU; the freest has 50 % free",
+    ),
+    (
+        "memory",
+        share(memory_percent=Percent(50), gpus=2),
+        with_free_memory([16276, 1000]),
+        "needs 2 GPUs, each with 50 % of its memory free; the node has 1",
     ),
     (
         "numa",
         Demand(gpus=3, one_numa=True),
         node(machine_of("a", card(numa=0), card(numa=0), card(numa=1), card(numa=1))),
-        "needs 3 GPUs on one NUMA node, at most 2 are free on one",
+        "needs 3 GPUs on one NUMA node; the best NUMA node has 2 free",
     ),
     (
         "link",
         Demand(gpus=2, link=Link.NVLINK),
         node(machine(gpus=4, links=TWO_PAIRS), (Demand(), (0,))),
-        "needs 2 GPUs linked by NVLINK or better, no such set among 3 free ones",
+        "needs 2 GPUs linked by NVLINK or better; the 3 free GPUs have no such set",
     ),
     (
         "container",
         Demand(containers=(Container(memory=MiB(9000), compute=HALF), Container(memory=MiB(9000), compute=HALF))),
         node(machine(memory=16000)),
-        "container 1 (app) needs 1 GPUs, 0 take it",
+        "container 1 (app) needs 1 GPU that can take it; the node has 0",
     ),
 ]
 
@@ -152,13 +181,21 @@ def test_a_refusal_says_what_was_needed_and_what_there_was(
 
 
 def test_every_check_has_a_refusal_above() -> None:
-    # `companions` refuses for two reasons; `container` is said where containers are seated.
-    assert len({check for check, *_ in REFUSALS}) == len(CHECKS) + 2
+    """That each row of the table is in a scenario is asserted beside the scenarios."""
+    names = "cpu host-memory count type uuid health affinity anti-affinity exclusive slots memory compute numa link"
+    assert {check for check, *_ in REFUSALS} == {*names.split(), "container"}
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+def test_the_numbers_of_a_refusal_are_data() -> None:
+    reason = refusal(Demand(), node(machine(), (share(0, 300), (0,))))
+    assert reason is not None
+    assert (reason.needed, reason.available) == (1000, 700)
 
 
 def test_a_full_gpu_is_refused_with_its_free_memory() -> None:
     reason = refusal(share(1), with_free_memory([0]))
-    assert str(reason) == "needs 1 MiB on one GPU, the freest has 0"
+    assert str(reason) == "needs 1 MiB on one GPU; the freest has 0 MiB free"
 
 
 @pytest.mark.parametrize("odd", ["{0}", "{needed", "a}b", "%s"])

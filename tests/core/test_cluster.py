@@ -148,7 +148,7 @@ def test_a_card_that_holds_more_than_it_has_is_full_not_endless() -> None:
     assert where.room == (0,)
     assert best(cluster, share(1)) is None
     reason = Ranker(build_policy("binpack")).reasons(share(1), cluster)["a"]
-    assert str(reason) == "needs 1 MiB on one GPU, the freest has -2000"
+    assert str(reason) == "needs 1 MiB on one GPU; the freest has -2000 MiB free"
 
 
 def test_a_job_that_asks_for_no_memory_is_kept_off_an_overfull_card_too() -> None:
@@ -178,7 +178,7 @@ def test_each_card_of_a_mixed_node_has_its_own_memory() -> None:
         assert best(mixed, share(4000, gpus=2)) == ("a", (0, 1))
         assert best(mixed, share(14000, gpus=2)) is None
         reason = Ranker(build_policy("binpack")).reasons(share(25000), mixed)["a"]
-        assert str(reason) == "needs 25000 MiB on one GPU, the freest has 24000"
+        assert str(reason) == "needs 25000 MiB on one GPU; the freest has 24000 MiB free"
 
 
 def test_memory_is_free_only_when_the_job_has_finished() -> None:
@@ -201,7 +201,7 @@ def test_groups_are_known_by_node_and_forgotten_with_their_last_member() -> None
 
 
 def test_machines_of_one_kind_differ_in_name_and_uuid_only() -> None:
-    def kind(**changes: Any) -> tuple[object, ...]:
+    def kind(**changes: Any) -> object:
         return machine_of("x", card(**changes)).kind
 
     assert machine("a").kind == machine("b").kind

@@ -79,7 +79,7 @@ def test_a_ranking_has_every_node_once() -> None:
     ranking = rank(FIFO, job("one", share(6000)), cluster)
     assert [fit.slot.node for fit in ranking.fits] == ["b", "c"]
     assert {name: str(why) for name, why in ranking.reasons.items()} == {
-        "a": "needs 6000 MiB on one GPU, the freest has 4000"
+        "a": "needs 6000 MiB on one GPU; the freest has 4000 MiB free"
     }
 
 

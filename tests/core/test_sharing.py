@@ -93,7 +93,7 @@ def test_what_the_gate_says(score: tuple[float, ...], trial: bool, waits: bool) 
 def test_a_refusal_says_what_was_needed_and_what_there_was() -> None:
     reason = worth_sharing((0.0, 0.3, 0.2), 0.0).reason
     assert (reason.check, reason.needed, reason.available) == ("gain", 500, 300) if reason else False
-    assert "500 thousandths" in str(reason)
+    assert "must add 50 %" in str(reason)
 
 
 # Beliefs

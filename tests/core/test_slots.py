@@ -4,7 +4,6 @@
 
 from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Link
-from cotenant.core.placement.seating import host_fits
 from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory
@@ -50,9 +49,9 @@ def test_only_gpus_linked_well_enough_are_chosen() -> None:
 
 def test_a_fit_by_amounts_counts_the_host_too() -> None:
     where = node(machine(cpu=MilliCpu(1000), host_memory=MiB(1000)))
-    assert host_fits(share(16000, 1000, cpu=MilliCpu(1000)), where)
-    assert not host_fits(share(cpu=MilliCpu(1001)), where)
-    assert not host_fits(share(host_memory=MiB(1001)), where)
+    assert candidate_slots(share(16000, 1000, cpu=MilliCpu(1000)), where) == [(0,)]
+    assert not candidate_slots(share(cpu=MilliCpu(1001)), where)
+    assert not candidate_slots(share(host_memory=MiB(1001)), where)
 
 
 def seated(demand: Demand, *free: int) -> list[Gpus]:

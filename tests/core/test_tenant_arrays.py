@@ -8,9 +8,9 @@ from typing import Any
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand
+from cotenant.core.placement.gpu_arrays import GpuArrays
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.tenant_arrays import Crowds
 from cotenant.core.sharing.speeds import Company, Tabled, company_of
 from cotenant.core.units import MiB, Percent
 from tests.core.builders import card, cluster_with, machine, machine_of, placed, share
@@ -76,9 +76,9 @@ def test_the_roomiest_slots_of_a_sharing_policy_are_compared_by_room_alone() -> 
 
 
 def test_crowds_that_are_gone_are_forgotten_and_answers_stay_right() -> None:
-    ranker, crowds = Ranker(COTENANT, few=0), Crowds()
+    ranker, arrays = Ranker(COTENANT, few=0), GpuArrays(1, tenants=True)
     for i in range(80):
         cluster = cluster_with([machine("a"), machine("b")], placed(f"{i}", guest(f"kind {i}"), "a", 0))
-        crowds.look(cluster)
+        arrays.columns(cluster)
         assert ranker.best(BERT, cluster) == freshly_ranked(COTENANT, BERT, cluster)[0]
-    assert crowds.worn_out
+    assert arrays.worn_out

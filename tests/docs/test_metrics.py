@@ -5,12 +5,12 @@
 import re
 from pathlib import Path
 
-from cotenant.kube.agent.metrics import figures_text
+from cotenant.kube.agent.reporting import metrics_text
 from tests.kube.pods import NODE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
 
 
 def test_every_metric_is_documented_and_no_other() -> None:
-    written = re.findall(r"^# TYPE (\w+) (\w+)$", figures_text(NODE, 0, {}), re.MULTILINE)
+    written = re.findall(r"^# TYPE (\w+) (\w+)$", metrics_text(NODE, 0, {}), re.MULTILINE)
     assert re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE, re.MULTILINE) == written

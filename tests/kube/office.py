@@ -18,12 +18,12 @@ from cotenant.kube.api.names import WHY_HEADER
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.api.server import Listener, application, listen
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.scheduler.lease import LOOKING, Election
 from cotenant.kube.scheduler.process import Scheduler
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from cotenant.kube.webhook.mutation import webhook_routes
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Pod
 from tests.kube.http import Answer, ask, serving
 from tests.kube.pods import pod_object

@@ -6,9 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotenant.core.model import Gpu, Machine
+from cotenant.core.model import Gpu, Machine, Tenant
 from cotenant.core.units import MiB
+from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
+from cotenant.kube.codec.assignment import Record, seated
+from cotenant.kube.codec.request import NOTHING, asked_of
+from cotenant.kube.codec.settings import DEFAULTS, Settings
 
 UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 NODE = Machine(
@@ -68,3 +72,12 @@ def _container(name: str, limits: Amounts) -> dict[str, Any]:
     asked = {resource: amount for resource, amount in limits.items() if resource != "sidecar"}
     always = {"restartPolicy": "Always"} if limits.get("sidecar") else {}
     return {"name": name, "image": "busybox", "resources": {"limits": {"cpu": "500m", **asked}}, **always}
+
+
+def tenant_of(pod: Pod, record: Record, machine: Machine, settings: Settings = DEFAULTS) -> Tenant:
+    """The pod in its place, with the amounts of its record; its constraints count if they can be understood."""
+    try:
+        wishes = asked_of(pod, settings).wishes
+    except InputError:
+        wishes = NOTHING
+    return seated(record, wishes, machine)

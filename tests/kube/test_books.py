@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from cotenant.core.model import Slot
 from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, Node, Pod, Running
 from cotenant.kube.codec.assignment import RECORD, decode_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY, INVENTORY, ORPHANS
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import (
     annotated,
     books_of,

@@ -22,11 +22,11 @@ from cotenant.core.queueing.eviction import Stake
 from cotenant.core.units import Percent, Seconds
 from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, Node, Pod
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.preemption_search import Movable, best_of, left_by
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, bound, in_phase, machine, node, waiting
 from tests.properties.referee import overfull
 

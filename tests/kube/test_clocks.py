@@ -22,7 +22,7 @@ import pytest
 
 from cotenant.kube.codec.inventory import AWAY
 from tests.kube.agent.kubelet import kubelet_in
-from tests.kube.agent_node.test_running import GPU, PROGRAM, Around, write_config
+from tests.kube.agent_node.test_process import GPU, PROGRAM, Around, write_config
 from tests.kube.agent_node.waiting import in_loop
 from tests.kube.api_server import ApiServer
 from tests.kube.http import ask

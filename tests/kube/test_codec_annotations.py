@@ -145,5 +145,5 @@ def test_keys_that_kubernetes_takes(key: str) -> None:
 )
 def test_keys_that_kubernetes_does_not_take(key: str) -> None:
     assert not is_key(key)
-    with pytest.raises(InputError, match="not a key that Kubernetes takes"):
+    with pytest.raises(InputError, match="not a key that Kubernetes accepts"):
         checked_annotations({key: ""}, {})

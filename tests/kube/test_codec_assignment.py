@@ -27,12 +27,11 @@ from cotenant.kube.codec.assignment import (
     encode_record,
     record_for,
     record_of,
-    tenant_of,
 )
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.vgpu import VGPU
-from tests.kube.pods import NODE, UID, pod
+from tests.kube.pods import NODE, UID, pod, tenant_of
 
 shares = st.builds(
     Share,
@@ -113,7 +112,7 @@ def test_a_later_version_is_refused_and_says_what_to_do() -> None:
         ({"containers": [{"number": 0, "gpus": [{"gpu": "g\n", "memory": 1, "compute": 1}]}]}, "gpu"),
         ({"containers": [{"number": 0, "gpus": [{"gpu": "../x", "memory": 1, "compute": 1}]}]}, "gpu"),
         ({"containers": [{"number": 0, "gpus": [{"gpu": "g", "memory": 1, "compute": 1}] * 2}]}, "GPU twice"),
-        ({"containers": [{"number": 0, "gpus": [{"gpu": "g", "memory": 1, "compute": 1}]}] * 2}, "there twice"),
+        ({"containers": [{"number": 0, "gpus": [{"gpu": "g", "memory": 1, "compute": 1}]}] * 2}, "listed twice"),
     ],
 )
 def test_a_record_that_was_tampered_with_is_refused(change: dict[str, Any], said: str) -> None:

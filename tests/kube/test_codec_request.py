@@ -14,10 +14,10 @@ from cotenant.core.model import Demand
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.request import NUMBERS, asked_of, container_names
 from cotenant.kube.codec.settings import DIALECTS, Settings
 from cotenant.kube.codec.vgpu import VGPU
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import pod, pod_object
 
 SHARE = {"nvidia.com/gpumem": 1000}
@@ -128,7 +128,7 @@ def test_resources_may_have_other_names() -> None:
     [
         ({"dialects": (replace(VGPU, count="gpu"),)}, "resource 'gpu': expected a name such as example.com/gpu"),
         ({"dialects": (replace(VGPU, memory="a/b c"),)}, "resource 'a/b c': expected a name"),
-        ({"dialects": (VGPU, replace(VGPU, name="twin"))}, "resource nvidia.com/gpu: means two things"),
+        ({"dialects": (VGPU, replace(VGPU, name="twin"))}, "resource nvidia.com/gpu: two dialects use it"),
         ({"dialects": (VGPU, replace(VGPU, count="a/b"))}, "two dialects have the same name"),
         ({"default_gpus": 0}, "default GPUs: 0, expected 1 to 1024"),
         ({"default_memory": MiB(1 << 20)}, "default memory in MiB: 1048576, expected 1 to 1048575"),

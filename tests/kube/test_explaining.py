@@ -4,11 +4,11 @@
 
 import pytest
 
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY
-from cotenant.kube.scheduler.explaining import sentence, why_not
+from cotenant.kube.scheduler.explaining import explained, sentence, why_not
 from cotenant.kube.scheduler.refusing import class_of
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import GPU, MEMORY, PERCENT, args, books_of, machine, node, place, placer_of, waiting
 
 NAMES = [f"n{i:02}" for i in range(20)]
@@ -47,3 +47,20 @@ def test_a_pod_that_would_fit_by_now_is_told_so(books: Books) -> None:
     pod, placer = waiting("a", {GPU: 1, MEMORY: 1}), placer_of(books)
     assert placer.nearest(pod) is None
     assert why_not(pod, placer) == sentence(placer.why(pod))
+
+
+def test_limits_that_nothing_enforces_are_said_with_the_answer() -> None:
+    books = books_of(node(machine("m", type="MLU370"), vendor=Vendor.CAMBRICON), node(machine("n")))
+    placer = placer_of(books)
+    part, whole, slice_, nvidia = (
+        explained(waiting(name, limits), books, placer).notes
+        for name, limits in (
+            ("part", {"cambricon.com/mlumem": 1000}),
+            ("whole", {"cambricon.com/mlunum": 1}),
+            ("slice", {"cambricon.com/mlu.smlu.vmemory": 4}),
+            ("nvidia", {GPU: 1, MEMORY: 1000}),
+        )
+    )
+    assert part == (Vendor.CAMBRICON.row.unenforced(),)
+    assert "cannot be enforced on Cambricon GPUs" in part[0]
+    assert (whole, slice_, nvidia) == ((), (), ())

@@ -20,6 +20,7 @@ from cotenant.kube.codec.inventory import INVENTORY, USED, used_for
 from cotenant.kube.inspect.listing import TRIES, NoSuchNodeError, Query, read_cluster
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
 from cotenant.kube.settings import KubeSettings, SchedulerPart
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.worlds import (
     CORES,
@@ -259,3 +260,10 @@ def test_pods_that_are_not_as_they_should_be_are_counted() -> None:
 def test_memory_is_handed_out_as_scaled() -> None:
     (card,) = only_node([node(machine("a", cards=1, memory=MiB(1000), memory_scaling=150))]).cards
     assert card.memory_mib == 1500
+
+
+def test_a_node_says_whose_gpus_it_has_and_which_limits_nothing_enforces() -> None:
+    seen = cluster_use(
+        [node(machine("a", type="MLU370"), vendor=Vendor.CAMBRICON), node(machine("b"))], [], SETTINGS
+    ).nodes
+    assert [(one.vendor, one.unenforced is None) for one in seen] == [("cambricon", False), ("nvidia", True)]

@@ -17,7 +17,8 @@ from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.install.certificate import MISSING, SERVICE_NAMES, Certificate, make_certificate
 from cotenant.kube.install.configuration import KUBE_SCHEDULER
 from cotenant.kube.install.manifests import InstallOptions, manifests
-from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images
+from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images, daemon_set
+from cotenant.node.devices.vendors import REAL
 
 Json = dict[str, Any]
 PAIR = Certificate("a certificate\n", "its key\n")
@@ -259,3 +260,11 @@ def test_words_for_simulated_gpus_alone_install_nothing() -> None:
     for words in (["--gpu-memory", "16GiB"], ["--gpu-type", "T4"]):
         with pytest.raises(InputError, match="say --simulate COUNT"):
             kube.main(["install", "--dev", *words], standalone_mode=False)
+
+
+def test_one_agent_serves_nodes_of_every_vendor_unless_one_is_chosen() -> None:
+    (agent,) = daemon_set(IMAGES, AgentFlags(), "c")["spec"]["template"]["spec"]["containers"]
+    seen = {one["name"]: one.get("value") for one in agent["env"]}
+    assert {name for name, value in seen.items() if value == "all"} == {one.row.runtime_variable for one in REAL}
+    (chosen,) = daemon_set(IMAGES, AgentFlags(vendor="amd"), "c")["spec"]["template"]["spec"]["containers"]
+    assert chosen["command"][-2:] == ["--vendor", "amd"]

@@ -14,8 +14,8 @@ from cotenant.core.units import Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, ORPHANS, inventory_for, machine_of, orphans_for, orphans_of
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import NODE, UID
 
 CARDS = replace(

@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 
 from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Link, Machine, Reason
 from cotenant.core.units import MiB
-from cotenant.kube.agent.publishing import shared_machine, topology_text
+from cotenant.kube.agent.reporting import shared_machine, topology_text
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.keys import container_key

@@ -13,7 +13,6 @@ from cotenant.core.model import Reason
 from cotenant.core.placement.policies import build_policy
 from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import RECORD, decode_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY
 from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.request import asked_of
@@ -22,6 +21,7 @@ from cotenant.kube.scheduler.protocol import ExtenderArgs, MetaPod, MetaVictims,
 from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers
 from cotenant.kube.scheduler.refusing import Refusals
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import (
     GPU,
     MEMORY,
@@ -245,10 +245,10 @@ def test_a_gate_is_asked_with_how_many_wait() -> None:
 def test_nonsense_is_refused_with_its_sentence(books: Books) -> None:
     pod = waiting("a", {GPU: 1, PERCENT: 120})
     refused = placer_of(books).filter(args(pod, "n1"), 0.0).failed_and_unresolvable_nodes
-    assert "120 % of a card" in refused["n1"]
+    assert "120 % of a GPU" in refused["n1"]
     assert [one.score for one in placer_of(books).prioritize(args(pod, "n1"), 0.0)] == [0]
     why = placer_of(books).why(pod)
-    assert "120 % of a card" in str(why.waits)
+    assert "120 % of a GPU" in str(why.waits)
     assert placer_of(books).preempt(PreemptionArgs(pod=pod)).node_name_to_meta_victims == {}
 
 
@@ -311,7 +311,7 @@ def test_two_binds_at_once_cannot_have_the_same_memory() -> None:
     placer, amounts = placer_of(books), {GPU: 1, MEMORY: 9000}
     chosen(placer, waiting("a", amounts), "n1")
     refused = placer.choose(waiting("b", amounts), "n1", 0.0, 1)
-    assert refused == ("memory", "needs {needed} MiB on one GPU, the freest has {available}", 9000, 7000)
+    assert refused == ("memory", "needs {needed} MiB on one GPU; the freest has {available} MiB free", 9000, 7000)
     books.release("uid-a")
     chosen(placer, waiting("b", amounts), "n1")
 
@@ -407,9 +407,9 @@ def test_why_says_in_numbers_what_is_missing_on_each_node_nearest_first(books: B
     why = placer.why(pod)
     assert why.fits == ()
     assert {name: str(reason) for name, reason in why.reasons.items()} == {
-        "n2": "needs 15000 MiB on one GPU, the freest has 12000",
-        "n1": "needs 15000 MiB on one GPU, the freest has 7000",
-        "n3": "needs 1 GPUs, 0 are healthy and not cordoned",
+        "n2": "needs 15000 MiB on one GPU; the freest has 12000 MiB free",
+        "n1": "needs 15000 MiB on one GPU; the freest has 7000 MiB free",
+        "n3": "needs 1 GPU in good health and not cordoned; the node has 0",
     }
     assert list(why.reasons) == ["n2", "n1", "n3"]
     assert not placer.would_fit(pod)

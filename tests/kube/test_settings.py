@@ -63,7 +63,7 @@ def test_the_nearest_word_on_a_card_wins() -> None:
         ("queue: {namespaces: batch}", "namespaces"),
         ("cards: {memory-scaling: 0}", "memory-scaling"),
         ("dialects: {hami: {}}", "unknown dialect 'hami'"),
-        ("dialects: {vgpu: {count: aliyun.com/gpu}}", "means two things"),
+        ("dialects: {vgpu: {count: aliyun.com/gpu}}", "two dialects use it"),
         ("dialects: {vgpu: {count: gpu}}", "expected a name such as example.com/gpu"),
         ("defaults: {compute: 101}", "default compute"),
         ("[1, 2]", "Expected `object`"),

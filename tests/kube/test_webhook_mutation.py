@@ -272,3 +272,25 @@ def test_what_we_do_not_know_of_a_pod_stays_in_it() -> None:
     assert pod["spec"]["futureField"] == made["spec"]["futureField"]
     assert app(pod)["alsoNew"] == ["x"]
     assert pod["metadata"]["managedFields"] == made["metadata"]["managedFields"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "title"),
+    [
+        ({"cambricon.com/mlumem": 1000}, "Cambricon"),
+        ({"amd.com/gpumem": 1000}, "AMD"),
+        ({"cambricon.com/mlu.smlu.vmemory": 4}, None),
+        ({"amd.com/gpu": 1}, None),
+        ({"nvidia.com/gpumem": 1000}, None),
+    ],
+)
+def test_the_author_is_warned_of_limits_that_nothing_enforces(limits: dict[str, int], title: str | None) -> None:
+    said = response(mutate(review(written(limits)), SETTINGS))
+    assert said["allowed"] is True
+    if title is None:
+        assert "warnings" not in said
+    else:
+        (warning,) = said["warnings"]
+        assert warning.startswith("cotenant: the memory and the compute limits of a pod or job cannot be enforced on")
+        assert f"on {title} GPUs" in warning
+        assert len(warning) <= 256, "longer ones may be cut by the API server"

@@ -24,17 +24,18 @@ def refused(made: Json, settings: KubeSettings = SETTINGS) -> str:
     [
         (
             written({"nvidia.com/gpumem-percentage": 101}),
-            "container app-0: nvidia.com/gpumem-percentage: 101 % of a card, expected 1 to 100; it is of each card,"
-            " not of all",
+            "container app-0: nvidia.com/gpumem-percentage: 101 % of a GPU, expected 1 to 100; it counts for each"
+            " GPU, not for all together",
         ),
         (
             written({"nvidia.com/gpu": 0, "nvidia.com/gpumem": 5}),
-            "container app-0: nvidia.com/gpumem is asked for on no GPU: leave nvidia.com/gpu out, or write 1 or more",
+            "container app-0: nvidia.com/gpumem is requested with nvidia.com/gpu: 0; leave nvidia.com/gpu out, or write"
+            " 1 or more",
         ),
         (
             written({"nvidia.com/gpu": 1, "aliyun.com/gpu-mem": 1}),
-            "container app-0: nvidia.com/gpu and aliyun.com/gpu-mem are two ways to ask for GPUs: use those of one in"
-            " a container",
+            "container app-0: nvidia.com/gpu and aliyun.com/gpu-mem are of two dialects: use the names of one dialect"
+            " in a container",
         ),
         (
             written(WHOLE, annotations={"nvidia.com/numa-bind": "maybe"}),

@@ -12,13 +12,13 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.api.objects import Node, Pod, decode_node, decode_pod
 from cotenant.kube.codec.assignment import Record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import INVENTORY, ORPHANS, inventory_for, orphans_for
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.protocol import ExtenderArgs
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.settings import SCHEDULER_NAME
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import pod_object
 
 GPU, MEMORY, PERCENT, CORES = (

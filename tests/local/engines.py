@@ -16,7 +16,8 @@ from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
 from cotenant.local.tenants import PlacedJob
-from cotenant.node.devices import GpuUsage, Kind, Running
+from cotenant.node.devices.backend import GpuUsage, Running
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Means, Shares
 from cotenant.wire.local import JobRequest, job_of
@@ -29,7 +30,7 @@ class Cards:
     """Devices that are what the test says, and of which nothing is used."""
 
     installed: Machine
-    kind: Kind = Kind.NVIDIA
+    vendor: Vendor = Vendor.NVIDIA
     notes: tuple[str, ...] = ("cards of a test",)
 
     def machine(self) -> Machine:

@@ -13,7 +13,7 @@ import pytest
 from cotenant.errors import CotenantError
 from cotenant.local.daemon import DEVICES
 from cotenant.local.journal import Journal
-from cotenant.node.devices import Kind
+from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import JobView
 from tests.cli.command import environment, run
 from tests.local.daemon import Daemon, running_daemon, until
@@ -147,7 +147,7 @@ def test_a_daemon_without_its_helpers_does_not_pretend_to_be_well() -> None:
 
 def test_a_daemon_that_lost_its_real_gpus_does_not_run_the_queue_on_simulated_ones(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal.db") as journal:
-        journal.remember(DEVICES, Kind.NVIDIA)
+        journal.remember(DEVICES, Vendor.NVIDIA)
     done = run("up", env=environment(COTENANT_STATE=str(tmp_path)))
     assert (done.returncode, "no NVIDIA GPU was found" in done.stderr) == (1, True), done
 

@@ -41,9 +41,9 @@ def test_a_job_that_takes_more_memory_than_its_slice_ends_alone_as_out_of_memory
 
 
 def test_what_can_never_fit_is_refused_at_once_with_the_numbers(daemon: Daemon) -> None:
-    with pytest.raises(RefusedByDaemonError, match=r"needs 2048 MiB on one GPU, the freest has 1024"):
+    with pytest.raises(RefusedByDaemonError, match=r"needs 2048 MiB on one GPU; the freest has 1024 MiB free"):
         daemon.submit("true", memory="2GiB")
-    with pytest.raises(RefusedByDaemonError, match=r"needs 3 GPUs on one node, it has 2"):
+    with pytest.raises(RefusedByDaemonError, match=r"needs 3 GPUs on one node; the node has 2"):
         daemon.submit("true", gpus=3)
     with pytest.raises(RefusedByDaemonError, match="give a unit"):
         daemon.submit("true", memory="4")
@@ -57,7 +57,7 @@ def test_full_gpus_make_a_job_wait_with_a_reason_until_one_is_free(daemon: Daemo
     third = daemon.submit("true", memory="600MiB")
     until(lambda: daemon.job(second.id).state == "running")
     waiting = daemon.job(third.id)
-    assert (waiting.state, waiting.reason) == ("queued", "needs 600 MiB on one GPU, the freest has 0")
+    assert (waiting.state, waiting.reason) == ("queued", "needs 600 MiB on one GPU; the freest has 0 MiB free")
     daemon.client.post(f"/v1/jobs/{first.id}/cancel", JobView)
     assert daemon.ended(third.id).code == 0
     assert daemon.job(first.id).state == "cancelled"

@@ -15,7 +15,7 @@ from cotenant.core.cluster import Node
 from cotenant.local.devices import Devices
 from cotenant.local.journal import Journal
 from cotenant.local.views import JobUsage, gpu_views, usage_by_job
-from cotenant.node.devices import Backend, GpuUsage, ProcessUsage, Running
+from cotenant.node.devices.backend import Backend, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.wire.local import GpuView
 from tests.node.fake_nvml import Card, FakeNvml

@@ -23,7 +23,7 @@ from cotenant.local.measurement import LOADING_S, OBSERVE_S, Meter, TenantMeasur
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.views import JobUsage, usage_by_job
 from cotenant.node.agent import Reported
-from cotenant.node.devices import GpuUsage, Running
+from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
 from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decode_profiles, workload_of

@@ -198,7 +198,7 @@ def test_the_oldest_process_speaks_for_its_job_and_the_next_one_follows(agent: A
         with agent.client(Hello(v=1, job="j-1", pid=2, batch=32), STEPS) as second:
             until(lambda: agent.server.dropped["not the first of its job"] == 1)
             agent.call(lambda: agent.server.send("j-1", Pause()))
-            assert [decode_to_job(one.recv(99)) for one in (first, second)] == [Pause(), Pause()]
+            assert [msgspec.json.decode(one.recv(99), type=ToJob) for one in (first, second)] == [Pause(), Pause()]
             first.close()
             until(lambda: agent.kinds() == ["Connected", "Disconnected", "Connected"])
             second.send(encode(STEPS))
@@ -220,7 +220,7 @@ def test_a_job_that_does_not_read_gets_the_last_wish(agent: Agent) -> None:
         heard = []
         with contextlib.suppress(TimeoutError):
             while True:
-                heard.append(decode_to_job(client.recv(99)))
+                heard.append(msgspec.json.decode(client.recv(99), type=ToJob))
         assert len(heard) < 4001, "the test is about a full socket"
         assert set(heard[-2:]) == {SetBatch(size=2000), Resume()}
 

@@ -15,9 +15,11 @@ import pytest
 
 from cotenant.core.units import MiB
 from cotenant.errors import DeviceError, InputError
-from cotenant.node.devices import Kind, Running, find_backend
+from cotenant.node.devices.backend import Running
+from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.processes import Process, job_members, process_table
 from cotenant.node.devices.simulated import LARGEST, SimulatedBackend, deal, fair_memory, ranges
+from cotenant.node.devices.vendors import Vendor
 
 
 @contextmanager
@@ -131,7 +133,7 @@ def test_devices_that_cannot_be_are_refused(count: int, memory: int | None, core
 
 def test_simulation_can_be_asked_for() -> None:
     backend = find_backend(3, MiB(512))
-    assert (backend.kind, len(backend.machine().gpus), backend.faults()) == (Kind.SIMULATED, 3, {})
+    assert (backend.vendor, len(backend.machine().gpus), backend.faults()) == (Vendor.SIMULATED, 3, {})
     assert backend.notes[0].startswith("simulating 3 GPUs of 512 MiB each")
     backend.close()
 
@@ -145,7 +147,7 @@ def test_devices_have_the_memory_they_had_before_unless_told_otherwise() -> None
 
 def test_without_a_driver_devices_are_simulated_and_one_line_says_why() -> None:
     backend = find_backend()
-    if backend.kind is Kind.NVIDIA:
+    if backend.vendor is Vendor.NVIDIA:
         backend.close()
         pytest.skip("this machine has an NVIDIA GPU")
     assert "simulating 2 GPUs" in backend.notes[0]

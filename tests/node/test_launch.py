@@ -8,11 +8,12 @@ import pytest
 
 from cotenant.core.model import Demand, Gpu, Machine, Slot
 from cotenant.core.units import MiB, MilliGpu, Percent
-from cotenant.node.devices import Kind
-from cotenant.node.launch import Allowance, Grant, Launch, Paths, Slice, enforcement, launch_for
+from cotenant.node.devices.vendors import Vendor
+from cotenant.node.launch import Allowance, Launch, Paths, Slice, enforcement, launch_for
 from cotenant.node.limits import GpuLimit, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
+from cotenant.node.variables import Grant
 
 PATHS = Paths(
     agent=Path("/state/agent"),
@@ -29,7 +30,7 @@ MACHINE = Machine(
 def launch(
     demand: Demand,
     gpus: tuple[int, ...] = (2,),
-    kind: Kind = Kind.SIMULATED,
+    vendor: Vendor = Vendor.SIMULATED,
     shares: Shares = SLOTS,
     cores: tuple[int, ...] = (3,),
     batch: int | None = None,
@@ -43,7 +44,7 @@ def launch(
         job="j-000001",
         paths=PATHS,
         slice_=Slice(limits=Path("/state/jobs/j-000001/limits"), region=Path("/run/usage"), preload=preload),
-        kind=kind,
+        vendor=vendor,
         cores=cores,
         shares=shares,
         batch=batch,
@@ -81,7 +82,7 @@ def test_a_job_on_a_simulated_gpu_is_told_everything() -> None:
 
 
 def test_a_job_on_real_gpus_is_told_uuids_and_nothing_of_simulation() -> None:
-    env = launch(demand(gpus=2), gpus=(1, 3), kind=Kind.NVIDIA, cores=()).env
+    env = launch(demand(gpus=2), gpus=(1, 3), vendor=Vendor.NVIDIA, cores=()).env
     assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == "GPU-b,GPU-d"
     assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ("2048m", "2048m")
     assert (env["ALIYUN_COM_GPU_MEM_IDX"], env["ALIYUN_COM_GPU_MEM_POD"]) == ("1,3", "4096")
@@ -124,7 +125,7 @@ def test_who_asks_for_no_amount_may_use_the_card() -> None:
 
 
 def test_host_limits_are_not_put_on_jobs_with_a_real_gpu() -> None:
-    real = launch(demand(), kind=Kind.NVIDIA, cores=(), shares=CGROUP)
+    real = launch(demand(), vendor=Vendor.NVIDIA, cores=(), shares=CGROUP)
     assert (real.cpus, real.rlimit_data_mib, real.memory_mib, real.share_percent, real.cgroup) == (None,) * 5
 
 
@@ -159,7 +160,7 @@ def test_a_whole_gpu_and_no_claim_are_not_throttled(compute: int, shares: Shares
 
 
 def test_the_library_is_told_of_each_gpu_and_gives_nothing_on_others() -> None:
-    limits = launch(demand(gpus=2, compute=0), gpus=(0, 1), kind=Kind.NVIDIA, cores=()).limits
+    limits = launch(demand(gpus=2, compute=0), gpus=(0, 1), vendor=Vendor.NVIDIA, cores=()).limits
     assert limits.gpus == (GpuLimit("GPU-a", 2 << 30), GpuLimit("GPU-b", 2 << 30))
     assert limits.others == GpuLimit("", 0)
     assert limits.region == Path("/run/usage")
@@ -167,36 +168,36 @@ def test_the_library_is_told_of_each_gpu_and_gives_nothing_on_others() -> None:
 
 @pytest.mark.parametrize(("priority", "class_"), [(-1, Priority.LOW), (0, Priority.HIGH), (5, Priority.HIGH)])
 def test_a_negative_priority_is_the_lower_class(priority: int, class_: Priority) -> None:
-    assert launch(Demand(memory=MiB(64), priority=priority), kind=Kind.NVIDIA, cores=()).limits.priority is class_
+    assert launch(Demand(memory=MiB(64), priority=priority), vendor=Vendor.NVIDIA, cores=()).limits.priority is class_
 
 
 def test_the_library_comes_into_the_job_by_its_environment() -> None:
-    held = launch(demand(), kind=Kind.NVIDIA, cores=(), preload="/lib/ours.so:/theirs.so")
+    held = launch(demand(), vendor=Vendor.NVIDIA, cores=(), preload="/lib/ours.so:/theirs.so")
     assert held.env["LD_PRELOAD"] == "/lib/ours.so:/theirs.so"
-    assert "LD_PRELOAD" not in launch(demand(), kind=Kind.NVIDIA, cores=()).env
+    assert "LD_PRELOAD" not in launch(demand(), vendor=Vendor.NVIDIA, cores=()).env
 
 
 # what the user is told
 
 
 def test_enforcement_says_which_means_holds_the_share() -> None:
-    quota = enforcement(Kind.SIMULATED, launch(demand(), shares=CGROUP), CGROUP.means)
+    quota = enforcement(Vendor.SIMULATED, launch(demand(), shares=CGROUP), CGROUP.means)
     assert "compute: 30 %, pinned to 1 core, by a CPU quota (cgroup v1)" in quota
-    slots = enforcement(Kind.SIMULATED, launch(demand()), SLOTS.means)
+    slots = enforcement(Vendor.SIMULATED, launch(demand()), SLOTS.means)
     assert any("stopping and continuing" in line and line.startswith("compute: 30 %") for line in slots)
-    whole = enforcement(Kind.SIMULATED, launch(demand(compute=1000)), SLOTS.means)
+    whole = enforcement(Vendor.SIMULATED, launch(demand(compute=1000)), SLOTS.means)
     assert "compute: not limited beyond being pinned to 1 core" in whole
 
 
 def test_enforcement_says_what_is_held_in_memory_and_what_is_not() -> None:
-    lines = enforcement(Kind.SIMULATED, launch(demand()), SLOTS.means)
+    lines = enforcement(Vendor.SIMULATED, launch(demand()), SLOTS.means)
     assert lines[0].startswith("memory: 2 GiB above the runtime's own 430 MiB")
     assert any(line.startswith("not enforced:") for line in lines)
     assert all("\n" not in line for line in lines)
 
 
 def test_enforcement_promises_nothing_on_real_gpus_without_the_library() -> None:
-    lines = enforcement(Kind.NVIDIA, launch(demand(), kind=Kind.NVIDIA, cores=()), SLOTS.means)
+    lines = enforcement(Vendor.NVIDIA, launch(demand(), vendor=Vendor.NVIDIA, cores=()), SLOTS.means)
     assert lines[:2] == [
         "memory: 2 GiB on each GPU is told to the job and kept free by placement, not enforced",
         "compute: 30 % is told to the job and kept free by placement, not enforced",
@@ -206,12 +207,14 @@ def test_enforcement_promises_nothing_on_real_gpus_without_the_library() -> None
 
 def test_enforcement_says_what_the_library_holds_and_what_it_cannot() -> None:
     held = launch(
-        Demand(memory=MiB(2048), compute=MilliGpu(300), priority=-1), kind=Kind.NVIDIA, preload="/lib/ours.so"
+        Demand(memory=MiB(2048), compute=MilliGpu(300), priority=-1), vendor=Vendor.NVIDIA, preload="/lib/ours.so"
     )
-    memory, compute, priority, _, not_held = enforcement(Kind.NVIDIA, held, SLOTS.means)
+    memory, compute, priority, _, not_held = enforcement(Vendor.NVIDIA, held, SLOTS.means)
     assert memory.startswith("memory: 2 GiB on each GPU, by the vGPU library")
     assert compute == "compute: 30 % while others want the GPU, by the vGPU library"
     assert priority.startswith("priority: low")
     assert "not a security boundary" in not_held
-    whole = enforcement(Kind.NVIDIA, launch(demand(memory=0, compute=1000), kind=Kind.NVIDIA, preload="x"), SLOTS.means)
+    whole = enforcement(
+        Vendor.NVIDIA, launch(demand(memory=0, compute=1000), vendor=Vendor.NVIDIA, preload="x"), SLOTS.means
+    )
     assert whole[:2] == ["memory: not limited", "compute: not limited"]

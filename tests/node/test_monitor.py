@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cotenant.core.units import MIB_BYTES, MiB, MilliGpu
-from cotenant.node.devices import GpuUsage, ProcessUsage
+from cotenant.node.devices.backend import GpuUsage, ProcessUsage
 from cotenant.node.limits import GpuLimit, Limits, write_read_only
 from cotenant.node.monitor import UsageHistory, driver_usage, notable_drift, slice_view
 from cotenant.node.region import LARGEST_COUNT, GpuUse, ProcessIdentity

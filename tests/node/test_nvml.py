@@ -10,7 +10,7 @@ import pytest
 from cotenant.core.model import Link
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError
-from cotenant.node.devices import ProcessUsage, Running
+from cotenant.node.devices.backend import ProcessUsage, Running
 from cotenant.node.devices.counters import Counted, Counters
 from cotenant.node.devices.health import Health
 from cotenant.node.devices.links import Far, nvlink_pairs

@@ -80,6 +80,12 @@ def _overfull(node: Node) -> list[str]:
     return faults
 
 
+def host_fits(demand: Demand, node: Node) -> bool:
+    return (node.cpu is None or demand.cpu <= node.cpu) and (
+        node.host_memory is None or demand.host_memory <= node.host_memory
+    )
+
+
 def broken_wishes(demand: Demand, node: Node, gpus: Gpus) -> list[str]:
     """Which of the demand's wishes, other than amounts, these GPUs do not meet."""
     cards = [node.machine.gpus[i] for i in gpus]

@@ -39,7 +39,7 @@ def assert_same(ranker: Ranker, demand: Demand, cluster: Cluster) -> None:
         assert reasons[cluster.index[name]] == why
         if demand.memory_percent is None:  # or each card needs something else
             alike = [one for one in reasons if one is not None and one.check == why.check]
-            assert why.check in ("cpu", "host-memory") or why.available == max(one.available for one in alike)
+            assert why.available == max(one.available for one in alike)
 
 
 @examples(60)

@@ -14,11 +14,11 @@ from cotenant.core.placement.checks import eligible_gpus
 from cotenant.core.placement.deciding import decide, place_together, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.seating import amounts_fit, host_fits
+from cotenant.core.placement.seating import amounts_fit
 from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.queueing.preemption import make_way
 from cotenant.core.units import Seconds
-from tests.properties.referee import broken_wishes, group_nodes, overfull, peak
+from tests.properties.referee import broken_wishes, group_nodes, host_fits, overfull, peak
 from tests.properties.strategies import clusters, demands, examples, machines, plain_demands, policies, queues
 
 NOW = Seconds(0.0)
@@ -104,7 +104,7 @@ def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand)
 @examples(100)
 @given(occupied(), plain_demands())
 def test_the_fast_path_for_plain_demands_answers_as_the_checks_do(cluster: Cluster, demand: Demand) -> None:
-    assert demand.plain
+    assert demand.claim is not None
     for node in cluster:
         eligible = eligible_gpus(demand, node)
         fast = candidate_slots(demand, node)
@@ -115,8 +115,8 @@ def test_the_fast_path_for_plain_demands_answers_as_the_checks_do(cluster: Clust
             assert {_state(node, gpus[0]) for gpus in fast} == states
             assert {gpus[0] for gpus in fast} <= set(eligible)
         else:
-            # The same demand in a form that takes the long way.
-            assert fast == candidate_slots(replace(demand, avoid_types=("no such card",)), node)
+            # The same demand with one more check that applies to it.
+            assert fast == candidate_slots(replace(demand, avoid_types=("no such GPU",)), node)
 
 
 def _state(node: Node, gpu: int) -> tuple[object, ...]:

@@ -30,6 +30,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.links import link_matrix
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Slot
+from cotenant.core.placement.checks import NODE_LABELS
 from cotenant.core.placement.deciding import decide, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy
@@ -121,10 +122,18 @@ def _machine(name: str, of: Table) -> Machine:
         name=name,
         gpus=tuple(_card(f"{name}-{i}", {**each, **own}) for i, own in enumerate(cards)),
         links=None if links is None else link_matrix([row.split() for row in links]),
-        labels=of.get("labels", {}),
+        labels=_labels(of.get("labels", {})),
         cpu=None if "cpu" not in of else MilliCpu(of["cpu"]),
         host_memory=None if "host_memory" not in of else _memory(of["host_memory"]),
     )
+
+
+def _labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """As every engine knows them: a label that no check declares would be seen by the simulator alone."""
+    unread = labels.keys() - NODE_LABELS
+    if unread:
+        raise ValueError(f"no check reads the label {', '.join(sorted(unread))}; name it in the check's `labels`")
+    return labels
 
 
 def _card(uuid: str, of: Table) -> Gpu:

@@ -14,6 +14,7 @@ from cotenant.cli.client import Client, NoDaemonError, state_folder
 from cotenant.cli.options import output_option
 from cotenant.cli.output import emit
 from cotenant.errors import CotenantError, InputError
+from cotenant.node.devices.vendors import REAL_NAMES, Vendor
 from cotenant.wire.text import counted
 
 LARGEST_LOG = 8 * 1024 * 1024
@@ -38,6 +39,11 @@ Examples:
 
 @click.command(epilog=UP_EPILOG)
 @click.option("--detach", is_flag=True, help="Run in the background; return when the daemon answers.")
+@click.option(
+    "--vendor",
+    type=click.Choice(REAL_NAMES),
+    help="Use the GPUs of this vendor. Default: the first vendor whose driver lists a GPU.",
+)
 @click.option(
     "--simulate",
     type=click.IntRange(1, 64),
@@ -75,6 +81,7 @@ Examples:
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token that TCP clients must send.")
 def up(
     detach: bool,
+    vendor: str | None,
     simulate: int | None,
     gpu_memory: str | None,
     policy: str,
@@ -95,6 +102,7 @@ def up(
     run(
         Options(
             state=state_folder(),
+            vendor=None if vendor is None else Vendor(vendor),
             simulate=simulate,
             gpu_memory=gpu_memory,
             policy=policy,

@@ -120,5 +120,8 @@ def show(seen: "ClusterUse", output: str, draw: Callable[[bool], Iterable[str]])
             f"only pods of namespace {printable(seen.namespace)} are counted; pods of other namespaces may use more",
             err=True,
         )
+    for sentence in dict.fromkeys(node.unenforced for node in seen.nodes):
+        if sentence is not None:
+            click.echo(f"note: {sentence}", err=True)
     for trouble in seen.unread:
         click.echo(f"not shown: {printable(trouble)}", err=True)

@@ -138,7 +138,8 @@ def _more(node: NodeUse) -> list[str]:
 
 def _notes(node: NodeUse) -> list[Row]:
     cards = [f"GPU{card.index} is {card.state}" for card in node.cards if card.state != "ok"]
-    return [["NOTE:", text] for text in (*cards, *(f"takes no new pods: {why}" for why in node.closed))]
+    closed = (f"takes no new pods: {why}" for why in node.closed)
+    return [["NOTE:", text] for text in (*cards, *closed, node.unenforced) if text is not None]
 
 
 def _cluster(seen: ClusterUse, unit: str) -> str:

@@ -10,6 +10,7 @@ import click
 
 from cotenant.cli.inspect import inspect
 from cotenant.errors import InputError
+from cotenant.node.devices.vendors import REAL_NAMES
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -112,6 +113,7 @@ def scheduler(extender: str, webhook: str | None, lease: str | None, **options: 
 @kube.command(epilog=AGENT_EPILOG, short_help="Runs the agent of one node.")
 @cluster_options
 @click.option("--node", required=True, metavar="NAME", help="Name of the node in the cluster.")
+@click.option("--vendor", type=click.Choice(REAL_NAMES), help="Use only the GPUs of this vendor.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs, for nodes without any.")
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")
@@ -152,6 +154,7 @@ def agent(**options: Any) -> None:
     help="Image pull policy.",
 )
 @click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML).")
+@click.option("--vendor", type=click.Choice(REAL_NAMES), help="Use only the GPUs of this vendor.")
 @click.option("--simulate", type=click.IntRange(1, 64), help="Simulate this number of GPUs on every node.")
 @click.option("--gpu-memory", metavar="16GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option("--gpu-type", metavar="NAME", help="Type name of the simulated GPUs.")

@@ -106,6 +106,7 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
             f"{counted(ahead, 'job') if ahead else 'no job'} {'are' if ahead > 1 else 'is'} ahead of it in the queue"
         )
         lines.append(f"it waits: {reason}; {position}")
+    lines += [f"note: {note}" for note in answer.get("notes", ())]
     lines += map(_neighbour, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
     if wide:
         for fit in answer["fits"]:
@@ -218,6 +219,7 @@ def _pod_lines(answer: "WhyPod", most: int, wide: bool) -> "Iterable[str]":
 
     pod = f"pod {answer.metadata.namespace}/{answer.metadata.name}"
     yield f"{pod} {POD_STATES.get(answer.state, answer.state)} (policy {answer.policy}): {answer.reason}"
+    yield from (f"note: {note}" for note in answer.notes)
     if answer.state != "waiting" and not wide:
         return
     rows = [

@@ -6,35 +6,47 @@ peak = max(app containers + sidecars, each init container + the sidecars started
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gpus
 from cotenant.core.units import MiB, MilliGpu
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Size = TypeVar("Size", int, "NDArray[np.int64]")
+"""one amount, or an array of them"""
+
 NOTHING = Claim(MiB(0), MilliGpu(0), 0)
 
 
-def memory_on(asked: Demand | Container, gpu: Gpu) -> MiB:
-    """MiB asked on this card; a percentage is of what the card hands out, rounded down so that two halves fit."""
-    if asked.memory_percent is None:
-        return asked.memory
-    return MiB(gpu.memory_capacity * asked.memory_percent // 100)
+def memory_of(request: Demand | Container, capacity: Size) -> MiB | Size:
+    """MiB needed on a GPU with so much memory, or on each of many; a percentage is rounded down, so that two halves
+    fit."""
+    return request.memory if request.memory_percent is None else capacity * request.memory_percent // 100
 
 
-def claims(demand: Demand, chosen: Gpus, cards: Sequence[Gpu]) -> Mapping[int, Claim]:
-    """The peak claim on each GPU of a slot; a GPU that is no longer there has nothing to claim."""
-    if demand.plain:
-        present = chosen if max(chosen, default=0) < len(cards) else tuple(i for i in chosen if i < len(cards))
-        return dict.fromkeys(present, Claim(demand.memory, demand.compute, 1))
+def memory_on(request: Demand | Container, gpu: Gpu) -> MiB:
+    """MiB needed on this GPU; a percentage is of what the GPU hands out."""
+    return MiB(memory_of(request, int(gpu.memory_capacity)))
+
+
+def claims(demand: Demand, chosen: Gpus, gpus: Sequence[Gpu]) -> Mapping[int, Claim]:
+    """The peak claim on each GPU of a slot; a GPU that was removed has nothing to claim."""
+    if demand.claim is not None:
+        present = chosen if max(chosen, default=0) < len(gpus) else tuple(i for i in chosen if i < len(gpus))
+        return dict.fromkeys(present, demand.claim)
     if demand.containers:
-        return container_claims(demand, chosen, cards)
+        return container_claims(demand, chosen, gpus)
     return {
         i: Claim(
-            memory_on(demand, cards[i]),
+            memory_on(demand, gpus[i]),
             demand.compute,
-            cards[i].slots if demand.exclusive else 1,
+            gpus[i].slots if demand.exclusive else 1,
         )
         for i in chosen
-        if i < len(cards)
+        if i < len(gpus)
     }
 
 

@@ -102,23 +102,12 @@ class Demand:
     host_memory: MiB = MiB(0)
     containers: tuple[Container, ...] = ()
     """a pod whose containers ask for different things; then `gpus`, `memory` and `compute` above are not used"""
-    plain: bool = field(default=False, init=False, repr=False, compare=False)
-    """whether only amounts and card types matter, which is nearly always and can be answered faster"""
+    claim: "Claim | None" = field(default=None, init=False, repr=False, compare=False)
+    """What it takes of each of its GPUs if that is the same on every GPU; else None (see `footprint.claims`)."""
 
     def __post_init__(self) -> None:
-        special = (
-            self.memory_percent is not None,
-            self.exclusive,
-            self.avoid_types,
-            self.use_uuids,
-            self.avoid_uuids,
-            self.one_numa,
-            self.link is not None,
-            self.affinity is not None,
-            self.anti_affinity is not None,
-            self.containers,
-        )
-        object.__setattr__(self, "plain", not any(special))
+        if self.memory_percent is None and not self.exclusive and not self.containers:
+            object.__setattr__(self, "claim", Claim(self.memory, self.compute, 1))
 
     @property
     def steady(self) -> "Container":
@@ -143,11 +132,6 @@ class Demand:
             return MilliGpu(self.gpus * self.compute)
         staying = (one for one in self.containers if one.kind is not ContainerKind.INIT)
         return MilliGpu(sum(one.gpus * one.compute for one in staying))
-
-    @property
-    def by_name(self) -> bool:
-        """Whether it tells equal cards apart."""
-        return bool(self.use_uuids or self.avoid_uuids)
 
     @property
     def grouped(self) -> bool:
@@ -209,6 +193,10 @@ class Card(NamedTuple):
     """handed out in all: more than a whole GPU where it is oversubscribed"""
 
 
+_KINDS: dict[tuple[object, ...], object] = {}
+"""one object for each kind of machine, which is quicker to compare than all of the hardware"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What a node is: its cards, how they are linked, its host."""
@@ -222,9 +210,10 @@ class Machine:
     host_memory: MiB | None = None
 
     @cached_property
-    def kind(self) -> tuple[object, ...]:
-        """All that a policy can tell two machines apart by; names and UUIDs are not among it."""
-        return self._cards, self.links, tuple(sorted(self.labels.items())), self.cpu, self.host_memory
+    def kind(self) -> object:
+        """The same object for all machines that differ only in names and UUIDs, which policies do not see."""
+        hardware = self._cards, self.links, tuple(sorted(self.labels.items())), self.cpu, self.host_memory
+        return _KINDS.setdefault(hardware, object())
 
     @cached_property
     def _cards(self) -> tuple[tuple[object, ...], ...]:
@@ -302,13 +291,19 @@ class Placement:
 
 
 class Reason(NamedTuple):
-    """Why a node will not do: which check refused, what was needed and the most there was."""
+    """Why a node is refused: the check, what was needed and the most that there was."""
 
     check: str
     text: str
-    """a sentence with `{needed}` and `{available}` in it; few distinct ones, so that it can serve as a class"""
+    """A sentence with placeholders for the numbers (see `__str__`). Reasons with the same text are of one class."""
     needed: int = 0
     available: int = 0
 
     def __str__(self) -> str:
-        return self.text.format(needed=self.needed, available=self.available)
+        return self.text.format(
+            needed=self.needed,
+            available=self.available,
+            gpus="1 GPU" if self.needed == 1 else f"{self.needed} GPUs",
+            needed_percent=f"{self.needed / 10:g}",
+            available_percent=f"{self.available / 10:g}",
+        )

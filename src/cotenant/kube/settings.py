@@ -194,7 +194,7 @@ class KubeSettings(_Section, frozen=True):
     version: Literal[1] = 1
     """Version of this format."""
     dialects: Mapping[str, ResourceNames | None] = {}
-    """Resource names by dialect; null disables a dialect."""
+    """by name (vgpu, gpushare, topology, iadeep, cambricon, cambricon-smlu, amd); null: not spoken here"""
     defaults: Defaults = Defaults()
     """Amounts that a pod omits."""
     scheduler: SchedulerPart = SchedulerPart()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand, Job, Machine
-from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.deciding import place_together
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.objectives import demands_for
@@ -28,7 +27,7 @@ class RefusedError(CotenantError):
 
 def predicts(policy: Policy) -> bool:
     """Whether the policy chooses neighbours by predicted speeds."""
-    return policy.checks != CHECKS
+    return bool(policy.more_checks)
 
 
 class Admission:

@@ -15,7 +15,7 @@ from cotenant.local import attempts
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
-from cotenant.node.devices import Backend
+from cotenant.node.devices.backend import Backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Shares
 

@@ -25,7 +25,9 @@ from cotenant.local.engine import Engine
 from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
-from cotenant.node.devices import Backend, Kind, find_backend
+from cotenant.node.devices.backend import Backend
+from cotenant.node.devices.finding import find_backend
+from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.shares import find_shares
 
@@ -44,6 +46,8 @@ class Options:
 
     state: Path
     """journal, logs, sockets"""
+    vendor: Vendor | None = None
+    """whose GPUs are used; None: those of the first vendor in the table whose driver answers"""
     simulate: int | None = None
     gpu_memory: str | None = None
     policy: str = "binpack"
@@ -65,7 +69,7 @@ def run(options: Options) -> None:
         backend = _backend(options, journal)
         stack.callback(backend.close)
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
-        count = len(backend.machine().gpus) if backend.kind is Kind.SIMULATED else 0
+        count = len(backend.machine().gpus) if backend.vendor is Vendor.SIMULATED else 0
         engines = {gpu: options.state / f"engine-{gpu}.sock" for gpu in range(count)}
         resources = Resources(
             state=options.state,
@@ -73,7 +77,7 @@ def run(options: Options) -> None:
             backend=backend,
             paths=Paths(agent=options.state / "agent.sock", engines=engines),
             shares=find_shares(owner),
-            slices=find_slices(owner) if backend.kind is Kind.NVIDIA else None,
+            slices=find_slices(owner) if backend.vendor.row.preload else None,
         )
         settings = Settings(
             policy=options.policy,
@@ -89,16 +93,17 @@ def _backend(options: Options, journal: Journal) -> Backend:
     """The GPUs. Simulated GPUs keep the memory size of the last start, because jobs may still run on them."""
     usual = {int(count): MiB(memory) for count, memory in json.loads(journal.recall(SIMULATED) or "{}").items()}
     memory = None if options.gpu_memory is None else _memory(options.gpu_memory)
-    backend = find_backend(options.simulate, memory, usual_memory=usual)
-    if backend.kind is Kind.SIMULATED and options.simulate is None and journal.recall(DEVICES) == Kind.NVIDIA:
+    backend = find_backend(options.simulate, memory, usual_memory=usual, vendor=options.vendor)
+    before = next((vendor for vendor in REAL if vendor == journal.recall(DEVICES)), None)
+    if backend.vendor is Vendor.SIMULATED and options.simulate is None and before is not None:
         backend.close()
         raise CotenantError(
-            "no NVIDIA GPU was found, but the last daemon in this folder used some: repair the driver, or use "
-            "simulated GPUs with --simulate"
+            f"no {before.row.title} GPU was found, but the last daemon in this folder used some: repair the driver, "
+            "or use simulated GPUs with --simulate"
         )
-    if journal.recall(DEVICES) != backend.kind:
-        journal.remember(DEVICES, backend.kind)
-    if backend.kind is Kind.SIMULATED:
+    if journal.recall(DEVICES) != backend.vendor:
+        journal.remember(DEVICES, backend.vendor)
+    if backend.vendor is Vendor.SIMULATED:
         gpus = backend.machine().gpus
         sizes = usual | {len(gpus): gpus[0].memory}
         if sizes != usual:

@@ -16,7 +16,7 @@ from cotenant.local.events import log_error
 from cotenant.local.journal import Journal
 from cotenant.local.signals import Signal
 from cotenant.local.views import UNKNOWN_USAGE, JobUsage, usage_by_job
-from cotenant.node.devices import Backend, GpuUsage, Running
+from cotenant.node.devices.backend import Backend, GpuUsage, Running
 
 LOOK_EVERY_S = 1.0
 MOST_OF_A_CORE = 0.01

@@ -58,7 +58,7 @@ from cotenant.local.runs import Runs
 from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import TuningLoop, read_history, save_history
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view, placement_reason
-from cotenant.node.devices import Kind
+from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import GpuView, JobRequest, JobView
 from cotenant.wire.profile import JobProfile
 
@@ -94,7 +94,7 @@ class Engine:
             self.profiles,
             self._tuner,
             self._devices.usage_of,
-            exclusive_steps=backend.kind is Kind.SIMULATED,
+            exclusive_steps=backend.vendor is Vendor.SIMULATED,
             observe=settings.observe,
         )
         self._wake = asyncio.Event()
@@ -213,6 +213,7 @@ class Engine:
             **explain(self._view(record, waiting), self._job(record), placement, waiting),
             "policy": self._learner.policy.name,
             "company": self.interference.company(record.id),
+            "notes": [note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None],
         }
 
     def gpus(self) -> list[GpuView]:
@@ -225,7 +226,7 @@ class Engine:
             "version": __version__,
             "pid": os.getpid(),
             "policy": self._learner.policy.name,
-            "devices": str(backend.kind),
+            "devices": str(backend.vendor),
             "notice": backend.notes[0],
             "gpus": len(self._devices.machine.gpus),
             "queued": len(self._queue),

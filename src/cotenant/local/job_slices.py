@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from cotenant.local.events import log_error
-from cotenant.node.devices import GpuUsage
+from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.launch import Slice
 from cotenant.node.limits import Limits
 from cotenant.node.monitor import driver_usage, notable_drift, slice_view

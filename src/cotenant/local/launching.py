@@ -12,7 +12,7 @@ from cotenant.core.units import MiB
 from cotenant.local import attempts
 from cotenant.local.config import Resources
 from cotenant.local.supervisor import Spec
-from cotenant.node.devices import Kind
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Allowance, Launch, Slice, enforcement, launch_for
 from cotenant.node.limits import limits_text, write_read_only
 from cotenant.wire.local import JobRequest
@@ -46,12 +46,12 @@ class Launcher:
     def enforcement(self, machine: Machine, placement: Placement, request: JobRequest) -> tuple[str, ...]:
         """One sentence for each limit of a job: what enforces it, or that nothing does."""
         launch, resources = self._launch(machine, placement, request), self.resources
-        return tuple(enforcement(resources.backend.kind, launch, resources.shares.means))
+        return tuple(enforcement(resources.backend.vendor, launch, resources.shares.means))
 
     @property
     def baseline(self) -> MiB:
         """Host memory of each job that a real GPU would not count."""
-        return Allowance().baseline if self.resources.backend.kind is Kind.SIMULATED else MiB(0)
+        return Allowance().baseline if self.resources.backend.vendor is Vendor.SIMULATED else MiB(0)
 
     def _launch(self, machine: Machine, placement: Placement, request: JobRequest) -> Launch:
         resources = self.resources
@@ -62,7 +62,7 @@ class Launcher:
             job=placement.job.id,
             paths=resources.paths,
             slice_=self._slice(placement.job.id, request),
-            kind=resources.backend.kind,
+            vendor=resources.backend.vendor,
             cores=resources.backend.cores(placement.slot.gpus),
             shares=resources.shares,
             batch=request.batch,

@@ -12,7 +12,7 @@ from cotenant.core.units import MiB
 from cotenant.local.runs import Runs
 from cotenant.local.signals import Signal
 from cotenant.local.supervisor import read_json
-from cotenant.node.devices import Running
+from cotenant.node.devices.backend import Running
 from cotenant.wire.local import JobRequest
 
 

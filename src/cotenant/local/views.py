@@ -15,7 +15,7 @@ from cotenant.core.placement.deciding import Queue, Turn, rank, turn_of
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
-from cotenant.node.devices import GpuUsage, Running
+from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.wire.local import GpuView, JobView
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.node.devices import Running
+from cotenant.node.devices.backend import Running
 from cotenant.node.devices.processes import Process, job_members, process_table
 
 SHORTEST = 0.9

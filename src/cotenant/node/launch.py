@@ -1,34 +1,34 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a slot means for a process: its environment, its cores, its limits, and which of them really hold."""
+"""From a slot to a process: its environment, its cores, its limits, and a sentence on how each limit is enforced."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Machine, Slot
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, format_memory
-from cotenant.node.devices import Kind
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import MOST_GPUS, GpuLimit, Limits, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
+from cotenant.node.variables import Grant, Granted, percent_of, variables_for
 
 RESERVED = 2
-"""times its limit that one process may reserve: what is reserved need not be used"""
+"""One process may reserve this many times its memory limit, since reserved memory need not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What a job on a simulated GPU may use beyond what it asked for, because a real GPU would not count it."""
+    """Memory that a job on a simulated GPU may use beyond its request, because a real GPU would not count it."""
 
     runtime: MiB = MiB(250)
-    """resident after importing a framework; measured with JAX"""
+    """Resident after a framework is imported; measured with JAX."""
     compiling: MiB = MiB(180)
-    """more while it compiles; measured with JAX"""
+    """Used in addition while the framework compiles; measured with JAX."""
     stacks_per_core: MiB = MiB(64)
-    """thread stacks that are reserved but not resident, for each core beyond the first"""
+    """Thread stacks that are reserved but not resident, for each core beyond the first."""
 
     @property
     def baseline(self) -> MiB:
@@ -37,33 +37,22 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """The sockets that jobs are told of."""
+    """The sockets that jobs connect to."""
 
     agent: Path
-    """the agent's socket"""
     engines: Mapping[int, Path] = field(default_factory=dict)
-    """the engine socket of each simulated GPU"""
-
-
-class Grant(NamedTuple):
-    """What a job may use of one GPU."""
-
-    uuid: str
-    memory: MiB
-    compute: MilliGpu
-    whole: bool = False
-    """no amount of memory was asked for: it may use the card's"""
+    """Of each simulated GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Where a job's processes find their limits, and by what they are held to them."""
+    """Where the processes of a job find their limits, and what enforces them."""
 
     limits: Path
     region: Path | None = None
-    """where they write down what they use; None: nobody reads it"""
+    """The usage region; None: no program reads it."""
     preload: str | None = None
-    """LD_PRELOAD with the vGPU library; None: nothing holds limits on real GPUs"""
+    """LD_PRELOAD with the vGPU library; None: limits on real GPUs are not enforced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +60,19 @@ class Launch:
     """How to start a job; the names are those of the supervisor's `spec.json`."""
 
     env: Mapping[str, str]
-    """to add to the job's own environment; these win"""
+    """Variables that replace those of the same name in the job's own environment."""
     grants: tuple[Grant, ...]
     limits: Limits
-    """the same for the vGPU library"""
+    """The grants in the form that the vGPU library reads."""
     cpus: tuple[int, ...] | None
-    """cores to pin to before exec"""
+    """Cores that the job is pinned to before exec."""
     rlimit_data_mib: int | None
     memory_mib: int | None
     memory_baseline_mib: int
     share_percent: int | None
-    """of the time it may run, by stop-and-continue"""
+    """Percent of the time in which the job may run, enforced by stopping and continuing it."""
     cgroup: Path | None
-    """group to create with `cgroup_cpu` and to join before exec"""
+    """The group that is created with `cgroup_cpu` and joined before exec."""
     cgroup_cpu: MilliCpu | None
 
 
@@ -95,16 +84,16 @@ def launch_for(
     job: str,
     paths: Paths,
     slice_: Slice,
-    kind: Kind,
+    vendor: Vendor,
     cores: tuple[int, ...],
     shares: Shares,
     batch: int | None = None,
     allowance: Allowance | None = None,
 ) -> Launch:
-    """Everything that the slot means for the job's first process. `cores` are the backend's for this slot."""
+    """How to start the job's first process on this slot. `cores` are those that the backend gives to the slot."""
     grants = _grants(machine, slot, demand)
     limits = _limits(grants, demand, slice_.region)
-    env = _common_env(machine, slot, grants, kind) | {
+    env = variables_for(vendor, _granted(machine, slot, grants)) | {
         "COTENANT_JOB": job,
         "COTENANT_AGENT": str(paths.agent),
         "COTENANT_LIMITS": str(slice_.limits),
@@ -113,7 +102,7 @@ def launch_for(
         env["LD_PRELOAD"] = slice_.preload
     if batch is not None:
         env["COTENANT_BATCH"] = str(batch)
-    if kind is not Kind.SIMULATED or not slot.gpus:  # without a GPU there is nothing to limit
+    if vendor is not Vendor.SIMULATED or not slot.gpus:  # without a GPU there is nothing to limit
         return Launch(
             env=env,
             grants=grants,
@@ -136,31 +125,31 @@ def launch_for(
         grants=grants,
         limits=limits,
         cpus=cores,
-        # Above the limit that is looked after, so that a job over it ends as out of memory and not by its own error;
-        # what no look is fast enough for is refused to it all the same.
+        # Above the limit that the supervisor watches, so that a job beyond its limit ends as out of memory rather than
+        # by an error of its own. An allocation too fast for the supervisor is refused by this limit all the same.
         rlimit_data_mib=RESERVED * memory + allowance.baseline + (len(cores) - 1) * allowance.stacks_per_core,
         memory_mib=memory,
         memory_baseline_mib=allowance.baseline,
-        share_percent=_percent(compute) if throttled and group is None else None,
+        share_percent=percent_of(compute) if throttled and group is None else None,
         cgroup=group,
         cgroup_cpu=MilliCpu(compute * len(cores)) if group is not None else None,
     )
 
 
 def is_throttled(compute: MilliGpu) -> bool:
-    """Whether a share of compute is a limit: a whole GPU has no limit, and 0 claims nothing and is not held back."""
+    """Whether a share of compute is a limit: a whole GPU has none, and 0 claims nothing and is not limited."""
     return 0 < compute < WHOLE_GPU
 
 
 def launch_compute(grants: tuple[Grant, ...]) -> MilliGpu:
-    """The share of its GPUs that a job has: asked of each alike, so that its processes can be held to one number."""
+    """The share of its GPUs that a job has. It is the same on each, so one number limits all its processes."""
     return max((grant.compute for grant in grants), default=WHOLE_GPU)
 
 
-def enforcement(kind: Kind, launch: Launch, means: Means) -> list[str]:
-    """One sentence each on how memory and compute are held, and on what is not held at all."""
-    if kind is not Kind.SIMULATED:
-        return _real_enforcement(launch)
+def enforcement(vendor: Vendor, launch: Launch, means: Means) -> list[str]:
+    """One sentence each on how memory and compute are enforced, and on what is not enforced."""
+    if vendor is not Vendor.SIMULATED:
+        return _real_enforcement(vendor, launch)
     whole = MiB(launch.memory_mib or 0)
     return [
         f"memory: {format_memory(whole)} above the runtime's own {launch.memory_baseline_mib} MiB; one process "
@@ -186,7 +175,7 @@ def _grants(machine: Machine, slot: Slot, demand: Demand) -> tuple[Grant, ...]:
 
 
 def _limits(grants: tuple[Grant, ...], demand: Demand, region: Path | None) -> Limits:
-    """For the vGPU library; on GPUs that are not the job's it gets nothing."""
+    """Limits for the vGPU library; on GPUs that are not the job's, it may allocate no memory."""
     return Limits(
         gpus=tuple(
             GpuLimit(
@@ -202,24 +191,9 @@ def _limits(grants: tuple[Grant, ...], demand: Demand, region: Path | None) -> L
     )
 
 
-def _common_env(machine: Machine, slot: Slot, grants: tuple[Grant, ...], kind: Kind) -> dict[str, str]:
-    indices = ",".join(str(gpu) for gpu in dict.fromkeys(slot.gpus))
-    visible = indices if kind is Kind.SIMULATED else ",".join(grant.uuid for grant in grants)
-    total = str(sum(grant.memory for grant in grants))
-    env = {
-        "CUDA_VISIBLE_DEVICES": visible,
-        "NVIDIA_VISIBLE_DEVICES": visible,
-        "ALIYUN_COM_GPU_MEM_IDX": indices,
-        "ALIYUN_COM_GPU_MEM_POD": total,
-        "ALIYUN_COM_GPU_MEM_CONTAINER": total,
-        "ALIYUN_COM_GPU_MEM_DEV": str(min((machine.gpus[gpu].memory for gpu in slot.gpus), default=0)),
-    }
-    for visible_index, grant in enumerate(grants):
-        env[f"CUDA_DEVICE_MEMORY_LIMIT_{visible_index}"] = f"{grant.memory}m"
-    if grants:
-        # 100 is "no limit" to the programs that read it, and 0 too.
-        env["CUDA_DEVICE_SM_LIMIT"] = str(_percent(grants[0].compute))
-    return env
+def _granted(machine: Machine, slot: Slot, grants: tuple[Grant, ...]) -> Granted:
+    smallest = min((machine.gpus[gpu].memory for gpu in slot.gpus), default=MiB(0))
+    return Granted(tuple(dict.fromkeys(slot.gpus)), grants, smallest)
 
 
 def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:
@@ -237,22 +211,16 @@ def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:
     return env
 
 
-def _percent(compute: MilliGpu) -> int:
-    """Whole percents as the readers of these limits want them; a share too small to say is 1, not "no limit"."""
-    return 0 if compute <= 0 else max(1, min(100, compute // 10))
-
-
-def _real_enforcement(launch: Launch) -> list[str]:
-    held = "LD_PRELOAD" in launch.env
+def _real_enforcement(vendor: Vendor, launch: Launch) -> list[str]:
     compute = launch_compute(launch.grants)
-    devices = "devices: the job is told its GPUs by CUDA_VISIBLE_DEVICES; a program that ignores it "
-    if not held:
+    devices = f"devices: {vendor.row.visible[0]} names the job's GPUs; a program that ignores it "
+    if "LD_PRELOAD" not in launch.env:
         told = "is told to the job and kept free by placement, not enforced"
         return [
             f"memory: {_memory_words(launch)} on each GPU {told}",
-            f"compute: {_percent(compute)} % {told}" if is_throttled(compute) else "compute: not limited",
+            f"compute: {percent_of(compute)} % {told}" if is_throttled(compute) else "compute: not limited",
             f"{devices}can reach the others",
-            NONE_BUILT,
+            vendor.row.unenforced() or NONE_BUILT,
         ]
     unlimited = all(grant.whole for grant in launch.grants)
     return [
@@ -260,7 +228,7 @@ def _real_enforcement(launch: Launch) -> list[str]:
         if unlimited
         else f"memory: {_memory_words(launch)} on each GPU, by the vGPU library: beyond it the job is told that it is "
         "out of memory",
-        f"compute: {_percent(compute)} % while others want the GPU, by the vGPU library"
+        f"compute: {percent_of(compute)} % while others want the GPU, by the vGPU library"
         if is_throttled(compute)
         else "compute: not limited",
         *(["priority: low, so it waits while a job of priority 0 or more works on its GPU"] if _is_low(launch) else []),
@@ -284,7 +252,7 @@ def _simulated_compute(launch: Launch, means: Means) -> str:
     pinned = f"pinned to {len(launch.cpus or ())} core{'' if len(launch.cpus or ()) == 1 else 's'}"
     if not is_throttled(compute):
         return f"compute: not limited beyond being {pinned}"
-    share = f"compute: {_percent(compute)} %, {pinned}, by"
+    share = f"compute: {percent_of(compute)} %, {pinned}, by"
     if launch.cgroup is not None:
         return f"{share} a CPU quota ({means})"
     return f"{share} stopping and continuing it in slots of 100 ms (no cgroup may be made here)"

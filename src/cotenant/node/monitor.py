@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.units import MIB_BYTES
-from cotenant.node.devices import GpuUsage
+from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.devices.processes import read_process
 from cotenant.node.limits import GpuLimit
 from cotenant.node.region import FAULTS, LARGEST_COUNT, GpuUse, Process, ProcessIdentity, Region

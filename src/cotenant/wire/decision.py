@@ -14,7 +14,6 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge, Spec, inventory_of
 from cotenant.core.interference import ALONE, Speed
 from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
-from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.policies import QUEUES, build_policy, queue_name
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.orders import company, demands_on
@@ -149,7 +148,7 @@ def record(
     closed: tuple[str, ...] = (),
 ) -> RecordedDecision:
     """A decision in the form that is written."""
-    believes = policy.checks is not CHECKS
+    believes = bool(policy.more_checks)
     companies = _companies(job, cluster) if believes else []
     belief = policy.known.belief
     workloads = sorted({(one.card, name) for one in companies for name in one.workloads}, key=str)

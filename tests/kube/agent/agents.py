@@ -4,7 +4,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,13 @@ import msgspec
 
 from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.core.units import MiB
-from cotenant.kube.agent.allocating import Folder, HostPlaces, at
+from cotenant.kube.agent.allocating import Folder, HostPlaces, at, slice_name
 from cotenant.kube.agent.plugin import Plugins
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
+from cotenant.kube.codec.paths import REGION
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
 from tests.kube.pods import UID, pod
 
@@ -64,6 +66,7 @@ class Node:
         """The plugins at work."""
         plugins = Plugins(
             lambda: self.machine,
+            Vendor.NVIDIA,
             resources,
             self.host,
             lambda: self.pods,
@@ -115,3 +118,8 @@ def bound(name: str, *containers: Held, init: int = 0, **metadata: str) -> Pod:
     annotations = {RECORD: encode_record(record(*containers))} if containers else {}
     one = pod(*asked[init:], init=asked[:init], annotations=annotations, node="n1")
     return msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, name=name, **metadata))
+
+
+def region_of(host: HostPlaces, resource: str, ids: Iterable[str]) -> Path:
+    """The usage region of the container with these devices, as the agent sees it."""
+    return host.slices.seen / slice_name(resource, ids) / REGION.name

@@ -20,19 +20,19 @@ from hypothesis import strategies as st
 
 from cotenant.core.model import ContainerKind
 from cotenant.kube.agent.allocating import (
+    GRACE_S,
     HostPlaces,
+    Unclaimed,
     at,
-    card_of,
     cut_regions,
+    gpu_of,
     prepare,
-    region_of,
     tidy_slices,
 )
 from cotenant.kube.agent.podresources import Listed
-from cotenant.kube.agent.preference import guess, prefer
-from cotenant.kube.agent.unclaimed import GRACE_S, Unclaimed
+from cotenant.kube.agent.service import likely_gpus, preferred_ids
 from cotenant.node.region import SIZE, read_region
-from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, registered
+from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, region_of, registered
 from tests.kube.agent.kubelet import kubelet_in, until
 
 
@@ -281,7 +281,7 @@ def test_a_record_that_cannot_be_read_is_no_guess() -> None:
     broken = bound("broken", held(0, "GPU-a"))
     broken.metadata.annotations["cotenant.io/assignment"] = "{}"
     fine = bound("later", held(0, "GPU-c", kind=ContainerKind.INIT), init=1, creation_timestamp="2026-01-02T00:00:00Z")
-    assert guess([broken, fine], 1) == ("GPU-c",)
+    assert likely_gpus([broken, fine], 1) == ("GPU-c",)
 
 
 @given(
@@ -294,10 +294,10 @@ def test_what_is_preferred_is_available_and_spread_over_gpus(
     available: set[str], size: int, wanted: set[str], data: st.DataObject
 ) -> None:
     must = data.draw(st.sets(st.sampled_from(sorted(available)), max_size=size)) if available else set()
-    chosen = prefer(sorted(available), sorted(must), size, sorted(wanted))
+    chosen = preferred_ids(sorted(available), sorted(must), size, sorted(wanted))
     assert must <= set(chosen) <= available
     assert len(chosen) == len(set(chosen)) == min(size, len(available))
     if not must:
-        cards = {card_of(one) for one in chosen}
-        assert len(cards) == min(size, len({card_of(one) for one in available}))
-        assert len(cards & wanted) == min(size, len(wanted & {card_of(one) for one in available}))
+        gpus = {gpu_of(one) for one in chosen}
+        assert len(gpus) == min(size, len({gpu_of(one) for one in available}))
+        assert len(gpus & wanted) == min(size, len(wanted & {gpu_of(one) for one in available}))

@@ -9,8 +9,8 @@ from dataclasses import replace
 from cotenant.core.model import Machine
 from cotenant.kube.agent.plugin import count_resources
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.settings import DEFAULTS
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent.agents import COUNT, GPU, MACHINE, node, registered
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
 

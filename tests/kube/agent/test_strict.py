@@ -11,19 +11,21 @@ import grpc
 import pytest
 
 from cotenant.core.model import ContainerKind
+from cotenant.kube.agent.allocating import GRACE_S, Unclaimed
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.strict import (
     NOTHING,
     Owned,
+    VendorEdits,
     device_name,
+    edits_for,
     owned_by,
     pod_with,
     spec_path,
     tidy_specs,
     write_spec,
 )
-from cotenant.kube.agent.unclaimed import GRACE_S, Unclaimed
-from cotenant.kube.agent.vendor import Brought, brought_for
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent.agents import GPU, Node, bound, held, node, registered
 from tests.kube.agent.kubelet import kubelet_in, until
 
@@ -149,7 +151,7 @@ def test_where_an_init_container_may_be_meant_only_the_container_s_own_variable_
     either = owned_by(pod, GPU, frozenset({"x::0"}), there)
     assert either == Owned(("GPU-b", "GPU-c"), sure=False)
     assert owned_by(pod, GPU, frozenset({"x::1", "x::2"}), there) == Owned(("GPU-a", "GPU-b"), sure=True)
-    write_spec(tmp_path, "d", either, Brought({"env": ["NVIDIA_VISIBLE_DEVICES=void"]}))
+    write_spec(tmp_path, "d", Vendor.NVIDIA, either, VendorEdits({"env": ["NVIDIA_VISIBLE_DEVICES=void"]}))
     edits = json.loads(spec_path(tmp_path, "d").read_text())["devices"][0]["containerEdits"]
     assert edits == {"env": ["COTENANT_CDI=d"]}  # the container's own variable stays
 
@@ -166,7 +168,7 @@ def test_a_pod_that_is_going_is_not_the_new_one_of_its_name() -> None:
 def test_devices_that_nobody_has_are_removed_once_they_are_old(tmp_path: Path) -> None:
     kept, left = listed("p", "c", "x::0"), listed("q", "c", "x::1")
     for one in (kept, left):
-        write_spec(tmp_path, device_name(GPU, one.devices), NOTHING, Brought())
+        write_spec(tmp_path, device_name(GPU, one.devices), Vendor.NVIDIA, NOTHING, VendorEdits())
     (tmp_path / "other.json").write_text("{}")
     now = 0.0
     unclaimed = Unclaimed(lambda: now)
@@ -225,7 +227,7 @@ def test_without_the_vendor_the_driver_tells_the_device_nodes(tmp_path: Path) ->
         text = f"Model: \t\t Tesla: T4\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"
         (tmp_path / f"0000:0{minor}:00.0" / "information").write_text(text)
     (tmp_path / "nvidiactl").touch()
-    found = brought_for(["GPU-b"], [], tmp_path, tmp_path)
+    found = edits_for(Vendor.NVIDIA, ["GPU-b"], [], tmp_path, tmp_path)
     assert found.edits == {"deviceNodes": [{"path": "/dev/nvidia1"}, {"path": "/dev/nvidiactl"}]}
-    assert brought_for(["GPU-x"], [tmp_path], tmp_path, tmp_path).edits == {"deviceNodes": []}
-    assert brought_for([], [], tmp_path, tmp_path) == Brought()
+    assert edits_for(Vendor.NVIDIA, ["GPU-x"], [tmp_path], tmp_path, tmp_path).edits == {"deviceNodes": []}
+    assert edits_for(Vendor.NVIDIA, [], [], tmp_path, tmp_path) == VendorEdits()

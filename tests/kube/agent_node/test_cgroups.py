@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.kube.agent.cgroups import pod_of, running_pods
+from cotenant.kube.agent.jobs import pod_of, running_pods
 from tests.kube.agent_node.processes import add_process
 
 ONE = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"

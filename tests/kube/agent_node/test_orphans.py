@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.agent.orphans import Leftovers, NodePods, Records, Timing
+from cotenant.kube.agent.orphans import NodePods, OrphanTracker, Records, Timing
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.objects import Pod, decode_node, decode_pod
 from cotenant.kube.codec.assignment import RECORD, Record
@@ -55,97 +55,97 @@ def records(tmp_path: Path) -> Records:
 
 
 @pytest.fixture
-def leftovers(records: Records) -> Leftovers:
-    return Leftovers(records, Timing(settle_s=5, forget_s=600, looks_s=1, sweeps_s=30))
+def tracker(records: Records) -> OrphanTracker:
+    return OrphanTracker(records, Timing(settle_s=5, forget_s=600, looks_s=1, sweeps_s=30))
 
 
 def held(found: tuple[Record, ...]) -> list[str]:
     return [record.pod for record in found]
 
 
-def test_a_pod_that_is_there_is_never_held_whatever_runs(leftovers: Leftovers) -> None:
-    leftovers.pod_changed(None, pod_of(**statuses(False)), 0)
-    assert leftovers.looked(frozenset({ONE}), 100) == ()
-    assert leftovers.known == {ONE}
+def test_a_pod_that_is_there_is_never_held_whatever_runs(tracker: OrphanTracker) -> None:
+    tracker.pod_changed(None, pod_of(**statuses(False)), 0)
+    assert tracker.observe(frozenset({ONE}), 100) == ()
+    assert tracker.known == {ONE}
 
 
-def test_a_pod_deleted_by_force_is_held_while_it_runs(leftovers: Leftovers) -> None:
-    leftovers.pod_changed(pod_of(**statuses(True, False)), None, 0)
-    assert leftovers.looked(NOBODY, 0) == ()  # it had no record that we knew of
-    leftovers.pod_changed(None, pod_of(**statuses(True, False)), 0)
-    leftovers.pod_changed(pod_of(**statuses(True, False)), None, 10)
-    assert held(leftovers.looked(frozenset({ONE}), 11)) == [ONE]
-    assert held(leftovers.looked(frozenset({ONE}), 5000)) == [ONE]
-    assert leftovers.next_look_s(5000) == 1
-    assert leftovers.looked(NOBODY, 5001) == ()
+def test_a_pod_deleted_by_force_is_held_while_it_runs(tracker: OrphanTracker) -> None:
+    tracker.pod_changed(pod_of(**statuses(True, False)), None, 0)
+    assert tracker.observe(NOBODY, 0) == ()  # it had no record that we knew of
+    tracker.pod_changed(None, pod_of(**statuses(True, False)), 0)
+    tracker.pod_changed(pod_of(**statuses(True, False)), None, 10)
+    assert held(tracker.observe(frozenset({ONE}), 11)) == [ONE]
+    assert held(tracker.observe(frozenset({ONE}), 5000)) == [ONE]
+    assert tracker.next_look_s(5000) == 1
+    assert tracker.observe(NOBODY, 5001) == ()
 
 
-def test_a_pod_deleted_before_it_ran_is_held_until_kubelet_must_have_seen_it(leftovers: Leftovers) -> None:
-    leftovers.pod_changed(None, pod_of(phase="Pending"), 0)
-    leftovers.pod_changed(pod_of(phase="Pending"), None, 10)
-    assert held(leftovers.looked(NOBODY, 10)) == [ONE]
-    assert leftovers.next_look_s(10) == 1
-    assert leftovers.looked(NOBODY, 15) == ()
+def test_a_pod_deleted_before_it_ran_is_held_until_kubelet_must_have_seen_it(tracker: OrphanTracker) -> None:
+    tracker.pod_changed(None, pod_of(phase="Pending"), 0)
+    tracker.pod_changed(pod_of(phase="Pending"), None, 10)
+    assert held(tracker.observe(NOBODY, 10)) == [ONE]
+    assert tracker.next_look_s(10) == 1
+    assert tracker.observe(NOBODY, 15) == ()
 
 
-def test_a_pod_whose_containers_were_seen_to_end_is_not_held_for_a_moment(leftovers: Leftovers) -> None:
-    leftovers.pod_changed(None, pod_of(**statuses(True, True)), 0)
-    leftovers.pod_changed(pod_of(**statuses(True, True)), None, 10)
-    assert leftovers.looked(NOBODY, 10) == ()
+def test_a_pod_whose_containers_were_seen_to_end_is_not_held_for_a_moment(tracker: OrphanTracker) -> None:
+    tracker.pod_changed(None, pod_of(**statuses(True, True)), 0)
+    tracker.pod_changed(pod_of(**statuses(True, True)), None, 10)
+    assert tracker.observe(NOBODY, 10) == ()
 
 
-def test_a_pod_that_is_started_late_is_held_again_and_then_forgotten(leftovers: Leftovers, tmp_path: Path) -> None:
-    leftovers.pod_changed(None, pod_of(phase="Pending"), 0)
-    leftovers.pod_changed(pod_of(phase="Pending"), None, 0)
-    assert leftovers.looked(NOBODY, 30) == ()
-    assert leftovers.next_look_s(30) == 30
-    assert held(leftovers.looked(frozenset({ONE}), 60)) == [ONE]
-    assert leftovers.looked(NOBODY, 700) == ()
-    assert leftovers.known == set()
+def test_a_pod_that_is_started_late_is_held_again_and_then_forgotten(tracker: OrphanTracker, tmp_path: Path) -> None:
+    tracker.pod_changed(None, pod_of(phase="Pending"), 0)
+    tracker.pod_changed(pod_of(phase="Pending"), None, 0)
+    assert tracker.observe(NOBODY, 30) == ()
+    assert tracker.next_look_s(30) == 30
+    assert held(tracker.observe(frozenset({ONE}), 60)) == [ONE]
+    assert tracker.observe(NOBODY, 700) == ()
+    assert tracker.known == set()
     assert list(tmp_path.iterdir()) == []
-    assert not leftovers.is_worth_a_look
+    assert not tracker.has_candidates
 
 
-def test_a_pod_that_is_called_ended_and_runs_on_is_held_after_kubelet_had_time(leftovers: Leftovers) -> None:
-    leftovers.pod_changed(None, pod_of(phase="Running"), 0)
-    leftovers.pod_changed(pod_of(phase="Running"), pod_of(phase="Failed"), 10)
-    assert leftovers.looked(frozenset({ONE}), 12) == ()
-    assert held(leftovers.looked(frozenset({ONE}), 15)) == [ONE]
-    assert leftovers.looked(NOBODY, 16) == ()
+def test_a_pod_that_is_called_ended_and_runs_on_is_held_after_kubelet_had_time(tracker: OrphanTracker) -> None:
+    tracker.pod_changed(None, pod_of(phase="Running"), 0)
+    tracker.pod_changed(pod_of(phase="Running"), pod_of(phase="Failed"), 10)
+    assert tracker.observe(frozenset({ONE}), 12) == ()
+    assert held(tracker.observe(frozenset({ONE}), 15)) == [ONE]
+    assert tracker.observe(NOBODY, 16) == ()
 
 
 def test_records_of_pods_that_went_while_no_agent_looked_are_compared(records: Records) -> None:
-    before = Leftovers(records, Timing())
+    before = OrphanTracker(records, Timing())
     before.pod_changed(None, pod_of(ONE, phase="Running"), 0)
     before.pod_changed(None, pod_of(OTHER, phase="Running"), 0)
-    after = Leftovers(records, Timing())
+    after = OrphanTracker(records, Timing())
     after.pod_changed(None, pod_of(OTHER, phase="Running"), 100)
     after.compare(records.load(), 100)
-    assert held(after.looked(frozenset({ONE, OTHER}), 101)) == [ONE]
+    assert held(after.observe(frozenset({ONE, OTHER}), 101)) == [ONE]
 
 
 def test_what_was_seen_to_end_is_not_held_again_by_an_agent_that_comes_back(records: Records) -> None:
-    before = Leftovers(records, Timing(settle_s=5))
+    before = OrphanTracker(records, Timing(settle_s=5))
     before.pod_changed(None, pod_of(phase="Running"), 0)
     before.pod_changed(pod_of(phase="Running"), None, 1)
-    assert held(before.looked(frozenset({ONE}), 2)) == [ONE]
-    assert before.looked(NOBODY, 7) == ()
+    assert held(before.observe(frozenset({ONE}), 2)) == [ONE]
+    assert before.observe(NOBODY, 7) == ()
     assert records.load() == []
-    before.looked(frozenset({ONE}), 8)  # kubelet was cut off and starts it late
+    before.observe(frozenset({ONE}), 8)  # kubelet was cut off and starts it late
     assert [record.pod for record in records.load()] == [ONE]
 
 
-def test_a_record_that_changes_is_kept_as_it_is_now(leftovers: Leftovers, records: Records) -> None:
+def test_a_record_that_changes_is_kept_as_it_is_now(tracker: OrphanTracker, records: Records) -> None:
     small = pod_of(phase="Running")
-    leftovers.pod_changed(None, small, 0)
+    tracker.pod_changed(None, small, 0)
     text = small.metadata.annotations[RECORD].replace('"memory":1000', '"memory":3000')
     made = json.loads(
         json.dumps({"metadata": {"name": "p", "namespace": "team", "uid": ONE, "annotations": {RECORD: text}}})
     )
     large = decode_pod(json.dumps(made | {"spec": {"nodeName": "n1"}}).encode())
-    leftovers.pod_changed(small, large, 1)
-    leftovers.pod_changed(large, None, 2)
-    (record,) = leftovers.looked(frozenset({ONE}), 3)
+    tracker.pod_changed(small, large, 1)
+    tracker.pod_changed(large, None, 2)
+    (record,) = tracker.observe(frozenset({ONE}), 3)
     assert record.containers[0].gpus[0].memory == 3000
     assert records.load() == [record]
 
@@ -162,10 +162,10 @@ def test_files_that_cannot_be_read_are_told_of_and_removed(tmp_path: Path) -> No
 def test_a_full_or_missing_disk_costs_a_line_and_nothing_else(tmp_path: Path) -> None:
     told = list[str]()
     records = Records(tmp_path / "missing", told.append)
-    leftovers = Leftovers(records, Timing())
-    leftovers.pod_changed(None, pod_of(phase="Running"), 0)
-    leftovers.pod_changed(pod_of(phase="Running"), None, 0)
-    assert held(leftovers.looked(frozenset({ONE}), 1)) == [ONE]
+    tracker = OrphanTracker(records, Timing())
+    tracker.pod_changed(None, pod_of(phase="Running"), 0)
+    tracker.pod_changed(pod_of(phase="Running"), None, 0)
+    assert held(tracker.observe(frozenset({ONE}), 1)) == [ONE]
     records.write()
     assert told
 
@@ -173,19 +173,19 @@ def test_a_full_or_missing_disk_costs_a_line_and_nothing_else(tmp_path: Path) ->
 @in_loop
 async def test_records_are_written_while_an_agent_runs_and_before_it_ends(tmp_path: Path) -> None:
     records, there = Records(tmp_path, print), tmp_path / f"{ONE}.json"
-    leftovers = Leftovers(records, Timing())
+    tracker = OrphanTracker(records, Timing())
     async with running(records.keep()):
-        leftovers.pod_changed(None, pod_of(ONE, phase="Running"), 0)
+        tracker.pod_changed(None, pod_of(ONE, phase="Running"), 0)
         await until(there.exists)
-        leftovers.pod_changed(None, pod_of(OTHER, phase="Running"), 0)
+        tracker.pod_changed(None, pod_of(OTHER, phase="Running"), 0)
         records.remove(ONE)  # the last one counts, however many are waiting
     assert [path.name for path in tmp_path.iterdir()] == [f"{OTHER}.json"]
 
 
-def test_a_record_of_another_pod_or_node_is_not_believed(leftovers: Leftovers) -> None:
+def test_a_record_of_another_pod_or_node_is_not_believed(tracker: OrphanTracker) -> None:
     copied = pod_of(phase="Running").metadata.annotations
-    leftovers.pod_changed(None, made_pod(OTHER, dict(copied)), 0)
-    assert leftovers.known == set()
+    tracker.pod_changed(None, made_pod(OTHER, dict(copied)), 0)
+    assert tracker.known == set()
 
 
 # Over an API server

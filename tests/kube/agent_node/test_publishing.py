@@ -14,14 +14,15 @@ import pytest
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.agent.publishing import OwnNode, annotations_for, shared_machine, take_back, topology_text
+from cotenant.kube.agent.publishing import OwnNode, take_back
+from cotenant.kube.agent.reporting import annotations_for, shared_machine, topology_text
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.objects import decode_node
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, OWN_TOTALS, machine_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import parse_settings
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent_node.waiting import PACE, client_of, in_loop, running, until
 from tests.kube.api_server import ApiServer, Refusal
 
@@ -60,7 +61,7 @@ def test_simulated_cards_of_two_nodes_have_different_names_that_stay() -> None:
 
 def test_more_cards_than_an_inventory_can_hold_are_refused_in_a_sentence() -> None:
     many = Machine(name="local", gpus=tuple(Gpu(uuid=f"GPU-{i}") for i in range(65)))
-    with pytest.raises(InputError, match="65 cards, expected at most 64"):
+    with pytest.raises(InputError, match="65 GPUs, expected at most 64"):
         shared_machine(many, "n", SETTINGS)
 
 

@@ -17,14 +17,14 @@ from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.totals import NodeTotals, dialect_totals, kubelet_sum, most_percent
 from cotenant.kube.api.objects import Pod, decode_pod
-from cotenant.kube.codec.assignment import RECORD, encode_record, record_for, tenant_of
+from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
 from cotenant.kube.codec.cambricon import CAMBRICON_SMLU
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.gpushare import GPUSHARE
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.codec.vgpu import VGPU
-from tests.kube.pods import NODE, pod, pod_object
+from cotenant.node.devices.vendors import Vendor
+from tests.kube.pods import NODE, pod, pod_object, tenant_of
 
 
 def test_totals_are_in_the_units_of_each_dialect() -> None:

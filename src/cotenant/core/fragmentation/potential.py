@@ -37,7 +37,8 @@ def gradient(
         card = node.machine.card
         asked = demand.steady if demand.containers else demand
         fair = 0.0 if expected is None or card is None else expected(demand, card) * asked.gpus
-        if card is None or not demand.plain:
+        claim = demand.claim
+        if card is None or claim is None:
             cards = node.machine.gpus
             scores = []
             for slot in slots:
@@ -45,7 +46,7 @@ def gradient(
                     fair = sum(expected(demand, cards[i].card) for i in slot)
                 scores.append(squash(of_node(potential, node.after(demand, slot)) - before + fair))
             return scores
-        compute, memory = demand.compute, demand.memory
+        compute, memory = claim.compute, claim.memory
         cpu = None if node.cpu is None else node.cpu - demand.cpu
         scores = []
         for slot in slots:

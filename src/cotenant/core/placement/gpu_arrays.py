@@ -1,33 +1,35 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is free on every card of a cluster, in arrays: the best nodes for a demand that nobody asked for before.
+"""All GPUs of a cluster as arrays, so that the checks and some policies judge all nodes at once.
 
-Where amounts and types are all that a demand asks of each card, and a policy compares nodes by room alone, all nodes
-are compared at once, and only those that are answered are rated. What is said here is what rating each would say.
+The arrays are kept up by node versions: only nodes that changed are copied again. The rules are the masks of the checks
+(`checks.py`); if every check of a demand has one, and a policy compares nodes by room alone, the best nodes are found
+without rating any. Tenants are in the arrays as numbers, one for each distinct set of tenants on one type of GPU: a
+large cluster has thousands of GPUs and few such sets.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.core.cluster import Cluster, Node, Versions
-from cotenant.core.model import Demand
-from cotenant.core.placement.checks import CHECKS, Check, type_allowed
+from cotenant.core.model import Demand, Machine
+from cotenant.core.placement.checks import Amounts, Check, Feasibility, Mask
 from cotenant.core.placement.scores import Order, binpack, node_binpack, node_spread, spread
 from cotenant.core.placement.shapes import REFUSED, Labels, moved
+from cotenant.core.sharing.orders import residents
 
-Amounts = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+NO_GPU = -1
+"""type and tenant number of a GPU index that a node does not have"""
 
-COMPUTE, MEMORY, SLOTS, ROOM, SIZE, FRESH, USABLE, TYPE = range(8)
-"""of each card: what is free of it, how large it is, whether nobody is on it, whether it takes newcomers"""
-NO_TYPE = -1
-"""where a node has fewer cards than others"""
+_COMPUTE, _MEMORY, _SLOTS, _ROOM, _TENANTS, _MEMORY_CAPACITY, _SLOT_CAPACITY, _USABLE, _TYPE = range(9)
+_CHANGING = 5
+"""the rows before this one change with the tenants, the others only with the machine"""
 _CPU, _HOST_MEMORY, _TOTAL_ROOM = range(3)
-_PLENTY = np.iinfo(np.int64).max
+_UNCOUNTED = np.iinfo(np.int64).max
 
 _SPAN = 1 << 24
 """more than rooms add up to, so that two of them are compared as one number, which a float holds exactly"""
@@ -37,57 +39,142 @@ _BY_ROOM: Mapping[Order, Callable[[Amounts, Amounts], Amounts]] = {
     node_binpack: lambda chosen, total: -total,
     node_spread: lambda chosen, total: total,
 }
-"""orders that ask for nothing but the room on the chosen cards and on the whole node"""
+"""orders that need only the room on the chosen GPUs and on the whole node"""
 
 
 class Orders(Protocol):
-    """What of a policy matters here."""
+    """The part of a policy that matters here."""
 
     @property
     def nodes(self) -> tuple[Order, ...]: ...
     @property
     def gpus(self) -> tuple[Order, ...]: ...
     @property
-    def checks(self) -> tuple[Check, ...]: ...
-    @property
     def random(self) -> bool: ...
 
 
 def compares_rooms(policy: Orders) -> bool:
-    """Whether `Cards.labels` can compare nodes as this policy does."""
+    """Whether `GpuArrays.labels` can compare nodes as this policy does."""
     by_room = policy.gpus in ((binpack,), (spread,)) and len(policy.nodes) == 2 and set(policy.nodes) <= _BY_ROOM.keys()
-    return by_room and policy.checks is CHECKS and not policy.random
+    return by_room and not policy.random
 
 
-def asks_each_card(demand: Demand) -> bool:
-    """Whether each card for itself tells if it will do, whoever is on it and whatever it is called."""
-    together = demand.one_numa or demand.link is not None or demand.affinity is not None
-    return demand.gpus > 0 and not (together or demand.anti_affinity is not None or demand.by_name or demand.containers)
+class Columns:
+    """`checks.GpuColumns` of some nodes; an array is cut out when a mask reads it."""
+
+    def __init__(
+        self,
+        gpus: Amounts,
+        hosts: Amounts,
+        type_names: Sequence[str],
+        machines: list[Machine],
+        at: NDArray[np.intp] | None,
+    ) -> None:
+        self._gpus, self._hosts, self._machines, self._at = gpus, hosts, machines, at
+        self.type_names = type_names
+
+    def _row(self, row: int) -> Amounts:
+        values: Amounts = self._gpus[row]
+        return values if self._at is None else values[:, self._at]
+
+    def _host(self, row: int) -> Amounts:
+        values: Amounts = self._hosts[row]
+        return values if self._at is None else values[self._at]
+
+    @property
+    def compute(self) -> Amounts:
+        return self._row(_COMPUTE)
+
+    @property
+    def memory(self) -> Amounts:
+        return self._row(_MEMORY)
+
+    @property
+    def memory_capacity(self) -> Amounts:
+        return self._row(_MEMORY_CAPACITY)
+
+    @property
+    def slots(self) -> Amounts:
+        return self._row(_SLOTS)
+
+    @property
+    def slot_capacity(self) -> Amounts:
+        return self._row(_SLOT_CAPACITY)
+
+    @property
+    def usable(self) -> Mask:
+        found: Mask = self._row(_USABLE) > 0
+        return found
+
+    @property
+    def type(self) -> Amounts:
+        return self._row(_TYPE)
+
+    @property
+    def room(self) -> Amounts:
+        return self._row(_ROOM)
+
+    @property
+    def tenants(self) -> Amounts:
+        """Number of the set of tenants on each GPU (`GpuArrays.examples`)."""
+        return self._row(_TENANTS)
+
+    @property
+    def cpu(self) -> Amounts:
+        return self._host(_CPU)
+
+    @property
+    def host_memory(self) -> Amounts:
+        return self._host(_HOST_MEMORY)
+
+    @property
+    def total_room(self) -> Amounts:
+        return self._host(_TOTAL_ROOM)
+
+    @property
+    def machines(self) -> Sequence[Machine]:
+        return self._machines if self._at is None else [self._machines[i] for i in self._at.tolist()]
 
 
 class _Known(NamedTuple):
-    """What a demand's labels were, and for which version of each node."""
+    """The labels of a demand, and the version of each node that they are of."""
 
     labels: Labels
     seen: Versions
 
 
-class Cards:
-    """Remembered by the versions of nodes, for one policy: only what changed is looked at again."""
+class GpuArrays:
+    """The GPUs of the cluster that was looked at last, for one policy."""
 
-    def __init__(self, remember: int) -> None:
+    def __init__(self, remember: int, *, tenants: bool) -> None:
+        """Labels of the last `remember` demands are kept; tenants are only numbered if a policy needs it."""
+        self.examples: list[tuple[Node, int]] = []
+        """for each number of a set of tenants: a GPU with that set, on its node as if no other tenants were there"""
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._with_tenants = tenants
         self._remember = remember
         self._known: OrderedDict[Demand, _Known] = OrderedDict()
         self._names: tuple[str, ...] = ()
         self._seen: Versions = np.zeros(0, dtype=np.int64)
-        self._cards: Amounts = np.zeros((8, 0, 0), dtype=np.int64)
-        """a row for each place and a column for each node"""
+        self._gpus: Amounts = np.zeros((9, 0, 0), dtype=np.int64)
+        """by row (_COMPUTE and so on), GPU index and node"""
         self._hosts: Amounts = np.zeros((3, 0), dtype=np.int64)
+        self._machines: list[Machine | None] = []
         self._types: dict[str, int] = {}
 
-    def labels(self, policy: Orders, demand: Demand, cluster: Cluster) -> Labels:
-        """Of every node a number that is larger where the policy likes it better; not to be changed."""
+    @property
+    def worn_out(self) -> bool:
+        """Whether most sets of tenants that have a number are gone."""
+        return len(self.examples) > 2 * int(self._gpus[0].size) + 64
+
+    def columns(self, cluster: Cluster, at: NDArray[np.intp] | None = None) -> Columns:
+        """The GPUs of these nodes of a cluster (default: all)."""
         self._look(cluster)
+        return Columns(self._gpus, self._hosts, tuple(self._types), self._machines, at)  # type: ignore[arg-type]
+
+    def labels(self, policy: Orders, feasible: Feasibility, cluster: Cluster) -> Labels:
+        """A number for every node, larger if the policy prefers it, `REFUSED` if the demand does not fit; read-only."""
+        demand, columns = feasible.demand, self.columns(cluster)
         known = self._known.get(demand)
         if known is None:
             known = self._known[demand] = _Known(np.full(len(cluster), REFUSED), np.zeros(len(cluster), dtype=np.int64))
@@ -95,106 +182,39 @@ class Cards:
                 self._known.popitem(last=False)
         self._known.move_to_end(demand)
         stale = (known.seen != self._seen).nonzero()[0]
-        if 2 * len(stale) > len(cluster):  # all of them are quicker found than picked out
-            known.labels[:] = self._labels(policy, demand, self._cards, self._hosts)
+        if 2 * len(stale) > len(cluster):  # all of them are found quicker than picked out
+            known.labels[:] = _labels(policy, feasible, columns)
             known.seen[:] = self._seen
         elif len(stale):
-            known.labels[stale] = self._labels(policy, demand, self._cards[:, :, stale], self._hosts[:, stale])
+            known.labels[stale] = _labels(policy, feasible, self.columns(cluster, stale))
             known.seen[stale] = self._seen[stale]
         return known.labels
 
-    def _labels(self, policy: Orders, demand: Demand, cards: Amounts, hosts: Amounts) -> Labels:
-        """Of the nodes whose cards these are."""
-        fits: Mask | None = None
-        for _, left in self._narrowed(demand, cards):
-            fits = left
-        assert fits is not None
-        tight = policy.gpus[0] is binpack
-        room = cards[ROOM]
-        rooms = np.where(fits, room, _SPAN) if tight else np.where(fits, -room, _SPAN)
-        if demand.gpus > len(rooms):
-            return np.full(hosts.shape[1], REFUSED)
-        if demand.gpus == 1:
-            chosen = rooms.min(axis=0)
-            enough = chosen < _SPAN
-        else:
-            chosen = np.partition(rooms, demand.gpus - 1, axis=0)[: demand.gpus].sum(axis=0)
-            enough = fits.sum(axis=0) >= demand.gpus
-        enough &= (hosts[_CPU] >= demand.cpu) & (hosts[_HOST_MEMORY] >= demand.host_memory)
-        chosen = chosen if tight else -chosen
-        first, second = (_BY_ROOM[order](chosen, hosts[_TOTAL_ROOM]) for order in policy.nodes)
-        found: Labels = np.where(enough, (first * _SPAN + second).astype(np.float64), REFUSED)
-        return found
+    def refusers(self, feasible: Feasibility, cluster: Cluster) -> list[str]:
+        """For every node the name of the check that refuses the demand, empty if it fits: the one `refusal` names."""
+        found, steps = _refused(feasible, self.columns(cluster))
+        names: list[str] = np.array(["", *(step.check.name for step in steps)], dtype=object)[found].tolist()
+        return names
 
-    def refusers(self, demand: Demand, cluster: Cluster) -> list[str]:
-        """For every node the name of the check that refuses the demand, empty where it fits: what `refusal` names."""
-        self._look(cluster)
-        found, names, _ = self._refused(demand)
-        said: list[str] = np.array(names, dtype=object)[found].tolist()
-        return said
+    def nearest(self, feasible: Feasibility, cluster: Cluster, among: Mask | None) -> list[tuple[int, int]]:
+        """For each check that refuses, on how many nodes, and the node that is nearest to fitting.
 
-    def nearest(self, demand: Demand, cluster: Cluster, among: Mask | None) -> list[tuple[int, int]]:
-        """For each check that refuses, how many nodes and on which of them least is missing.
-
-        Where some fit, these are among them, as if another check had refused them.
+        If the demand fits on some nodes, these are among the answer, as if another check had refused them.
         """
-        self._look(cluster)
-        found, names, masks = self._refused(demand)
+        columns = self.columns(cluster)
+        found, steps = _refused(feasible, columns)
         if among is not None:
             found = np.where(among, found, -1)
         answer = []
-        for number, name in enumerate(names):
+        for number in range(len(steps) + 1):
             here = found == number
             if count := int(here.sum()):
-                near = self._nearness(demand, name, masks[number - 1], masks[number])
+                near = _nearness(feasible.demand, columns, steps[number - 1]) if number else here
                 answer.append((count, int(np.where(here, near, -np.inf).argmax())))
         return answer
 
-    def _refused(self, demand: Demand) -> tuple[NDArray[np.int8], list[str], list[Mask]]:
-        """The number of the check that refuses on each node, the checks' names, and the cards that each leaves."""
-        cpu, host_memory, _ = self._hosts
-        found = np.zeros(len(self._seen), dtype=np.int8)
-        found[host_memory < demand.host_memory] = 2
-        found[cpu < demand.cpu] = 1
-        everything = self._cards[TYPE] != NO_TYPE
-        names, masks = ["", "cpu", "host-memory"], [everything] * 3
-        for name, left in self._narrowed(demand, self._cards):
-            found[(found == 0) & (left.sum(axis=0) < demand.gpus)] = len(names)
-            names.append(name)
-            masks.append(left)
-        return found, names, masks
-
-    def _nearness(self, demand: Demand, check: str, before: Mask, left: Mask) -> Labels:
-        """How near to fitting a check finds each node: by the freest card where one is asked for, else by how many."""
-        what = {"memory": MEMORY, "compute": COMPUTE}.get(check)
-        if demand.gpus > 1 or what is None:
-            many: Labels = left.sum(axis=0).astype(np.float64)
-            return many
-        free: Labels = np.where(before, self._cards[what], -np.inf).max(axis=0, initial=-np.inf)
-        return free
-
-    def _narrowed(self, demand: Demand, cards: Amounts) -> Iterator[tuple[str, Mask]]:
-        """The cards that are left after each check, in the order of `filters.CHECKS`."""
-        left: Mask = cards[TYPE] != NO_TYPE
-        yield "count", left
-        if demand.use_types or demand.avoid_types:
-            allowed = [type_allowed(name, demand.use_types, demand.avoid_types) for name in self._types]
-            left = left & np.array([*allowed, False])[cards[TYPE]]  # the last is NO_TYPE's
-            yield "type", left
-        left = left & (cards[USABLE] > 0)
-        yield "health", left
-        if demand.exclusive:
-            left = left & (cards[FRESH] > 0)
-            yield "exclusive", left
-        left = left & (cards[SLOTS] > 0)
-        yield "slots", left
-        percent = demand.memory_percent
-        left = left & (cards[MEMORY] >= (demand.memory if percent is None else cards[SIZE] * percent // 100))
-        yield "memory", left
-        yield "compute", left & (cards[COMPUTE] >= demand.compute)
-
     def _look(self, cluster: Cluster) -> None:
-        """Takes in what is new in a cluster."""
+        """Copies what is new in a cluster."""
         if self._names is not cluster.names:
             self._align(cluster)
         stale = (self._seen != cluster.versions).nonzero()[0]
@@ -202,42 +222,139 @@ class Cards:
             return
         self._seen[stale] = cluster.versions[stale]
         nodes = [cluster.at(i) for i in stale.tolist()]
-        more = max(len(node.compute) for node in nodes) - self._cards.shape[1]
+        more = max(len(node.compute) for node in nodes) - self._gpus.shape[1]
         if more > 0:
-            self._cards = np.pad(self._cards, ((0, 0), (0, more), (0, 0)))
-            self._cards[TYPE, -more:] = NO_TYPE
-        width = self._cards.shape[1]
-        columns = [
-            [_wide(row, width, NO_TYPE if field == TYPE else 0) for field, row in enumerate(self._of(node))]
-            for node in nodes
-        ]
-        self._cards[:, :, stale] = np.array(columns, dtype=np.int64).transpose(1, 2, 0)
-        hosts = [(_or_plenty(node.cpu), _or_plenty(node.host_memory), sum(node.room)) for node in nodes]
+            self._gpus = np.pad(self._gpus, ((0, 0), (0, more), (0, 0)))
+            self._gpus[_TYPE, -more:] = self._gpus[_TENANTS, -more:] = NO_GPU
+        width = self._gpus.shape[1]
+        changed = [[_wide(row, width) for row in self._changing(node)] for node in nodes]
+        self._gpus[:_CHANGING, :, stale] = np.array(changed, dtype=np.int64).transpose(1, 2, 0)
+        hosts = [(_or_uncounted(node.cpu), _or_uncounted(node.host_memory), sum(node.room)) for node in nodes]
         self._hosts[:, stale] = np.array(hosts, dtype=np.int64).T
+        others = [(i, node) for i, node in zip(stale.tolist(), nodes, strict=True) if self._differs(i, node)]
+        if others:
+            fixed = [[_wide(row, width) for row in self._fixed(node.machine)] for _, node in others]
+            at = [i for i, _ in others]
+            self._gpus[_CHANGING:, :, at] = np.array(fixed, dtype=np.int64).transpose(1, 2, 0)
+            for i, node in others:
+                self._machines[i] = node.machine
+
+    def _differs(self, i: int, node: Node) -> bool:
+        return self._machines[i] is not node.machine
 
     def _align(self, cluster: Cluster) -> None:
         """Nodes joined or left: keep what is known of those that stayed."""
         old = {name: i for i, name in enumerate(self._names)}
         came_from = np.array([old.get(name, -1) for name in cluster.names], dtype=np.int64)
         self._seen = moved(self._seen, came_from, 0)
-        one_more = np.pad(self._cards, ((0, 0), (0, 0), (0, 1)))
-        self._cards, self._hosts = one_more[:, :, came_from], np.pad(self._hosts, ((0, 0), (0, 1)))[:, came_from]
+        one_more = np.pad(self._gpus, ((0, 0), (0, 0), (0, 1)))
+        self._gpus, self._hosts = one_more[:, :, came_from], np.pad(self._hosts, ((0, 0), (0, 1)))[:, came_from]
+        self._machines = [self._machines[i] if i >= 0 else None for i in came_from.tolist()]
         self._names = cluster.names
         self._known.clear()
 
-    def _of(self, node: Node) -> tuple[Iterable[int], ...]:
-        machine, types = node.machine, self._types
-        gpus = machine.gpus
-        fresh = [free == gpu.slots for free, gpu in zip(node.slots, gpus, strict=True)]
+    def _changing(self, node: Node) -> tuple[Iterable[int], ...]:
+        numbers = self._tenants(node) if self._with_tenants else ()
+        return node.compute, node.memory, node.slots, node.room, numbers
+
+    def _fixed(self, machine: Machine) -> tuple[Iterable[int], ...]:
+        gpus, types = machine.gpus, self._types
         usable = [i not in machine.unusable for i in range(len(gpus))]
         kinds = [types.setdefault(gpu.type, len(types)) for gpu in gpus]
-        return node.compute, node.memory, node.slots, node.room, machine.memory_capacities, fresh, usable, kinds
+        return machine.memory_capacities, [gpu.slots for gpu in gpus], usable, kinds
+
+    def _tenants(self, node: Node) -> list[int]:
+        """GPUs of one type with the same tenants have the same number."""
+        # All that checks and orders by tenants read; the order of tenants does not matter, but sorting takes time.
+        there: list[tuple[object, ...]] = [(gpu.type,) for gpu in node.machine.gpus]
+        for tenant in node.tenants:
+            one = (tenant.demand.workload, tenant.demand.least_speed)
+            for i in tenant.gpus if len(tenant.gpus) < 2 else set(tenant.gpus):
+                if i < len(there):  # a GPU may have been removed under its tenant
+                    there[i] += one
+        numbers = []
+        for i, tenants in enumerate(there):
+            number = self._numbers.get(tenants)
+            if number is None:
+                number = self._numbers[tenants] = len(self.examples)
+                self.examples.append((node._replace(tenants=tuple(residents(node, i))), i))
+            numbers.append(number)
+        return numbers
 
 
-def _wide(row: Iterable[int], width: int, otherwise: int) -> list[int]:
+def kept(checks: Iterable[Check], demand: Demand, columns: Columns) -> Mask:
+    """The GPUs that all of the checks that have a form in arrays keep; the others are not asked."""
+    left: Mask = columns.type != NO_GPU
+    for check in checks:
+        if (mask := check.mask_of(demand, columns)) is not None:
+            left = left & mask
+    return left
+
+
+def _labels(policy: Orders, feasible: Feasibility, columns: Columns) -> Labels:
+    demand = feasible.demand
+    fits = kept(feasible.checks, demand, columns)
+    tight = policy.gpus[0] is binpack
+    room = columns.room
+    rooms = np.where(fits, room, _SPAN) if tight else np.where(fits, -room, _SPAN)
+    if demand.gpus > len(rooms):
+        return np.full(rooms.shape[1], REFUSED)
+    if demand.gpus == 1:
+        chosen = rooms.min(axis=0)
+        enough = chosen < _SPAN
+    else:
+        chosen = np.partition(rooms, demand.gpus - 1, axis=0)[: demand.gpus].sum(axis=0)
+        enough = fits.sum(axis=0) >= demand.gpus
+    chosen = chosen if tight else -chosen
+    first, second = (_BY_ROOM[order](chosen, columns.total_room) for order in policy.nodes)
+    found: Labels = np.where(enough, (first * _SPAN + second).astype(np.float64), REFUSED)
+    return found
+
+
+class _Step(NamedTuple):
+    """A check, the GPUs that were left before and after it, and the nodes that it refuses."""
+
+    check: Check
+    before: Mask
+    after: Mask
+    refuses: Mask
+
+
+def _steps(feasible: Feasibility, columns: Columns) -> Iterator[_Step]:
+    left: Mask = columns.type != NO_GPU
+    for check in feasible.checks:
+        mask = check.mask_of(feasible.demand, columns)
+        assert mask is not None
+        before, left = left, left & mask
+        # A check of nodes refuses by its own rule, however few GPUs are left; the others refuse if too few are.
+        yield _Step(check, before, left, ~mask if mask.ndim == 1 else left.sum(axis=0) < feasible.demand.gpus)
+
+
+def _refused(feasible: Feasibility, columns: Columns) -> tuple[NDArray[np.int8], list[_Step]]:
+    """For each node the position of the check that refuses, from 1, and 0 if none does; and the checks."""
+    found = np.zeros(columns.total_room.shape, dtype=np.int8)
+    steps = list(_steps(feasible, columns))
+    for number, step in enumerate(steps, start=1):
+        found[(found == 0) & step.refuses] = number
+    return found, steps
+
+
+def _nearness(demand: Demand, columns: Columns, step: _Step) -> Labels:
+    """How near to fitting each refused node is: by the freest GPU if one is needed, else by the GPUs that are left."""
+    near = None if step.check.nearness is None else step.check.nearness(columns)
+    if near is not None and near.ndim == 1:  # of nodes
+        return near.astype(np.float64)
+    if near is None or demand.gpus > 1:
+        many: Labels = step.after.sum(axis=0).astype(np.float64)
+        return many
+    free: Labels = np.where(step.before, near, -np.inf).max(axis=0, initial=-np.inf)
+    return free
+
+
+def _wide(row: Iterable[int], width: int) -> list[int]:
     wide = list(row)
-    return wide + [otherwise] * (width - len(wide))
+    return wide + [NO_GPU] * (width - len(wide))
 
 
-def _or_plenty(free: int | None) -> int:
-    return _PLENTY if free is None else free
+def _or_uncounted(free: int | None) -> int:
+    return _UNCOUNTED if free is None else free

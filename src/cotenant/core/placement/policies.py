@@ -6,9 +6,8 @@
 the first and breaks ties by the second.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from cotenant.core.fragmentation import fgd
 from cotenant.core.fragmentation import ours as fragmentation
@@ -31,7 +30,8 @@ class Orders:
 
     nodes: tuple[Order, ...]
     gpus: tuple[Order, ...]
-    checks: tuple[Check, ...] = CHECKS
+    checks: tuple[Check, ...] = ()
+    """in addition to those that every policy makes"""
     gate: Gate | None = None
     by_card: tuple[Order, ...] = ()
     """see `Policy.by_card`"""
@@ -53,31 +53,35 @@ def _fragmentation(known: Knowledge) -> Orders:
     return _same(gradient(potential, fragmentation.descent_score, potential.expected_loss))
 
 
+def _sharing_checks(known: Knowledge) -> tuple[Check, ...]:
+    return sharing.memory_check(known.belief), sharing.speed_check(known.belief)
+
+
 def _alone(known: Knowledge) -> Orders:
-    return Orders((scores.best_fit,), TIGHTEST, (*CHECKS, sharing.alone))
+    return Orders((scores.best_fit,), TIGHTEST, (sharing.ALONE_CHECK,))
 
 
 def _share(known: Knowledge) -> Orders:
     """An idle card first, else any that has room, whatever comes of it."""
     orders = sharing.idle, scores.binpack
-    return Orders(orders, orders, sharing.checks(known.belief))
+    return Orders(orders, orders, _sharing_checks(known))
 
 
 def _coscheml(known: Knowledge) -> Orders:
     """Least predicted interference; an idle card has none. It always shares if it must."""
     orders = sharing.by_gain(known.belief, sharing.mean), sharing.idle
-    return Orders(orders, orders, sharing.checks(known.belief), by_card=orders)
+    return Orders(orders, orders, _sharing_checks(known), by_card=orders)
 
 
 def _iadeep(known: Knowledge) -> Orders:
     """An idle card first, else the least slowdown in sum. It always shares if it must."""
     orders = sharing.idle, sharing.by_slowdown(known.belief)
-    return Orders(orders, orders, sharing.checks(known.belief))
+    return Orders(orders, orders, _sharing_checks(known))
 
 
 def _lucid(known: Knowledge) -> Orders:
     """Packs first, where sharing scores allow it; else an idle card, else it waits."""
-    checks = sharing.checks(known.belief, partial(sharing.meek, known.belief))
+    checks = (*_sharing_checks(known), sharing.score_check(known.belief))
     return Orders((sharing.shared,), (sharing.shared,), checks)
 
 
@@ -86,7 +90,7 @@ def _cotenant(known: Knowledge) -> Orders:
     gains = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
     by_card = (sharing.idle, *gains)
     orders = (*by_card, *_fragmentation(known).nodes)
-    return Orders(orders, orders, sharing.checks(known.belief), worth_sharing, by_card)
+    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_card)
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
@@ -159,8 +163,10 @@ PREEMPTIVE = frozenset({"srpt", "las"})
 """orders that mean something only if running jobs can be set aside"""
 
 
-def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo") -> Policy:
-    """The policy of that name; ValueError with the list of names where there is none."""
+def build_policy(
+    spec: str, known: Knowledge | None = None, queue: str = "fifo", table: tuple[Check, ...] = CHECKS
+) -> Policy:
+    """The policy of that name; ValueError with the list of names if there is none."""
     known = Knowledge() if known is None else known
     node_part, slash, gpu_part = spec.partition("/")
     if "random" in spec and spec != "random":
@@ -174,7 +180,8 @@ def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo")
     return Policy(
         name=spec,
         queue=QUEUES[queue],
-        checks=_strictest(known, nodes, gpus),
+        table=table,
+        more_checks=_more_checks(known, *nodes, *gpus),
         by_card=tuple(order for one in nodes for order in one.by_card),
         gate=nodes[0].gate,
         overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
@@ -185,12 +192,12 @@ def build_policy(spec: str, known: Knowledge | None = None, queue: str = "fifo")
     )
 
 
-def _strictest(known: Knowledge, *parts: Iterable[Orders]) -> tuple[Check, ...]:
-    """All checks of all parts; the usual ones as they are, which is what fast paths look for."""
-    extra = dict.fromkeys(check for orders in parts for one in orders for check in one.checks[len(CHECKS) :])
-    if not extra and known.belief.knows_memory:
-        extra = dict.fromkeys([partial(sharing.memory_apart, known.belief)])
-    return (*CHECKS, *extra) if extra else CHECKS
+def _more_checks(known: Knowledge, *parts: Orders) -> tuple[Check, ...]:
+    """The additional checks of all parts, each once. What is known of memory counts for every policy."""
+    checks = {check.name: check for one in parts for check in one.checks}
+    if known.belief.knows_memory:
+        checks.setdefault("measured-memory", sharing.memory_check(known.belief))
+    return tuple(checks.values())
 
 
 def queue_name(policy: Policy) -> str:

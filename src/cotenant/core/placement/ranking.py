@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
-from cotenant.core.placement.checks import CHECKS, Check, card_type, eligible_gpus, gpu_compute, plain_text
-from cotenant.core.placement.gpu_arrays import Cards, asks_each_card, compares_rooms
+from cotenant.core.placement.checks import CHECKS, Check, Feasibility, Reads, feasibility, plain_text
+from cotenant.core.placement.gpu_arrays import NO_GPU, GpuArrays, compares_rooms, kept
 from cotenant.core.placement.ladder import Score
 from cotenant.core.placement.scores import Order, node_spread, spread
 from cotenant.core.placement.shapes import BY_CARDS, BY_SLOTS, REFUSED, SURE, Labels, Shape, best_first
-from cotenant.core.placement.slots import candidate_slots, refusal
-from cotenant.core.placement.tenant_arrays import Crowds
+from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.sharing.gates import PLACE, Gate, Verdict
 from cotenant.core.units import Seconds
 
@@ -37,6 +36,8 @@ Draw = Callable[[int], int]
 
 FEW = 8
 """nodes that are quicker rated than compared in arrays"""
+_EXAMPLE = Reads.TYPE | Reads.TENANTS
+"""what an example of a set of tenants is an example of"""
 SOME = 64
 """nodes that are quicker picked out of all than found among all"""
 
@@ -52,8 +53,10 @@ class Policy:
     """compares nodes, each by its chosen slot"""
     gpus: tuple[Order, ...]
     """chooses the GPUs within a node"""
-    checks: tuple[Check, ...] = CHECKS
-    """the usual ones first; of each card, all others ask for its type and its tenants alone"""
+    table: tuple[Check, ...] = CHECKS
+    """the checks that every policy makes"""
+    more_checks: tuple[Check, ...] = ()
+    """checks that this policy makes in addition, after those of the table"""
     by_card: tuple[Order, ...] = ()
     """those of its orders that look at the type and the tenants of each card alone, and like a slot no better than the
     card of it that they like least"""
@@ -65,6 +68,11 @@ class Policy:
     """nodes and GPUs that fit are drawn by lot"""
     known: Knowledge = field(default_factory=Knowledge)
     """what it was built from, so that a decision can be written down whole"""
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """All checks, in the order in which they refuse."""
+        return self.table + self.more_checks
 
 
 class Fit(NamedTuple):
@@ -87,8 +95,13 @@ class Ranking:
 
 
 def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | None:
-    """The best slot of one node and its score; None where the demand does not fit."""
-    slots = candidate_slots(demand, node, policy.checks)
+    """The best slot of one node and its score; None if the demand does not fit."""
+    return rate_feasible(policy, demand, feasibility(demand, policy.checks), node)
+
+
+def rate_feasible(policy: Policy, demand: Demand, feasible: Feasibility, node: Node) -> tuple[Score, Gpus] | None:
+    """The same, if the checks that apply to the demand are known."""
+    slots = slots_of(feasible, node)
     if not slots:
         return None
     if len(slots) == 1:
@@ -114,14 +127,13 @@ class Ranker:
         self.rated = 0
         """nodes rated so far: what the memo did not save"""
         self._remember = remember
-        self._needs_compute = gpu_compute in policy.checks
+        self._checks = policy.checks
         self._shapes: dict[Demand, Shape] = {}
         self._believed = policy.known.belief.version
         self._roomiest: Ranker | None = None
         self._few = few
         self._by_card = len(list(takewhile(lambda order: order in policy.by_card, policy.nodes)))
-        self._crowds = Crowds()
-        self._cards = Cards(remember)
+        self._arrays = GpuArrays(remember, tenants=self._by_card > 0)
         self._by_room = compares_rooms(policy)
 
     def roomiest(self) -> "Ranker":
@@ -161,13 +173,15 @@ class Ranker:
     ) -> list[Fit]:
         """The best slot of each of the named nodes (default: all) that has one, best first, at most so many."""
         wanted = self._wanted(demand, cluster, nodes)
+        feasible = self._feasible(demand)
         if wanted is not None and len(wanted) <= FEW:
-            rated = (self._fit(demand, cluster.node(name)) for name in sorted(wanted) if name in cluster.index)
+            there = (cluster.node(name) for name in sorted(wanted) if name in cluster.index)
+            rated = (self._fit(demand, feasible, node) for node in there)
             found = [fit for fit in rated if fit is not None]
             return sorted(found, key=lambda fit: [-part for part in fit.score])[:most]
         chosen = islice(self._ordered(demand, cluster, wanted), most)
         if self.at_once(demand):
-            fits = (self._fit(demand, cluster.at(i)) for i in chosen)
+            fits = (self._fit(demand, feasible, cluster.at(i)) for i in chosen)
             return [fit for fit in fits if fit is not None]
         return [Fit(*self._shapes[demand].fit(i)) for i in chosen]
 
@@ -180,8 +194,11 @@ class Ranker:
 
     def _ordered(self, demand: Demand, cluster: Cluster, wanted: Set[str] | None) -> Iterator[int]:
         names = cluster.names
-        at_once = self.at_once(demand)
-        labels = self._cards.labels(self.policy, demand, cluster) if at_once else self._labels(demand, cluster)
+        feasible = self._feasible(demand)
+        if self._by_room and feasible.in_arrays:
+            labels = self._arrays.labels(self.policy, feasible, cluster)
+        else:
+            labels = self._labels(demand, cluster)
         if wanted is not None and len(wanted) <= SOME:
             some = np.array(sorted(cluster.index[name] for name in wanted if name in cluster.index), dtype=np.intp)
             return (int(some[i]) for i in best_first(labels[some]))
@@ -196,50 +213,50 @@ class Ranker:
 
     def at_once(self, demand: Demand) -> bool:
         """Whether all nodes can be compared without rating any."""
-        return self._by_room and asks_each_card(demand)
+        return self._by_room and self._feasible(demand).in_arrays
 
     def refusers(self, demand: Demand, cluster: Cluster) -> list[str] | None:
-        """For every node the check that refuses, empty where it fits; None where each must be asked for itself."""
-        if self.policy.checks is CHECKS and asks_each_card(demand):
-            return self._cards.refusers(demand, cluster)
-        return None
+        """For every node the check that refuses, empty if the demand fits; None if a check has no form in arrays."""
+        feasible = self._feasible(demand)
+        return self._arrays.refusers(feasible, cluster) if feasible.in_arrays else None
 
     def reasons(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None) -> dict[str, Reason]:
         """For each of the named nodes (default: all) on which the demand does not fit, what refused."""
         nodes = None if nodes is None else set(nodes)
-        only = self._home(demand, cluster)
+        only, feasible = self._home(demand, cluster), self._feasible(demand)
         if only is not None:
             elsewhere = Reason("affinity", f"group {plain_text(demand.affinity or '')} is on another node")
-            here = {n: refusal(demand, cluster.node(n), self.policy.checks) for n in only}
+            here = {n: refusal_of(feasible, cluster.node(n)) for n in only}
             said = {name: here.get(name, elsewhere) for name in cluster.names}
             return {n: why for n, why in said.items() if why is not None and (nodes is None or n in nodes)}
         labels = self._labels(demand, cluster)
         refused = np.flatnonzero(labels == REFUSED).tolist()
         known: dict[int, Reason | None] = {}
-        versions, by_name = cluster.versions, demand.by_name
+        versions, by_name = cluster.versions, feasible.by_name
         found: dict[str, Reason] = {}
         for i in refused:
             if nodes is not None and cluster.names[i] not in nodes:
                 continue
             version = int(versions[i])
             if version not in known or by_name:
-                known[version] = refusal(demand, cluster.at(i), self.policy.checks)
+                known[version] = refusal_of(feasible, cluster.at(i))
             why = known[version]
             if why is not None:
                 found[cluster.names[i]] = why
         return found
 
     def nearest(self, demand: Demand, cluster: Cluster, nodes: Set[str]) -> list[tuple[int, str, Reason]] | None:
-        """By check, how many of these nodes it refuses and the one on which least is missing, with its numbers.
+        """By check, how many of these nodes it refuses and the one that is nearest to fitting, with its numbers.
 
-        None where one of them fits, or each must be asked for itself.
+        None if the demand fits on one of them, or a check has no form in arrays.
         """
-        if self.policy.checks is not CHECKS or not asks_each_card(demand):
+        feasible = self._feasible(demand)
+        if not feasible.in_arrays:
             return None
         among = None if len(nodes) == len(cluster) else np.array([name in nodes for name in cluster.names])
         found = []
-        for count, i in self._cards.nearest(demand, cluster, among):
-            why = refusal(demand, cluster.at(i), self.policy.checks)
+        for count, i in self._arrays.nearest(feasible, cluster, among):
+            why = refusal_of(feasible, cluster.at(i))
             if why is None:
                 return None
             found.append((count, cluster.names[i], why))
@@ -250,16 +267,20 @@ class Ranker:
         members = cluster.groups.get(demand.affinity, ()) if demand.affinity is not None else ()
         return {name for name, _ in members} or None
 
-    def _fit(self, demand: Demand, node: Node) -> Fit | None:
-        rated = rate(self.policy, demand, node)
+    def _feasible(self, demand: Demand) -> Feasibility:
+        return feasibility(demand, self._checks)
+
+    def _fit(self, demand: Demand, feasible: Feasibility, node: Node) -> Fit | None:
+        rated = rate_feasible(self.policy, demand, feasible, node)
         return None if rated is None else Fit(rated[0], Slot(node.name, rated[1]))
 
     def _drawn(self, demand: Demand, node: Node, draw: Draw) -> Fit | None:
-        """A slot of this node by lot: every GPU that fits is as likely as every other."""
-        fit = self._fit(demand, node)
-        if fit is None or demand.containers or demand.link is not None or demand.one_numa or demand.gpus == 0:
+        """A random slot of this node: every GPU that fits is as likely as every other."""
+        feasible = self._feasible(demand)
+        fit = self._fit(demand, feasible, node)
+        if fit is None or demand.containers or demand.gpus == 0 or any(check.of_sets for check in feasible.checks):
             return fit
-        eligible = eligible_gpus(demand, node, self.policy.checks)
+        eligible = feasible.eligible(node)
         pool = [] if isinstance(eligible, Reason) else list(eligible)
         chosen = tuple(sorted(pool.pop(draw(len(pool))) for _ in range(demand.gpus)))
         return Fit(fit.score, Slot(node.name, chosen))
@@ -314,22 +335,23 @@ class Ranker:
         return True
 
     def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
-        """Labels of the most that a slot with each card can score, as far as its type and tenants say."""
-        self._crowds.look(cluster)
-        numbers = self._crowds.with_room(demand, at)
-        one = demand if demand.gpus == 1 else replace(demand, gpus=1)
+        """Labels of the most that a slot with each GPU can score, as far as its type and tenants say."""
+        feasible, columns = shape.feasible, self._arrays.columns(cluster, at)
+        numbers = np.where(kept(feasible.checks, feasible.demand, columns), columns.tenants, NO_GPU)
+        one = feasible if demand.gpus == 1 else self._feasible(replace(demand, gpus=1))
         for number in np.bincount(numbers.ravel() + 1)[1:].nonzero()[0].tolist():
             if number not in shape.heights:
-                shape.heights[number] = self._height(one, shape, *self._crowds.examples[number])
-        heights = np.full(len(self._crowds.examples) + 1, REFUSED)  # the last is NO_CARD's
+                shape.heights[number] = self._height(one, shape, *self._arrays.examples[number])
+        heights = np.full(len(self._arrays.examples) + 1, REFUSED)  # the last is that of NO_GPU
         heights[list(shape.heights)] = list(shape.heights.values())
         found: Labels = heights[numbers]
         return found
 
-    def _height(self, demand: Demand, shape: Shape, node: Node, gpu: int) -> float:
-        policy = self.policy
-        for check in (card_type, *policy.checks[len(CHECKS) :]):
-            if isinstance(check(demand, node, [gpu]), Reason):
+    def _height(self, feasible: Feasibility, shape: Shape, node: Node, gpu: int) -> float:
+        policy, demand = self.policy, feasible.demand
+        for check in feasible.checks:
+            # The example stands for all GPUs of its type with such tenants: only what these decide may be asked of it.
+            if check.reads in _EXAMPLE and isinstance(check.narrow(demand, node, [gpu]), Reason):
                 return REFUSED
         slots: list[Gpus] = [(gpu,)]
         first = [order(demand, node, slots)[0] for order in policy.nodes[: self._by_card]]
@@ -353,12 +375,12 @@ class Ranker:
         if self._believed != self.policy.known.belief.version:  # every score may be another now
             self._believed = self.policy.known.belief.version
             self._shapes.clear()
-        if self._crowds.worn_out:
-            self._crowds = Crowds()
+        if self._arrays.worn_out:
+            self._arrays = GpuArrays(self._remember, tenants=self._by_card > 0)
             self._shapes.clear()
         shape = self._shapes.pop(demand, None)
         if shape is None:
-            shape = Shape(cluster)
+            shape = Shape(cluster, self._feasible(demand))
         elif shape.names is not cluster.names:
             shape.align(cluster)
         self._shapes[demand] = shape  # most recent last
@@ -367,11 +389,11 @@ class Ranker:
         return shape
 
     def _rate_all(self, demand: Demand, cluster: Cluster, shape: Shape, stale: NDArray[np.intp]) -> None:
-        """Labels of these nodes' scores; equal versions are rated once, unless the demand tells cards apart by name."""
+        """Labels of these nodes' scores; nodes of one version are rated once, unless a check reads names."""
         policy, rows, slots, label_of = self.policy, cluster.rows, shape.slots, shape.ladder.label
-        by_name = demand.by_name
+        feasible = shape.feasible
         # Most nodes that refuse do so for want of compute, which is known without looking at them.
-        least = demand.compute if self._needs_compute and demand.gpus and not demand.containers else -1
+        by_name, least = feasible.by_name, feasible.floors.compute
         known: dict[int, tuple[float, Gpus]] = {}
         labels = []
         versions = cluster.versions[stale]
@@ -381,7 +403,7 @@ class Ranker:
                 continue
             rated = known.get(version)
             if rated is None or by_name:
-                found = rate(policy, demand, rows[i // ROW][i % ROW])
+                found = rate_feasible(policy, demand, feasible, rows[i // ROW][i % ROW])
                 rated = known[version] = (REFUSED, ()) if found is None else (label_of(found[0]), found[1])
                 self.rated += 1
             labels.append(rated[0])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import NOTHING, claims, larger_of, memory_on
 from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gpus, Reason
-from cotenant.core.placement.checks import Check, by_numa, eligible_gpus, linked_slot
+from cotenant.core.placement.checks import Feasibility, by_numa, linked_slot
 from cotenant.core.units import MiB, MilliGpu
 
 _SEATING_STEPS = 300
@@ -46,9 +46,9 @@ _Loads = Mapping[int, _Load]
 _EMPTY = _Load()
 
 
-def seatings(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[Gpus]:
+def seatings(feasible: Feasibility, node: Node) -> list[Gpus]:
     """Slots for a pod: each container on the tightest, or the roomiest, GPUs that still take it; else any way."""
-    pools = _pools(demand, node, checks)
+    demand, pools = feasible.demand, _pools(feasible, node)
     if isinstance(pools, Reason):
         return []
     outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
@@ -56,8 +56,8 @@ def seatings(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[Gpus
     return list(dict.fromkeys(found)) or _seated_somehow(demand, node, pools)
 
 
-def seating_refusal(demand: Demand, node: Node, checks: tuple[Check, ...]) -> Reason | None:
-    pools = _pools(demand, node, checks)
+def seating_refusal(feasible: Feasibility, node: Node) -> Reason | None:
+    demand, pools = feasible.demand, _pools(feasible, node)
     if isinstance(pools, Reason):
         return pools
     outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
@@ -114,14 +114,15 @@ def _linked_enough(demand: Demand, node: Node, own: Gpus) -> bool:
     return links is not None and all(min(links[a][b], links[b][a]) >= demand.link for a, b in combinations(own, 2))
 
 
-def _pools(demand: Demand, node: Node, checks: tuple[Check, ...]) -> list[list[int]] | Reason:
-    """The GPUs that the pod as a whole may use, by NUMA node where it must stay on one."""
-    one = 1 if any(container.gpus for container in demand.containers) else 0
-    anywhere = replace(demand, containers=(), gpus=one, memory=MiB(0), memory_percent=None, compute=MilliGpu(0))
-    eligible = eligible_gpus(replace(anywhere, one_numa=False, link=None), node, checks)
+def _pools(feasible: Feasibility, node: Node) -> list[list[int]] | Reason:
+    """The GPUs that the pod as a whole may use, by NUMA node if it must stay on one.
+
+    Checks of amounts and of sets do not apply to pods with containers: that is what seating looks at.
+    """
+    eligible = feasible.eligible(node)
     if isinstance(eligible, Reason):
         return eligible
-    return list(by_numa(node, eligible).values()) or [[]] if demand.one_numa else [eligible]
+    return list(by_numa(node, eligible).values()) or [[]] if feasible.demand.one_numa else [eligible]
 
 
 def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus | Reason:
@@ -132,12 +133,13 @@ def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> 
     for position, container in enumerate(demand.containers):
         fits = [i for i in pool if _takes(demand, node, loads, container, i)]
         if len(fits) < container.gpus:
-            text = f"container {position} ({container.kind}) needs {{needed}} GPUs, {{available}} take it"
-            return Reason("container", text, container.gpus, len(fits))
+            text = "needs {gpus} that can take it; the node has {available}"
+            return Reason("container", f"container {position} ({container.kind}) {text}", container.gpus, len(fits))
         if demand.link is not None and container.gpus > 1:
             own = linked_slot(replace(demand, gpus=container.gpus), node, fits)
             if own is None:
-                return Reason("link", f"container {position} needs {{needed}} linked GPUs", container.gpus, 0)
+                text = f"container {position} needs {{gpus}} linked as requested; the node has no such set"
+                return Reason("link", text, container.gpus, 0)
         else:
             ranked = sorted(fits, key=lambda i: (i not in free_again, sign * node.room[i], i))
             own = tuple(sorted(ranked[: container.gpus]))
@@ -162,12 +164,6 @@ def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu:
 
 def _sum(a: Claim, b: Claim) -> Claim:
     return Claim(MiB(a.memory + b.memory), MilliGpu(a.compute + b.compute), a.slots + b.slots)
-
-
-def host_fits(demand: Demand, node: Node) -> bool:
-    return (node.cpu is None or demand.cpu <= node.cpu) and (
-        node.host_memory is None or demand.host_memory <= node.host_memory
-    )
 
 
 def amounts_fit(demand: Demand, node: Node, gpus: Gpus, counted: Collection[int]) -> bool:

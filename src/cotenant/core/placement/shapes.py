@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Gpus, Slot
+from cotenant.core.placement.checks import Feasibility
 from cotenant.core.placement.ladder import Ladder, Score
 
 Number = TypeVar("Number", np.float64, np.int64, np.int8)
@@ -27,7 +28,8 @@ them does"""
 class Shape:
     """Of each node a label and what it is of, the best slot where it is sure, and the version all this is true for."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, feasible: Feasibility) -> None:
+        self.feasible = feasible
         self.names = cluster.names
         self.slots: list[Gpus] = [()] * len(cluster)
         self.labels = np.full(len(cluster), REFUSED)

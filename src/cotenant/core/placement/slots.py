@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The slots of a node worth rating.
+"""The slots of a node that are worth rating, among the GPUs that the checks leave.
 
-One GPU: one of each set of equal ones. Several: all sets that differ in something, where these are few; else the
-tightest, the roomiest and the best linked, on the whole node and on each NUMA node: the best of
+For one GPU: one of each set of GPUs that nothing tells apart. For several: all sets that differ in something, if these
+are few; else the tightest, the roomiest and the best linked set, on the whole node and on each NUMA node. The best of
 thousands of sets is nearly always one of these.
 """
 
@@ -13,7 +13,7 @@ from math import comb
 from cotenant.core.cluster import Node
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus, Reason
 from cotenant.core.placement import topology
-from cotenant.core.placement.checks import CHECKS, Check, by_numa, eligible_gpus, linked_slot, type_allowed
+from cotenant.core.placement.checks import CHECKS, Check, Feasibility, by_numa, feasibility, linked_slot
 from cotenant.core.placement.seating import seating_refusal, seatings
 
 _ALONE: tuple[Gpus, ...] = tuple((i,) for i in range(64))
@@ -23,56 +23,44 @@ MOST_SETS = 70
 
 
 def candidate_slots(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> list[Gpus]:
-    """Slots on which the demand fits, none where it does not; `refusal` says why not."""
-    if checks is CHECKS and demand.plain:
-        return _plain_slots(demand, node)
+    """Slots on which the demand fits, empty if it does not fit; `refusal` says why not."""
+    return slots_of(feasibility(demand, checks), node)
+
+
+def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
+    """The same, for checks that were compiled before."""
+    demand = feasible.demand
+    if demand.gpus == 1 and not demand.containers:
+        if feasible.interchangeable:  # only one GPU of each kind is checked
+            fitting = feasible.fitting(node, node.distinct)
+        else:
+            fitting = feasible.fitting(node, range(len(node.compute)))
+            if not feasible.by_name:
+                fitting = [i for i in fitting if i in node.distinct] or fitting
+        return [_ALONE[i] if i < len(_ALONE) else (i,) for i in fitting]
     if demand.containers:
-        return seatings(demand, node, checks)
-    eligible = eligible_gpus(demand, node, checks)
-    if isinstance(eligible, Reason):
-        return []
-    if demand.gpus == 1:
-        distinct = eligible if demand.by_name else [i for i in eligible if i in node.distinct] or eligible
-        return [(i,) for i in distinct]
-    return _several(demand, node, eligible)
+        return seatings(feasible, node)
+    if demand.gpus == 0:
+        return [] if isinstance(feasible.eligible(node), Reason) else [()]
+    fitting = feasible.fitting(node, range(len(node.compute)))
+    return _several(demand, node, fitting) if fitting else []
 
 
 def refusal(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> Reason | None:
-    """Why the demand does not fit on the node; None where it does."""
-    if demand.containers:
-        return seating_refusal(demand, node, checks)
-    eligible = eligible_gpus(demand, node, checks)
+    """Why the demand does not fit on the node; None if it fits."""
+    return refusal_of(feasibility(demand, checks), node)
+
+
+def refusal_of(feasible: Feasibility, node: Node) -> Reason | None:
+    """The same, for checks that were compiled before."""
+    if feasible.demand.containers:
+        return seating_refusal(feasible, node)
+    eligible = feasible.eligible(node)
     return eligible if isinstance(eligible, Reason) else None
 
 
-def _plain_slots(demand: Demand, node: Node) -> list[Gpus]:
-    """The same answer as the checks give, for demands where amounts and types are all that matters."""
-    if node.cpu is not None and demand.cpu > node.cpu:
-        return []
-    if node.host_memory is not None and demand.host_memory > node.host_memory:
-        return []
-    if demand.use_types and demand.gpus and node.machine.card is not None:
-        if not type_allowed(node.machine.card.type, demand.use_types, ()):
-            return []
-        mixed = False
-    else:
-        mixed = bool(demand.use_types and demand.gpus)
-    compute, memory, slots = node.compute, node.memory, node.slots
-    need, need_memory = demand.compute, demand.memory
-    if demand.gpus == 1:
-        fits = [i for i in node.distinct if compute[i] >= need and memory[i] >= need_memory and slots[i] > 0]
-    else:
-        fits = [i for i, free in enumerate(compute) if free >= need and memory[i] >= need_memory and slots[i] > 0]
-    if mixed:
-        cards = node.machine.gpus
-        fits = [i for i in fits if type_allowed(cards[i].type, demand.use_types, ())]
-    if len(fits) < demand.gpus:
-        return []
-    return [_ALONE[i] if i < len(_ALONE) else (i,) for i in fits] if demand.gpus == 1 else _several(demand, node, fits)
-
-
 def _every_set(node: Node, eligible: list[int], size: int) -> list[Gpus] | None:
-    """All sets of so many GPUs, one of each kind; None where they would be too many."""
+    """All sets of this many GPUs, one of each kind; None if they would be too many."""
     distinct = [i for i in eligible if i in node.distinct]
     if node.machine.uniform and len(distinct) == 1 and not node.grouped:
         return [tuple(eligible[:size])]
@@ -89,8 +77,6 @@ def _every_set(node: Node, eligible: list[int], size: int) -> list[Gpus] | None:
 def _several(demand: Demand, node: Node, eligible: list[int]) -> list[Gpus]:
     """Candidate sets of several GPUs: tightest and roomiest in each scope, and the best linked."""
     size = demand.gpus
-    if size == 0:
-        return [()]
     links = node.machine.links
     if demand.link is not None and size > 1:
         slot = linked_slot(demand, node, eligible)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from cotenant.core.cluster import Cluster
-from cotenant.core.model import Job, Placement, Reason
-from cotenant.core.placement.checks import companions
+from cotenant.core.cluster import Cluster, Node
+from cotenant.core.model import Demand, Job, Placement, Reason
+from cotenant.core.placement.checks import Check, feasibility
 from cotenant.core.placement.deciding import Decision, place_together
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.seating import amounts_fit, host_fits
+from cotenant.core.placement.seating import amounts_fit
 
 Turn = Callable[[Job], tuple[int, float]]
 """whose turn it is, smallest first: `deciding.turn_of` at some time"""
@@ -55,22 +55,22 @@ def _displace(
     for holder in last_first:
         decision = place_together(ranker, job, tentative)
         if decision is not None:
-            return _put_back(removed, decision)
+            return _put_back(ranker.policy.table, removed, decision)
         if turn(holder[0]) <= turn(job):
             return None
         for placement in holder[1]:
             tentative = tentative.finish(placement)
         removed.append(holder)
     decision = place_together(ranker, job, tentative)
-    return None if decision is None else _put_back(removed, decision)
+    return None if decision is None else _put_back(ranker.policy.table, removed, decision)
 
 
-def _put_back(removed: Sequence[Holder], decision: Decision) -> tuple[list[Job], Decision]:
+def _put_back(checks: tuple[Check, ...], removed: Sequence[Holder], decision: Decision) -> tuple[list[Job], Decision]:
     cluster, victims = decision.cluster, []
     for job, placements in reversed(removed):
         tentative: Cluster | None = cluster
         for placement in placements:
-            if tentative is not None and _can_stay(placement, tentative, decision.placements):
+            if tentative is not None and _can_stay(checks, placement, tentative, decision.placements):
                 tentative = tentative.place(placement)
             else:
                 tentative = None
@@ -81,16 +81,30 @@ def _put_back(removed: Sequence[Holder], decision: Decision) -> tuple[list[Job],
     return victims, Decision(decision.placements, cluster)
 
 
-def _can_stay(placement: Placement, cluster: Cluster, new: Iterable[Placement]) -> bool:
-    """Whether a tenant still has its place beside the newcomers, whose group may also be its own."""
+def _can_stay(checks: tuple[Check, ...], placement: Placement, cluster: Cluster, new: Iterable[Placement]) -> bool:
+    """Whether a tenant can keep its slot beside the newcomers, whose affinity group may also be its own."""
     demand, slot = placement.job.demand, placement.slot
     if demand.affinity is not None and any(name != slot.node for name, _ in cluster.groups.get(demand.affinity, ())):
         return False
-    newcomers = [one.slot.gpus for one in new if one.slot.node == slot.node]
+    newcomers = [one for one in new if one.slot.node == slot.node]
     if not newcomers:
         return True
-    # GPUs that no newcomer is on are as they were, even such as take no new tenants.
-    contested = set(slot.gpus) & set(chain.from_iterable(newcomers))
-    node = cluster.node(slot.node)
-    apart = isinstance(companions(replace(demand, gpus=len(set(slot.gpus))), node, sorted(set(slot.gpus))), Reason)
-    return not apart and host_fits(demand, node) and amounts_fit(demand, node, slot.gpus, contested)
+    node = before = cluster.node(slot.node)
+    for one in newcomers:
+        before = before.without_tenant(one.job.id, one.replica)
+    contested = set(slot.gpus).intersection(chain.from_iterable(one.slot.gpus for one in newcomers))
+    if not amounts_fit(demand, node, slot.gpus, contested):
+        return False
+    # Checks are for those that come: one that would refuse the tenant anyway (its GPU was cordoned since) is no reason
+    # to leave. The newcomers must not be what it refuses for.
+    own = [i for i in sorted(set(slot.gpus)) if i < len(node.compute)]
+    return all(
+        _kept(check, demand, before, own) <= _kept(check, demand, node, own)
+        for check in feasibility(demand, checks).checks
+    )
+
+
+def _kept(check: Check, demand: Demand, node: Node, gpus: list[int]) -> set[int]:
+    """The GPUs that a check keeps, however few; -1 stands for the node itself."""
+    left = check.narrow(replace(demand, gpus=0), node, gpus)
+    return set() if isinstance(left, Reason) else {-1, *left}

@@ -46,5 +46,5 @@ def worth_sharing(score: Score, crowding: float) -> Verdict:
         return PLACE
     if expected > least:
         return Verdict(trial=True)
-    text = "sharing must add {needed} thousandths of a card's work to be worth it, the best place adds {available}"
+    text = "sharing must add {needed_percent} % of a GPU's work; the best slot adds {available_percent} %"
     return Verdict(Reason("gain", text, round(1000 * least), round(1000 * expected)))

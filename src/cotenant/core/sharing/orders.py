@@ -12,7 +12,7 @@ from functools import partial
 from cotenant.core.cluster import Node
 from cotenant.core.interference import Speed
 from cotenant.core.model import Demand, Gpus, Reason, Tenant
-from cotenant.core.placement.checks import CHECKS, Check, enough
+from cotenant.core.placement.checks import Check, Reads, enough
 from cotenant.core.placement.scores import Order
 from cotenant.core.sharing.speeds import Belief, Company, company_of
 
@@ -101,8 +101,8 @@ def memory_apart(belief: Belief, demand: Demand, node: Node, eligible: list[int]
         for i in eligible
         if not (there := demands_on(node, i)) or not belief.apart(company(node, i, [*there, demand]))
     ]
-    text = "needs {needed} GPUs whose tenants leave it memory, as measured; {available} do"
-    return enough(demand, left, Reason("measured-memory", text, demand.gpus, len(left)))
+    text = "needs {gpus} with tenants that were measured to leave it enough memory; the node has {available}"
+    return enough(demand, left, "measured-memory", text)
 
 
 def promises(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -110,8 +110,8 @@ def promises(belief: Belief, demand: Demand, node: Node, eligible: list[int]) ->
     if demand.least_speed is None and all(tenant.demand.least_speed is None for tenant in node.tenants):
         return eligible
     left = [i for i in eligible if _kept(belief, demand, node, i)]
-    text = "needs {needed} GPUs on which it and all tenants keep the speed they were promised, {available} will do"
-    return enough(demand, left, Reason("least-speed", text, demand.gpus, len(left)))
+    text = "needs {gpus} on which it and all tenants keep the speed they were promised; the node has {available}"
+    return enough(demand, left, "least-speed", text)
 
 
 def _kept(belief: Belief, demand: Demand, node: Node, gpu: int) -> bool:
@@ -127,7 +127,7 @@ def alone(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason
     """Nobody shares."""
     others = taken(node)
     left = [i for i in eligible if i not in others]
-    return enough(demand, left, Reason("alone", "needs {needed} idle GPUs, {available} are", demand.gpus, len(left)))
+    return enough(demand, left, "alone", "needs {gpus} without tenants; the node has {available}")
 
 
 def meek(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -138,8 +138,8 @@ def meek(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> lis
         if not (there := demands_on(node, i))
         or sum(sharing_score(belief, node.machine.gpus[i].type, one) for one in (*there, demand)) <= MOST_SHARING_SCORE
     ]
-    text = "needs {needed} GPUs that are idle or whose tenants are meek enough, {available} are"
-    return enough(demand, left, Reason("sharing-score", text, demand.gpus, len(left)))
+    text = "needs {gpus} without tenants, or with tenants that interfere little; the node has {available}"
+    return enough(demand, left, "sharing-score", text)
 
 
 def sharing_score(belief: Belief, card: str, demand: Demand) -> int:
@@ -148,6 +148,17 @@ def sharing_score(belief: Belief, card: str, demand: Demand) -> int:
     return 2 if mildness < DOMINANT else 1 if mildness < FELT else 0
 
 
-def checks(belief: Belief, *more: Check) -> tuple[Check, ...]:
-    """All that any policy checks, and what a belief adds."""
-    return (*CHECKS, partial(memory_apart, belief), partial(promises, belief), *more)
+ALONE_CHECK = Check("alone", alone, reads=Reads.TENANTS)
+_SHARING = Reads.TYPE | Reads.TENANTS
+
+
+def memory_check(belief: Belief) -> Check:
+    return Check("measured-memory", partial(memory_apart, belief), reads=_SHARING)
+
+
+def speed_check(belief: Belief) -> Check:
+    return Check("least-speed", partial(promises, belief), reads=_SHARING)
+
+
+def score_check(belief: Belief) -> Check:
+    return Check("sharing-score", partial(meek, belief), reads=_SHARING)

@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every container with GPUs gets from its node, whichever GPUs its pod's record names.
 
-That is the vGPU library and the file that preloads it, the agent's socket, and a file of its own in which its
-processes write down what they use: the only thing of its node that it can write to. GPUs are not among it: `void` here
-means that a container whose pod has no record sees none, while the variable of a pod that has one comes later and wins.
+That is the vGPU library and the file that preloads it, the agent's socket, and a usage region of its own: the only file
+of the node that it can write to. GPUs are not among it. The answer asks the vendor's runtime for no GPU, so a container
+whose pod has no record sees none; the variable of a pod that has a record is set later and wins.
 """
 
 import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.unclaimed import Unclaimed
 from cotenant.kube.codec.paths import (
     AGENT_FOLDER,
     AGENT_SOCKET,
@@ -29,20 +29,21 @@ from cotenant.kube.codec.paths import (
     PRELOAD_FILE,
     REGION,
 )
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import write_read_only
 from cotenant.node.preload import preload, stage
 from cotenant.node.region import SIZE, make_region
 from cotenant.wire.text import printable
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-VOID = "void"
 MOST_DEVICES = 32_768
-"""of one resource: kubelet takes messages of 4 MiB, and one device is up to 80 bytes of it"""
+"""Devices of one resource: kubelet accepts messages of 4 MiB, and one device takes up to 80 bytes."""
+GRACE_S = 60.0
+"""Time that a file may be there before kubelet lists its container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of the host, which the agent in its container may see elsewhere."""
+    """A folder of the host, which the agent in its container may see at another path."""
 
     seen: Path
     host: Path
@@ -52,7 +53,7 @@ class Folder:
 
 
 def at(path: str | Path) -> Folder:
-    """A folder that the agent sees where it is."""
+    """A folder that the agent sees at the same path."""
     return Folder(Path(path), Path(path))
 
 
@@ -61,18 +62,18 @@ _LASTING, _PASSING = at(HOST_LASTING), at(HOST_PASSING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlaces:
-    """Where things are on a node. The agent makes what is missing; all of it is root's."""
+    """Folders of a node. The agent creates those that are missing; all belong to root."""
 
     lasting: Folder = _LASTING
-    """outlives a restart of the machine, as containers do that are told of it"""
+    """Outlives a restart of the machine, as do the containers that have files of it mounted."""
     passing: Folder = _PASSING
-    """does not: what running processes use"""
+    """Does not outlive a restart: it holds what running processes use."""
     kubelet: Path = Path("/var/lib/kubelet")
-    """as the agent sees it"""
+    """As the agent sees it."""
     cdi: Path = Path("/run/cdi")
-    """as the agent sees it; for strict mode"""
+    """As the agent sees it; for strict mode."""
     lasting_cdi: Path = Path("/etc/cdi")
-    """as the agent sees it; where the vendor's tool may have written as well"""
+    """As the agent sees it; the vendor's tool may have written here as well."""
 
     @property
     def library(self) -> Folder:
@@ -80,7 +81,7 @@ class HostPlaces:
 
     @property
     def agent(self) -> Folder:
-        """where the socket is that jobs connect to"""
+        """Holds the socket that jobs connect to."""
         return self.passing / "agent"
 
     @property
@@ -100,13 +101,43 @@ class HostPlaces:
         return self.kubelet / "pod-resources" / "kubelet.sock"
 
 
+_Made = tuple[Path, int, int]
+"""Path, inode and time of change: the same name may be used again for another container."""
+
+
+class Unclaimed:
+    """Removes files that no container has claimed for a while, since kubelet lists a container only after its start.
+
+    The age of a file is measured here and not taken from its time stamp: if the machine's clock is set forward, a
+    container that is just being started would lose its files.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[_Made, float] = {}
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Takes all files that are unclaimed now; removes those that have been for longer than the grace period."""
+        now = self._clock()
+        self._since = {made: self._since.get(made, now) for made in map(_made, paths)}
+        for made, since in self._since.items():
+            if now - since > GRACE_S:
+                path = made[0]
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+
+
+def _made(path: Path) -> _Made:
+    seen = path.stat()
+    return path, seen.st_ino, seen.st_mtime_ns
+
+
 CommonMounts = tuple[pb.Mount, ...]
 
 
 def prepare(host: HostPlaces, library: Path | None) -> CommonMounts:
-    """Puts in place what is the same for all containers; to be called before gRPC is used, since it may fork.
+    """Installs what is the same for all containers; must run before gRPC is used, since it may fork.
 
-    Without the vGPU library there is nothing to preload, and nothing that holds containers to their limits.
+    Without the vGPU library nothing is preloaded, and the limits of containers are not enforced.
     """
     mounts = [pb.Mount(container_path=str(AGENT_FOLDER), host_path=str(host.agent.host), read_only=True)]
     try:
@@ -124,85 +155,89 @@ def prepare(host: HostPlaces, library: Path | None) -> CommonMounts:
 
 
 def answer_for(
-    resource: str, ids: Sequence[str], machine: Machine, host: HostPlaces, common: CommonMounts
+    resource: str, ids: Sequence[str], machine: Machine, vendor: Vendor, host: HostPlaces, common: CommonMounts
 ) -> pb.ContainerAllocateResponse:
-    """What one container gets; InputError where a slot is not of this node, CotenantError where nothing can be made."""
+    """What one container gets; InputError if the node has no such device, CotenantError if files cannot be made."""
     if not ids:
-        raise InputError(f"{resource}: asked for no device at all")
-    cards = {gpu.uuid: device_ids(gpu, machine) for gpu in machine.gpus if gpu.uuid in set(map(card_of, ids))}
+        raise InputError(f"{resource}: the request names no device")
+    gpus = {gpu.uuid: device_ids(gpu, machine) for gpu in machine.gpus if gpu.uuid in set(map(gpu_of, ids))}
     for device in ids:
-        if device not in cards.get(card_of(device), ()):
+        if device not in gpus.get(gpu_of(device), ()):
             raise InputError(f"{resource}: there is no device {printable(device[:80])!r} here")
     name = slice_name(resource, ids)
     _make_slice(host.slices.seen / name)
-    # The file alone: in a folder, root in a container could make links, pipes and as many files as it likes.
+    # Only the file is mounted: in a folder, root in a container could make links, pipes and any number of files.
     region = (host.slices / name / REGION.name).host
     own = pb.Mount(container_path=str(REGION), host_path=str(region), read_only=False)
-    told = {VISIBLE: VOID, "COTENANT_AGENT": str(AGENT_SOCKET)}
-    return pb.ContainerAllocateResponse(envs=told, mounts=[*common, own])
+    return pb.ContainerAllocateResponse(
+        envs={**no_gpus(vendor), "COTENANT_AGENT": str(AGENT_SOCKET)}, mounts=[*common, own]
+    )
+
+
+def no_gpus(vendor: Vendor) -> dict[str, str]:
+    """The variable by which the vendor's container runtime brings in no GPU; empty if it needs none for that."""
+    row = vendor.row
+    return {row.runtime_variable: row.runtime_none} if row.runtime_variable and row.runtime_none else {}
 
 
 def renew_slice(host: HostPlaces, resource: str, ids: Iterable[str]) -> None:
-    """An empty slice for a container that is about to be made, with the file that it was promised.
+    """Makes an empty slice for a container that is about to start, at the path that it was promised.
 
-    Kubelet now and then gives a slot to two containers: whoever has the older file keeps it, and it is nobody else's.
+    Kubelet sometimes gives a device to two containers. The one with the older file keeps it for itself.
     """
     _make_slice(host.slices.seen / slice_name(resource, ids))
 
 
 def device_ids(gpu: Gpu, machine: Machine) -> list[str]:
-    """The slots of one card, as kubelet knows them."""
+    """The device IDs of one GPU."""
     return [f"{gpu.uuid}::{k}" for k in range(min(gpu.slots, MOST_DEVICES // len(machine.gpus)))]
 
 
-def card_of(device: str) -> str:
-    """The UUID in a slot's ID."""
+def gpu_of(device: str) -> str:
+    """The UUID of the GPU in a device ID."""
     return device.rpartition("::")[0]
 
 
 def slice_name(resource: str, ids: Iterable[str]) -> str:
-    """The folder of the container that has these slots; kubelet sorts them in no way."""
+    """The folder of the container that has these devices, in whatever order kubelet names them."""
     return hashlib.sha256(f"{resource} {min(ids)}".encode()).hexdigest()[:32]
 
 
-def region_of(host: HostPlaces, resource: str, ids: Iterable[str]) -> Path:
-    """Where the processes of the container with these slots write down what they use, as the agent sees it."""
-    return host.slices.seen / slice_name(resource, ids) / REGION.name
-
-
 def tidy_slices(host: HostPlaces, listed: Iterable[Listed], unclaimed: Unclaimed | None = None) -> None:
-    """Makes what a container's slice has lost (the machine was restarted), and removes slices that nobody has, unless
-    none may be removed now."""
+    """Makes slices that a restart of the machine has removed, and removes those of containers that are gone.
+
+    Without `unclaimed`, none is removed.
+    """
     held = set()
     for one in listed:
         held |= {slice_name(one.resource, [device]) for device in one.devices}
         folder = host.slices.seen / slice_name(one.resource, one.devices)
-        if not (folder / REGION.name).is_file():  # a runtime makes a folder of what is not there
+        if not (folder / REGION.name).is_file():  # a container runtime makes a folder of a missing mount source
             _make_slice(folder)
     if unclaimed is not None:
         unclaimed.remove(path for path in host.slices.seen.iterdir() if path.name not in held)
 
 
 def cut_regions(host: HostPlaces) -> list[str]:
-    """Cuts off what tenants have added to their regions, which would fill the memory of the node; says which did."""
+    """Truncates regions that their tenants have enlarged, which would fill the node's memory; returns their slices."""
     grown = []
     for path in host.slices.seen.glob(f"*/{REGION.name}"):
         with contextlib.suppress(FileNotFoundError):  # it has just been removed
             seen = path.stat()
-            if seen.st_size > SIZE or seen.st_blocks * 512 > 2 * SIZE:  # or there is more behind its end
-                path.chmod(0o666)  # root in a container can make it somebody's who shuts us out
+            if seen.st_size > SIZE or seen.st_blocks * 512 > 2 * SIZE:  # blocks may be allocated behind the end
+                path.chmod(0o666)  # root in a container may have changed its owner and mode
                 os.truncate(path, SIZE)
                 grown.append(path.parent.name)
     return grown
 
 
 def _make_slice(folder: Path) -> None:
-    """A folder with an empty region in it, whoever had the slot before."""
+    """Makes a folder with an empty region, and removes what another container left there."""
     try:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir()
-        folder.chmod(0o755)  # whatever the umask says: the container's user may be any
+        folder.chmod(0o755)  # whatever the umask is: the container may run as any user
         make_region(folder / REGION.name, mode=0o666)
     except OSError as error:
         raise CotenantError(f"{folder}: a slice cannot be made there: {error.strerror}") from None
@@ -210,5 +245,5 @@ def _make_slice(folder: Path) -> None:
 
 def _write_preload(path: Path) -> None:
     content = f"{preload(LIBRARY_FOLDER)}\n"
-    if not path.is_file() or path.read_text() != content:  # a container has the file itself: it is left alone
+    if not path.is_file() or path.read_text() != content:  # containers have this very file mounted, so keep it
         write_read_only(path, content)

@@ -1,53 +1,96 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's socket for the jobs in containers: it takes in how fast they are.
+"""The processes of pods on this node: which pod a process belongs to, and the socket on which jobs report their speed.
 
-Every container with GPUs has it, as whatever user it runs. Of which pod a process is, the kernel says, and never the
-process itself.
+The kernel says which pod a process belongs to: its cgroup carries the pod's UID, and no process in a container can
+change that. Kubelet's own cgroup driver writes `.../pod<UID>/...`, systemd's `...-pod<UID>.slice/...` with underscores
+for dashes.
 """
 
+import os
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.kube.agent.cgroups import PROC, pod_of
 from cotenant.kube.codec.paths import AGENT_SOCKET
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
+
+PROC = Path("/proc")
+_POD = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./\n]|$)")
+_MOST_BYTES = 64 * 1024
+
+
+def pod_of(pid: int, known: Collection[str], proc: Path = PROC) -> str | None:
+    """The UID of a process's pod; None if it is in none of the known pods, or has ended.
+
+    The outermost known UID counts, because a container may make groups within its own and name them freely.
+    """
+    content = _read(proc / str(pid) / "cgroup")
+    uids = (match.decode().replace("_", "-") for match in _POD.findall(content))
+    return next((uid for uid in uids if uid in known), None)
+
+
+def running_pods(known: Collection[str], proc: Path = PROC) -> frozenset[str]:
+    """The known pods that have processes; a zombie does not count, since it holds no resources."""
+    found = set()
+    for name in os.listdir(proc):
+        if name.isdecimal():
+            uid = pod_of(int(name), known, proc)
+            if uid is not None and uid not in found and _is_alive(proc / name):
+                found.add(uid)
+    return frozenset(found)
+
+
+def _is_alive(process: Path) -> bool:
+    fields = _read(process / "stat").rpartition(b")")[2].split()
+    if not fields:
+        return False
+    # The first thread of a process may end before the others.
+    return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_BYTES)
+    except OSError:  # the process has ended
+        return b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What a job last said."""
+    """The last report of a job."""
 
     at: float
-    """of time.monotonic"""
+    """As `time.monotonic` counts."""
     samples_per_s: float
     batch: int
 
 
 class Jobs:
-    """The jobs of the pods on this node that speak to us, from `start` to `close`."""
+    """The jobs that are connected to the agent's socket, from `start` to `close`."""
 
     def __init__(self, folder: Path, known: Callable[[], Collection[str]], proc: Path = PROC) -> None:
         self.speeds: dict[str, Speed] = {}
-        """by UID of the pod, while it is connected"""
+        """By UID of the pod, while it is connected."""
         self._folder = folder
         self.server = AgentServer(
             str(folder / AGENT_SOCKET.name),
             job_of=lambda pid: pod_of(pid, known(), proc),
-            sink=self._heard,
+            sink=self._on_event,
             mode=0o666,  # the containers that have it mounted run as any user
         )
 
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._folder.chmod(0o755)  # whatever the umask says
+        self._folder.chmod(0o755)  # whatever the umask is
         await self.server.start()
 
     async def close(self) -> None:
         await self.server.close()
 
-    def _heard(self, event: JobEvent) -> None:
+    def _on_event(self, event: JobEvent) -> None:
         match event:
             case Reported():
                 steps = event.steps
@@ -57,4 +100,4 @@ class Jobs:
             case Disconnected():
                 self.speeds.pop(event.job, None)
             case Connected():
-                pass  # it has done nothing yet
+                pass  # it has reported nothing yet

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that the API server no longer has, or calls ended, while their processes still run: their GPUs are not free.
+"""Orphans: processes that still run though the API server no longer has their pod, or calls it ended.
 
-The scheduler frees what a force-deleted pod had when its node's agent has looked at the processes after the deletion
-and does not list it. Records are kept on disk, so that an agent that comes back knows what such a pod was given.
+Their GPUs are not free. The scheduler frees the GPUs of a force-deleted pod when the agent of its node has looked at
+the processes after the deletion and does not list the pod. Records are kept on disk, so an agent that restarts knows
+what such a pod was given.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cotenant.errors import InputError
-from cotenant.kube.agent.cgroups import PROC, running_pods
+from cotenant.kube.agent.jobs import PROC, running_pods
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod, has_ended
@@ -30,28 +31,28 @@ from cotenant.kube.codec.keys import MOST_BYTES
 _UID = re.compile(r"[A-Za-z0-9-]{1,253}")
 
 Publish = Callable[[str], object]
-"""takes the value of the node's annotation"""
+"""Takes the value of the node's annotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long, in seconds."""
+    """Intervals in seconds."""
 
     settle_s: float = 5.0
-    """after a deletion kubelet may still be starting a container, and after an end it may still be clearing up"""
+    """After a deletion kubelet may still be starting a container, and after an end it may still be cleaning up."""
     forget_s: float = 600.0
-    """a pod of which nothing runs is looked for: a kubelet that was cut off may start it late"""
+    """A pod without processes is watched for so long: a kubelet that was cut off may start it late."""
     looks_s: float = 1.0
-    """between two looks, while something may change soon"""
+    """Between two looks, while something may change soon."""
     sweeps_s: float = 30.0
-    """between two looks, else"""
+    """Between two looks otherwise."""
 
 
 class Records:
-    """What pods were given, on disk: one file for each.
+    """The records of pods on disk, one file for each.
 
-    A disk may take long, and kubelet should not wait for it: `keep` writes changes in a thread. An agent that dies in
-    between comes back as if it had died a moment earlier, before it heard of them.
+    A disk may be slow, and kubelet should not wait for it: `keep` writes changes in a thread. An agent that is killed
+    in between starts again as if it had been killed before it heard of them.
     """
 
     def __init__(self, folder: Path, report: Callable[[str], object]) -> None:
@@ -61,7 +62,7 @@ class Records:
         self._writing = threading.Lock()
 
     def load(self) -> list[Record]:
-        """All that can be read; what cannot is removed, since nobody will ever need it."""
+        """All records that can be read; files that cannot be read are removed."""
         self.write()
         found = []
         for path in sorted(self._folder.glob("*.json")):
@@ -82,12 +83,12 @@ class Records:
         self._change(pod, None)
 
     def write(self) -> None:
-        """All that has changed until now."""
+        """Writes all changes until now."""
         for trouble in self._written():
             self._report(trouble)
 
     async def keep(self) -> NoReturn:
-        """Writes what changes until cancelled, and then the rest."""
+        """Writes changes until cancelled, and then the remaining ones."""
         try:
             while True:
                 await self._changed.wait()
@@ -102,17 +103,17 @@ class Records:
         self._changed.set()
 
     def _written(self) -> list[str]:
-        """Writes, in whatever thread, and says what went wrong."""
-        with self._writing:  # one change after the other, as they came
-            troubles = []
+        """Writes all changes, in any thread; returns the errors."""
+        with self._writing:  # changes of one pod must stay in order
+            error_log = []
             while self._waiting:
                 pod, record = self._waiting.popleft()
                 path = self._folder / f"{pod}.json"
                 try:
                     _put(path, record)
-                except (OSError, InputError) as error:  # it is still known until this process ends
-                    troubles.append(f"{path}: {error}")
-            return troubles
+                except (OSError, InputError) as error:  # the record is still in memory
+                    error_log.append(f"{path}: {error}")
+            return error_log
 
 
 def _put(path: Path, record: Record | None) -> None:
@@ -125,42 +126,42 @@ def _put(path: Path, record: Record | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """A pod that should not run any more."""
+class _Candidate:
+    """A pod that should have no processes any more."""
 
     record: Record
     since: float
     deleted: bool
-    """from the API server; else it only ended"""
+    """From the API server; else it only ended."""
     sure: bool
-    """whether all its containers were seen to end"""
+    """Whether all its containers were seen to end."""
 
-    def is_held(self, runs: bool, settled: bool) -> bool:
-        """In doubt after a deletion it is, after an end it is not."""
+    def is_orphan(self, runs: bool, settled: bool) -> bool:
+        """In doubt, a deleted pod is an orphan, and one that ended is not: its GPUs are freed by its phase."""
         return runs or not (self.sure or settled) if self.deleted else runs and settled
 
 
-class Leftovers:
-    """A state machine: it is told of pods and of what was seen to run, with the time, and says what is held."""
+class OrphanTracker:
+    """A state machine: takes changes of pods and looks at the processes, with the time, and returns the orphans."""
 
     def __init__(self, records: Records, timing: Timing) -> None:
-        self.news = True
-        """whether the scheduler may be waiting to hear that we have looked"""
+        self.must_publish = True
+        """Whether the scheduler may be waiting for the result of a look."""
         self._records, self._timing = records, timing
         self._present: dict[str, Record] = {}
-        self._left: dict[str, _Left] = {}
+        self._candidates: dict[str, _Candidate] = {}
         self._running: frozenset[str] = frozenset()
 
     @property
     def known(self) -> frozenset[str]:
         """UIDs of all pods with a record."""
-        return frozenset(self._present) | frozenset(self._left)
+        return frozenset(self._present) | frozenset(self._candidates)
 
     def compare(self, kept: Iterable[Record], now: float) -> None:
-        """At the start, when all pods are known: records of pods that are gone since."""
+        """At the start, when all pods are known: takes the records on disk, some of whose pods are gone."""
         for record in kept:
             if record.pod not in self._present:
-                self._left[record.pod] = _Left(record, now, deleted=True, sure=False)
+                self._candidates[record.pod] = _Candidate(record, now, deleted=True, sure=False)
 
     def pod_changed(self, old: Pod | None, new: Pod | None, now: float) -> None:
         if new is None and old is not None:
@@ -169,7 +170,7 @@ class Leftovers:
             self._recorded(new)
         if new is not None and has_ended(new) and new.metadata.uid in self._present:
             record = self._present[new.metadata.uid]
-            self._left.setdefault(record.pod, _Left(record, now, deleted=False, sure=True))
+            self._candidates.setdefault(record.pod, _Candidate(record, now, deleted=False, sure=True))
 
     def _recorded(self, pod: Pod) -> None:
         try:
@@ -181,37 +182,40 @@ class Leftovers:
             self._records.save(record)
 
     def _gone(self, pod: Pod, now: float) -> None:
-        self.news = self.news or RECORD in pod.metadata.annotations
+        self.must_publish = self.must_publish or RECORD in pod.metadata.annotations
         record = self._present.pop(pod.metadata.uid, None)
         if record is not None:
-            self._left[record.pod] = _Left(record, now, deleted=True, sure=_is_over(pod))
+            self._candidates[record.pod] = _Candidate(record, now, deleted=True, sure=_is_over(pod))
 
-    def looked(self, running: frozenset[str], now: float) -> tuple[Record, ...]:
-        """What is held after a look at the processes."""
+    def observe(self, running: frozenset[str], now: float) -> tuple[Record, ...]:
+        """The orphans after a look at the processes, which found those of these pods."""
         held = []
-        for uid, left in sorted(self._left.items()):
-            runs, age = uid in running, now - left.since
+        for uid, candidate in sorted(self._candidates.items()):
+            runs, age = uid in running, now - candidate.since
             settled = age >= self._timing.settle_s
-            if left.is_held(runs, settled):
-                held.append(left.record)
-            if left.deleted and runs and uid not in self._running:
-                self._records.save(left.record)  # it may have been started late
-            elif left.deleted and not runs and settled:
+            if candidate.is_orphan(runs, settled):
+                held.append(candidate.record)
+            if candidate.deleted and runs and uid not in self._running:
+                self._records.save(candidate.record)  # kubelet may have started it late
+            elif candidate.deleted and not runs and settled:
                 self._records.remove(uid)
             if not runs and age >= self._timing.forget_s:
-                del self._left[uid]
+                del self._candidates[uid]
         self._running = running
         return tuple(held)
 
     def next_look_s(self, now: float) -> float:
-        """How long what was seen will do."""
-        soon = any(uid in self._running or now - left.since < self._timing.settle_s for uid, left in self._left.items())
+        """Time until the next look."""
+        soon = any(
+            uid in self._running or now - candidate.since < self._timing.settle_s
+            for uid, candidate in self._candidates.items()
+        )
         return self._timing.looks_s if soon else self._timing.sweeps_s
 
     @property
-    def is_worth_a_look(self) -> bool:
-        """Whether there is anything that should not run any more."""
-        return bool(self._left)
+    def has_candidates(self) -> bool:
+        """Whether a look at the processes can find an orphan."""
+        return bool(self._candidates)
 
 
 def _record(pod: Pod) -> str | None:
@@ -224,7 +228,7 @@ def _is_over(pod: Pod) -> bool:
 
 
 class NodePods:
-    """Follows the pods of one node, and says what runs on without one."""
+    """Watches the pods of one node, and publishes its orphans."""
 
     def __init__(
         self,
@@ -240,58 +244,58 @@ class NodePods:
         proc: Path = PROC,
     ) -> None:
         self.looked = asyncio.Event()
-        """set when all pods are known and it was told what runs on without one"""
+        """Set when all pods are known and the orphans have been published once."""
         self._publish, self._notify, self._proc, self._timing = publish, changed, proc, timing
         self._records = Records(folder, report)
-        self._leftovers = Leftovers(self._records, timing)
+        self._tracker = OrphanTracker(self._records, timing)
         self._wake = asyncio.Event()
         which = Selection(fields=f"spec.nodeName={node}")
         self._reflector = Reflector(client, PODS, self._changed, which, pace=pace, report=report)
 
     def pods(self) -> Collection[Pod]:
-        """All that the API server has, in any state."""
+        """All pods of the node that the API server has, in any phase."""
         return self._reflector.objects.values()
 
     def known(self) -> frozenset[str]:
         """UIDs of pods that were given GPUs here and are not known to have ended."""
-        return self._leftovers.known
+        return self._tracker.known
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reflector.run())
-            tasks.create_task(self._look_again_and_again())
+            tasks.create_task(self._keep_looking())
             tasks.create_task(self._records.keep())
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
-        self._leftovers.pod_changed(old, new, time.monotonic())
-        if self._leftovers.news:
+        self._tracker.pod_changed(old, new, time.monotonic())
+        if self._tracker.must_publish:
             self._wake.set()
         self._notify()
 
-    async def _look_again_and_again(self) -> NoReturn:
+    async def _keep_looking(self) -> NoReturn:
         await self._reflector.synced.wait()
-        self._leftovers.compare(self._records.load(), time.monotonic())
+        self._tracker.compare(self._records.load(), time.monotonic())
         held: tuple[Record, ...] = ()
         lists = 0
         while True:
-            # A list says nothing of pods that came and went unseen, and somebody may wait to hear of them.
-            news = self._leftovers.news or self._reflector.counts["lists"] != lists
-            self._leftovers.news, lists = False, self._reflector.counts["lists"]
+            # A list does not show pods that came and went unseen, and the scheduler may wait for word of them.
+            publish = self._tracker.must_publish or self._reflector.counts["lists"] != lists
+            self._tracker.must_publish, lists = False, self._reflector.counts["lists"]
             seen, before = self._reflector.version, held
-            held = self._leftovers.looked(await self._running(), time.monotonic())
-            if news or held != before:
+            held = self._tracker.observe(await self._running(), time.monotonic())
+            if publish or held != before:
                 self._publish(orphans_for(seen, held))
             self.looked.set()
-            await self._wait(self._leftovers.next_look_s(time.monotonic()))
+            await self._wait(self._tracker.next_look_s(time.monotonic()))
 
     async def _running(self) -> frozenset[str]:
-        if not self._leftovers.is_worth_a_look:
+        if not self._tracker.has_candidates:
             return frozenset()
-        return await asyncio.to_thread(running_pods, self._leftovers.known, self._proc)
+        return await asyncio.to_thread(running_pods, self._tracker.known, self._proc)
 
     async def _wait(self, seconds: float) -> None:
-        """Until there is news, but never shorter than two looks are apart."""
+        """Until a pod changes or the time has passed, but at least as long as two looks are apart."""
         await asyncio.sleep(self._timing.looks_s)
         try:
             async with asyncio.timeout(seconds - self._timing.looks_s):

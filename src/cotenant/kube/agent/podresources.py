@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What kubelet says of the devices that containers have, and where that is not what their pods' records say.
+"""The devices that kubelet gave to containers, and the pods whose records say something else.
 
-Kubelet's slots carry no meaning, so only numbers are compared: which pods have devices, and how many.
+A device ID carries no meaning, so only numbers are compared: which pods have devices, and how many.
 """
 
 from collections import Counter
@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from cotenant.core.model import ContainerKind
 from cotenant.errors import CotenantError
 from cotenant.kube.agent.proto import podresources_pb2 as pb
+from cotenant.kube.agent.rpc import RpcError, call
 from cotenant.kube.codec.assignment import Record
 
 LIST = "/v1.PodResourcesLister/List"
@@ -22,12 +21,12 @@ PATIENCE_S = 10.0
 MOST_BYTES = 16 * 1024 * 1024
 
 PodKey = tuple[str, str]
-"""namespace and name"""
+"""Namespace and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """The devices of one resource that one container has; plain init containers are not listed."""
+    """The devices of one resource that one container has; kubelet does not list plain init containers."""
 
     namespace: str
     pod: str
@@ -41,26 +40,21 @@ class Listed:
 
 
 async def list_devices(socket: Path, resources: Collection[str], timeout_s: float = PATIENCE_S) -> tuple[Listed, ...]:
-    """Who has devices of these resources; CotenantError where kubelet does not answer."""
-    options = [("grpc.max_receive_message_length", MOST_BYTES)]
-    # A channel for each call: one that is kept waits up to minutes before it tries a restarted kubelet again.
-    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
-        call = channel.unary_unary(
-            LIST,
-            request_serializer=pb.ListPodResourcesRequest.SerializeToString,
-            response_deserializer=pb.ListPodResourcesResponse.FromString,
+    """The containers with devices of these resources; CotenantError if kubelet does not answer."""
+    request = pb.ListPodResourcesRequest()
+    try:
+        answer = await call(
+            socket, LIST, request, pb.ListPodResourcesResponse, timeout_s=timeout_s, most_bytes=MOST_BYTES
         )
-        try:
-            answer: pb.ListPodResourcesResponse = await call(pb.ListPodResourcesRequest(), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise CotenantError(f"{socket}: kubelet does not list devices: {error.details()}") from None
+    except RpcError as error:
+        raise CotenantError(f"{socket}: kubelet does not list devices: {error}") from None
     return tuple(_listed(answer, resources))
 
 
 def _listed(answer: pb.ListPodResourcesResponse, resources: Collection[str]) -> Iterable[Listed]:
     for pod in answer.pod_resources:
         for container in pod.containers:
-            # One entry for each NUMA node.
+            # Kubelet writes one entry for each NUMA node.
             found: dict[str, set[str]] = {}
             for devices in container.devices:
                 if devices.resource_name in resources and devices.device_ids:
@@ -77,17 +71,17 @@ def _listed(answer: pb.ListPodResourcesResponse, resources: Collection[str]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A pod of which kubelet and its record do not say the same."""
+    """A pod for which kubelet and the record differ."""
 
     pod: PodKey
     recorded: int
-    """GPUs; 0: there is no record"""
+    """Number of GPUs; 0: there is no record."""
     listed: int
-    """devices; 0: kubelet gave it none"""
+    """Number of devices; 0: kubelet gave it none."""
 
 
 def drift(records: Mapping[PodKey, Record], listed: Iterable[Listed]) -> tuple[Drift, ...]:
-    """All pods that differ; records are those of pods that run here and have not ended."""
+    """All pods that differ; `records` has those of pods that run here and have not ended."""
     given: Counter[PodKey] = Counter()
     for one in listed:
         given[one.key] += len(one.devices)

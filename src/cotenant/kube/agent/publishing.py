@@ -1,110 +1,31 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent says of its node, kept true on the API server: written where it is not so, and only then.
+"""Keeps the annotations and resource totals of the agent's node on the API server as they should be.
 
-Somebody may remove or overwrite it, a node may be deleted and made anew, kubelet may set totals to nothing: the node is
-watched, and what should be there is put back.
+Another program may remove or overwrite them, a node may be deleted and created again, and kubelet may set totals to
+zero. So the node is watched, and written only if it differs.
 """
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from itertools import combinations
 from typing import NoReturn
 
-import msgspec
-
-from cotenant.core.model import Gpu, Link, Machine
-from cotenant.core.units import Percent
-from cotenant.errors import InputError
 from cotenant.kube.agent.totals import Totals
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import NODES
 from cotenant.kube.api.objects import Node
 from cotenant.kube.api.reflector import Pace, Reflector, older
-from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, MOST_CARDS, OWN_TOTALS, SAID, inventory_for
+from cotenant.kube.codec.inventory import OWN_TOTALS, SAID
 from cotenant.kube.codec.quantity import parse_quantity
-from cotenant.kube.codec.settings import Settings
-from cotenant.kube.codec.topology import TOPOLOGY
-from cotenant.kube.settings import KubeSettings
 
 PATCHES_S = 1.0
-"""from one change of the node to the next, at least"""
-_NVLINKS = ("Single NVLink", "Two NVLinks", "Three NVLinks", "Four NVLinks", "Five NVLinks", "Six NVLinks")
-_WORDS = {
-    Link.SYS: "Cross CPU socket",
-    Link.NODE: "Same CPU socket",
-    Link.PHB: "Host PCI bridge",
-    Link.PXB: "Multiple PCI switches",
-    Link.PIX: "Single PCI switch",
-    Link.PSB: "Same board",
-}
-
-
-# What there is to say
-
-
-def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulated: bool = False) -> Machine:
-    """The cards that a node hands out, each shared as the settings say; hidden ones are not among them."""
-    ways = [settings.sharing_of(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
-    shown = [index for index, way in enumerate(ways) if way is not None]
-    if len(shown) > MOST_CARDS:
-        raise InputError(f"node {node} has {len(shown)} cards, expected at most {MOST_CARDS}; hide some")
-    gpus = tuple(
-        replace(
-            _named_by(node, found.gpus[index]) if simulated else found.gpus[index],
-            slots=way.split,
-            memory_scaling=Percent(way.memory_scaling),
-            compute_scaling=Percent(way.compute_scaling),
-        )
-        for index, way in enumerate(ways)
-        if way is not None
-    )
-    links = found.links and tuple(tuple(found.links[a][b] for b in shown) for a in shown)
-    return Machine(name=node, gpus=gpus, links=links)
-
-
-def _named_by(node: str, gpu: Gpu) -> Gpu:
-    """Simulated cards have the same names on every machine, and those of a cluster must differ."""
-    return replace(gpu, uuid=f"SIM-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{gpu.uuid}.{node}')}")
-
-
-def annotations_for(machine: Machine, vendor: Vendor, settings: Settings) -> dict[str, str | None]:
-    """All that a node should carry about its cards; None: it should not be there."""
-    topology = any(dialect.name == TOPOLOGY.name and dialect.vendor is vendor for dialect in settings.dialects)
-    return {
-        INVENTORY: inventory_for(machine, vendor),
-        GPU_TOPOLOGY: topology_text(machine) if topology and machine.links is not None else None,
-    }
-
-
-def topology_text(machine: Machine) -> str:
-    """How each pair of cards is linked, in the words of the topology dialect, which knows of six NVLinks at most."""
-    pairs = {}
-    for a, b in combinations(range(len(machine.gpus)), 2):
-        score = machine.links[a][b] if machine.links is not None else 0
-        short, words = _link(score)
-        pairs[f"GPU_{short}_{a}_{b}"] = words
-    return msgspec.json.encode(pairs).decode()
-
-
-def _link(score: int) -> tuple[str, str]:
-    if score >= Link.NVLINK:
-        several = min(score // Link.NVLINK, len(_NVLINKS))
-        return f"NV{several}", _NVLINKS[several - 1]
-    best = max((link for link in _WORDS if link <= score), default=None)
-    return ("N-A", "N/A") if best is None else (best.name, _WORDS[best])
-
-
-# Saying it
+"""Shortest time between two writes of the node."""
 
 
 class OwnNode:
-    """The node that an agent stands on: as it is, as it should be, and what makes the one of the other."""
+    """The agent's own node: its present state, its wanted state, and the loop that makes the first equal the second."""
 
     def __init__(
         self,
@@ -117,7 +38,7 @@ class OwnNode:
     ) -> None:
         self.name = name
         self.written = 0
-        """patches that the API server took"""
+        """Number of patches that the API server accepted."""
         self._client, self._report, self._patches_s = client, report, patches_s
         which = Selection(fields=f"metadata.name={name}")
         self._reflector = Reflector(client, NODES, self._seen, which, pace=pace, report=report)
@@ -128,7 +49,7 @@ class OwnNode:
         self._as_wanted = asyncio.Event()
 
     def want(self, annotations: Mapping[str, str | None] | None = None, totals: Totals | None = None) -> None:
-        """What should be there from now on, beside what was wanted before."""
+        """Adds to what the node should carry from now on."""
         self._annotations |= annotations or {}
         if totals is not None:
             self._totals = totals
@@ -137,11 +58,11 @@ class OwnNode:
         self._as_wanted.clear()
 
     async def is_as_wanted(self) -> None:
-        """Waits until it is."""
+        """Returns as soon as the node is as wanted."""
         await self._as_wanted.wait()
 
     async def run(self) -> None:
-        """Keep the node as it should be, until cancelled."""
+        """Keeps the node as it should be, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reflector.run())
             tasks.create_task(self._keep())
@@ -153,7 +74,7 @@ class OwnNode:
             self._changed.clear()
             began = time.monotonic()
             try:
-                await self._make_so()
+                await self._write()
                 failures = 0
             except ApiError as error:
                 failures += 1
@@ -162,8 +83,12 @@ class OwnNode:
                 await asyncio.sleep(self._client.limits.pause(failures, error.retry_after))
             await asyncio.sleep(max(0.0, began + self._patches_s - time.monotonic()))
 
-    async def _make_so(self) -> None:
-        """Totals go up before the scheduler may place more, and down after it was told to place less."""
+    async def _write(self) -> None:
+        """Makes the node as wanted.
+
+        Totals rise before the scheduler sees more GPUs, and fall after it sees fewer: kubelet fails a pod for good if
+        the requests on the node exceed a total.
+        """
         if self._node is None:
             if self._reflector.synced.is_set():
                 self._report(f"the cluster has no node {self.name}")
@@ -189,7 +114,7 @@ class OwnNode:
     async def _patch(self, patch: object, part: str = "") -> None:
         found = await self._client.patch(NODES, self.name, patch, part=part)
         self.written += 1
-        # The watch may have been faster, and tell of what somebody else did after it.
+        # The watch may already have delivered a newer state, written by another program.
         if (
             self._node is not None
             and self._node.metadata.uid == found.metadata.uid
@@ -201,7 +126,7 @@ class OwnNode:
         return None if self._node is None else _names_in(self._node)
 
     def _wrong_totals(self, *, raising: bool = False) -> dict[str, int | None]:
-        """Totals that the node has otherwise; raising: only those that it has too little of."""
+        """Totals of the node that differ from the wanted ones; with `raising`, only those that are too small."""
         node = self._node
         if self._totals is None or node is None:
             return {}
@@ -215,7 +140,7 @@ class OwnNode:
         return wrong if raising else wrong | dict.fromkeys(self._former())
 
     def _former(self) -> list[str]:
-        """Resources whose totals are ours and not wanted any more."""
+        """Resources whose totals the agent once wrote and that are no longer wanted."""
         if self._node is None or self._totals is None:
             return []
         return [name for name in (_names_in(self._node) or "").split(",") if name and name not in self._totals]
@@ -244,7 +169,7 @@ def _amount(written: str | int | None) -> int | None:
 
 
 async def take_back(client: Client, name: str) -> None:
-    """Leave a node as if there had been no agent."""
+    """Removes all that an agent has written on a node."""
     node = await client.get(NODES, name)
     if gone := {one: None for one in (_names_in(node) or "").split(",") if one}:
         await client.patch(NODES, name, {"status": {"capacity": gone, "allocatable": gone}}, part="status")

@@ -1,139 +1,139 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The five questions that kubelet asks a device plugin, answered for one resource name.
+"""The five calls of kubelet's device plugin protocol, answered for one resource name.
 
-What cannot be answered rightly is an error to kubelet, never a wrong value that a container would then start with.
+A call that cannot be answered correctly fails. A wrong answer would start a container with it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Never, TypeVar
-
-import grpc
-from google.protobuf.message import Message
+from typing import Never
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, renew_slice
+from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, gpu_of, renew_slice
 from cotenant.kube.agent.podresources import PodKey, list_devices
-from cotenant.kube.agent.preference import guess, prefer
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
-from cotenant.kube.agent.strict import KIND, Owned, device_name, forget_spec, holders_of, owned_by, pod_with, write_spec
-from cotenant.kube.agent.vendor import brought_for
+from cotenant.kube.agent.rpc import Context, Handler, handler_for, refuse
+from cotenant.kube.agent.strict import (
+    KIND,
+    Owned,
+    device_name,
+    edits_for,
+    forget_spec,
+    holders_of,
+    owned_by,
+    pod_with,
+    write_spec,
+)
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.assignment import record_of
+from cotenant.node.devices.vendors import Vendor
 
 SERVICE = "v1beta1.DevicePlugin"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 LOOK_S = 0.1
-"""how often we look whether a pod is known by now"""
+"""Pause between two looks whether the API server has told us of a pod."""
 
 Pods = Callable[[], Iterable[Pod]]
 
 
-class Bell:
-    """Wakes whoever waits, each time that it rings."""
+class ChangeSignal:
+    """Wakes all tasks that wait for the next change."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self._next.set()
         self._next = asyncio.Event()
 
     def next(self) -> asyncio.Event:
-        """Take it before looking at what may change, or a change is missed."""
+        """The next change. Take it before you read what may change, or you miss a change in between."""
         return self._next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What all plugins of a node share."""
+class PluginState:
+    """What all device plugins of a node share."""
 
     machine: Callable[[], Machine]
+    vendor: Vendor
     pods: Pods
-    """of this node, in any state"""
+    """All pods of this node, in any phase."""
     host: HostPlaces
     common: CommonMounts
     strict: bool
     known_s: float
-    """how long a container waits for its pod to be known here; kubelet waits 30 s in all"""
+    """Longest time that a container waits until the agent knows its pod; kubelet gives up after 30 s."""
     error_log: ErrorLog
-    heard: Callable[[], object] = lambda: None
-    """is called when kubelet begins or ceases to follow a resource"""
-    bell: Bell = field(default_factory=Bell)
-    """rings when the machine has changed"""
-
-
-Context = grpc.aio.ServicerContext[object, object]
-Asked = TypeVar("Asked")
-Answered = TypeVar("Answered", bound=Message)
+    on_watch_change: Callable[[], object] = lambda: None
+    """Called when kubelet begins or ceases to watch a resource."""
+    changed: ChangeSignal = field(default_factory=ChangeSignal)
+    """The machine has changed."""
 
 
 class Service:
-    """One resource name."""
+    """The device plugin of one resource name."""
 
-    def __init__(self, resource: str, around: Surroundings) -> None:
+    def __init__(self, resource: str, state: PluginState) -> None:
         self._resource = resource
-        self._around = around
+        self._state = state
         self._watching = 0
 
     def is_watched(self) -> bool:
-        """Whether kubelet follows the devices; where it does not, it has given us up."""
+        """Whether kubelet watches the devices; if not, it has dropped this plugin."""
         return self._watching > 0
 
     @property
     def options(self) -> pb.DevicePluginOptions:
-        # Kubelet forgets the devices of a pod that is deleted while it starts, and would start it with its cards and
-        # without our library. Where it must ask us before each start, it refuses to when it has none to name.
+        # Kubelet forgets the devices of a pod that is deleted while it starts, and would start it with its GPUs and
+        # without our library. If it must ask before each start, it refuses to start a container without devices.
         return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
     @property
-    def handler(self) -> grpc.GenericRpcHandler:
-        """For a server to add."""
-        return grpc.method_handlers_generic_handler(
+    def handler(self) -> Handler:
+        return handler_for(
             SERVICE,
             {
-                "GetDevicePluginOptions": _unary(self.get_options, pb.Empty.FromString),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                    self.list_and_watch,
-                    request_deserializer=pb.Empty.FromString,
-                    response_serializer=pb.ListAndWatchResponse.SerializeToString,
-                ),
-                "GetPreferredAllocation": _unary(self.get_preferred, pb.PreferredAllocationRequest.FromString),
-                "Allocate": _unary(self.allocate, pb.AllocateRequest.FromString),
-                "PreStartContainer": _unary(self.pre_start, pb.PreStartContainerRequest.FromString),
+                "GetDevicePluginOptions": (self.get_options, pb.Empty),
+                "GetPreferredAllocation": (self.get_preferred, pb.PreferredAllocationRequest),
+                "Allocate": (self.allocate, pb.AllocateRequest),
+                "PreStartContainer": (self.pre_start, pb.PreStartContainerRequest),
             },
+            {"ListAndWatch": (self.list_and_watch, pb.Empty)},
         )
 
     async def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         return self.options
 
     async def list_and_watch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
-        """All slots now, and again whenever they are others."""
+        """All devices now, and again after each change."""
         last: pb.ListAndWatchResponse | None = None
         self._watching += 1
-        self._around.heard()
+        self._state.on_watch_change()
         try:
             while True:
-                changed = self._around.bell.next()
-                devices = devices_of(self._around.machine())
+                changed = self._state.changed.next()
+                devices = devices_of(self._state.machine())
                 if devices != last:
                     yield devices
                     last = devices
                 await changed.wait()
         finally:
             self._watching -= 1
-            self._around.heard()
+            self._state.on_watch_change()
 
     async def get_preferred(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
         answers = []
         for one in request.container_requests:
-            wanted = guess(self._around.pods(), one.allocation_size)
-            ids = prefer(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, wanted)
+            wanted = likely_gpus(self._state.pods(), one.allocation_size)
+            ids = preferred_ids(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, wanted)
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
         return pb.PreferredAllocationResponse(container_responses=answers)
 
@@ -146,34 +146,34 @@ class Service:
             return await self._refuse(context, "Allocate", error)
 
     def _allocated(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
-        around = self._around
-        answer = answer_for(self._resource, ids, around.machine(), around.host, around.common)
-        if around.strict:
+        state = self._state
+        answer = answer_for(self._resource, ids, state.machine(), state.vendor, state.host, state.common)
+        if state.strict:
             name = device_name(self._resource, ids)
-            forget_spec(around.host.cdi, name)
+            forget_spec(state.host.cdi, name)
             answer.cdi_devices.append(pb.CDIDevice(name=f"{KIND}={name}"))
         return answer
 
     async def pre_start(self, request: pb.PreStartContainerRequest, context: Context) -> pb.PreStartContainerResponse:
-        """A region for the container that is about to be made; in strict mode, its GPUs are written down."""
-        ids = frozenset(request.devices_ids)
+        """Makes a usage region for the container that is about to start; in strict mode, also its CDI device."""
+        ids, state = frozenset(request.devices_ids), self._state
         try:
-            renew_slice(self._around.host, self._resource, ids)
-            if self._around.strict:
+            renew_slice(state.host, self._resource, ids)
+            if state.strict:
                 owned = await self._owned(ids)
-                brought = brought_for(owned.gpus, self._around.host.cdi_folders)
-                write_spec(self._around.host.cdi, device_name(self._resource, ids), owned, brought)
+                edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
+                write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, owned, edits)
         except CotenantError as error:
             return await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()
 
     async def _owned(self, ids: frozenset[str]) -> Owned:
-        """Kubelet may know a pod earlier than we do."""
+        """The GPUs of the container with these devices; waits, since kubelet may know a pod earlier than the agent."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._around.known_s
+        until = loop.time() + self._state.known_s
         while True:
-            listed = await list_devices(self._around.host.pod_resources, [self._resource])
-            pod = pod_with(self._resource, ids, listed, self._around.pods())
+            listed = await list_devices(self._state.host.pod_resources, [self._resource])
+            pod = pod_with(self._resource, ids, listed, self._state.pods())
             if pod is not None:
                 return owned_by(pod, self._resource, ids, listed)
             if loop.time() >= until:
@@ -181,26 +181,24 @@ class Service:
             await asyncio.sleep(LOOK_S)
 
     async def _refuse(self, context: Context, call: str, error: CotenantError) -> Never:
-        self._around.error_log.report(f"{call} for {self._resource}", str(error))
-        code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, InputError) else grpc.StatusCode.INTERNAL
-        await context.abort(code, str(error))
-        raise AssertionError("abort has raised")
+        self._state.error_log.report(f"{call} for {self._resource}", str(error))
+        await refuse(context, error)
 
 
 def _unowned(ids: frozenset[str], holders: Collection[PodKey]) -> str:
-    """Why it is not known whose these slots are."""
-    slots = ", ".join(sorted(ids))[:200]
+    """Why the pod of these devices is not known."""
+    devices = ", ".join(sorted(ids))[:200]
     if len(holders) > 1:
         names = ", ".join(sorted(map("/".join, holders)))
-        return f"kubelet gave {slots} to several pods, which cannot be told apart: delete all but one of {names}"
+        return f"kubelet gave {devices} to several pods, which cannot be told apart: delete all but one of {names}"
     return (
-        f"kubelet lists no pod that we know with {slots}; "
-        "an init container has GPUs in strict mode only where another container of its pod has some"
+        f"kubelet lists no pod that we know with {devices}; "
+        "an init container has GPUs in strict mode only if another container of its pod has some"
     )
 
 
 def devices_of(machine: Machine) -> pb.ListAndWatchResponse:
-    """All slots of a machine; those of a card are healthy or not together."""
+    """All devices of a machine; those of one GPU have the same health."""
     devices = []
     for gpu in machine.gpus:
         topology = None if gpu.numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=gpu.numa)])
@@ -209,9 +207,41 @@ def devices_of(machine: Machine) -> pb.ListAndWatchResponse:
     return pb.ListAndWatchResponse(devices=devices)
 
 
-def _unary(
-    method: Callable[[Asked, Context], Awaitable[Answered]], read: Callable[[bytes], Asked]
-) -> "grpc.RpcMethodHandler[Asked, Answered]":
-    return grpc.unary_unary_rpc_method_handler(
-        method, request_deserializer=read, response_serializer=lambda answer: answer.SerializeToString()
-    )
+# GetPreferredAllocation. A device ID carries no meaning to the container, so a wrong guess does no harm. A right one
+# lets kubelet align cores and memory with the GPUs, and makes its list of devices readable.
+
+
+def likely_gpus(pods: Iterable[Pod], size: int) -> tuple[str, ...]:
+    """The GPUs of the oldest container that waits with so many: kubelet too starts the oldest pod first."""
+    waiting = [pod for pod in pods if pod.status.phase in ("", "Pending") and not pod.status.container_statuses]
+    for pod in sorted(waiting, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)):
+        try:
+            record = record_of(pod)
+        except InputError:
+            continue
+        for held in () if record is None else record.containers:
+            if len(held.gpus) == size:
+                return tuple(share.gpu for share in held.gpus)
+    return ()
+
+
+def preferred_ids(available: Sequence[str], must: Sequence[str], size: int, wanted: Sequence[str]) -> list[str]:
+    """So many device IDs: required ones first, then those of wanted GPUs, then others; each GPU once if possible."""
+    chosen = list(dict.fromkeys(must))
+    used = Counter(map(gpu_of, chosen))
+    rest = {device: _gpu_and_number(device) for device in set(available) - set(chosen)}
+
+    def badness(device: str) -> tuple[int, bool, str, int, str]:
+        gpu, number = rest[device]
+        return used[gpu], gpu not in wanted, gpu, number, device
+
+    while len(chosen) < size and rest:
+        best = min(rest, key=badness)
+        chosen.append(best)
+        used[rest.pop(best)[0]] += 1
+    return chosen
+
+
+def _gpu_and_number(device: str) -> tuple[str, int]:
+    gpu, _, number = device.rpartition("::")
+    return gpu, int(number) if number.isdecimal() else 0

@@ -1,32 +1,42 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Strict mode, for runtimes that bring GPUs in by CDI and not by a variable.
+"""Strict mode, for container runtimes that bring GPUs in by CDI and ignore the vendor's variable.
 
-A container is promised a CDI device whose name comes from its slots. Just before the container is made, kubelet asks
-once more; by then it lists who has these slots, so the pod is known for sure, and what its record says is written down
-as that device.
+A container is promised a CDI device whose name follows from its device IDs. Just before the container starts, kubelet
+calls the plugin once more. By then kubelet lists which pod has these device IDs, so the pod is known for certain, and
+the GPUs of its record are written down as that CDI device.
 """
 
+import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import yaml
 
 from cotenant.core.model import ContainerKind
 from cotenant.errors import CotenantError
-from cotenant.kube.agent.allocating import VISIBLE, VOID
+from cotenant.kube.agent.allocating import Unclaimed
 from cotenant.kube.agent.podresources import Listed, PodKey
-from cotenant.kube.agent.unclaimed import Unclaimed
-from cotenant.kube.agent.vendor import OWN, Brought
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import record_of
 from cotenant.kube.codec.request import container_names
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import write_read_only
 
 KIND = "cotenant.io/gpu"
+PREFIX = "cotenant.io-gpu_"
+"""Of the names of our own CDI files."""
+MOST_BYTES = 4 * 1024 * 1024
+OLDEST = "0.5.0"
+"""Version of CDI that can express device nodes and variables."""
+COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _SUFFIX = ".json"
+_Edits = dict[str, list[Any]]
+"""CDI's `containerEdits`: env, deviceNodes, mounts and hooks, each a list."""
 
 
 class Owned(NamedTuple):
@@ -34,65 +44,33 @@ class Owned(NamedTuple):
 
     gpus: tuple[str, ...]
     sure: bool
-    """False: those of another container of its pod may be among them, and only its own variable tells them apart"""
+    """False: GPUs of another container of its pod may be among them, and only the container's variable is exact."""
 
 
 NOTHING = Owned((), sure=True)
 
 
-def device_name(resource: str, ids: Iterable[str]) -> str:
-    """What the CDI device of these slots is called within its kind."""
-    return hashlib.sha256(" ".join([resource, *sorted(ids)]).encode()).hexdigest()[:32]
-
-
-def write_spec(folder: Path, name: str, owned: Owned, brought: Brought) -> None:
-    """Says what a CDI device is, whole or not at all; without GPUs, it takes away what the image asks for."""
-    # The vendor's own says `void`, lest the variable bring in more; what it says of the rest is right.
-    others = [one for one in brought.edits.get("env", []) if not str(one).startswith(f"{VISIBLE}=")]
-    # CDI takes no device that changes nothing.
-    own = f"{VISIBLE}={','.join(owned.gpus) or VOID}" if owned.sure else f"COTENANT_CDI={name}"
-    edits = {**brought.edits, "env": [*others, own]}
-    spec = {"cdiVersion": brought.version, "kind": KIND, "devices": [{"name": name, "containerEdits": edits}]}
-    try:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write_read_only(spec_path(folder, name), msgspec.json.encode(spec).decode())
-    except OSError as error:
-        raise CotenantError(f"{folder}: a CDI device cannot be written there: {error.strerror}") from None
-
-
-def spec_path(folder: Path, name: str) -> Path:
-    return folder / f"{OWN}{name}{_SUFFIX}"
-
-
-def forget_spec(folder: Path, name: str) -> None:
-    """Slots that are given anew mean nothing until their container is known."""
-    spec_path(folder, name).unlink(missing_ok=True)
-
-
-def tidy_specs(folder: Path, listed: Iterable[Listed], unclaimed: Unclaimed) -> None:
-    """Removes what nobody has; a runtime reads it only when it makes a container, and then it is written again."""
-    held = {spec_path(folder, device_name(one.resource, one.devices)) for one in listed}
-    unclaimed.remove(path for path in folder.glob(f"{OWN}*{_SUFFIX}") if path not in held)
+# Which container it is
 
 
 def holders_of(resource: str, ids: frozenset[str], listed: Iterable[Listed]) -> set[PodKey]:
-    """Which pods have some of these slots: more than one where kubelet gave a slot away twice."""
+    """The pods that have some of these devices: several if kubelet gave a device away twice."""
     return {one.key for one in listed if one.resource == resource and one.devices & ids}
 
 
 def pod_with(resource: str, ids: frozenset[str], listed: Iterable[Listed], pods: Iterable[Pod]) -> Pod | None:
-    """Whose container has these slots; None where that is not known (yet)."""
+    """The pod whose container has these devices; None if it is not known (yet)."""
     keys = holders_of(resource, ids, listed)
     found = [pod for pod in pods if (pod.metadata.namespace, pod.metadata.name) in keys]
-    # One that has ended or is going is an older one of the same name.
+    # A pod that has ended or is being deleted is an older one of the same name.
     alive = [pod for pod in found if not has_ended(pod) and pod.metadata.deletion_timestamp is None]
     return alive[0] if len(keys) == 1 and len(alive) == 1 else None
 
 
 def owned_by(pod: Pod, resource: str, ids: frozenset[str], listed: Iterable[Listed]) -> Owned:
-    """What the pod's container with these slots has; InputError where the record cannot be believed.
+    """The GPUs of the pod's container with these devices; InputError if the record is not valid for this pod.
 
-    A plain init container is not listed, and its slots are used again: it may be meant as well as another.
+    Kubelet does not list plain init containers and uses their devices again, so one of them may be meant as well.
     """
     record = record_of(pod)
     if record is None:
@@ -102,9 +80,139 @@ def owned_by(pod: Pod, resource: str, ids: frozenset[str], listed: Iterable[List
     named = {
         numbers.get(one.container) for one in listed if (one.key, one.resource, one.devices) == (key, resource, ids)
     }
-    meant = {
+    possible = {
         tuple(share.gpu for share in held.gpus)
         for held in record.containers
         if held.number in named or (held.kind is ContainerKind.INIT and len(held.gpus) == len(ids))
     }
-    return Owned(tuple(dict.fromkeys(gpu for gpus in sorted(meant) for gpu in gpus)), sure=len(meant) < 2)
+    return Owned(tuple(dict.fromkeys(gpu for gpus in sorted(possible) for gpu in gpus)), sure=len(possible) < 2)
+
+
+# Our CDI device
+
+
+def device_name(resource: str, ids: Iterable[str]) -> str:
+    """The name of the CDI device for these device IDs, within its kind."""
+    return hashlib.sha256(" ".join([resource, *sorted(ids)]).encode()).hexdigest()[:32]
+
+
+def write_spec(folder: Path, name: str, vendor: Vendor, owned: Owned, edits: "VendorEdits") -> None:
+    """Writes the CDI device, whole or not at all; without GPUs, it overrides what the image requests."""
+    visible, none = vendor.row.runtime_variable, vendor.row.runtime_none
+    # The vendor's own edits set this variable to none, so that it does not bring in more; the other edits are right.
+    others = [one for one in edits.edits.get("env", []) if not str(one).startswith(f"{visible}=")]
+    # CDI accepts no device that changes nothing.
+    own = f"{visible}={','.join(owned.gpus) or none}" if owned.sure else f"COTENANT_CDI={name}"
+    all_edits = {**edits.edits, "env": [*others, own]}
+    spec = {"cdiVersion": edits.version, "kind": KIND, "devices": [{"name": name, "containerEdits": all_edits}]}
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_read_only(spec_path(folder, name), msgspec.json.encode(spec).decode())
+    except OSError as error:
+        raise CotenantError(f"{folder}: a CDI device cannot be written there: {error.strerror}") from None
+
+
+def spec_path(folder: Path, name: str) -> Path:
+    return folder / f"{PREFIX}{name}{_SUFFIX}"
+
+
+def forget_spec(folder: Path, name: str) -> None:
+    """Removes a CDI device: device IDs that are given again name no GPUs until their container is known."""
+    spec_path(folder, name).unlink(missing_ok=True)
+
+
+def tidy_specs(folder: Path, listed: Iterable[Listed], unclaimed: Unclaimed) -> None:
+    """Removes CDI devices of containers that are gone; a runtime reads one only at a start, after it is written."""
+    held = {spec_path(folder, device_name(one.resource, one.devices)) for one in listed}
+    unclaimed.remove(path for path in folder.glob(f"{PREFIX}*{_SUFFIX}") if path not in held)
+
+
+# The vendor's CDI devices: device nodes, the driver's libraries, hooks. The vendor's tool writes them for each GPU (for
+# NVIDIA `nvidia-ctk cdi generate`); they are handed on under a name of ours. If there are none, the device nodes that
+# NVIDIA's driver lists are better than nothing.
+
+
+class _Device(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    container_edits: _Edits = {}
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    kind: str
+    cdi_version: str
+    devices: tuple[_Device, ...] = ()
+    container_edits: _Edits = {}
+    """For all of its devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class VendorEdits:
+    """What the vendor brings into a container, and the version of CDI in which it says so."""
+
+    edits: _Edits = field(default_factory=dict)
+    version: str = OLDEST
+
+
+def edits_for(
+    vendor: Vendor,
+    uuids: Sequence[str],
+    folders: Sequence[Path],
+    driver: Path = Path("/proc/driver/nvidia/gpus"),
+    dev: Path = Path("/dev"),
+) -> VendorEdits:
+    """All that a container with these GPUs needs; empty if neither the vendor's tool nor the driver knows them."""
+    if not uuids:
+        return VendorEdits()
+    for spec in _specs(vendor.row.cdi_kind or "", folders):
+        devices = {device.name: device.container_edits for device in spec.devices}
+        if devices.keys() >= set(uuids):
+            return VendorEdits(_merged(spec.container_edits, *(devices[uuid] for uuid in uuids)), spec.cdi_version)
+    own = [f"nvidia{minor}" for uuid, minor in _minors(driver) if uuid in uuids]
+    common = [name for name in COMMON_NODES if own and (dev / name).exists()]
+    return VendorEdits({"deviceNodes": [{"path": f"/dev/{name}"} for name in (*own, *common)]})
+
+
+def _merged(*all_edits: _Edits) -> _Edits:
+    """All edits in order, each value once."""
+    found: _Edits = {}
+    for edits in all_edits:
+        for part, values in edits.items():
+            there = found.setdefault(part, [])
+            there += [value for value in values if value not in there]
+    return found
+
+
+def _specs(kind: str, folders: Sequence[Path]) -> Iterator[_Spec]:
+    for folder in folders:
+        for path in sorted([*folder.glob("*.json"), *folder.glob("*.yaml")]):
+            if path.name.startswith(PREFIX):
+                continue
+            try:
+                spec = _spec(kind, path, path.stat().st_mtime_ns)
+            except OSError:  # it has just been removed
+                continue
+            if spec is not None:
+                yield spec
+
+
+@functools.lru_cache(maxsize=16)
+def _spec(kind: str, path: Path, changed: int) -> _Spec | None:
+    """The CDI devices of this kind in a file; None: the file has another kind, or cannot be understood."""
+    with open(path, "rb") as file:
+        content = file.read(MOST_BYTES)
+    if kind.encode() not in content:
+        return None
+    try:
+        spec = msgspec.convert(yaml.safe_load(content), _Spec)
+    except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, RecursionError):
+        return None
+    return spec if spec.kind == kind else None
+
+
+def _minors(driver: Path) -> Iterator[tuple[str, str]]:
+    """The UUID of each NVIDIA GPU and the number of its device node."""
+    for path in sorted(driver.glob("*/information")):
+        lines = (line.partition(":") for line in path.read_text(errors="replace").splitlines())
+        told = {name.strip(): value.strip() for name, _, value in lines}
+        if told.get("Device Minor", "").isdecimal():
+            yield told.get("GPU UUID", ""), told["Device Minor"]

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How much of each resource a node has in the words of the dialects, for `kubectl describe node`, quotas and kubelet.
+"""How much of each dialect's resources a node has, for `kubectl describe node`, quotas and kubelet.
 
-Kubelet fails a pod for good where the sum of what pods ask for is more than a total. So a total is never below what the
-core may place there: not by a rounding, and not for a pod that was made smaller, or that nobody placed.
+Kubelet fails a pod for good if the sum of all requests exceeds a total. So a total is never below what the core may
+place on the node: neither by rounding, nor for a pod that was made smaller, nor for one that another scheduler placed.
 """
 
 from collections import Counter
@@ -16,18 +16,19 @@ from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
 from cotenant.kube.codec.assignment import Record, record_of
-from cotenant.kube.codec.dialect import Dialect, Vendor
+from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.request import MOST_CONTAINERS, asked_of
 from cotenant.kube.codec.settings import Settings
+from cotenant.node.devices.vendors import Vendor
 
 Totals = Mapping[str, int]
-"""by resource name"""
+"""By resource name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a pod is of the sums."""
+    """What one pod adds to the sums."""
 
     pod: Pod
     asked: Totals
@@ -35,7 +36,7 @@ class _Part:
 
 
 class NodeTotals:
-    """The totals of a node whose pods come and go: each is understood once, as long as it and the cards stay."""
+    """The totals of a node whose pods come and go. Each pod is parsed once, until it or the GPUs change."""
 
     def __init__(self, vendor: Vendor, settings: Settings) -> None:
         self._vendor, self._settings = vendor, settings
@@ -44,7 +45,7 @@ class NodeTotals:
         self._parts: dict[str, _Part] = {}
 
     def of(self, machine: Machine, pods: Iterable[Pod] = ()) -> Totals:
-        """What a node has with these pods, and never less than what they ask for."""
+        """The totals of a node with these pods, which are never less than what the pods request."""
         if machine != self._machine:
             self._machine, self._own, self._parts = machine, self._without_pods(machine), {}
         self._parts = {pod.metadata.uid: self._part(pod, machine) for pod in pods if not has_ended(pod)}
@@ -71,25 +72,25 @@ class NodeTotals:
 
 
 def dialect_totals(dialect: Dialect, machine: Machine) -> dict[str, int]:
-    """All but the count of cards, which the device plugin tells itself; unhealthy cards still have their tenants."""
-    cards = machine.gpus
-    slots = sum(card.slots for card in cards)
+    """All totals but the number of GPUs, which the device plugin reports; an unhealthy GPU still has its tenants."""
+    gpus = machine.gpus
+    slots = sum(gpu.slots for gpu in gpus)
     amounts = {
-        dialect.memory: sum(card.memory_capacity // dialect.memory_unit for card in cards),
-        dialect.memory_percent: sum(most_percent(card, max(card.slots, min(MOST_CONTAINERS, slots))) for card in cards),
-        dialect.compute: sum(card.compute_capacity // 10 for card in cards),
+        dialect.memory: sum(gpu.memory_capacity // dialect.memory_unit for gpu in gpus),
+        dialect.memory_percent: sum(most_percent(gpu, max(gpu.slots, min(MOST_CONTAINERS, slots))) for gpu in gpus),
+        dialect.compute: sum(gpu.compute_capacity // 10 for gpu in gpus),
         dialect.priority: slots,
     }
     return {name: amount for name, amount in amounts.items() if name is not None}
 
 
-def most_percent(card: Gpu, tenants: int) -> int:
-    """No so many tenants can ask for more percent of a card, each rounded down to MiB: a little over 100 on small ones.
+def most_percent(gpu: Gpu, tenants: int) -> int:
+    """The largest sum of percents that so many tenants can have on one GPU: more than 100, since each is rounded down.
 
-    With C MiB, p percent take w = (C p - r) / 100 MiB, where r < 100 is what is rounded away. The w of all tenants
-    come to at most C, so their p come to at most 100 + (sum of r) / C.
+    On a GPU with C MiB, p percent take w = (C p - r) / 100 MiB, where r < 100 is what is rounded away. The w of all
+    tenants add up to at most C, so their p add up to at most 100 + (sum of r) / C.
     """
-    capacity = card.memory_capacity
+    capacity = gpu.memory_capacity
     if capacity == 0:
         return 100 * tenants
     rounded_away = 100 - gcd(capacity, 100)
@@ -97,7 +98,7 @@ def most_percent(card: Gpu, tenants: int) -> int:
 
 
 def kubelet_sum(pod: Pod, names: Iterable[str]) -> dict[str, int]:
-    """What a pod asks for as kubelet counts it: apps and sidecars together, or an init container where that is more."""
+    """A pod's request as kubelet counts it: apps and sidecars together, or an init container if that is more."""
     sums = {}
     for name in names:
         staying = peak = 0
@@ -114,12 +115,12 @@ def kubelet_sum(pod: Pod, names: Iterable[str]) -> dict[str, int]:
 def _amount(written: str | int) -> int:
     try:
         return max(0, int(parse_quantity(written)))
-    except ValueError:  # no API server lets it in
+    except ValueError:  # the API server accepts no such pod
         return 0
 
 
 def _is_counted(pod: Pod, machine: Machine, settings: Settings) -> bool:
-    """Whether the core counts all that kubelet counts of it: it was placed, and is not smaller now than it asked."""
+    """Whether the core counts as much as kubelet does: the pod was placed, and has no less than it requested."""
     try:
         record = record_of(pod)
         return record is not None and _is_as_asked(pod, record, machine, settings)
@@ -128,11 +129,11 @@ def _is_counted(pod: Pod, machine: Machine, settings: Settings) -> bool:
 
 
 def _is_as_asked(pod: Pod, record: Record, machine: Machine, settings: Settings) -> bool:
-    cards = {gpu.uuid: gpu for gpu in machine.gpus}
+    gpus = {gpu.uuid: gpu for gpu in machine.gpus}
     for one in asked_of(pod, settings).containers:
         asked, shares = one.amounts.asked, record.held_by(one.number)
-        if len(shares) != asked.gpus or any(share.gpu not in cards for share in shares):
+        if len(shares) != asked.gpus or any(share.gpu not in gpus for share in shares):
             return False
-        if any(share.memory < memory_on(asked, cards[share.gpu]) or share.compute < asked.compute for share in shares):
+        if any(share.memory < memory_on(asked, gpus[share.gpu]) or share.compute < asked.compute for share in shares):
             return False
     return True

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What pods ask for, in each dialect, as the core's Demand; and where they were put, written down on the pod.
+"""Requests of pods in each dialect, as the core's Demand; and assignments, as annotations of pods and nodes.
 
-Names of resources, annotations and variables stop here: nothing beyond this folder knows one.
+Names of resources, annotations and variables stay in this package.
 """

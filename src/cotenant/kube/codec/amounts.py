@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one container asks of each GPU: its dialect, its amounts, and a sentence for whoever asks for nonsense."""
+"""The request of one container: its dialect and its amounts on each GPU; a request that makes no sense is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from cotenant.wire.text import printable
 _ALL = Percent(100)
 _LARGEST = (1 << 63) - 1
 _LONGEST = 24
-"""characters of an amount that is worth remembering"""
+"""Amounts of more characters are not cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What a container asks for, and how it said so."""
+    """The request of a container, and the dialect in which it is written."""
 
     dialect: Dialect
     asked: Container
     low: bool = False
-    """of the lower priority class"""
+    """Whether it is of the lower priority class."""
     counted: bool = True
-    """whether it said how many GPUs; where not, kubelet must be told, or it never asks for a device"""
+    """Whether it states the number of GPUs; if not, the webhook adds it, or kubelet would give it no device."""
 
 
 def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings: Settings) -> Amounts | None:
-    """None where no GPU is asked for; InputError says what to write instead of nonsense."""
+    """None if no GPU is requested; InputError says what to write instead."""
     said = {name: _whole(name, amount) for name, amount in resources.items() if name in settings.by_resource}
     used = {settings.by_resource[name].name for name, amount in said.items() if amount}
     if not used:
@@ -41,13 +41,13 @@ def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings
     spoken = [dialect for dialect in settings.dialects if dialect.name in used]
     if len(spoken) > 1:
         both = " and ".join(_first_said(one, said) for one in spoken[:2])
-        raise InputError(f"{both} are two ways to ask for GPUs: use those of one in a container")
+        raise InputError(f"{both} are of two dialects: use the names of one dialect in a container")
     dialect = spoken[0]
     gpus = _gpus(dialect, said, settings)
     memory, percent = _memory(dialect, said, settings)
     compute = _percent(dialect.compute, said)
     if compute is None:
-        # Who has all the memory has the card: nobody else could use its compute.
+        # A tenant with all the memory has the GPU to itself, since no other tenant could run there.
         compute = _ALL if percent == _ALL else settings.default_compute
     priority = said.get(dialect.priority or "", 0)
     if priority > 1:
@@ -56,8 +56,8 @@ def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings
     return Amounts(dialect=dialect, asked=asked, low=priority == 1, counted=dialect.count in said)
 
 
-def has_card_alone(amounts: Amounts) -> bool:
-    """Whether what it asks for means, in its dialect, cards that nobody else uses."""
+def has_gpu_alone(amounts: Amounts) -> bool:
+    """Whether the request means, in its dialect, GPUs that no other tenant uses."""
     return amounts.dialect.alone and amounts.asked.compute == WHOLE_GPU
 
 
@@ -65,7 +65,7 @@ def _gpus(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> int:
     gpus = said.get(dialect.count, settings.default_gpus)
     if gpus == 0:
         named = _first_said(dialect, said)
-        raise InputError(f"{named} is asked for on no GPU: leave {dialect.count} out, or write 1 or more")
+        raise InputError(f"{named} is requested with {dialect.count}: 0; leave {dialect.count} out, or write 1 or more")
     if gpus > MOST_GPUS:
         raise InputError(f"{dialect.count}: {gpus} GPUs, expected at most {MOST_GPUS}")
     return gpus
@@ -75,7 +75,7 @@ def _memory(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> tu
     amount = said.get(dialect.memory or "", 0)
     percent = _percent(dialect.memory_percent, said)
     if amount and percent:
-        raise InputError(f"{dialect.memory} and {dialect.memory_percent} are two ways to say how much: use one of them")
+        raise InputError(f"{dialect.memory} and {dialect.memory_percent} both state the memory: use one of them")
     if percent:
         return MiB(0), percent
     if amount * dialect.memory_unit > MOST_MEMORY:
@@ -88,15 +88,15 @@ def _memory(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> tu
 
 
 def _percent(name: str | None, said: Mapping[str, int]) -> Percent | None:
-    """A percentage of a card; 0 says nothing."""
+    """A percentage of a GPU; 0 means that none is given."""
     value = said.get(name or "", 0)
     if value > _ALL:
-        raise InputError(f"{name}: {value} % of a card, expected 1 to 100; it is of each card, not of all")
+        raise InputError(f"{name}: {value} % of a GPU, expected 1 to 100; it counts for each GPU, not for all together")
     return Percent(value) if value else None
 
 
 def _whole(name: str, written: str | int) -> int:
-    """The same few amounts come again and again; what is too long to be one is not kept."""
+    """A whole number; few different amounts occur, so they are cached."""
     return (_counted if len(str(written)) <= _LONGEST else _counted.__wrapped__)(name, written)
 
 
@@ -108,11 +108,11 @@ def _counted(name: str, written: str | int) -> int:
         raise InputError(f"{name}: {error}") from None
     shown = printable(str(written)[:40])
     if amount < 0:
-        raise InputError(f"{name}: {shown} is negative; leave it out to ask for none")
+        raise InputError(f"{name}: {shown} is negative; leave it out to request none")
     if amount > _LARGEST:
         raise InputError(f"{name}: {shown} is more than Kubernetes can count")
     if amount.denominator != 1:
-        raise InputError(f"{name}: {shown} is not a whole number; ask for part of a GPU by its memory or its compute")
+        raise InputError(f"{name}: {shown} is not a whole number; request a part of a GPU by its memory or its compute")
     return int(amount)
 
 
@@ -125,4 +125,4 @@ def _too_much(amount: int, unit: MiB) -> str:
     said, counted = f"{amount} times {unit} MiB", f"units of {unit} MiB"
     if unit in names:
         said, counted = f"{amount} {names[unit]}", names[unit]
-    return f"{said} is more than any card has; write the number of {counted}"
+    return f"{said} is more than any GPU has; write the number of {counted}"

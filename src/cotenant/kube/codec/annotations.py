@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an assignment means inside the containers: variables, limits, and all annotations that a Binding carries.
+"""The annotations that a Binding carries: the assignment, and the variables and limits of each container.
 
-Kubelet hands them on by the downward API, so each variable and each limits file is an annotation of its own. Their
-content is what the one-machine engine would tell a process on the same GPUs; a dialect only chooses and renames.
+Kubelet passes them on by the downward API, so each variable and each limits file is an annotation of its own. Their
+content is what the one-machine engine gives to a process on the same GPUs; a dialect only selects and renames.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,39 +19,39 @@ from cotenant.kube.codec.dialect import Dialect, Given
 from cotenant.kube.codec.keys import checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
 from cotenant.kube.codec.request import Asked, AskingContainer, demand_for
-from cotenant.node.devices import Kind
+from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
 from cotenant.node.limits import limits_text
 from cotenant.node.shares import Means, Shares
 
 _NO_SHARES = Shares(Means.SLOTS, None, "")
-"""shares of real cards are in the limits; none are made by cgroup"""
+"""Shares of real GPUs are in the limits file; no cgroup is made for them."""
 
 
 def binding_annotations(
     pod: Pod, asked: Asked, record: Record, machine: Machine, *, moment: int, region: Path | None = None
 ) -> dict[str, str]:
-    """All that a pod must carry to run where the record says; `moment` is in nanoseconds since 1970."""
-    told = {RECORD: encode_record(record)}
+    """All annotations that a pod needs to run where the record says; `moment` is in nanoseconds since 1970."""
+    annotations = {RECORD: encode_record(record)}
     given: dict[str, list[Given]] = {}
     for one in asked.containers:
         if record.held_by(one.number):
             dialect, what = one.amounts.dialect, _given(pod, asked, record, machine, one, region)
-            words = {LIMITS: limits_text(what.launch.limits), **_variables(dialect, what)}
-            told |= {container_key(one.number, name): value for name, value in words.items()}
+            own = {LIMITS: limits_text(what.launch.limits), **_variables(dialect, what)}
+            annotations |= {container_key(one.number, name): value for name, value in own.items()}
             given.setdefault(dialect.name, []).append(what)
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in asked.containers}
     for name, containers in given.items():
-        told |= dialects[name].annotations(dialects[name], containers, moment)
-    return checked_annotations(told, pod.metadata.annotations)
+        annotations |= dialects[name].annotations(dialects[name], containers, moment)
+    return checked_annotations(annotations, pod.metadata.annotations)
 
 
 @lru_cache(maxsize=256)
 def variable_names(dialect: Dialect, gpus: int) -> tuple[str, ...]:
-    """The variables that a container of so many GPUs will have: what the webhook prepares before a card is chosen."""
+    """The variables that a container with so many GPUs will have; the webhook declares them before a GPU is chosen."""
     machine = Machine(name="any", gpus=tuple(Gpu(uuid=f"GPU-{i}", memory=MiB(1)) for i in range(gpus)))
     shares = tuple(Share(gpu=gpu.uuid, memory=1, compute=0) for gpu in machine.gpus)
-    launch = _launch("any", shares, machine, low=False, region=None)
+    launch = _launch("any", shares, machine, dialect.vendor, low=False, region=None)
     return tuple(_variables(dialect, Given(launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False)))
 
 
@@ -67,7 +67,7 @@ def _given(
     apps = [container.name for container in pod.spec.containers]
     low = one.amounts.low or asked.demand.priority < 0
     return Given(
-        launch=_launch(record.pod, shares, machine, low=low, region=region),
+        launch=_launch(record.pod, shares, machine, one.amounts.dialect.vendor, low=low, region=region),
         gpus=_present(shares, machine),
         pod_memory=MiB(sum(share.memory for gpus in staying for share in gpus)),
         low=low,
@@ -75,7 +75,9 @@ def _given(
     )
 
 
-def _launch(job: str, shares: Sequence[Share], machine: Machine, *, low: bool, region: Path | None) -> Launch:
+def _launch(
+    job: str, shares: Sequence[Share], machine: Machine, vendor: Vendor, *, low: bool, region: Path | None
+) -> Launch:
     return launch_for(
         machine,
         Slot(machine.name, _present(shares, machine)),
@@ -83,7 +85,7 @@ def _launch(job: str, shares: Sequence[Share], machine: Machine, *, low: bool, r
         job=job,
         paths=Paths(agent=AGENT_SOCKET),
         slice_=Slice(limits=LIMITS_FOLDER / LIMITS, region=region),
-        kind=Kind.NVIDIA,
+        vendor=vendor,
         cores=(),
         shares=_NO_SHARES,
     )

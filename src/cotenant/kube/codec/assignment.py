@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assignment: which GPUs each container of a pod was given, as JSON in one annotation of the pod.
 
-It carries the pod's UID and node, so that a copy of it (in a template, on a pod made anew) says nothing.
+It carries the pod's UID and node, so a copy of it (in a template, on a pod that was created again) is not valid.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,9 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NUMBERS
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.keys import own_key
-from cotenant.kube.codec.request import MOST_CONTAINERS, NOTHING, Asked, asked_of, demand_for
-from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
-from cotenant.kube.codec.versioned import decode_annotation
+from cotenant.kube.codec.keys import decode_annotation, own_key
+from cotenant.kube.codec.request import MOST_CONTAINERS, Asked, demand_for
+from cotenant.kube.codec.settings import MOST_GPUS
 from cotenant.node.limits import LONGEST_UUID
 
 RECORD = own_key("assignment")
@@ -37,9 +36,9 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     gpu: Uuid
     memory: Annotated[int, Meta(ge=0, le=1_000_000_000)]
-    """MiB"""
+    """MiB."""
     compute: Annotated[int, Meta(ge=0, le=1000)]
-    """thousandths; 0 claims nothing"""
+    """Thousandths of a GPU; 0 claims nothing."""
 
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -51,48 +50,48 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a pod was put: enough to count what it takes, whatever else the pod says."""
+    """The assignment of a pod: enough to count what it takes, whatever else the pod says."""
 
     version: int = VERSION
     pod: Identity
-    """its UID"""
+    """UID of the pod."""
     node: Identity
     exclusive: bool = False
-    """whether nobody else may be put on its GPUs"""
+    """Whether no other tenant may use its GPUs."""
     containers: Annotated[tuple[Held, ...], Meta(max_length=MOST_CONTAINERS)]
-    """in the order in which they start"""
+    """In the order in which they start."""
 
     def held_by(self, number: int) -> tuple[Share, ...]:
-        """What the container of this number was given."""
+        """The shares of the container with this number."""
         return next((held.gpus for held in self.containers if held.number == number), ())
 
 
 def record_for(pod: Pod, asked: Asked, slot: Slot, machine: Machine) -> Record:
-    """What a slot means for each container, percentages as MiB of the card they landed on."""
+    """The shares of each container on a slot; percentages become MiB of the GPU that was chosen."""
     gpus = iter(slot.gpus)
     containers = []
     for one in asked.containers:
         wanted = one.amounts.asked
-        cards = [machine.gpus[gpu] for gpu in islice(gpus, wanted.gpus)]
-        shares = [Share(gpu=card.uuid, memory=memory_on(wanted, card), compute=wanted.compute) for card in cards]
+        own = [machine.gpus[gpu] for gpu in islice(gpus, wanted.gpus)]
+        shares = [Share(gpu=gpu.uuid, memory=memory_on(wanted, gpu), compute=wanted.compute) for gpu in own]
         containers.append(Held(number=one.number, kind=wanted.kind, gpus=tuple(shares)))
     return Record(pod=pod.metadata.uid, node=slot.node, exclusive=asked.demand.exclusive, containers=tuple(containers))
 
 
 def encode_record(record: Record) -> str:
-    """The annotation's value; InputError where it could not be read again."""
+    """The value of the annotation; InputError if it could not be read again."""
     text = msgspec.json.encode(record).decode()
     decode_record(text)
     return text
 
 
 def decode_record(text: str) -> Record:
-    """A record from an annotation; InputError where it is none, or of a version that we do not know."""
+    """A record from an annotation; InputError if it is none, or of an unknown version."""
     return checked_record(decode_annotation(RECORD, text, Record, VERSION))
 
 
 def record_of(pod: Pod) -> Record | None:
-    """Where a pod was put, None where nowhere yet; InputError where what it carries is not about this pod and node."""
+    """The record of a pod, None if it has none; InputError if its annotation is not about this pod and node."""
     text = pod.metadata.annotations.get(RECORD)
     if text is None:
         return None
@@ -104,17 +103,8 @@ def record_of(pod: Pod) -> Record | None:
     return record
 
 
-def tenant_of(pod: Pod, record: Record, machine: Machine, settings: Settings = DEFAULTS) -> Tenant:
-    """The pod in its place, with the amounts that it was given, which may be others than it once asked for."""
-    try:
-        wishes = asked_of(pod, settings).wishes
-    except InputError:  # it was understood when it came: it is there, whatever the settings are now
-        wishes = NOTHING
-    return seated(record, wishes, machine)
-
-
 def seated(record: Record, wishes: Demand, machine: Machine) -> Tenant:
-    """Who takes what a record says, and has these wishes beside it."""
+    """The tenant that takes what a record says, with these constraints."""
     containers = [part for held in record.containers for part in as_containers(held.kind, held.gpus)]
     if wishes.exclusive != record.exclusive:
         wishes = replace(wishes, exclusive=record.exclusive)
@@ -123,7 +113,7 @@ def seated(record: Record, wishes: Demand, machine: Machine) -> Tenant:
 
 
 def as_containers(kind: ContainerKind, shares: Sequence[Share]) -> list[Container]:
-    """A container as the core's; as several where it has different amounts on its GPUs, which comes to the same."""
+    """A container as the core knows it; several if its amounts differ between GPUs, which claims the same."""
     return [
         Container(kind=kind, gpus=len(list(alike)), memory=MiB(memory), compute=MilliGpu(compute))
         for (memory, compute), alike in groupby(shares, key=lambda share: (share.memory, share.compute))
@@ -131,7 +121,7 @@ def as_containers(kind: ContainerKind, shares: Sequence[Share]) -> list[Containe
 
 
 def gpus_of(shares: Sequence[Share], machine: Machine) -> Gpus:
-    """Where these GPUs are; those that are gone are counted on behind the last, where they claim nothing."""
+    """The indices of these GPUs. A GPU that is gone gets an index behind the last, where it claims nothing."""
     places = {gpu.uuid: place for place, gpu in enumerate(machine.gpus)}
     beyond = count(len(machine.gpus))
     for uuid in _uuids(shares):
@@ -145,10 +135,10 @@ def _uuids(shares: Sequence[Share]) -> list[str]:
 
 
 def checked_record(record: Record) -> Record:
-    """The record, where nothing is in it twice."""
+    """The record; InputError if it names a container or a GPU twice."""
     numbers = [held.number for held in record.containers]
     if len(set(numbers)) != len(numbers):
-        raise InputError(f"annotation {RECORD}: a container is there twice")
+        raise InputError(f"annotation {RECORD}: a container is listed twice")
     for held in record.containers:
         if len(set(_uuids(held.gpus))) != len(held.gpus):
             raise InputError(f"annotation {RECORD}: container {held.number} has a GPU twice")

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dialects for Cambricon's MLUs: that of 4paradigm's plugin, and that of the vendor's own (dynamic sMLU)."""
+"""The dialects for Cambricon's MLUs: of 4paradigm's plugin, and of the vendor's own plugin (dynamic sMLU)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cotenant.core.units import MiB
-from cotenant.kube.codec.dialect import GIB, Dialect, Given, Vendor, in_units
+from cotenant.kube.codec.dialect import GIB, Dialect, Given, in_units
+from cotenant.node.devices.vendors import Enforcement
 
 
 def _split_variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
@@ -22,7 +23,7 @@ def _no_variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
 
 
 def _profile(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
-    """The vendor's plugin makes the slice that this names, and sets the variables itself."""
+    """The slice that the vendor's plugin makes; the plugin sets the variables itself."""
     (one,) = given
     (gpu,), (grant,) = one.gpus, one.launch.grants
     memory = in_units(grant.memory, dialect.memory_unit)
@@ -32,12 +33,12 @@ def _profile(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[s
     }
 
 
+_SLICE = "a dynamic sMLU slice, which Cambricon's device plugin makes"
+
 CAMBRICON = Dialect(
     name="cambricon",
-    vendor=Vendor.CAMBRICON,
     count="cambricon.com/mlunum",
     memory="cambricon.com/mlumem",
-    types="MLU*",
     use_types="cambricon.com/use-mlutype",
     avoid_types="cambricon.com/nouse-mlutype",
     use_uuids="cambricon.com/use-gpuuuid",
@@ -53,6 +54,7 @@ CAMBRICON_SMLU = replace(
     compute="cambricon.com/mlu.smlu.vcore",
     alone=True,
     one_share=True,
+    enforces=Enforcement(memory=_SLICE, compute=_SLICE),
     variables=_no_variables,
     annotations=_profile,
 )

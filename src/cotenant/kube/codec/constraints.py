@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Wishes that are no amounts: card types, named cards, links, groups. Annotations of a dialect, or ours for all."""
+"""Constraints of a pod that are no amounts: GPU types, UUIDs, links, groups; in annotations of a dialect or of ours."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -22,14 +22,14 @@ _LISTS = {
     "use-uuids": "use_uuids",
     "avoid-uuids": "avoid_uuids",
 }
-"""lists of names: what we call them, and which field of a dialect says what it calls them"""
+"""Lists of names: the key in our annotations, and the field of a dialect that has its own key."""
 _OTHERS = ("exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed")
 
 T = TypeVar("T")
 
 
 def wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
-    """A Demand for no amounts; InputError where an annotation is not understood."""
+    """A Demand without amounts; InputError if an annotation cannot be understood."""
     spoken = tuple(dialects)
     if _keys(spoken).isdisjoint(annotations):  # nearly always
         return _no_wishes(spoken)
@@ -43,7 +43,7 @@ def _no_wishes(dialects: tuple[Dialect, ...]) -> Demand:
 
 @lru_cache(maxsize=64)
 def _keys(dialects: tuple[Dialect, ...]) -> frozenset[str]:
-    """All annotations that say a wish."""
+    """All annotations that state a constraint."""
     theirs = (getattr(one, field) for one in dialects for field in (*_LISTS.values(), "one_numa"))
     return frozenset((*map(own_key, (*_LISTS, *_OTHERS)), *(key for key in theirs if key is not None)))
 
@@ -54,12 +54,12 @@ def _wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collect
         return list(dict.fromkeys(name for key in keys for name in _read(annotations, key, _names) or ()))
 
     def group(ours: str) -> str | None:
-        # Groups of two namespaces are two groups, whatever they are called.
+        # Groups of two namespaces are two groups, even if their names are equal.
         name = _read(annotations, own_key(ours), _name)
         return None if name is None else f"{namespace}/{name}"
 
     numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
-    types = [one.types for one in dialects if one.types != "*"]
+    types = [pattern for one in dialects for pattern in one.vendor.row.types]
     return Demand(
         gpus=0,
         compute=MilliGpu(0),
@@ -116,5 +116,5 @@ def _speed(text: str) -> Percent:
 
 
 def _pattern(part: str) -> str:
-    """A part of the name of a card type, wherever it stands in it; `*` stays what it is."""
+    """A pattern that finds this part anywhere in the name of a GPU type; `*` keeps its meaning."""
     return f"*{part.replace('[', '[[]').replace('?', '[?]')}*"

@@ -1,47 +1,45 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a dialect is: names of resources with their units, annotations, and the variables its programs expect.
+"""A dialect is one way in which pods request GPUs: names of resources with their units, annotations, and the
+variables that its programs expect.
 
-To add one, write a table in a file of its own and put it into `dialects.DIALECTS`.
+To add one, write it in a file of its own, add it to `DIALECTS` in settings.py and its name to the row of its vendor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from cotenant.core.model import Gpus
 from cotenant.core.units import MiB
+from cotenant.node.devices.vendors import ROWS, Enforcement, Vendor
 from cotenant.node.launch import Launch
 
 GIB = MiB(1024)
 
 
-class Vendor(StrEnum):
-    """Whose cards a dialect means; a pod runs on those of one vendor."""
-
-    NVIDIA = "nvidia"
-    CAMBRICON = "cambricon"
+VENDORS = {name: vendor for vendor, row in ROWS.items() for name in row.dialects}
+"""The vendor of each dialect, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What one container was given, for a dialect to say in its own words."""
+    """What one container was given, for a dialect to translate."""
 
     launch: Launch
-    """what the one-machine engine would tell a process on the same GPUs"""
+    """How the one-machine engine would start a process on the same GPUs."""
     gpus: Gpus
-    """indices on the node"""
+    """Indices on the node."""
     pod_memory: MiB
-    """of all containers of the pod that stay, together"""
+    """Of all containers of the pod that stay, together."""
     low: bool
-    """of the lower class: it waits while others work on its GPU"""
+    """Whether it is of the lower priority class: it waits while others work on its GPU."""
     app: int | None = None
-    """its position among the pod's app containers; None: it is an init container or a sidecar"""
+    """Its position among the pod's app containers; None: it is an init container or a sidecar."""
 
 
 Variables = Callable[["Dialect", Given], Mapping[str, str]]
 Annotations = Callable[["Dialect", Sequence[Given], int], Mapping[str, str]]
-"""of all containers of a pod that speak the dialect, and the time in nanoseconds since 1970"""
+"""Takes all containers of a pod that use the dialect, and the time in nanoseconds since 1970."""
 
 
 def nothing(dialect: "Dialect", given: Sequence[Given], moment: int) -> Mapping[str, str]:
@@ -51,35 +49,45 @@ def nothing(dialect: "Dialect", given: Sequence[Given], moment: int) -> Mapping[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One way to ask for GPUs. All amounts are on each card; names that are None cannot be asked for."""
+    """One way to request GPUs. All amounts are on each GPU; what has no name cannot be requested."""
 
     name: str
-    vendor: Vendor = Vendor.NVIDIA
+    """As in the row of its vendor."""
     count: str
-    """resource: how many cards"""
+    """Resource: number of GPUs."""
     memory: str | None = None
     memory_unit: MiB = MiB(1)
     memory_percent: str | None = None
     compute: str | None = None
-    """resource: percent of a card's compute"""
+    """Resource: percent of a GPU's compute."""
     priority: str | None = None
-    """resource: 0 is high, 1 is low"""
+    """Resource: 0 is high, 1 is low."""
     alone: bool = False
-    """whether all of a card's compute means a card that nobody else uses, whatever memory is asked for"""
+    """Whether all of a GPU's compute means a GPU that no other tenant uses, whatever memory is requested."""
     one_share: bool = False
-    """whether a pod can be given a share of one card only, since nobody could be told of more"""
-    types: str = "*"
-    """what the types of its cards look like"""
+    """Whether a pod can get a share of one GPU only, because its programs can be told of one only."""
+    enforces: Enforcement | None = None
+    """What enforces the limits of pods that use this dialect; None: what the row of the vendor says."""
     use_types: str | None = None
-    """annotations: parts of the names of card types, or UUIDs"""
+    """Annotations: parts of the names of GPU types, or UUIDs."""
     avoid_types: str | None = None
     use_uuids: str | None = None
     avoid_uuids: str | None = None
     one_numa: str | None = None
     variables: Variables
-    """for each container"""
+    """Of each container."""
     annotations: Annotations = nothing
-    """for the pod: what other programs look for there"""
+    """Of the pod, for other programs that look for them."""
+
+    @property
+    def vendor(self) -> Vendor:
+        """Whose GPUs it requests; a pod runs on those of one vendor."""
+        return VENDORS[self.name]
+
+    @property
+    def unenforced(self) -> str | None:
+        """One sentence on the limits that nothing enforces; None: all are enforced."""
+        return self.vendor.row.unenforced(self.enforces)
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -88,5 +96,5 @@ class Dialect:
 
 
 def in_units(memory: MiB, unit: MiB) -> int:
-    """Rounded down, so that nobody is promised more than there is; but never to nothing."""
+    """Rounded down, so that no tenant is promised more than there is, but never to zero."""
     return max(1, memory // unit) if memory else 0

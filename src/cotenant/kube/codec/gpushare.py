@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dialect of Aliyun's gpushare, which Co-scheML and arena speak too: memory in GiB, or in MiB where so installed.
+"""The dialect of Aliyun's gpushare, also used by Co-scheML and arena: memory in GiB, or in MiB if so installed.
 
-Its keys have no prefix, and its programs divide ..._CONTAINER by ..._DEV to learn their fraction of a card.
+Its keys have no prefix, and its programs divide ..._CONTAINER by ..._DEV to learn their fraction of a GPU.
 """
 
 import json
@@ -15,7 +15,7 @@ _AMOUNTS = ("ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV")
 
 
 def variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
-    """Also IADeep's."""
+    """Of each container; IADeep has the same."""
     env = given.launch.env
     return {
         "NVIDIA_VISIBLE_DEVICES": env["NVIDIA_VISIBLE_DEVICES"],
@@ -26,7 +26,7 @@ def variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
 
 
 def annotations(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
-    """What `kubectl inspect gpushare` and arena read; only the last one can tell of several GPUs."""
+    """What `kubectl inspect gpushare` and arena read; only the last one can state several GPUs."""
     gpus = {gpu for one in given for gpu in one.gpus}
     shares = {str(one.app): _shares(dialect, one) for one in given if one.app is not None}
     devices = [int(variables(dialect, one)["ALIYUN_COM_GPU_MEM_DEV"]) for one in given]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dialect of IADeep: gpushare's words with resource names of its own, memory in GiB."""
+"""The dialect of IADeep: as gpushare, with resource names of its own and memory in GiB."""
 
 from dataclasses import replace
 

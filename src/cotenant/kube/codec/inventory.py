@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's agent says of its node, as annotations: the cards that it has, and what still runs there unasked.
+"""What the agent of a node writes on it as annotations: its GPUs, their use, and its orphans.
 
-The scheduler reads nothing else of a node, so a node without an inventory has no GPUs that we could place on.
+The scheduler reads nothing else of a node, so it can place no pod on a node without an inventory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,39 +11,38 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Machine
+from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node
 from cotenant.kube.codec.assignment import Record, Uuid, checked_record
-from cotenant.kube.codec.dialect import Vendor
-from cotenant.kube.codec.keys import own_key
-from cotenant.kube.codec.versioned import decode_annotation
+from cotenant.kube.codec.keys import decode_annotation, own_key
+from cotenant.node.devices.vendors import Vendor
 
 INVENTORY = own_key("inventory")
 ORPHANS = own_key("orphans")
 OWN_TOTALS = own_key("totals")
-"""the resources whose totals are the agent's, so that they go when their names change"""
+"""Resources whose totals the agent writes, so that it can remove them if their names change."""
 GPU_TOPOLOGY = "GPU_TOPOLOGY"
-"""of the topology dialect: how each pair of cards is linked"""
+"""Of the topology dialect: how each pair of GPUs is linked."""
 AWAY = own_key("away")
-"""why kubelet could not start a pod with GPUs on the node just now"""
+"""Why kubelet could not start a pod with GPUs on the node just now."""
 USED = own_key("used")
-"""what is really used of its cards, for people who look: nothing is decided by it"""
+"""Memory in use on its GPUs, for people who look; no decision depends on it."""
 SAID = (INVENTORY, AWAY, USED, ORPHANS, OWN_TOTALS, GPU_TOPOLOGY)
-"""all that an agent writes on its node"""
+"""All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
-"""by an administrator: UUIDs of cards that take no new tenants"""
+"""Written by an administrator: UUIDs of GPUs that take no new tenants."""
 VERSION = 1
-MOST_CARDS = 64
+MOST_NODE_GPUS = 64
 MOST_SLOTS = 1000
 
 Scaling = Annotated[int, Meta(ge=1, le=10_000)]
 LinkScore = Annotated[int, Meta(ge=0, le=100_000)]
 
 
-class CardView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One card, as `core` knows it."""
+class GpuView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One GPU, as `core` knows it."""
 
     uuid: Uuid
     type: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -56,12 +55,14 @@ class CardView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     compute_scaling: Scaling = 100
 
 
-class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """All cards of a node and how they are linked."""
+class Inventory(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, rename={"gpus": "cards"}
+):
+    """All GPUs of a node and how they are linked."""
 
     version: int
     vendor: Vendor
-    cards: Annotated[tuple[CardView, ...], Meta(max_length=MOST_CARDS)]
+    gpus: Annotated[tuple[GpuView, ...], Meta(max_length=MOST_NODE_GPUS)]
     links: tuple[tuple[LinkScore, ...], ...] | None = None
 
 
@@ -70,23 +71,23 @@ class Orphans(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     version: int
     seen: str
-    """the resource version of pods up to which the agent knew what was deleted: whatever was by then and is not listed
-    has ended"""
+    """Resource version of the pods up to which the agent knew all deletions. A pod that was deleted by then and is not
+    listed has ended."""
     held: tuple[Record, ...]
 
 
-class CardsInUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much memory of its cards is really used, whoever uses it."""
+class MemoryInUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Memory in use on the GPUs of a node, by any process."""
 
     version: int
     mib: dict[Uuid, Annotated[int, Meta(ge=0, le=1_000_000_000)]]
-    """by UUID; cards of which it is not known are not in it"""
+    """By UUID; a GPU whose use is not known is left out."""
 
 
 def inventory_for(machine: Machine, vendor: Vendor) -> str:
     """The annotation's value."""
-    cards = tuple(
-        CardView(
+    gpus = tuple(
+        GpuView(
             uuid=gpu.uuid,
             type=gpu.type,
             memory=gpu.memory,
@@ -98,38 +99,40 @@ def inventory_for(machine: Machine, vendor: Vendor) -> str:
         )
         for gpu in machine.gpus
     )
-    return msgspec.json.encode(Inventory(version=VERSION, vendor=vendor, cards=cards, links=machine.links)).decode()
+    return msgspec.json.encode(Inventory(version=VERSION, vendor=vendor, gpus=gpus, links=machine.links)).decode()
 
 
 def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
-    """A node as `core` knows it, None where no agent has said anything; InputError where it cannot be understood."""
+    """A node as `core` knows it, None if it has no inventory; InputError if the inventory cannot be understood."""
     text = node.metadata.annotations.get(INVENTORY)
     if text is None:
         return None
     said = decode_annotation(INVENTORY, text, Inventory, VERSION)
     _check(said)
-    cordoned = cordoned_cards(node.metadata.annotations)
+    cordoned = cordoned_gpus(node.metadata.annotations)
     gpus = tuple(
         Gpu(
-            uuid=card.uuid,
-            type=card.type,
-            memory=MiB(card.memory),
-            slots=card.slots,
-            numa=card.numa,
-            healthy=card.healthy,
-            cordoned=card.uuid in cordoned,
-            memory_scaling=Percent(card.memory_scaling),
-            compute_scaling=Percent(card.compute_scaling),
+            uuid=gpu.uuid,
+            type=gpu.type,
+            memory=MiB(gpu.memory),
+            slots=gpu.slots,
+            numa=gpu.numa,
+            healthy=gpu.healthy,
+            cordoned=gpu.uuid in cordoned,
+            memory_scaling=Percent(gpu.memory_scaling),
+            compute_scaling=Percent(gpu.compute_scaling),
         )
-        for card in said.cards
+        for gpu in said.gpus
     )
-    # Other labels tell no policy anything, and equal machines are rated once.
-    labels = {key: value for key, value in node.metadata.labels.items() if key == MACHINE_TYPE_LABEL}
+    from cotenant.core.placement.checks import NODE_LABELS  # not in agents: it needs numpy, and they stay small
+
+    # No check or policy reads other labels, and machines that are equal are rated once.
+    labels = {key: value for key, value in node.metadata.labels.items() if key in NODE_LABELS}
     return Machine(name=node.metadata.name, gpus=gpus, links=said.links, labels=labels), said.vendor
 
 
-def cordoned_cards(annotations: Mapping[str, str]) -> frozenset[str]:
-    """The cards of a node that an administrator has taken out."""
+def cordoned_gpus(annotations: Mapping[str, str]) -> frozenset[str]:
+    """The GPUs of a node that an administrator has cordoned."""
     words = ",".join(annotations.get(key, "") for key in CORDONED)
     return frozenset(word.strip() for word in words.split(",") if word.strip())
 
@@ -140,7 +143,7 @@ def orphans_for(seen: str, held: Sequence[Record]) -> str:
 
 
 def orphans_of(node: Node) -> Orphans | None:
-    """What runs on without a pod, None where no agent has said anything; InputError where it cannot be understood."""
+    """The orphans of a node, None if no agent has written them; InputError if they cannot be understood."""
     text = node.metadata.annotations.get(ORPHANS)
     if text is None:
         return None
@@ -152,18 +155,20 @@ def orphans_of(node: Node) -> Orphans | None:
 
 def used_for(mib: Mapping[str, int]) -> str:
     """The annotation's value."""
-    return msgspec.json.encode(CardsInUse(version=VERSION, mib=dict(mib)), order="deterministic").decode()
+    return msgspec.json.encode(MemoryInUse(version=VERSION, mib=dict(mib)), order="deterministic").decode()
 
 
 def used_of(node: Node) -> Mapping[str, int]:
-    """MiB that are used of each card, by UUID, as far as it is known; InputError where it cannot be understood."""
+    """MiB in use on each GPU, by UUID, as far as known; InputError if the annotation cannot be understood."""
     text = node.metadata.annotations.get(USED)
-    return {} if text is None else decode_annotation(USED, text, CardsInUse, VERSION).mib
+    return {} if text is None else decode_annotation(USED, text, MemoryInUse, VERSION).mib
 
 
 def _check(said: Inventory) -> None:
-    uuids = [card.uuid for card in said.cards]
+    if not said.vendor.row.dialects:
+        raise InputError(f"annotation {INVENTORY}: pods cannot request GPUs of the vendor {said.vendor}")
+    uuids = [gpu.uuid for gpu in said.gpus]
     if len(set(uuids)) != len(uuids):
-        raise InputError(f"annotation {INVENTORY}: a card is there twice")
+        raise InputError(f"annotation {INVENTORY}: a GPU is listed twice")
     if said.links is not None and {len(said.links), *map(len, said.links)} != {len(uuids)}:
-        raise InputError(f"annotation {INVENTORY}: expected one link for each pair of its {len(uuids)} cards")
+        raise InputError(f"annotation {INVENTORY}: expected one link for each pair of its {len(uuids)} GPUs")

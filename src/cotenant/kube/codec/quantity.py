@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Quantities as Kubernetes writes them (`1Gi`, `500m`, `1e3`, `1.5G`), exact: 3000 comes back as `3k`."""
+"""Quantities as Kubernetes writes them (`1Gi`, `500m`, `1e3`, `1.5G`), exact: the API server writes 3000 as `3k`."""
 
 import re
 from fractions import Fraction
@@ -20,7 +20,7 @@ _FACTORS = {
 
 
 def parse_quantity(written: str | int) -> Fraction:
-    """The number; ValueError where it is none."""
+    """The number; ValueError if the text is no quantity."""
     if isinstance(written, int):
         return Fraction(written)
     match = _QUANTITY.fullmatch(written)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod says about its turn: how long it will run, how long it has, and with whom it must start."""
+"""What a pod states for the queue: its estimated run time, the time it has had, and its gang."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ from cotenant.kube.codec.keys import own_key
 from cotenant.wire.text import printable
 
 GATE = own_key("queue")
-"""scheduling gate of a pod that waits for its turn; the scheduler removes it"""
+"""Scheduling gate of a pod in the queue; the scheduler removes it."""
 ESTIMATE, ATTAINED = own_key("estimate"), own_key("attained")
 GANG, GANG_SIZE = own_key("gang"), own_key("gang-size")
 GROUP, GROUP_SIZE = (f"pod-group.scheduling.sigs.k8s.io/{word}" for word in ("name", "min-available"))
-"""labels that say the same to the coscheduling plugin of Kubernetes' scheduler-plugins"""
+"""Labels of the coscheduling plugin of Kubernetes' scheduler-plugins, which mean the same."""
 MOST_MEMBERS = 256
 LONGEST_NAME = 200
 LONGEST_S = 1e9
@@ -33,7 +33,7 @@ class Gang:
     namespace: str
     name: str
     size: int
-    """pods without which none of them starts; more may join"""
+    """Number of pods without which none of them starts; more may join."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -41,7 +41,7 @@ class Gang:
 
 
 def gang_of(pod: Pod) -> Gang | None:
-    """The gang that a pod belongs to; InputError where it says so in a way that is not understood."""
+    """The gang of a pod, None if it has none; InputError if its annotations cannot be understood."""
     for words, name, size in (
         (pod.metadata.annotations, GANG, GANG_SIZE),
         (pod.metadata.labels, GROUP, GROUP_SIZE),
@@ -52,25 +52,25 @@ def gang_of(pod: Pod) -> Gang | None:
 
 
 def estimate_of(pod: Pod) -> Seconds | None:
-    """How long a pod says that its job takes; InputError where that is no time."""
+    """The estimated run time of a pod's job; InputError if the annotation is no time."""
     seconds = _time(pod, ESTIMATE)
     if seconds is not None and not seconds:
-        raise InputError(f"annotation {ESTIMATE}: expected more than no time; write for example 1h30m")
+        raise InputError(f"annotation {ESTIMATE}: expected more than 0 seconds; write for example 1h30m")
     return seconds
 
 
 def attained_of(pod: Pod) -> Seconds:
-    """How much of that its job has had, in pods before this one; InputError where that is no time."""
+    """The run time that the job has had in earlier pods; InputError if the annotation is no time."""
     return _time(pod, ATTAINED) or Seconds(0.0)
 
 
 def is_gated(gates: Iterable[Gate]) -> bool:
-    """Whether a pod with these gates waits for its turn, as far as Kubernetes is concerned."""
+    """Whether our scheduling gate is among these."""
     return any(gate.name == GATE for gate in gates)
 
 
 def gates_of_others(gates: Iterable[Gate]) -> list[str]:
-    """What else keeps a pod from being scheduled."""
+    """The scheduling gates of other programs."""
     return [gate.name for gate in gates if gate.name != GATE]
 
 

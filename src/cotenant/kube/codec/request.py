@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod as the core's Demand.
+"""The request of a pod as the core's Demand.
 
-Cores and memory of the host are not in it: kube-scheduler has counted them before it asks us.
+It has no CPU cores and memory of the host: kube-scheduler has checked them before it calls the extender.
 """
 
 from collections.abc import Sequence
@@ -12,23 +12,24 @@ from functools import lru_cache
 import msgspec
 
 from cotenant.core.model import Container, ContainerKind, Demand
-from cotenant.core.units import WHOLE_GPU, MilliGpu
+from cotenant.core.units import WHOLE_GPU, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
-from cotenant.kube.codec.amounts import Amounts, amounts_of, has_card_alone
+from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
 from cotenant.kube.codec.constraints import wishes_of
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
+from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
 
 NUMBERS = own_key("containers")
-"""annotation: the names of all containers when the pod was admitted; a container's number is its place in it"""
+"""Annotation: the names of all containers at admission; the number of a container is its place in this list."""
 MOST_CONTAINERS = 100
-"""with GPUs"""
+"""Containers with GPUs."""
 MOST_PRIORITY = 1_000_000_000
-"""what users may give; those of the system itself are larger"""
+"""Largest priority that users may set; those of the system itself are larger."""
+WHOLE_MEMORY = Percent(100)
 NOTHING = Demand(gpus=0, compute=MilliGpu(0))
 
 
@@ -43,21 +44,28 @@ class AskingContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a pod asks for."""
+    """The request of a pod."""
 
     demand: Demand
     wishes: Demand
-    """the same without amounts"""
+    """The constraints: the demand without amounts."""
     containers: tuple[AskingContainer, ...]
-    """those with GPUs, in the order of the demand"""
+    """Those with GPUs, in the order of the demand."""
     vendor: Vendor | None
-    """whose cards it needs; None: none"""
+    """Whose GPUs it needs; None: it needs no GPU."""
+
+
+def unenforced(asked: Asked) -> tuple[str, ...]:
+    """A sentence for each vendor whose GPUs cannot enforce the limits of this pod; a whole GPU has no limit."""
+    parts = [one.amounts for one in asked.containers if one.amounts.asked.memory_percent != WHOLE_MEMORY]
+    sentences = () if asked.demand.exclusive else (part.dialect.unenforced for part in parts)
+    return tuple(dict.fromkeys(sentence for sentence in sentences if sentence is not None))
 
 
 def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
-    """What a pod asks for; InputError says in a sentence what to write instead of nonsense."""
+    """The request of a pod; InputError says in a sentence what to write instead."""
     wanting = {container.name: _amounts(container, kind, settings) for kind, container in containers_of(pod)}
-    if not any(wanting.values()):  # whatever else it says is not for us
+    if not any(wanting.values()):  # other annotations of such a pod are not ours to judge
         return Asked(demand=NOTHING, wishes=NOTHING, containers=(), vendor=None)
     numbers = {name: number for number, name in enumerate(container_names(pod))}
     containers = [
@@ -68,7 +76,7 @@ def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
     if len(containers) > MOST_CONTAINERS:
         raise InputError(f"{len(containers)} containers with GPUs: expected at most {MOST_CONTAINERS}")
     gpus = sum(one.amounts.asked.gpus for one in containers)
-    if gpus > MOST_GPUS:  # each adds to the pod, which could be stored no more
+    if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
     wishes = _wishes(pod, containers)
     demand = demand_for([one.amounts.asked for one in containers], wishes)
@@ -83,10 +91,10 @@ def _amounts(container: PodContainer, kind: ContainerKind, settings: Settings) -
 
 
 def container_names(pod: Pod) -> tuple[str, ...]:
-    """All containers, each at its number: as they were at admission, whatever was put between them since."""
+    """All containers, each at its number: as at admission, even if other webhooks have added containers since."""
     now = [container.name for _, container in containers_of(pod)]
     if len(set(now)) != len(now):
-        raise InputError("two containers have the same name: Kubernetes takes no such pod")
+        raise InputError("two containers have the same name: Kubernetes accepts no such pod")
     return tuple(dict.fromkeys([*_names_then(pod), *now]))
 
 
@@ -99,18 +107,18 @@ def _names_then(pod: Pod) -> list[str]:
     except (msgspec.MsgspecError, UnicodeError):
         names = []
     if not 1 <= len(names) <= MOST_NAMES or len(set(names)) != len(names):
-        raise InputError(f"annotation {NUMBERS}: not a list of names; leave it out, it is set at admission")
+        raise InputError(f"annotation {NUMBERS}: not a list of names; leave it out, since it is set at admission")
     return names
 
 
 def demand_for(containers: Sequence[Container], wishes: Demand) -> Demand:
-    """The wishes with amounts; one container alone is said the short way, which is also the faster one."""
+    """The constraints with amounts; a single app container has the short form, which the core handles faster."""
     return _demand_for(tuple(containers), wishes) if containers else NOTHING
 
 
 @lru_cache(maxsize=1024)
 def _demand_for(containers: tuple[Container, ...], wishes: Demand) -> Demand:
-    """Thousands of pods ask for the same few things: one value for all that are alike."""
+    """Cached, since thousands of pods have the same few requests: equal requests share one value."""
     if len(containers) > 1 or containers[0].kind is not ContainerKind.APP:
         return replace(wishes, gpus=1, compute=WHOLE_GPU, containers=containers)
     only = containers[0]
@@ -120,7 +128,7 @@ def _demand_for(containers: tuple[Container, ...], wishes: Demand) -> Demand:
 def _wishes(pod: Pod, containers: Sequence[AskingContainer]) -> Demand:
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in containers}
     wishes = wishes_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
-    alone = all(has_card_alone(one.amounts) for one in containers)
+    alone = all(has_gpu_alone(one.amounts) for one in containers)
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
     exclusive = wishes.exclusive or alone
     if (exclusive, priority) == (wishes.exclusive, wishes.priority):
@@ -131,10 +139,11 @@ def _wishes(pod: Pod, containers: Sequence[AskingContainer]) -> Demand:
 def _vendor(containers: Sequence[AskingContainer]) -> Vendor:
     vendors = sorted({one.amounts.dialect.vendor for one in containers})
     if len(vendors) > 1:
-        raise InputError(f"cards of {' and '.join(vendors)} in one pod: no node is asked for both; use two pods")
+        titles = " and ".join(vendor.row.title for vendor in vendors)
+        raise InputError(f"GPUs of {titles} in one pod: a node has GPUs of one vendor; use two pods")
     for one in containers:
         if one.amounts.dialect.one_share and (len(containers) > 1 or one.amounts.asked.gpus > 1):
             raise InputError(
-                f"{one.amounts.dialect.count}: expected one card for one container, more cannot be handed on"
+                f"{one.amounts.dialect.count}: expected 1 GPU in 1 container, since the plugin can be told of one only"
             )
     return vendors[0]

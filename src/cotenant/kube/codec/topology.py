@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dialect of the GSoC 2019 topology work: whole cards only, of which linked ones are best."""
+"""The dialect of the GSoC 2019 topology work: whole GPUs only, preferably well linked ones."""
 
 from collections.abc import Mapping, Sequence
 

@@ -81,6 +81,10 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
     """Pods on the node that request GPUs and have none."""
     closed: tuple[str, ...]
     """Reasons why the node accepts no new pods."""
+    vendor: str = ""
+    """The vendor of its GPUs."""
+    unenforced: str | None = None
+    """A sentence on the limits that nothing enforces on these GPUs; None if all are enforced."""
 
     @property
     def memory_mib(self) -> int:
@@ -175,6 +179,8 @@ def _node(
         pods=_sorted(_placed(tenant, books, placed, asking.get(tenant.job)) for tenant in placed.tenants),
         pending=_sorted(pending),
         closed=tuple(books.closed.get(name, {}).values()),
+        vendor=books.vendors[name],
+        unenforced=books.vendors[name].row.unenforced(),
     )
 
 

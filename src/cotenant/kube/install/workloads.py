@@ -26,6 +26,7 @@ from cotenant.kube.api.names import (
 )
 from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
 from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
+from cotenant.node.devices.vendors import REAL
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 WHY_FOLDER = "/etc/cotenant-why"
@@ -70,6 +71,8 @@ class Images:
 class AgentFlags:
     """Options of the agents."""
 
+    vendor: str | None = None
+    """whose GPUs are handed out; None: those of the first vendor whose driver answers"""
     simulate: int | None = None
     """Number of simulated GPUs per node; None: agents use the real GPUs."""
     gpu_memory: str | None = None
@@ -169,13 +172,19 @@ def _stock_scheduler(images: Images) -> Json:
 
 def _agent(images: Images, flags: AgentFlags, folders: Sequence[HostFolder]) -> Json:
     command = ["cotenant", "kube", "agent", "--settings", f"{FOLDER}/{SETTINGS_FILE}", "--node", "$(NODE_NAME)"]
-    options = {"--simulate": flags.simulate, "--gpu-memory": flags.gpu_memory, "--gpu-type": flags.gpu_type}
+    options = {
+        "--vendor": flags.vendor,
+        "--simulate": flags.simulate,
+        "--gpu-memory": flags.gpu_memory,
+        "--gpu-type": flags.gpu_type,
+    }
     command += [word for name, value in options.items() if value is not None for word in (name, str(value))]
     command += ["--strict"] if flags.strict else []
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     return {
         **_container("agent", images.ours, images.pull, command),
-        "env": [node, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+        # One agent serves all nodes: the runtime of each vendor adds its library if its variable is set.
+        "env": [node, *({"name": vendor.row.runtime_variable, "value": "all"} for vendor in REAL)],
         # Kubelet's sockets and our folders belong to root; FOWNER is for repairing usage regions that tenants damaged.
         "securityContext": {**CONFINED, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["FOWNER"]}},
         "volumeMounts": [

@@ -49,6 +49,7 @@ def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None, 
         fits=fits,
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), room)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
+        notes=placer.unenforced(pod),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(room, len(why.reasons)),
     )
 

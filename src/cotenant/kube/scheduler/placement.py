@@ -21,11 +21,10 @@ from cotenant.core.queueing.eviction import Way
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.annotations import binding_annotations
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.policy import policy_of
-from cotenant.kube.codec.request import Asked, asked_of
+from cotenant.kube.codec.request import Asked, asked_of, unenforced
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.preemption_search import Movable, Room, left_by, ways
 from cotenant.kube.scheduler.protocol import (
@@ -44,6 +43,7 @@ from cotenant.kube.scheduler.rankers import Rankers
 from cotenant.kube.scheduler.refusing import Refusals, class_named, class_of, distance, nearest_first, nonsense, unclear
 from cotenant.kube.state.accounts import Seat, planned_seat
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 
 SHORTLIST, HOLD_S = 1, 30.0
 
@@ -187,6 +187,13 @@ class Placer:
             return PreemptionResult(node_name_to_meta_victims={})
         helped = {name: who for name, who in victims.items() if view is None or _makes_room(view, name, who)}
         return PreemptionResult(node_name_to_meta_victims=helped)
+
+    def unenforced(self, pod: Pod) -> tuple[str, ...]:
+        """A sentence for each vendor whose GPUs cannot enforce the limits of this pod."""
+        try:
+            return unenforced(asked_of(pod, self._settings))
+        except InputError:
+            return ()
 
     def why(self, pod: Pod) -> Why:
         """In numbers, for every node."""

@@ -16,11 +16,11 @@ from cotenant.core.model import Reason
 from cotenant.core.placement.checks import plain_text
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Metadata, Quantities
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.state.accounts import Seat, Used
 from cotenant.kube.state.books import Books
+from cotenant.node.devices.vendors import Vendor
 
 PREFIXES = ("requests.", "limits.", "")
 MILLI_PER_PERCENT = 10

@@ -13,9 +13,9 @@ import numpy as np
 
 from cotenant.core.cluster import Cluster, Versions
 from cotenant.core.model import Demand, Reason
-from cotenant.core.placement.checks import plain_text
+from cotenant.core.placement.checks import feasibility, plain_text
 from cotenant.core.placement.ranking import Policy
-from cotenant.core.placement.slots import refusal
+from cotenant.core.placement.slots import refusal_of
 from cotenant.errors import InputError
 from cotenant.kube.codec.inventory import AWAY
 
@@ -106,11 +106,11 @@ class Refusals:
         if len(self._known) > MOST_DEMANDS:
             del self._known[next(iter(self._known))]
         stale = (known.seen != cluster.versions).nonzero()[0].tolist()
-        alike: dict[int, Reason | None] = {}
+        feasible, alike = feasibility(demand, policy.checks), dict[int, Reason | None]()
         for i in stale:
             version = int(cluster.versions[i])
-            if version not in alike or demand.by_name:
-                alike[version] = refusal(demand, cluster.at(i), policy.checks)
+            if version not in alike or feasible.by_name:
+                alike[version] = refusal_of(feasible, cluster.at(i))
             known.reasons[i] = alike[version]
         known.seen = cluster.versions
         return _at_home(demand, cluster, known.reasons)

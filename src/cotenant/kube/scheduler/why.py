@@ -86,6 +86,8 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """nearest to fitting first"""
     eviction: EvictionView | None = None
     """where it fits nowhere, and pods of lower priority are in its way"""
+    notes: tuple[str, ...] = ()
+    """what its owner should know: limits that nothing enforces"""
     more: int = 0
     """nodes that are not in the lists, where there are very many"""
 

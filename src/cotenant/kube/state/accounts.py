@@ -16,9 +16,9 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record, record_for, record_of
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.request import NOTHING, Asked, asked_of
 from cotenant.kube.codec.settings import Settings
+from cotenant.node.devices.vendors import Vendor
 
 _ALL_CARDS = (Gpu(uuid="all"),)
 

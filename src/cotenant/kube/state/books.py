@@ -17,7 +17,6 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.api.reflector import older
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
 from cotenant.kube.codec.request import Asked
 from cotenant.kube.codec.settings import DEFAULTS, Settings
@@ -35,6 +34,7 @@ from cotenant.kube.state.accounts import (
     seat_of,
 )
 from cotenant.kube.state.tally import Tally
+from cotenant.node.devices.vendors import Vendor
 
 Freed = Callable[[str], object]
 """is told the name of a node on which there may be more room than before"""

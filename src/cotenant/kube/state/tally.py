@@ -13,8 +13,8 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Job, Machine, Placement, Slot
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.kube.codec.assignment import seated
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.state.accounts import Seat, Used
+from cotenant.node.devices.vendors import Vendor
 
 
 class Tally:

@@ -12,7 +12,7 @@ from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, 
 from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.protected import foreign_records, without_assignment
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
-from cotenant.kube.codec.request import NUMBERS, Asked, asked_of, container_names
+from cotenant.kube.codec.request import NUMBERS, Asked, asked_of, container_names, unenforced
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings, QueuePart, has_label
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
@@ -52,8 +52,10 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         if _is_skipped(pod, request.namespace, settings) or is_mirror(pod.metadata.annotations):
             return allow(request)
         old = decode_object(bytes(request.object), Json, "a pod")
-        new = _prepare(old, pod, settings, request.namespace) if creates else _prepare_debug(old, pod, request)
-        return allow(request, old, new)
+        if not creates:
+            return allow(request, old, _prepare_debug(old, pod, request))
+        new, asked = _prepare(old, pod, settings, request.namespace)
+        return allow(request, old, new, unenforced(asked))
     except InputError as error:
         return refuse(request, str(error))
     except RecursionError:
@@ -65,7 +67,7 @@ def _is_skipped(pod: PodManifest, namespace: str, settings: KubeSettings) -> boo
     return namespace in settings.webhook.skip_namespaces or has_label(pod.metadata.labels, settings.webhook.skip_label)
 
 
-def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> Json:
+def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> tuple[Json, Asked]:
     codec = settings.codec()
     annotations = without_assignment(pod.metadata.annotations)
     if not _are_numbers_valid(pod, annotations):
@@ -85,8 +87,8 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
     else:
         annotations.pop(NUMBERS, None)
     if annotations == pod.metadata.annotations:
-        return {**old, "spec": spec}
-    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}
+        return {**old, "spec": spec}, asked
+    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, asked
 
 
 def _are_numbers_valid(pod: PodManifest, annotations: dict[str, str]) -> bool:

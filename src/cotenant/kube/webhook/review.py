@@ -3,7 +3,7 @@
 """Admission reviews: the API server's request about one object, and the responses that it accepts."""
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -76,13 +76,16 @@ def decode_optional(raw: msgspec.Raw, kind: type[T], what: str) -> T | None:
     return None if content == b"null" else decode_object(content, kind, what)
 
 
-def allow(request: AdmissionRequest, old: Json | None = None, new: Json | None = None) -> bytes:
-    """Return the response that admits the object after the changes from `old` to `new`."""
+def allow(
+    request: AdmissionRequest, old: Json | None = None, new: Json | None = None, warnings: Sequence[str] = ()
+) -> bytes:
+    """Return the response that admits the object after the changes from `old` to `new`; kubectl prints the warnings."""
     patch = [] if old == new else list(_patch(_mutable(old), _mutable(new), ""))
+    answer: Json = {"allowed": True} | ({"warnings": [f"cotenant: {text}" for text in warnings]} if warnings else {})
     if not patch:
-        return _response(request, {"allowed": True})
+        return _response(request, answer)
     encoded = b64encode(msgspec.json.encode(patch)).decode()
-    return _response(request, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
+    return _response(request, {**answer, "patchType": "JSONPatch", "patch": encoded})
 
 
 def refuse(request: AdmissionRequest, message: str) -> bytes:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What only some NVIDIA cards count: busy SMs and memory traffic (GPM, from Hopper on), and traffic over PCIe.
+"""Counters that only some NVIDIA GPUs have: busy SMs and memory traffic (GPM, from Hopper on), and traffic over PCIe.
 
-Scheduling does without any of it, so an error here turns the counter off and is no fault of the card.
+Scheduling works without them, so an error here turns the counter off and is no fault of the GPU.
 """
 
 from contextlib import suppress
@@ -10,40 +10,40 @@ from typing import Any, NamedTuple
 
 _KIB_IN_MIB = 1024
 _ABSURD = 1e7
-"""percent or MiB/s, above anything a card can do: a counter that wrapped, or was reset between two looks"""
+"""Percent or MiB/s above what any GPU can do: the counter wrapped, or was reset between two looks."""
 
 
 class Counted(NamedTuple):
-    """What one card did; None where it is not counted."""
+    """What one GPU did; None if it is not counted."""
 
     utilisation: float | None = None
-    """percent of its SMs, on average since the last look"""
+    """Percent of its SMs that were busy, on average since the last look."""
     bandwidth: float | None = None
-    """percent of what its memory can carry, on average since the last look"""
+    """Percent of the bandwidth of its memory, on average since the last look."""
     pcie_mib_s: float | None = None
-    """to and from it"""
+    """Traffic to and from it."""
 
 
 class Counters:
-    """The counters of one card; the driver keeps its last sample for us until `close`."""
+    """The counters of one GPU; the driver keeps the last sample until `close`."""
 
     def __init__(self, library: Any) -> None:
         self._nvml = library
         self._samples: list[Any] = []
-        """at most one between two looks"""
+        """At most one between two looks."""
         self._has_gpm: bool | None = None
-        """None: nobody has asked"""
+        """None: not asked yet."""
         self._has_pcie = True
 
     def look(self, handle: Any, *, pcie: bool) -> Counted:
-        """What is counted; with `pcie` also that traffic which the driver must first watch, for 20 ms each way."""
+        """The counters now; with `pcie`, the driver first watches the traffic for 20 ms in each direction."""
         counted = self._since_last_look(handle)
         if counted.pcie_mib_s is None and pcie:
             return counted._replace(pcie_mib_s=self._pcie_now(handle))
         return counted
 
     def close(self) -> None:
-        """Gives the sample back; a later look begins anew."""
+        """Returns the sample to the driver; a later look begins anew."""
         self._free_samples()
         self._has_gpm, self._has_pcie = None, True
 
@@ -58,7 +58,7 @@ class Counters:
             return Counted()
 
     def _sampled(self, handle: Any) -> Counted:
-        """Takes a sample and lets the one before it go."""
+        """Takes a sample and returns the one before it."""
         nvml = self._nvml
         self._samples.append(nvml.nvmlGpmSampleAlloc())
         nvml.nvmlGpmSampleGet(handle, self._samples[-1])
@@ -86,7 +86,7 @@ class Counters:
         return Counted(_percent(busy), _percent(bandwidth), None if None in (sent, received) else sent + received)
 
     def _value(self, metric: Any) -> Any:
-        """None where this one is not offered, or cannot be (not a number included)."""
+        """None if the GPU does not offer this metric, or its value is impossible (NaN included)."""
         return metric.value if metric.nvmlReturn == self._nvml.NVML_SUCCESS and 0 <= metric.value < _ABSURD else None
 
     def _pcie_now(self, handle: Any) -> float | None:
@@ -103,7 +103,7 @@ class Counters:
     def _free_samples(self) -> None:
         samples, self._samples = self._samples, []
         for sample in samples:
-            with suppress(self._nvml.NVMLError):  # it may have gone with the driver
+            with suppress(self._nvml.NVMLError):  # the driver may be gone, and the sample with it
                 self._nvml.nvmlGpmSampleFree(sample)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""When a GPU that failed may take jobs again: a state machine that is told the time."""
+"""When a GPU that failed may take jobs again: a state machine whose events carry their time."""
 
 from cotenant.core.units import Seconds
 
@@ -11,11 +11,11 @@ LONGEST_RECOVERY = Seconds(3600.0)
 
 
 class Health:
-    """Whether one GPU may take jobs: a fault takes it out at once, a quiet while of answers brings it back."""
+    """Whether one GPU may take jobs: a fault takes it out at once; after a time of answers without fault it is back."""
 
     def __init__(self, recovery: Seconds = RECOVERY) -> None:
         self.reason: str | None = None
-        """why it is unhealthy; None: it is healthy"""
+        """Why it is unhealthy; None: it is healthy."""
         self._recovery = recovery
         self._wait = recovery
         self._quiet_since: Seconds | None = None
@@ -26,14 +26,14 @@ class Health:
         return self.reason is None
 
     def fault(self, reason: str, at: Seconds) -> None:
-        """Something went wrong: a lost GPU, an XID, a memory error."""
+        """Takes a fault: a lost GPU, an XID, a memory error."""
         if self.healthy and self._healthy_since is not None:
             relapsed = at - self._healthy_since < self._wait
             self._wait = min(Seconds(2 * self._wait), LONGEST_RECOVERY) if relapsed else self._recovery
         self.reason, self._quiet_since, self._healthy_since = reason, None, None
 
     def answered(self, at: Seconds) -> None:
-        """All questions of one look were answered."""
+        """Takes a look in which all questions were answered."""
         if self.healthy:
             return
         if self._quiet_since is None:

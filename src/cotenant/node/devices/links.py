@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the GPUs of a machine sit: what their NVLinks lead to, and the NUMA node of a PCI address."""
+"""How the GPUs of a machine are connected: where their NVLinks lead, and the NUMA node of a PCI address."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +18,14 @@ class Far:
     """The far end of an NVLink."""
 
     bus: Bus | None
-    """None where a virtual machine hides it"""
+    """None if a virtual machine hides it."""
     switch: bool
 
 
 def nvlink_pairs(ends: Mapping[int, Sequence[Far]], gpus: Mapping[Bus, int]) -> Iterable[tuple[int, int, int]]:
     """(GPU, GPU, score) for each NVLink; one that leads to a switch leads to every other GPU on a switch.
 
-    A far end that is no GPU but is seen from several GPUs is a switch, whatever an old driver calls it.
+    A far end that is no GPU and has links to several GPUs is a switch, even if an old driver does not say so.
     """
     seen_from = Counter(bus for own in ends.values() for bus in {far.bus for far in own if far.bus is not None})
     to_switch: Counter[int] = Counter()
@@ -40,7 +40,7 @@ def nvlink_pairs(ends: Mapping[int, Sequence[Far]], gpus: Mapping[Bus, int]) -> 
 
 
 def numa_node(sysfs: Path, bus: Bus) -> int | None:
-    """The NUMA node of a PCI device; None where the kernel does not know it or has only one."""
+    """The NUMA node of a PCI device; None if the kernel does not know it or has only one."""
     domain, number, device = bus
     try:
         text = (sysfs / f"bus/pci/devices/{domain:04x}:{number:02x}:{device:02x}.0/numa_node").read_text()

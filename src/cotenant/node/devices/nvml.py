@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA GPUs through NVML. The only door to `pynvml`: bytes, handles and error numbers stop here.
+"""NVIDIA GPUs through NVML. The only module that imports `pynvml`: bytes, handles and error numbers stay in it.
 
-A question that a card or a permission leaves unanswered is answered with None. Any other error makes that one GPU
+A question that a gpu or a permission leaves unanswered is answered with None. Any other error makes that one GPU
 unhealthy; the others go on.
 """
 
@@ -19,24 +19,25 @@ from cotenant.core.links import LinkMatrix, link_matrix_of_pairs
 from cotenant.core.model import Gpu, Gpus, Link, Machine
 from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, Seconds
 from cotenant.errors import DeviceError
-from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
+from cotenant.node.devices.backend import MACHINE, GpuUsage, NoDriverError, ProcessUsage, Running
 from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
 from cotenant.node.devices.links import Bus, Far, numa_node, nvlink_pairs
 from cotenant.node.devices.processes import job_members, process_table
+from cotenant.node.devices.vendors import Vendor
 
 Library = Any
-"""`pynvml` or something of its shape; the package has no types"""
+"""`pynvml` or a module with the same functions; the package has no types."""
 Handle = Any
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults of a program, not of the card (NVIDIA's XID catalogue; its device plugin skips the same ones)."""
+"""Faults of a program, not of the GPU (NVIDIA's XID catalogue; its device plugin skips the same ones)."""
 
 _IN_MIG_MODE = "in MIG mode; its instances are not used yet, so it takes no jobs"
 _MOST_EVENTS = 100
-"""taken in one look, so that a storm of them cannot hold it up"""
+"""Events read in one look, so that a storm of events cannot delay it."""
 
-# What NVML means by "this question has no answer here", which says nothing about the card's health.
+# Errors by which NVML means that a question has no answer here. They say nothing about the health of the GPU.
 _UNANSWERED = (
     "NOT_SUPPORTED",
     "NO_PERMISSION",
@@ -51,14 +52,14 @@ _UNANSWERED = (
 
 
 @dataclass(slots=True)
-class _Card:
+class _Gpu:
     """What is known of the GPU at one index."""
 
     index: int
     health: Health
     counters: Counters
     uuid: str | None = None
-    """None: it has not answered yet"""
+    """None: it has not answered yet."""
     type: str = "unknown"
     memory: MiB = MiB(0)
     numa: int | None = None
@@ -82,14 +83,19 @@ def load_library() -> Library:
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
-        raise DeviceError("the package nvidia-ml-py is not installed; it is needed to see NVIDIA GPUs") from None
+        raise NoDriverError("the package nvidia-ml-py is not installed; it is needed to see NVIDIA GPUs") from None
     return pynvml
 
 
-class NvmlBackend:
-    """The NVIDIA GPUs of this machine; raises `DeviceError` where there is no driver or no GPU."""
+def open_backend() -> "NvmlBackend":
+    """The NVIDIA GPUs; DeviceError if no driver answers."""
+    return NvmlBackend(load_library())
 
-    kind = Kind.NVIDIA
+
+class NvmlBackend:
+    """The NVIDIA GPUs of this machine; DeviceError if there is no driver or no GPU."""
+
+    vendor = Vendor.NVIDIA
 
     def __init__(
         self,
@@ -108,18 +114,18 @@ class NvmlBackend:
         self._events: Handle | None = None
         self._links: LinkMatrix | None = None
         self._linked: tuple[str, ...] = ()
-        self._cards: list[_Card] = []
-        self._cards += [_Card(index, Health(recovery), Counters(library)) for index in range(self._start())]
-        if not self._cards:
+        self._gpus: list[_Gpu] = []
+        self._gpus += [_Gpu(index, Health(recovery), Counters(library)) for index in range(self._start())]
+        if not self._gpus:
             self.close()
             raise DeviceError("the NVIDIA driver answers but lists no GPU; see nvidia-smi -L")
         self.look()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        counted = Counter(card.type for card in self._cards)
+        counted = Counter(gpu.type for gpu in self._gpus)
         models = ", ".join(f"{count} x {name}" for name, count in sorted(counted.items()))
-        return f"NVIDIA GPUs: {models}", *(f"GPU {card.index}: {_IN_MIG_MODE}" for card in self._cards if card.mig)
+        return f"NVIDIA GPUs: {models}", *(f"GPU {gpu.index}: {_IN_MIG_MODE}" for gpu in self._gpus if gpu.mig)
 
     def machine(self) -> Machine:
         self.look()
@@ -127,13 +133,13 @@ class NvmlBackend:
             name=MACHINE,
             gpus=tuple(
                 Gpu(
-                    uuid=card.name,
-                    type=card.type,
-                    memory=card.memory,
-                    numa=card.numa,
-                    healthy=card.fault is None,
+                    uuid=gpu.name,
+                    type=gpu.type,
+                    memory=gpu.memory,
+                    numa=gpu.numa,
+                    healthy=gpu.fault is None,
                 )
-                for card in self._cards
+                for gpu in self._gpus
             ),
             links=self._link_matrix(),
             cpu=MilliCpu(1000 * len(os.sched_getaffinity(0))),
@@ -142,52 +148,54 @@ class NvmlBackend:
     def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
         members = job_members(jobs, process_table(self._proc)) if jobs else {}
         owners = {process.pid: job for job, tree in members.items() for process in tree}
-        return [self._usage(card, owners, [job.gpus for job in jobs if card.index in job.gpus]) for card in self._cards]
+        return [self._usage(gpu, owners, [job.gpus for job in jobs if gpu.index in job.gpus]) for gpu in self._gpus]
 
     def faults(self) -> dict[str, str]:
         """Why each unhealthy GPU is unhealthy."""
-        return {card.name: card.fault for card in self._cards if card.fault is not None}
+        return {gpu.name: gpu.fault for gpu in self._gpus if gpu.fault is not None}
 
     def cores(self, gpus: Gpus) -> tuple[int, ...]:
         return ()
 
     def close(self) -> None:
         events, self._events = self._events, None
-        for card in self._cards:
-            card.counters.close()
+        for gpu in self._gpus:
+            gpu.counters.close()
         try:
             if events is not None:
                 self._nvml.nvmlEventSetFree(events)
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
-            pass  # a driver that has gone needs no good-bye
+            pass  # a driver that is gone holds nothing of ours
 
-    # One look: every GPU is asked, faults and answers go to its health.
+    # A look asks every GPU, and passes faults and answers to its health.
 
     def look(self) -> None:
-        """Ask every GPU how it is."""
+        """Asks every GPU for its state."""
         now = Seconds(self._clock())
         faults = self._reported_faults()
         silent = 0
-        for card in self._cards:
+        for gpu in self._gpus:
             try:
-                fault = self._examine(card)
+                fault = self._examine(gpu)
             except self._nvml.NVMLError as error:
                 fault = self._described(error)
                 silent += 1
-            fault = faults.get(card.name) or fault
+            fault = faults.get(gpu.name) or fault
             if fault is None:
-                card.health.answered(now)
+                gpu.health.answered(now)
             else:
-                card.health.fault(fault, now)
-        if silent == len(self._cards):
+                gpu.health.fault(fault, now)
+        if silent == len(self._gpus):
             self._restart()
 
     def _start(self) -> int:
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
-            raise DeviceError(f"no NVIDIA driver answers ({self._described(error)})") from None
+            missing = error.value == getattr(self._nvml, "NVML_ERROR_LIBRARY_NOT_FOUND", None)
+            kind = NoDriverError if missing else DeviceError
+            raise kind(f"no NVIDIA driver answers ({self._described(error)})") from None
         try:
             return int(self._nvml.nvmlDeviceGetCount())
         except self._nvml.NVMLError as error:
@@ -195,46 +203,46 @@ class NvmlBackend:
             raise DeviceError(f"the NVIDIA driver does not list its GPUs ({self._described(error)})") from None
 
     def _restart(self) -> None:
-        """When no GPU answers the driver may have been reloaded, which only a new session with it can see."""
+        """Opens a new session: if no GPU answers, the driver may have been reloaded, and an old session fails."""
         self.close()
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError:
             return  # still gone; the next look tries again
-        for card in self._cards:
-            self._watch(card)
+        for gpu in self._gpus:
+            self._watch(gpu)
 
-    def _handle(self, card: _Card) -> Handle:
-        # By UUID once that is known: when a card falls off the bus, the indices of the others may move.
-        if card.uuid is not None:
-            return self._nvml.nvmlDeviceGetHandleByUUID(card.uuid)
-        return self._nvml.nvmlDeviceGetHandleByIndex(card.index)
+    def _handle(self, gpu: _Gpu) -> Handle:
+        # By UUID once that is known: if a GPU falls off the bus, the indices of the others may move.
+        if gpu.uuid is not None:
+            return self._nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        return self._nvml.nvmlDeviceGetHandleByIndex(gpu.index)
 
-    def _examine(self, card: _Card) -> str | None:
+    def _examine(self, gpu: _Gpu) -> str | None:
         """What is wrong with a GPU, None if nothing; reads what it is when it answers for the first time."""
-        handle = self._handle(card)
-        if card.uuid is None:
-            self._identify(card, handle)
-            self._watch(card)
+        handle = self._handle(gpu)
+        if gpu.uuid is None:
+            self._identify(gpu, handle)
+            self._watch(gpu)
         self._ask("nvmlDeviceGetMemoryInfo", handle)
-        return self._memory_fault(card, handle)
+        return self._memory_fault(gpu, handle)
 
-    def _identify(self, card: _Card, handle: Handle) -> None:
+    def _identify(self, gpu: _Gpu, handle: Handle) -> None:
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        card.memory = MiB(memory.total // MIB_BYTES if memory else 0)
-        card.type = _text(self._ask("nvmlDeviceGetName", handle) or card.type)
+        gpu.memory = MiB(memory.total // MIB_BYTES if memory else 0)
+        gpu.type = _text(self._ask("nvmlDeviceGetName", handle) or gpu.type)
         pci = self._ask("nvmlDeviceGetPciInfo", handle)
-        card.bus = _bus(pci) if pci else None
-        card.numa = numa_node(self._sysfs, card.bus) if card.bus else None
-        card.mig = bool((self._ask("nvmlDeviceGetMigMode", handle) or [0])[0])
-        card.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
+        gpu.bus = _bus(pci) if pci else None
+        gpu.numa = numa_node(self._sysfs, gpu.bus) if gpu.bus else None
+        gpu.mig = bool((self._ask("nvmlDeviceGetMigMode", handle) or [0])[0])
+        gpu.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
 
-    def _memory_fault(self, card: _Card, handle: Handle) -> str | None:
+    def _memory_fault(self, gpu: _Gpu, handle: Handle) -> str | None:
         nvml = self._nvml
         errors = self._ask(
             "nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         )
-        before, card.ecc_errors = card.ecc_errors, errors
+        before, gpu.ecc_errors = gpu.ecc_errors, errors
         if errors is not None and before is not None and errors > before:
             return f"{errors - before} new uncorrectable memory errors"
         remapped = self._ask("nvmlDeviceGetRemappedRows", handle)
@@ -246,18 +254,18 @@ class NvmlBackend:
 
     # Events: faults that the driver reports between two looks.
 
-    def _watch(self, card: _Card) -> None:
+    def _watch(self, gpu: _Gpu) -> None:
         nvml = self._nvml
         wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
         try:
             if self._events is None:
                 self._events = nvml.nvmlEventSetCreate()
-            handle = self._handle(card)
+            handle = self._handle(gpu)
             supported = nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted
             if supported:
                 nvml.nvmlDeviceRegisterEvents(handle, supported, self._events)
         except nvml.NVMLError:
-            pass  # without events, faults still show when the card is asked
+            pass  # without events, faults are still found when the GPU is asked
 
     def _reported_faults(self) -> dict[str, str]:
         """The faults reported since the last look, by UUID."""
@@ -269,30 +277,30 @@ class NvmlBackend:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
                 uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
             except self._nvml.NVMLError:
-                break  # nothing more, or a card that cannot even be named: asking it will tell
+                break  # no more events, or a GPU that cannot even be named: the look will find its fault
             if event.eventType == self._nvml.nvmlEventTypeDoubleBitEccError:
                 faults[uuid] = "an uncorrectable memory error was reported"
             elif event.eventData not in APPLICATION_XIDS:
                 faults[uuid] = f"XID {event.eventData} was reported"
         return faults
 
-    # What is used.
+    # Usage.
 
-    def _usage(self, card: _Card, owners: Mapping[int, str], seats: Sequence[Gpus]) -> GpuUsage:
-        """`seats` are those of the jobs on it."""
+    def _usage(self, gpu: _Gpu, owners: Mapping[int, str], slots: Sequence[Gpus]) -> GpuUsage:
+        """`slots` has the GPUs of each job that uses this one."""
         try:
-            handle = self._handle(card)
+            handle = self._handle(gpu)
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
             rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
-            processes = self._processes(card, handle, owners)
+            processes = self._processes(gpu, handle, owners)
         except self._nvml.NVMLError as error:
-            card.health.fault(self._described(error), Seconds(self._clock()))
-            card.counters.close()  # what was counted before a card fell off the bus says nothing about it afterwards
-            return GpuUsage(uuid=card.name, used_mib=None, utilisation=None, processes=None)
-        # The traffic of a card is known to be a job's only if both have no other.
-        counted = card.counters.look(handle, pcie=seats == [(card.index,)])
+            gpu.health.fault(self._described(error), Seconds(self._clock()))
+            gpu.counters.close()  # samples from before a GPU fell off the bus say nothing about it afterwards
+            return GpuUsage(uuid=gpu.name, used_mib=None, utilisation=None, processes=None)
+        # The traffic of a GPU is known to be a job's only if the GPU has one job and the job has one GPU.
+        counted = gpu.counters.look(handle, pcie=slots == [(gpu.index,)])
         return GpuUsage(
-            uuid=card.name,
+            uuid=gpu.name,
             used_mib=MiB(memory.used // MIB_BYTES) if memory else None,
             utilisation=_percent(counted.utilisation, rates and rates.gpu),
             processes=processes,
@@ -300,13 +308,13 @@ class NvmlBackend:
             pcie_mib_s=counted.pcie_mib_s,
         )
 
-    def _processes(self, card: _Card, handle: Handle, owners: Mapping[int, str]) -> tuple[ProcessUsage, ...] | None:
+    def _processes(self, gpu: _Gpu, handle: Handle, owners: Mapping[int, str]) -> tuple[ProcessUsage, ...] | None:
         listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
         if listed is None:  # drivers before 510
             listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v2", handle)
         if listed is None:
             return None
-        busy = self._process_utilisation(card, handle) if listed else None
+        busy = self._process_utilisation(gpu, handle) if listed else None
         return tuple(
             ProcessUsage(
                 int(process.pid),
@@ -317,10 +325,10 @@ class NvmlBackend:
             for process in listed
         )
 
-    def _process_utilisation(self, card: _Card, handle: Handle) -> dict[int, int] | None:
+    def _process_utilisation(self, gpu: _Gpu, handle: Handle) -> dict[int, int] | None:
         """Mean SM utilisation of each process since the last call, in percent."""
         try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, card.last_sample_us)
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, gpu.last_sample_us)
         except self._nvml.NVMLError as error:
             # The binding raises even for success when there is no sample.
             if error.value in (self._nvml.NVML_SUCCESS, self._nvml.NVML_ERROR_NOT_FOUND):
@@ -330,26 +338,26 @@ class NvmlBackend:
             raise
         seen: defaultdict[int, list[int]] = defaultdict(list)
         for sample in samples:
-            if sample.timeStamp > card.last_sample_us:
+            if sample.timeStamp > gpu.last_sample_us:
                 seen[sample.pid].append(min(sample.smUtil, 100))
-        card.last_sample_us = max([card.last_sample_us, *(sample.timeStamp for sample in samples)])
+        gpu.last_sample_us = max([gpu.last_sample_us, *(sample.timeStamp for sample in samples)])
         return {pid: round(sum(values) / len(values)) for pid, values in seen.items()}
 
     # Links.
 
     def _link_matrix(self) -> LinkMatrix | None:
-        known = tuple(card.name for card in self._cards)
+        known = tuple(gpu.name for gpu in self._gpus)
         if known != self._linked:
             try:
                 self._links, self._linked = self._read_links(), known
             except self._nvml.NVMLError:
-                return None  # a card went away meanwhile; not remembered, so the next look tries again
+                return None  # a GPU went away meanwhile; the result is not kept, so the next look tries again
         return self._links
 
     def _read_links(self) -> LinkMatrix | None:
-        handles = {card.index: self._handle(card) for card in self._cards if card.uuid is not None}
+        handles = {gpu.index: self._handle(gpu) for gpu in self._gpus if gpu.uuid is not None}
         pairs = [*self._pcie_pairs(handles), *self._nvlink_pairs(handles)]
-        return link_matrix_of_pairs(len(self._cards), pairs) if pairs else None
+        return link_matrix_of_pairs(len(self._gpus), pairs) if pairs else None
 
     def _pcie_pairs(self, handles: dict[int, Handle]) -> Iterable[tuple[int, int, int]]:
         nvml = self._nvml
@@ -368,7 +376,7 @@ class NvmlBackend:
 
     def _nvlink_pairs(self, handles: dict[int, Handle]) -> Iterable[tuple[int, int, int]]:
         ends = {gpu: self._nvlink_ends(handle) for gpu, handle in handles.items()}
-        return nvlink_pairs(ends, {card.bus: card.index for card in self._cards if card.bus is not None})
+        return nvlink_pairs(ends, {gpu.bus: gpu.index for gpu in self._gpus if gpu.bus is not None})
 
     def _nvlink_ends(self, handle: Handle) -> list[Far]:
         """What is at the far end of each active NVLink of a GPU."""
@@ -382,7 +390,7 @@ class NvmlBackend:
         return ends
 
     def _ask(self, question: str, *about: Handle) -> Any:
-        """The answer, None where there is none; other errors are the card's and are raised."""
+        """The answer, None if there is none; other errors are faults of the GPU and are raised."""
         try:
             return getattr(self._nvml, question)(*about)
         except self._nvml.NVMLError as error:

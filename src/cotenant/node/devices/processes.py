@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes belong to which job: all descendants of its supervisor, which stays the ancestor even of orphans."""
+"""Which processes belong to which job: all descendants of its supervisor, which also adopts orphaned ones."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.units import MIB_BYTES, MiB
-from cotenant.node.devices import Running
+from cotenant.node.devices.backend import Running
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -20,10 +20,10 @@ class Process(NamedTuple):
     pid: int
     parent: int
     started: int
-    """clock ticks after boot; with the pid it names a process for ever"""
+    """Clock ticks after boot; together with the pid it identifies a process for good."""
     cpu_s: float
     memory: MiB
-    """resident"""
+    """Resident."""
 
 
 def process_table(proc: Path = Path("/proc")) -> list[Process]:
@@ -33,7 +33,7 @@ def process_table(proc: Path = Path("/proc")) -> list[Process]:
 
 
 def read_process(pid: int, proc: Path = Path("/proc")) -> Process | None:
-    """One process, None where it cannot be read (any more)."""
+    """One process, None if it cannot be read (any more)."""
     try:
         stat = (proc / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -64,7 +64,7 @@ def job_members(jobs: Iterable[Running], table: Sequence[Process]) -> dict[str, 
         waiting = list(children.get(job.supervisor, ()))
         while waiting:
             process = waiting.pop()
-            if process.pid not in found:  # the table is not read at one instant, so a pid may seem its own ancestor
+            if process.pid not in found:  # the table is not a snapshot, so a pid may seem to be its own ancestor
                 found[process.pid] = process
                 waiting += children.get(process.pid, ())
         members[job.job] = sorted(found.values())

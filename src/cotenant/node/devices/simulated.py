@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs made of CPU cores and a memory budget, so that everything but the speed can be tried without a GPU.
+"""Simulated GPUs, made of CPU cores and a memory budget: everything but the speed can be tried without a GPU.
 
-The third part of such a device, the engine that one training step at a time holds, is the agent's (`compute_lock.py`).
+The third part of such a GPU is the lock that one training step at a time holds; the agent has it (`compute_lock.py`).
 """
 
 import os
@@ -14,25 +14,26 @@ from pathlib import Path
 from cotenant.core.model import Gpu, Gpus, Machine
 from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, format_memory
 from cotenant.errors import DeviceError, InputError
-from cotenant.node.devices import MACHINE, GpuUsage, Kind, ProcessUsage, Running
+from cotenant.node.devices.backend import MACHINE, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.processes import Process, job_members, process_table
+from cotenant.node.devices.vendors import Vendor
 
 MOST_DEVICES = 256
 LARGEST = MiB(16 * 1024)
-"""memory that a device gets unless told otherwise, at most"""
+"""Largest memory of a GPU if no size is given."""
 _FAIR_PART = 0.75
-"""of the available memory is handed out; the rest is for runtimes, which are not charged, and for everyone else"""
+"""Part of the available memory that GPUs get. The rest is for runtimes, which are not charged, and other programs."""
 _STEP = 256
-"""budgets are multiples of this many MiB, so that they differ less from one start to the next"""
+"""Budgets are multiples of this many MiB, so that they differ less from one start to the next."""
 _SHORTEST_LOOK = 0.2
-"""seconds; CPU times are counted in hundredths of a second, so shorter intervals say nothing"""
+"""Seconds; the kernel counts CPU time in hundredths of a second, so shorter intervals say nothing."""
 _NAMESPACE = uuid.UUID("5f0c9a54-6d0b-5c43-9d55-0c1c27c0d1a7")
 
 
 class SimulatedBackend:
-    """`count` devices over the cores and the memory that this process may use."""
+    """`count` GPUs on the cores and the memory that this process may use."""
 
-    kind = Kind.SIMULATED
+    vendor = Vendor.SIMULATED
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class SimulatedBackend:
         return {}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a simulated GPU holds no resource."""
 
     @property
     def _indices(self) -> range:
@@ -114,7 +115,7 @@ class SimulatedBackend:
         used, busy = 0.0, 0.0
         processes: list[ProcessUsage] = []
         for job in jobs:
-            tree, parts = members[job.job], len(job.gpus)  # a job on several devices uses an equal part of each
+            tree, parts = members[job.job], len(job.gpus)  # a job on several GPUs uses an equal part of each
             used += max(0, sum(process.memory for process in tree) - job.baseline) / parts
             for process in tree:
                 percent = None
@@ -134,7 +135,7 @@ class SimulatedBackend:
         return min(100, round(100 * cores / len(self._device_cores[gpu])))
 
     def _cores_in_use(self, processes: Iterable[Process]) -> dict[tuple[int, int], float] | None:
-        """How many cores each process kept busy since the last look; None at the first one."""
+        """Number of cores that each process kept busy since the last look; None at the first look."""
         now = self._clock()
         times = {(process.pid, process.started): process.cpu_s for process in processes}
         if self._seen is not None:
@@ -142,19 +143,19 @@ class SimulatedBackend:
             elapsed = now - before
             if elapsed < _SHORTEST_LOOK:
                 return self._shares
-            # A process that was not there yet at the last look has used all its time since.
+            # A process that did not exist at the last look has used all its time since.
             self._shares = {key: max(0.0, cpu_s - earlier.get(key, 0.0)) / elapsed for key, cpu_s in times.items()}
         self._seen = now, times
         return self._shares
 
 
 def device_uuid(index: int) -> str:
-    """The same on every start and machine, so that what is written down about a device stays true."""
+    """The same on every start and machine, so that stored placements stay valid."""
     return f"SIM-{uuid.uuid5(_NAMESPACE, str(index))}"
 
 
 def deal(usable: Sequence[int], count: int, cores: int | None = None) -> tuple[tuple[int, ...], ...]:
-    """The cores of each device: dealt out in turn and equally many, or `cores` for each; too few are shared."""
+    """The cores of each GPU: the same number for each, or `cores`; if there are too few, GPUs share them."""
     if not usable:
         raise DeviceError("this process may use no CPU core, so no GPU can be simulated")
     if cores is not None:
@@ -167,13 +168,13 @@ def deal(usable: Sequence[int], count: int, cores: int | None = None) -> tuple[t
 
 
 def fair_memory(count: int, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> MiB:
-    """What each of `count` devices gets of the memory that is available now."""
+    """Memory of each of `count` GPUs, as a part of what is available now."""
     each = int(available_memory(proc, cgroups) * _FAIR_PART) // count
     return MiB(min(LARGEST, max(_STEP, each // _STEP * _STEP)))
 
 
 def available_memory(proc: Path, cgroups: Path) -> MiB:
-    """Memory that new programs can have without swapping, as the kernel estimates it; no more than a container has."""
+    """Memory that new programs can use without swapping, as the kernel estimates it, within a container's limit."""
     try:
         lines = (proc / "meminfo").read_text().splitlines()
         table = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -184,7 +185,7 @@ def available_memory(proc: Path, cgroups: Path) -> MiB:
 
 
 def _container_limits(cgroups: Path) -> Iterable[int]:
-    # Inside a container its own group is the root of what it sees; elsewhere the root has no limit.
+    # Inside a container, its own group is the root of the hierarchy; elsewhere the root has no limit.
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             yield int((cgroups / name).read_text()) // MIB_BYTES

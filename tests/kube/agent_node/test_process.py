@@ -21,14 +21,14 @@ from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces, at
 from cotenant.kube.agent.orphans import Timing
-from cotenant.kube.agent.process import Agent, AgentOptions, Rhythm, find_cards, serve, vendor_of
+from cotenant.kube.agent.process import Agent, AgentOptions, Intervals, find_gpus_of, serve
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
-from cotenant.kube.codec.dialect import Vendor
 from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
 from cotenant.kube.settings import KubeSettings
-from cotenant.node.devices import Backend
+from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
+from cotenant.node.devices.vendors import Vendor, vendor_of_type
 from tests.kube.agent.kubelet import Kubelet, kubelet_in
 from tests.kube.agent_node.processes import add_process, end_process
 from tests.kube.agent_node.waiting import PACE, access_to, add_pod, in_loop, running, until
@@ -37,7 +37,7 @@ from tests.node.fake_nvml import Card, FakeNvml
 
 ONE = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 GPU = "nvidia.com/gpu"
-RHYTHM = Rhythm(
+INTERVALS = Intervals(
     looks_s=0.05,
     hung_s=0.3,
     compare_s=0.1,
@@ -75,7 +75,7 @@ class Around:
             KubeSettings(),
             access_to(self.server),
             say=self.said.append,
-            rhythm=RHYTHM,
+            intervals=INTERVALS,
             find=find,
             proc=self.folder / "proc",
         )
@@ -112,7 +112,7 @@ async def test_cards_are_published_registered_and_totalled(folder: Path) -> None
     async with around.server.serving(), kubelet_in(folder / "k") as kubelet:
         async with running(around.agent(simulate=2, gpu_memory="4GiB").run()):
             await until(lambda: around.machine is not None and len(kubelet.devices.get(GPU, [])) == 32)
-            await until(lambda: any("2 cards, 8 GiB, published" in line for line in around.said))
+            await until(lambda: any("2 GPUs, 8 GiB, published" in line for line in around.said))
             machine = around.machine
             assert machine is not None
             assert [gpu.memory for gpu in machine.gpus] == [4096, 4096]
@@ -179,7 +179,7 @@ class Hanging:
 @in_loop
 async def test_a_driver_that_hangs_has_no_healthy_cards_until_it_answers(folder: Path) -> None:
     around = Around(folder)
-    backend = Hanging(find_cards(options(folder, simulate=1, gpu_memory="1GiB")))
+    backend = Hanging(find_gpus_of(options(folder, simulate=1, gpu_memory="1GiB")))
     async with around.server.serving(), running(around.agent(lambda _: backend).run()):
         try:
             await until(lambda: around.machine and around.machine.gpus[0].healthy)
@@ -199,13 +199,13 @@ async def test_a_driver_that_comes_up_late_is_waited_for_in_one_line(folder: Pat
         tries.append(None)
         if len(tries) < 4:
             raise DeviceError("no NVIDIA driver answers")
-        return find_cards(asked)
+        return find_gpus_of(asked)
 
     async with around.server.serving(), running(around.agent(find, simulate=1, gpu_memory="1GiB").run()):
         await until(lambda: around.orphans is not None)  # what runs is told of all the same
         await until(lambda: around.machine is not None)
     assert [line for line in around.said if "driver" in line] == [
-        "cards: no NVIDIA driver answers; trying again every 0 s"
+        "GPUs: no NVIDIA driver answers; trying again every 0 s"
     ]
 
 
@@ -221,7 +221,7 @@ async def test_what_runs_without_a_pod_is_told_before_the_cards_are(folder: Path
     slow.unlink()
     os.mkfifo(slow)  # whoever reads it waits
 
-    def tell() -> None:
+    def report() -> None:
         with open(slow, "r+b", buffering=0) as reader:  # does not wait for one
             slow.unlink()
             slow.write_text(f"0::/kubepods/pod{ONE}/x\n")
@@ -234,10 +234,10 @@ async def test_what_runs_without_a_pod_is_told_before_the_cards_are(folder: Path
     ):
         try:
             await until(lambda: GPU in kubelet.devices)
-            await asyncio.sleep(4 * RHYTHM.patches_s)
+            await asyncio.sleep(4 * INTERVALS.patches_s)
             assert (around.machine, around.orphans) == (None, None)
         finally:
-            tell()
+            report()
         await until(lambda: around.machine)
         assert around.orphans is not None
         assert around.orphans.held == (left,)
@@ -289,16 +289,16 @@ async def test_what_kubelet_gave_and_the_record_does_not_say_is_counted(folder: 
 
 
 def test_simulated_cards_may_be_of_any_make() -> None:
-    assert vendor_of(None) is Vendor.NVIDIA
-    assert vendor_of("Tesla T4") is Vendor.NVIDIA
-    assert vendor_of("MLU370-X8") is Vendor.CAMBRICON
+    assert vendor_of_type(None) is Vendor.NVIDIA
+    assert vendor_of_type("Tesla T4") is Vendor.NVIDIA
+    assert vendor_of_type("MLU370-X8") is Vendor.CAMBRICON
 
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
         ({"simulate": 1, "gpu_memory": "much"}, "'much' is not an amount of memory"),
-        ({"gpu_memory": "4GiB"}, "said of simulated GPUs only"),
+        ({"gpu_memory": "4GiB"}, "describe simulated GPUs"),
         ({"settings": Path("/nowhere.yaml")}, "No such file"),
         ({"simulate": 1, "host": HostPlaces(lasting=at("/proc/nowhere"))}, "/proc/nowhere.*cannot be made"),
     ],

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is used of cards is told seldom, and only where it has changed much."""
+"""The use of GPUs is published seldom, and only if it has changed much."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,11 @@ import pytest
 from cotenant.core.model import Gpus, Machine
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.agent.usage import Using
+from cotenant.kube.agent.reporting import UsageReport
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.inventory import SAID, USED, used_for, used_of
-from cotenant.node.devices import Backend, GpuUsage, Kind, Running
+from cotenant.node.devices.backend import Backend, GpuUsage, Running
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import machine
 
 CARDS = machine("a", cards=2, memory=10_000)
@@ -24,8 +25,8 @@ class Cards:
 
     notes = ()
 
-    def __init__(self, kind: Kind = Kind.NVIDIA) -> None:
-        self.kind, self.used, self.looks = kind, dict[str, MiB | None](), 0
+    def __init__(self, vendor: Vendor = Vendor.NVIDIA) -> None:
+        self.vendor, self.used, self.looks = vendor, dict[str, MiB | None](), 0
 
     def machine(self) -> Machine:
         return CARDS
@@ -44,9 +45,9 @@ class Cards:
         """Nothing is held."""
 
 
-def looked(using: Using, cards: Backend, shown: Machine = CARDS) -> None:
+def looked(using: UsageReport, cards: Backend, shown: Machine = CARDS) -> None:
     using.look(cards)
-    using.tell(shown)
+    using.publish(shown)
 
 
 def told(text: str) -> Mapping[str, int]:
@@ -59,7 +60,7 @@ def with_use(text: str) -> Node:
 
 def test_use_is_told_when_it_changed_by_a_fiftieth_of_a_card_or_more() -> None:
     said: list[str] = []
-    using, cards = Using(said.append, looks_s=0.0), Cards()
+    using, cards = UsageReport(said.append, look_s=0.0), Cards()
     for used in (500, 699, 301, 700, 700, 0):
         cards.used = {"GPU-a-0": MiB(used), "GPU-a-1": MiB(40)}
         looked(using, cards)
@@ -67,7 +68,7 @@ def test_use_is_told_when_it_changed_by_a_fiftieth_of_a_card_or_more() -> None:
 
 
 def test_cards_are_asked_no_more_often_than_was_said() -> None:
-    using, cards = Using(lambda text: None, looks_s=3600.0), Cards()
+    using, cards = UsageReport(lambda text: None, look_s=3600.0), Cards()
     for _ in range(3):
         assert using.look(cards).gpus
     assert cards.looks == 1
@@ -77,14 +78,14 @@ def test_cards_that_are_hidden_or_do_not_answer_are_left_out() -> None:
     said: list[str] = []
     cards = Cards()
     cards.used = {"GPU-a-0": None, "GPU-a-1": MiB(700), "GPU-hidden": MiB(9)}
-    looked(Using(said.append, looks_s=0.0), cards)
+    looked(UsageReport(said.append, look_s=0.0), cards)
     assert [told(text) for text in said] == [{"GPU-a-1": 700}]
 
 
 def test_nothing_is_told_of_simulated_cards() -> None:
     said: list[str] = []
-    cards = Cards(Kind.SIMULATED)
-    looked(Using(said.append, looks_s=0.0), cards)
+    cards = Cards(Vendor.SIMULATED)
+    looked(UsageReport(said.append, look_s=0.0), cards)
     assert (said, cards.looks) == ([], 0)
 
 

@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent reports of its node: its GPUs, their links and their use as annotations, and metrics in a file."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import msgspec
+
+from cotenant.core.model import Gpu, Link, Machine
+from cotenant.core.units import MiB, Percent
+from cotenant.errors import InputError
+from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, MOST_NODE_GPUS, inventory_for, used_for
+from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.topology import TOPOLOGY
+from cotenant.kube.settings import KubeSettings
+from cotenant.node.devices.backend import Backend, GpuUsage
+from cotenant.node.devices.vendors import Vendor
+from cotenant.node.limits import write_read_only
+
+USE_S = 30.0
+"""Pause between two looks at the use of GPUs."""
+MUCH = 50
+"""A change of use is published if it is at least one part in so many of a GPU's memory."""
+METRICS_FILE = "agent.prom"
+_NVLINKS = ("Single NVLink", "Two NVLinks", "Three NVLinks", "Four NVLinks", "Five NVLinks", "Six NVLinks")
+_LINKS = {
+    Link.SYS: "Cross CPU socket",
+    Link.NODE: "Same CPU socket",
+    Link.PHB: "Host PCI bridge",
+    Link.PXB: "Multiple PCI switches",
+    Link.PIX: "Single PCI switch",
+    Link.PSB: "Same board",
+}
+
+
+# The inventory
+
+
+def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulated: bool = False) -> Machine:
+    """The GPUs that a node hands out, each shared as the settings say; hidden ones are left out."""
+    ways = [settings.sharing_of(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
+    shown = [index for index, way in enumerate(ways) if way is not None]
+    if len(shown) > MOST_NODE_GPUS:
+        raise InputError(f"node {node} has {len(shown)} GPUs, expected at most {MOST_NODE_GPUS}; hide some")
+    gpus = tuple(
+        replace(
+            _named_by(node, found.gpus[index]) if simulated else found.gpus[index],
+            slots=way.split,
+            memory_scaling=Percent(way.memory_scaling),
+            compute_scaling=Percent(way.compute_scaling),
+        )
+        for index, way in enumerate(ways)
+        if way is not None
+    )
+    links = found.links and tuple(tuple(found.links[a][b] for b in shown) for a in shown)
+    return Machine(name=node, gpus=gpus, links=links)
+
+
+def _named_by(node: str, gpu: Gpu) -> Gpu:
+    """Simulated GPUs have the same UUIDs on every machine, and those of a cluster must differ."""
+    return replace(gpu, uuid=f"SIM-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{gpu.uuid}.{node}')}")
+
+
+def annotations_for(machine: Machine, vendor: Vendor, settings: Settings) -> dict[str, str | None]:
+    """The node's annotations about its GPUs; None: the annotation should not exist."""
+    topology = any(dialect.name == TOPOLOGY.name and dialect.vendor is vendor for dialect in settings.dialects)
+    return {
+        INVENTORY: inventory_for(machine, vendor),
+        GPU_TOPOLOGY: topology_text(machine) if topology and machine.links is not None else None,
+    }
+
+
+def topology_text(machine: Machine) -> str:
+    """How each pair of GPUs is linked, in the words of the topology dialect, which knows six NVLinks at most."""
+    pairs = {}
+    for a, b in combinations(range(len(machine.gpus)), 2):
+        score = machine.links[a][b] if machine.links is not None else 0
+        short, text = _link(score)
+        pairs[f"GPU_{short}_{a}_{b}"] = text
+    return msgspec.json.encode(pairs).decode()
+
+
+def _link(score: int) -> tuple[str, str]:
+    if score >= Link.NVLINK:
+        several = min(score // Link.NVLINK, len(_NVLINKS))
+        return f"NV{several}", _NVLINKS[several - 1]
+    best = max((link for link in _LINKS if link <= score), default=None)
+    return ("N-A", "N/A") if best is None else (best.name, _LINKS[best])
+
+
+# Memory in use
+
+
+class UsageReport:
+    """Publishes how much memory of each GPU is in use, for people who look.
+
+    Every change of a node reaches all programs that watch nodes. So the use is published seldom, and only if it has
+    changed much.
+    """
+
+    def __init__(self, publish: Callable[[str], object], look_s: float = USE_S) -> None:
+        self._publish, self._look_s = publish, look_s
+        self._due = float("-inf")
+        self._seen: Sequence[GpuUsage] = ()
+        self._published: Mapping[str, MiB] = {}
+
+    def look(self, backend: Backend) -> Machine:
+        """The machine, and now and then its use: the driver is never asked two questions at a time."""
+        machine = backend.machine()
+        # Memory that pods use of simulated GPUs cannot be told from other memory of the host.
+        if backend.vendor is not Vendor.SIMULATED and time.monotonic() >= self._due:
+            self._seen = backend.usage()
+            self._due = time.monotonic() + self._look_s
+        return machine
+
+    def publish(self, machine: Machine) -> None:
+        """Publishes the use of these GPUs, unless it is about the same as before."""
+        sizes = {gpu.uuid: gpu.memory for gpu in machine.gpus}
+        used = {one.uuid: one.used_mib for one in self._seen if one.uuid in sizes and one.used_mib is not None}
+        if used.keys() != self._published.keys() or any(
+            abs(used[gpu] - before) * MUCH >= sizes[gpu] for gpu, before in self._published.items()
+        ):
+            self._published = used
+            self._publish(used_for(used))
+
+
+# Metrics, in Prometheus' text format: for node exporter's textfile collector.
+
+
+def metrics_text(machine: Machine, drifting: int, error_log: Mapping[str, int]) -> str:
+    """All metrics, always in the same order."""
+    healthy = sum(gpu.healthy for gpu in machine.gpus)
+    counts = {f'kind="{_escaped(kind)}"': count for kind, count in sorted({"drift": 0, **error_log}.items())}
+    parts: tuple[tuple[str, str, str, Mapping[str, float]], ...] = (
+        ("cards", "gauge", "GPUs of this node that are handed out.", {"": len(machine.gpus)}),
+        ("cards_healthy", "gauge", "Those of them that take new tenants.", {"": healthy}),
+        ("drift_pods", "gauge", "Pods with another number of devices than their record says.", {"": drifting}),
+        ("troubles_total", "counter", "Errors by kind; drift is counted at each look.", counts),
+    )
+    return "".join(_metric(f"cotenant_agent_{name}", kind, about, series) for name, kind, about, series in parts)
+
+
+def write_metrics(folder: Path, text: str) -> None:
+    """Whole or not at all, since the collector may read at any moment."""
+    write_read_only(folder / METRICS_FILE, text)
+
+
+def _metric(name: str, kind: str, about: str, series: Mapping[str, float]) -> str:
+    """`series` has a value for each label, such as `kind="drift"`; the label is empty if the metric has none."""
+    rows = "".join(f"{name}{{{label}}} {value}\n" if label else f"{name} {value}\n" for label, value in series.items())
+    return f"# HELP {name} {about}\n# TYPE {name} {kind}\n{rows}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
