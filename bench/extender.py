@@ -24,7 +24,7 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.server import Application, application
-from cotenant.kube.scheduler.process import ASKING, Scheduler, ready
+from cotenant.kube.scheduler.process import CLIENT_LIMITS, Scheduler, ready
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from cotenant.sim.report.axes import Axis, linear
 from cotenant.sim.report.plots import Line, Plot, draw
@@ -130,13 +130,13 @@ def measure(port: int, nodes: int) -> Measured:
 
 
 async def _measure(port: int, nodes: int) -> Measured:
-    measured, client = Measured(), Client(Access(host="127.0.0.1", port=port), ASKING)
+    measured, client = Measured(), Client(Access(host="127.0.0.1", port=port), CLIENT_LIMITS)
     start, began = time.monotonic(), time.process_time()
     settings = KubeSettings(scheduler=SchedulerPart(shortlist=SHORTLIST))
     scheduler = Scheduler(client, settings, ErrorLog())
     running = asyncio.create_task(scheduler.run())
     await ready(scheduler)
-    asked = application(scheduler.for_kube_scheduler(), scheduler.error_log)
+    asked = application(scheduler.for_kube_scheduler(), scheduler.errors)
     measured.ready_s, measured.ready_cpu_s = time.monotonic() - start, time.process_time() - began
     await _ask_all(asked, measured, nodes)
     running.cancel()

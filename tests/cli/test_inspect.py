@@ -24,7 +24,7 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.inventory import USED, used_for
 from tests.cli.command import START, environment, run
 from tests.kube.api_server import ApiServer, Refusal
-from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, books_of, machine, node, place, placer_of, waiting
+from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, machine, node, place, placer_of, state_of, waiting
 
 ROOT = Path(__file__).parents[2]
 INSPECT = ("kube", "inspect")
@@ -37,7 +37,7 @@ def a_cluster() -> ApiServer:
     """Two nodes, of which the larger has two pods, and three pods that wait."""
     big = node(BIG, annotations={USED: used_for({"GPU-big-0": 2048, "GPU-big-1": 512})})
     small = node(SMALL, annotations={"cotenant.io/cordon": "GPU-s"})
-    books = books_of(big, small)
+    books = state_of(big, small)
     placer = placer_of(books)
     pods = [
         place(books, placer, waiting("train", {GPU: 1, MEMORY: 6144, CORES: 30}), "big"),

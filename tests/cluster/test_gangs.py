@@ -34,7 +34,7 @@ def node_of(engine: Engine, name: str) -> str | None:
 def test_a_gang_starts_when_the_last_of_it_is_there(engine: Engine) -> None:
     add(engine, "g0", LARGE, "pair", 2)
     wait_for("an event", lambda: messages(engine, "g0", "GangWaits") or None)
-    assert "only 1 of the 2 pods of its gang are there" in why(engine, "g0")
+    assert "only 1 of the 2 pods of its gang exist" in why(engine, "g0")
     add(engine, "g1", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000}, "pair", 2)
     for name in ("g0", "g1"):
         engine.started(name)

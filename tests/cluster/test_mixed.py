@@ -329,7 +329,7 @@ CLASSES = (
     "60 GPUs unhealthy",
     "60 no GPU of that type",
     "60 GPUs of another vendor",
-    "1 GPU books unclear",
+    "1 GPU state unclear",
 )
 
 

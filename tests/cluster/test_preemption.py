@@ -84,7 +84,7 @@ def test_for_want_of_memory_the_least_important_leaves_and_its_card_is_the_newco
     leaves(engine, "low")
     assert stays(engine, "middle")
     assert told(engine, "low", PREEMPTED) == "evicted from node node1 for a pod of priority 100; its own is 5"
-    assert told(engine, "high", PREEMPTING).startswith("evicts low from node node1; its place is reserved")
+    assert told(engine, "high", PREEMPTING).startswith("evicts low from node node1; its slot is reserved")
 
 
 def test_for_want_of_compute_one_leaves(engine: Engine) -> None:

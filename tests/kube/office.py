@@ -19,7 +19,7 @@ from cotenant.kube.api.reflector import Pace
 from cotenant.kube.api.server import Listener, application, listen
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
-from cotenant.kube.scheduler.lease import LOOKING, Election
+from cotenant.kube.scheduler.lease import LEASE_LIMITS, Election
 from cotenant.kube.scheduler.process import Scheduler
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from cotenant.kube.webhook.mutation import webhook_routes
@@ -65,7 +65,7 @@ class Office:
 
     async def knows(self, *names: str) -> None:
         """Until the scheduler's watch has brought the newest of these pods."""
-        known = self.scheduler.watching.pods.objects
+        known = self.scheduler.watches.pods.objects
         for name in names:
             wanted = self.pod(name)["metadata"]["resourceVersion"]
             async with asyncio.timeout(15):
@@ -88,7 +88,7 @@ class Office:
 
     async def place(self, name: str, *nodes: str) -> str:
         """All that kube-scheduler does with a pod; the node, or why not."""
-        await until(lambda: ("team", name) in self.scheduler.watching.pods.objects)
+        await until(lambda: ("team", name) in self.scheduler.watches.pods.objects)
         found = await self.filter(name, *nodes)
         if not found["NodeNames"]:
             return json.dumps({**found["FailedNodes"], **found["FailedAndUnresolvableNodes"]})
@@ -151,11 +151,11 @@ async def a_scheduler(
 ) -> AsyncIterator[Office]:
     """One that runs beside the server; with a host name, as one of several."""
     lines, access = list[str](), Access(host="127.0.0.1", port=server.port)
-    client, looking = Client(access, QUICK), Client(access, LOOKING)
+    client, looking = Client(access, QUICK), Client(access, LEASE_LIMITS)
     election = None if host is None else Election(looking, *LEASE, host)
     scheduler = Scheduler(client, settings, ErrorLog(lines.append), election=election, pace=pace)
     doors = [
-        Listener(listen("127.0.0.1", 0), application(routes, scheduler.error_log))
+        Listener(listen("127.0.0.1", 0), application(routes, scheduler.errors))
         for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(webhook_routes(settings), lambda: KEY))
     ]
     ports = [door.bound.getsockname()[1] for door in doors]
@@ -164,7 +164,7 @@ async def a_scheduler(
         task = asyncio.create_task(scheduler.run())
         try:
             if synced:
-                await until(lambda: scheduler.watching.doubt() is None)
+                await until(lambda: scheduler.watches.unready_reason() is None)
             yield office
             assert not task.done(), task
         finally:

@@ -15,12 +15,12 @@ async def a_node_and_pods(office: Office, *names: str, memory: int = 6000) -> No
     office.add_node("n1")
     for name in names:
         office.add_pod(name, memory)
-    await until(lambda: office.scheduler.books.vendors)
+    await until(lambda: office.scheduler.state.vendors)
     await office.knows(*names)
 
 
 def free_mib(office: Office) -> int:
-    (node,) = office.scheduler.books.cluster
+    (node,) = office.scheduler.state.cluster
     return node.free(0).memory
 
 
@@ -51,7 +51,7 @@ def test_a_bind_that_was_carried_out_and_not_answered_is_found_out() -> None:
 
 def test_a_bind_that_was_neither_carried_out_nor_answered_is_given_up() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.binder.look_s = 0.01
+        office.scheduler.binder.check_s = 0.01
         await a_node_and_pods(office, "a")
         office.server.refusals = [Refusal(500, only="POST")]
         assert "500" in await office.bind("a", "n1")
@@ -107,7 +107,7 @@ def test_a_pod_that_another_bound_meanwhile_is_left_there() -> None:
 
 def test_while_the_server_hangs_the_gpus_stay_held_and_the_end_is_found_out() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.binder.answered_s = 0.1
+        office.scheduler.binder.answer_s = 0.1
         await a_node_and_pods(office, "a", "b", memory=10_000)
         office.server.hang_everything = True
         assert "has not answered yet" in await office.bind("a", "n1")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Events on pods: few, short, counted on, and never in the way."""
+"""Events on pods: few, short, with a count for repetitions, and never in the way of other work."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.scheduler.events import MOST_WAITING, NO_ROOM, PLACED, RESIZE_REFUSED, News
+from cotenant.kube.scheduler.events import MOST_QUEUED, NO_ROOM, PLACED, RESIZE_REFUSED, EventRecorder
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.pods import pod
 
@@ -18,11 +18,11 @@ QUICK = Limits(connect_s=5, answer_s=1, tries=2, first_pause_s=0.01, longest_pau
 
 
 class Desk:
-    """News at work, with a clock to turn."""
+    """An event recorder at work, with a clock to turn."""
 
     def __init__(self, server: ApiServer, client: Client) -> None:
         self.server, self.now, self.lines = server, 0.0, list[str]()
-        self.news = News(client, "cotenant-scheduler", ErrorLog(self.lines.append), clock=lambda: self.now)
+        self.recorder = EventRecorder(client, "cotenant-scheduler", ErrorLog(self.lines.append), clock=lambda: self.now)
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def play(story: Callable[[Desk], Awaitable[None]]) -> Desk:
         async with server.serving():
             client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
             desk = Desk(server, client)
-            task = asyncio.create_task(desk.news.run())
+            task = asyncio.create_task(desk.recorder.run())
             await story(desk)
             task.cancel()
             await asyncio.wait([task])
@@ -55,7 +55,7 @@ def play(story: Callable[[Desk], Awaitable[None]]) -> Desk:
 
 def test_an_event_names_pod_reason_and_reporter() -> None:
     async def story(desk: Desk) -> None:
-        desk.news.tell(pod({}), NO_ROOM, "2 nodes: 8000 MiB needed", warning=True)
+        desk.recorder.record(pod({}), NO_ROOM, "2 nodes: 8000 MiB needed", warning=True)
         await desk.written("2 nodes: 8000 MiB needed")
 
     (event,) = play(story).events
@@ -67,10 +67,10 @@ def test_an_event_names_pod_reason_and_reporter() -> None:
 def test_the_same_reason_is_counted_on_in_one_event_and_only_after_a_while() -> None:
     async def story(desk: Desk) -> None:
         for _ in range(10):
-            desk.news.tell(pod({}), NO_ROOM, "first")
+            desk.recorder.record(pod({}), NO_ROOM, "first")
         await desk.written("first")
         desk.now = 31.0
-        desk.news.tell(pod({}), NO_ROOM, "later")
+        desk.recorder.record(pod({}), NO_ROOM, "later")
         await desk.written("later")
 
     desk = play(story)
@@ -78,10 +78,10 @@ def test_the_same_reason_is_counted_on_in_one_event_and_only_after_a_while() -> 
     assert [asked.method for asked in desk.server.asked] == ["POST", "PATCH"]
 
 
-def test_something_else_for_the_same_reason_is_told_at_once() -> None:
+def test_another_text_for_the_same_reason_is_written_at_once() -> None:
     async def story(desk: Desk) -> None:
         for text in ("needs 9000 MiB", "needs 8000 MiB"):
-            desk.news.tell(pod({}), RESIZE_REFUSED, text)
+            desk.recorder.record(pod({}), RESIZE_REFUSED, text)
             await desk.written(text)
 
     assert [event["count"] for event in play(story).events] == [2]
@@ -89,11 +89,11 @@ def test_something_else_for_the_same_reason_is_told_at_once() -> None:
 
 def test_an_event_that_the_server_forgot_is_made_anew() -> None:
     async def story(desk: Desk) -> None:
-        desk.news.tell(pod({}), NO_ROOM, "first")
+        desk.recorder.record(pod({}), NO_ROOM, "first")
         await desk.written("first")
         desk.server.events.pods.clear()
         desk.now = 31.0
-        desk.news.tell(pod({}), NO_ROOM, "later")
+        desk.recorder.record(pod({}), NO_ROOM, "later")
         await desk.written("later")
 
     play(story)
@@ -101,33 +101,33 @@ def test_an_event_that_the_server_forgot_is_made_anew() -> None:
 
 def test_words_are_made_when_they_are_written_and_none_write_nothing() -> None:
     async def story(desk: Desk) -> None:
-        desk.news.tell(pod({}), NO_ROOM, lambda: "")
-        desk.news.tell(pod({}), PLACED, lambda: "x" * 5000)
+        desk.recorder.record(pod({}), NO_ROOM, lambda: "")
+        desk.recorder.record(pod({}), PLACED, lambda: "x" * 5000)
         await desk.until(lambda: len(desk.events) == 1)
 
     (event,) = play(story).events
     assert len(json.dumps(event["message"])) < 1024
 
 
-def test_a_server_that_takes_no_events_hurts_nobody() -> None:
+def test_a_server_that_accepts_no_events_disturbs_nothing_else() -> None:
     async def story(desk: Desk) -> None:
         desk.server.events.refusals = [Refusal(403, "Forbidden"), Refusal(500)]
         for number in range(2):
             desk.now = 31.0 * number
-            desk.news.tell(pod({}), NO_ROOM, "lost")
+            desk.recorder.record(pod({}), NO_ROOM, "lost")
         desk.now = 100.0
-        desk.news.tell(pod({}), NO_ROOM, "found")
+        desk.recorder.record(pod({}), NO_ROOM, "found")
         await desk.written("found")
 
     (line,) = play(story).lines
     assert "403 Forbidden" in line
 
 
-def test_what_is_wrong_is_told_before_what_is_well() -> None:
+def test_warnings_are_written_first() -> None:
     async def story(desk: Desk) -> None:
         for number in range(5):
-            desk.news.tell(pod({}), f"Fine{number}", "well")
-        desk.news.tell(pod({}), NO_ROOM, "wrong", warning=True)
+            desk.recorder.record(pod({}), f"Fine{number}", "well")
+        desk.recorder.record(pod({}), NO_ROOM, "wrong", warning=True)
         await desk.until(lambda: len(desk.events) == 6)
 
     reasons = [event["reason"] for event in play(story).events]
@@ -137,8 +137,8 @@ def test_what_is_wrong_is_told_before_what_is_well() -> None:
 def test_a_flood_is_bounded() -> None:
     async def story(desk: Desk) -> None:
         desk.server.events.hang_everything = True
-        for number in range(MOST_WAITING + 50):
-            desk.news.tell(pod({}), f"Reason{number}", "much")
+        for number in range(MOST_QUEUED + 50):
+            desk.recorder.record(pod({}), f"Reason{number}", "much")
 
     (line,) = play(story).lines
     assert "dropped" in line

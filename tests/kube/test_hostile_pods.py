@@ -11,12 +11,12 @@ from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.policy import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.scheduler.explaining import explained
+from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.resize import RESIZE, resize
-from cotenant.kube.state.books import Books
-from tests.kube.worlds import annotated, args, books_of, free_memory, machine, node, place, placer_of, waiting
+from cotenant.kube.state.cluster import ClusterState
+from tests.kube.worlds import annotated, args, free_memory, machine, node, place, placer_of, state_of, waiting
 
 FIELDS = ("use_types", "avoid_types", "use_uuids", "avoid_uuids", "one_numa")
 WISHES = ("exclusive", "link", "affinity", "anti-affinity", "workload", "least-speed", "use-types", "use-uuids")
@@ -50,32 +50,32 @@ HOSTILE = st.dictionaries(
 @example(written={POLICY: "binpack/" * 25})
 @example(written={NODE_POLICY: "/", GPU_POLICY: "/"})
 def test_a_pod_disturbs_nobody_by_what_is_written_on_it(written: dict[str, str]) -> None:
-    books = books_of(node(machine("n1")), node(machine("n2")))
-    placer = placer_of(books)
-    running, waits = place(books, placer, waiting("running"), "n1"), waiting("waits")
-    books.pod_changed(None, waits)
+    state = state_of(node(machine("n1")), node(machine("n2")))
+    placer = placer_of(state)
+    running, waits = place(state, placer, waiting("running"), "n1"), waiting("waits")
+    state.pod_changed(None, waits)
     hostile = [annotated(pod, written) for pod in (running, waits)]
     for before, after in zip((running, waits), hostile, strict=True):
-        books.pod_changed(before, after)
+        state.pod_changed(before, after)
         placer.filter(args(after, "n1", "n2"), 0.0)
         placer.prioritize(args(after, "n1", "n2"), 0.0)
         placer.would_fit(after)
-        explained(after, books, placer)
-    check_resize(books, hostile[0])
-    check_bind(books, placer, hostile[1])
-    assert books.closed == {}
-    assert free_memory(books, "n1") == (16000 - 4000, 16000)
+        explain(after, state, placer)
+    check_resize(state, hostile[0])
+    check_bind(state, placer, hostile[1])
+    assert state.closed == {}
+    assert free_memory(state, "n1") == (16000 - 4000, 16000)
     assert placer.filter(args(waiting("other"), "n1", "n2"), 0.0).node_names
 
 
-def check_resize(books: Books, pod: Pod) -> None:
+def check_resize(state: ClusterState, pod: Pod) -> None:
     """Answered, and given up again."""
-    found = resize(pod, books, Quotas(), moment=1)
+    found = resize(pod, state, Quotas(), moment=1)
     assert found is None or isinstance(found, Reason) or found.annotations
-    books.release(pod.metadata.uid)
+    state.release(pod.metadata.uid)
 
 
-def check_bind(books: Books, placer: Placer, pod: Pod) -> None:
+def check_bind(state: ClusterState, placer: Placer, pod: Pod) -> None:
     found = placer.choose(pod, "n1", 0.0, 1)
     assert isinstance(found, Choice | Reason)
-    books.release(pod.metadata.uid)
+    state.release(pod.metadata.uid)

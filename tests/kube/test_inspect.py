@@ -28,12 +28,12 @@ from tests.kube.worlds import (
     MEMORY,
     PERCENT,
     annotated,
-    books_of,
     in_phase,
     machine,
     node,
     place,
     placer_of,
+    state_of,
     waiting,
 )
 
@@ -41,8 +41,8 @@ SETTINGS = KubeSettings()
 
 
 def placed(pod: Pod, on: Node, *before: Pod) -> Pod:
-    books = books_of(on, pods=before)
-    return place(books, placer_of(books), pod, on.metadata.name)
+    state = state_of(on, pods=before)
+    return place(state, placer_of(state), pod, on.metadata.name)
 
 
 def only_node(nodes: Sequence[Node], pods: Sequence[Pod] = ()) -> NodeUse:

@@ -39,13 +39,13 @@ from tests.kube.worlds import (
     GPU,
     MEMORY,
     PERCENT,
-    books_of,
     free_memory,
     in_phase,
     machine,
     node,
     place,
     placer_of,
+    state_of,
     waiting,
 )
 
@@ -68,7 +68,7 @@ def test_every_verb_is_where_kube_scheduler_calls_it() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         bodies = {
             "filterVerb": office.args("a", "n1"),
             "prioritizeVerb": office.args("a", "n1"),
@@ -88,7 +88,7 @@ def test_a_pod_may_be_filtered_again_and_nothing_is_written_for_it() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         for _ in range(3):
             assert (await office.filter("a", "n1"))["NodeNames"] == ["n1"]
         assert {asked.method for asked in office.server.asked} == {"GET"}
@@ -123,10 +123,10 @@ def test_no_role_of_ours_deletes_or_makes_pods() -> None:
 
 def test_pods_of_one_size_that_are_bound_in_the_other_order_keep_their_own_gpus() -> None:
     """gpushare, Volcano, HAMi (F1): the plugin guessed by size and time which pod kubelet was asking for."""
-    books = books_of(node(machine("n1")))
+    state = state_of(node(machine("n1")))
     pods = {name: waiting(name, {GPU: 1, MEMORY: 4000}, annotations=by("spread")) for name in "ab"}
     for name in ("b", "a"):
-        pods[name] = place(books, placer_of(books), pods[name], "n1")
+        pods[name] = place(state, placer_of(state), pods[name], "n1")
     seen = {name: pod.metadata.annotations[container_key(0, VISIBLE)] for name, pod in pods.items()}
     assert seen == {"b": "GPU-n1-0", "a": "GPU-n1-1"}
     made = admitted(written({MEMORY: 4000}))["spec"]["containers"][0]
@@ -135,11 +135,11 @@ def test_pods_of_one_size_that_are_bound_in_the_other_order_keep_their_own_gpus(
 
 def test_each_of_two_containers_has_a_share_of_its_own() -> None:
     """gpushare (F2): kubelet asks for one container, the plugin looked for a pod of that size, and found none."""
-    books = books_of(node(machine("n1", cards=1)))
-    pod = place(books, placer_of(books), waiting("two", {GPU: 1, MEMORY: 3000}, {GPU: 1, MEMORY: 5000}), "n1")
+    state = state_of(node(machine("n1", cards=1)))
+    pod = place(state, placer_of(state), waiting("two", {GPU: 1, MEMORY: 3000}, {GPU: 1, MEMORY: 5000}), "n1")
     limits = [pod.metadata.annotations[container_key(number, "CUDA_DEVICE_MEMORY_LIMIT_0")] for number in (0, 1)]
     assert limits == ["3000m", "5000m"]
-    assert free_memory(books, "n1") == (8000,)
+    assert free_memory(state, "n1") == (8000,)
 
 
 def test_what_kubelet_is_answered_does_not_depend_on_other_pods() -> None:
@@ -177,7 +177,7 @@ def test_what_cannot_be_given_is_an_error_and_no_value() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1", memory=1000)
         office.add_pod("a", 6000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         await office.knows("a")
         assert "does not fit" in await office.bind("a", "n1")
         assert_untouched(office, "a")
@@ -198,7 +198,7 @@ def test_a_bind_that_fails_leaves_nothing_in_the_pod() -> None:
         for name in ("n1", "n2"):
             office.add_node(name)
         office.add_pod("a")
-        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        await until(lambda: len(office.scheduler.state.vendors) == 2)
         await office.knows("a")
         office.server.refusals = [Refusal(403, "Forbidden", only="POST")]
         assert "403" in await office.bind("a", "n1")
@@ -211,8 +211,8 @@ def test_a_bind_that_fails_leaves_nothing_in_the_pod() -> None:
 
 def test_words_of_another_pod_or_node_mean_nothing() -> None:
     """gpushare, Volcano (F7): annotations of an earlier attempt, or copied with a template, were taken for true."""
-    books = books_of(node(machine("n1")))
-    pod = place(books, placer_of(books), waiting("a"), "n1")
+    state = state_of(node(machine("n1")))
+    pod = place(state, placer_of(state), waiting("a"), "n1")
     others = [
         changed(pod, metadata=changed(pod.metadata, uid="uid-of-its-copy")),
         changed(pod, spec=changed(pod.spec, node_name="n2")),
@@ -245,7 +245,7 @@ def test_of_several_schedulers_one_leads_and_each_is_asked_by_its_own_kube_sched
 
 def test_nobody_else_calls_the_extender_or_writes_an_assignment() -> None:
     """gpushare (F11): anybody could call the extender, which listened on the node, and write a GPU into a pod."""
-    with pytest.raises(InputError, match="others could bind pods through it"):
+    with pytest.raises(InputError, match="other machines could bind pods through it"):
         check(SchedulerOptions(extender=("0.0.0.0", 8888)))
     images = Images(ours="a", kube_scheduler="b")
     for made in (deployment(images, ""), daemon_set(images, AgentFlags(), "")):
@@ -265,7 +265,7 @@ def test_many_pods_are_bound_to_one_node_at_the_same_time_without_a_lock() -> No
         names = [f"p{number}" for number in range(12)]
         for name in names:
             office.add_pod(name, 1000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         await office.knows(*names)
         assert await asyncio.gather(*(office.bind(name, "n1") for name in names)) == [""] * len(names)
         assert not [asked for asked in office.server.asked if "nodes" in asked.path and asked.method != "GET"]
@@ -325,7 +325,7 @@ ELSEWHERE = {
     "gpushare, HAMi: preemption knows nothing of GPUs": "kube.test_placement:"
     "test_preempt_keeps_only_nodes_where_it_would_help",
     "HAMi: an autoscaler's question changes what is reserved": "kube.test_placement:"
-    "test_asked_with_whole_nodes_nothing_is_held_or_forgotten",
+    "test_a_what_if_query_holds_and_forgets_nothing",
     "topology inspect: busy GPUs are printed as if they had no links": "kube.test_inspect:"
     "test_links_of_busy_cards_are_shown_too",
     "gpushare and topology inspect: an unknown node ends the program": "kube.test_inspect:"

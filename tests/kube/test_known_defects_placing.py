@@ -19,19 +19,19 @@ from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.keys import container_key
 from cotenant.kube.scheduler.protocol import HIGHEST
 from cotenant.kube.settings import parse_settings
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import (
     GPU,
     MEMORY,
     PERCENT,
     args,
-    books_of,
     free_memory,
     in_phase,
     machine,
     node,
     place,
     placer_of,
+    state_of,
     waiting,
 )
 
@@ -47,14 +47,14 @@ def given(pod: Pod) -> list[str]:
     return [share.gpu for one in decode_record(pod.metadata.annotations[RECORD]).containers for share in one.gpus]
 
 
-def placed(books: Books, name: str, *containers: dict[str, int], **about: Any) -> list[str]:
+def placed(state: ClusterState, name: str, *containers: dict[str, int], **about: Any) -> list[str]:
     """The GPUs that a new pod gets."""
-    return given(place(books, placer_of(books), waiting(name, *containers, **about), "n1"))
+    return given(place(state, placer_of(state), waiting(name, *containers, **about), "n1"))
 
 
-def takes(books: Books, *containers: dict[str, int], **about: Any) -> bool:
+def takes(state: ClusterState, *containers: dict[str, int], **about: Any) -> bool:
     """Whether some node takes a pod that asks for this."""
-    found = placer_of(books).filter(args(waiting("asks", *containers, **about), *books.nodes), 0.0)
+    found = placer_of(state).filter(args(waiting("asks", *containers, **about), *state.nodes), 0.0)
     return bool(found.node_names)
 
 
@@ -63,32 +63,32 @@ def takes(books: Books, *containers: dict[str, int], **about: Any) -> bool:
 
 def test_a_busy_first_gpu_does_not_make_an_answer_shorter() -> None:
     """gpu-topology, policy simple: it looked at the first n indices only, and gave fewer GPUs than were asked for."""
-    books = books_of(node(machine("n1", cards=4)))
-    assert placed(books, "first", {GPU: 1}) == ["GPU-n1-0"]
-    assert placed(books, "pair", {GPU: 2}, annotations=by("topology-simple")) == ["GPU-n1-1", "GPU-n1-2"]
+    state = state_of(node(machine("n1", cards=4)))
+    assert placed(state, "first", {GPU: 1}) == ["GPU-n1-0"]
+    assert placed(state, "pair", {GPU: 2}, annotations=by("topology-simple")) == ["GPU-n1-1", "GPU-n1-2"]
 
 
 @pytest.mark.parametrize("links", [None, ((0, 0, 0), (0, 0, 0), (0, 0, 0))])
 def test_a_single_gpu_is_found_where_no_pair_scores(links: tuple[tuple[int, ...], ...] | None) -> None:
     """gpu-topology, policy best_effort: for one GPU every score is 0, and it took an element of an empty list."""
-    books = books_of(node(replace(machine("n1", cards=3), links=links)))
-    assert placed(books, "one", {GPU: 1}, annotations=by("topology")) == ["GPU-n1-0"]
+    state = state_of(node(replace(machine("n1", cards=3), links=links)))
+    assert placed(state, "one", {GPU: 1}, annotations=by("topology")) == ["GPU-n1-0"]
 
 
 @pytest.mark.parametrize("gpus", [3, 5, 7])
 def test_sizes_that_a_table_does_not_list_are_placed(gpus: int) -> None:
     """gpu-topology, policy static: what was not in its table of sets ended in an error, so odd sizes never ran."""
     dgx = replace(machine("n1", cards=8), labels={MACHINE_TYPE_LABEL: "dgx-1-volta"})
-    assert len(set(placed(books_of(node(dgx)), "odd", {GPU: gpus}, annotations=by("topology-static")))) == gpus
+    assert len(set(placed(state_of(node(dgx)), "odd", {GPU: gpus}, annotations=by("topology-static")))) == gpus
 
 
 def test_scores_are_within_what_kube_scheduler_takes() -> None:
     """gpu-topology: sums of link scores were sent as they were, and kube-scheduler knows 0 to 10 only."""
     linked = tuple(tuple(0 if a == b else 6 * Link.NVLINK for b in range(8)) for a in range(8))
     names = [f"n{number}" for number in range(20)]
-    books = books_of(*(node(replace(machine(name, cards=8), links=linked)) for name in names))
+    state = state_of(*(node(replace(machine(name, cards=8), links=linked)) for name in names))
     pod = waiting("eight", {GPU: 8}, annotations=by("topology"))
-    scores = [one.score for one in placer_of(books).prioritize(args(pod, *names), 0.0)]
+    scores = [one.score for one in placer_of(state).prioritize(args(pod, *names), 0.0)]
     assert (min(scores), max(scores)) == (0, HIGHEST)
 
 
@@ -98,24 +98,24 @@ def test_what_does_not_divide_the_free_gpus_is_placed(cards: int, gpus: int) -> 
     links = tuple(
         tuple(0 if a == b else Link.PIX if a // 4 == b // 4 else Link.SYS for b in range(cards)) for a in range(cards)
     )
-    books = books_of(node(replace(machine("n1", cards=cards), links=links)))
-    assert len(set(placed(books, "odd", {GPU: gpus}, annotations=by("topology")))) == gpus
+    state = state_of(node(replace(machine("n1", cards=cards), links=links)))
+    assert len(set(placed(state, "odd", {GPU: gpus}, annotations=by("topology")))) == gpus
 
 
 def test_links_that_differ_by_direction_are_no_failure() -> None:
     """NVIDIA's device plugin: links that only one of two cards reports ended it."""
     links = ((0, Link.NVLINK, Link.SYS), (Link.SYS, 0, Link.SYS), (Link.SYS, Link.SYS, 0))
-    books = books_of(node(replace(machine("n1", cards=3), links=links)))
-    assert len(set(placed(books, "pair", {GPU: 2}, annotations=by("topology")))) == 2
+    state = state_of(node(replace(machine("n1", cards=3), links=links)))
+    assert len(set(placed(state, "pair", {GPU: 2}, annotations=by("topology")))) == 2
 
 
 def test_links_of_busy_gpus_are_still_known() -> None:
     """gpu-topology: GPUs in use were struck from the matrix, so that it showed them as linked to nothing."""
     links = ((0, Link.NVLINK), (Link.NVLINK, 0))
-    books = books_of(node(replace(machine("n1"), links=links)))
-    before = topology_text(books.cluster.node("n1").machine)
-    placed(books, "both", {GPU: 2})
-    assert topology_text(books.cluster.node("n1").machine) == before == '{"GPU_NV1_0_1":"Single NVLink"}'
+    state = state_of(node(replace(machine("n1"), links=links)))
+    before = topology_text(state.cluster.node("n1").machine)
+    placed(state, "both", {GPU: 2})
+    assert topology_text(state.cluster.node("n1").machine) == before == '{"GPU_NV1_0_1":"Single NVLink"}'
 
 
 # Counting
@@ -123,13 +123,13 @@ def test_links_of_busy_gpus_are_still_known() -> None:
 
 def test_a_card_that_has_less_than_is_used_of_it_takes_nobody() -> None:
     """gpushare (and Volcano): total less used, both unsigned, was a huge number, so a card too full took everybody."""
-    books = books_of(node(machine("n1", cards=1)))
-    placed(books, "first", {GPU: 1, MEMORY: 12_000})
-    books.node_changed(node(machine("n1", cards=1)), node(machine("n1", cards=1, memory=8000)))
-    assert free_memory(books, "n1") == (-4000,)
-    assert not takes(books, {GPU: 1, MEMORY: 1})
+    state = state_of(node(machine("n1", cards=1)))
+    placed(state, "first", {GPU: 1, MEMORY: 12_000})
+    state.node_changed(node(machine("n1", cards=1)), node(machine("n1", cards=1, memory=8000)))
+    assert free_memory(state, "n1") == (-4000,)
+    assert not takes(state, {GPU: 1, MEMORY: 1})
     pod = waiting("next", {GPU: 1, MEMORY: 1})
-    refused = placer_of(books).choose(pod, "n1", 0.0, 1)
+    refused = placer_of(state).choose(pod, "n1", 0.0, 1)
     assert isinstance(refused, Reason)
     assert refused.available <= 0
 
@@ -139,11 +139,11 @@ MIXED = Machine(name="n1", gpus=(Gpu(uuid="small", memory=MiB(8000)), Gpu(uuid="
 
 def test_each_card_of_a_node_has_its_own_memory() -> None:
     """gpushare: a card had the node's memory by the number of cards, or that of the first card."""
-    books = books_of(node(MIXED))
-    assert not takes(books, {GPU: 2, MEMORY: 9000})
-    assert placed(books, "average", {GPU: 1, MEMORY: 20_000}) == ["large"]
-    assert placed(books, "half", {GPU: 1, PERCENT: 50}) == ["small"]
-    assert free_memory(books, "n1") == (4000, 12_000)
+    state = state_of(node(MIXED))
+    assert not takes(state, {GPU: 2, MEMORY: 9000})
+    assert placed(state, "average", {GPU: 1, MEMORY: 20_000}) == ["large"]
+    assert placed(state, "half", {GPU: 1, PERCENT: 50}) == ["small"]
+    assert free_memory(state, "n1") == (4000, 12_000)
 
 
 def test_cards_are_known_by_their_uuid_where_numbers_have_gaps() -> None:
@@ -152,60 +152,60 @@ def test_cards_are_known_by_their_uuid_where_numbers_have_gaps() -> None:
     links = tuple(tuple(10 * a + b for b in range(3)) for a in range(3))
     shown = shared_machine(replace(machine("n1", cards=3), links=links), "n1", hidden)
     assert shown.links == ((0, 2), (20, 22))
-    pod = place(books := books_of(node(shown)), placer_of(books), waiting("both", {GPU: 2}), "n1")
+    pod = place(state := state_of(node(shown)), placer_of(state), waiting("both", {GPU: 2}), "n1")
     assert given(pod) == ["GPU-n1-0", "GPU-n1-2"]
     assert pod.metadata.annotations[container_key(0, VISIBLE)] == "GPU-n1-0,GPU-n1-2"
 
 
 def test_a_node_that_changes_is_counted_as_it_is_now() -> None:
     """gpushare: what a node had was read once, and never again."""
-    books, before = books_of(node(machine("n1", cards=1))), node(machine("n1", cards=1))
-    placed(books, "first", {GPU: 1, MEMORY: 12_000})
+    state, before = state_of(node(machine("n1", cards=1))), node(machine("n1", cards=1))
+    placed(state, "first", {GPU: 1, MEMORY: 12_000})
     for cards, memory, free in ((1, 32_000, (20_000,)), (2, 32_000, (20_000, 32_000)), (2, 16_000, (4000, 16_000))):
         after = node(machine("n1", cards=cards, memory=memory))
-        books.node_changed(before, after)
-        assert free_memory(books, "n1") == free
+        state.node_changed(before, after)
+        assert free_memory(state, "n1") == free
         before = after
-    assert takes(books, {GPU: 1, MEMORY: 16_000})
+    assert takes(state, {GPU: 1, MEMORY: 16_000})
 
 
 def test_memory_is_taken_until_containers_have_ended() -> None:
     """gpushare: a pod was over at its deletion timestamp, and its memory given away while its process still ran."""
-    books = books_of(node(machine("n1", cards=1)))
-    pod = place(books, placer_of(books), waiting("old", {GPU: 1, MEMORY: 12_000}), "n1")
+    state = state_of(node(machine("n1", cards=1)))
+    pod = place(state, placer_of(state), waiting("old", {GPU: 1, MEMORY: 12_000}), "n1")
     leaving = changed(pod, metadata=changed(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
-    books.pod_changed(pod, leaving)
-    assert not takes(books, {GPU: 1, MEMORY: 12_000})
-    books.pod_changed(leaving, in_phase(leaving, "Succeeded"))
-    assert takes(books, {GPU: 1, MEMORY: 12_000})
+    state.pod_changed(pod, leaving)
+    assert not takes(state, {GPU: 1, MEMORY: 12_000})
+    state.pod_changed(leaving, in_phase(leaving, "Succeeded"))
+    assert takes(state, {GPU: 1, MEMORY: 12_000})
 
 
 @pytest.mark.parametrize(("sidecar_first", "fits"), [(True, False), (False, True)])
 def test_sidecars_run_beside_the_init_containers_after_them(sidecar_first: bool, fits: bool) -> None:
     """HAMi (and Volcano): a sidecar was counted as an init container, over before the others start."""
     sidecar, init = {GPU: 1, MEMORY: 3000, "sidecar": True}, {GPU: 1, MEMORY: 6000}
-    books = books_of(node(machine("n1", cards=1, memory=8000)))
+    state = state_of(node(machine("n1", cards=1, memory=8000)))
     order = [sidecar, init] if sidecar_first else [init, sidecar]
-    assert takes(books, {GPU: 1, MEMORY: 4000}, init=order) is fits
-    assert not takes(books, {GPU: 1, MEMORY: 6000}, init=order)
+    assert takes(state, {GPU: 1, MEMORY: 4000}, init=order) is fits
+    assert not takes(state, {GPU: 1, MEMORY: 6000}, init=order)
 
 
 def test_large_cards_are_counted_in_full() -> None:
     """HAMi: memory above 32,767 MiB was not shown rightly, above 120 GB as none."""
-    books = books_of(node(machine("n1", cards=1, memory=288_000)))
-    pod = place(books, placer_of(books), waiting("large", {GPU: 1, MEMORY: 200_000}), "n1")
+    state = state_of(node(machine("n1", cards=1, memory=288_000)))
+    pod = place(state, placer_of(state), waiting("large", {GPU: 1, MEMORY: 200_000}), "n1")
     assert pod.metadata.annotations[container_key(0, "CUDA_DEVICE_MEMORY_LIMIT_0")] == "200000m"
-    assert free_memory(books, "n1") == (88_000,)
+    assert free_memory(state, "n1") == (88_000,)
 
 
 def test_a_scheduler_that_starts_anew_keeps_no_reservation_of_pods_that_are_gone() -> None:
     """HAMi: reservations outlived deleted pods, restarts and reboots, until whole nodes seemed full."""
-    books = books_of(node(machine("n1")))
-    placer = placer_of(books)
-    stays, goes = (place(books, placer, waiting(name, {GPU: 1, MEMORY: 5000}), "n1") for name in ("stays", "goes"))
+    state = state_of(node(machine("n1")))
+    placer = placer_of(state)
+    stays, goes = (place(state, placer, waiting(name, {GPU: 1, MEMORY: 5000}), "n1") for name in ("stays", "goes"))
     placer.filter(args(waiting("never-bound", {GPU: 1, MEMORY: 5000}), "n1"), 0.0)
-    assert free_memory(books, "n1") == (1000, 16_000)
-    assert free_memory(books_of(node(machine("n1")), pods=[stays]), "n1") == (11_000, 16_000)
+    assert free_memory(state, "n1") == (1000, 16_000)
+    assert free_memory(state_of(node(machine("n1")), pods=[stays]), "n1") == (11_000, 16_000)
     assert given(goes) == ["GPU-n1-0"]
-    books.expire(1000.0)
-    assert free_memory(books, "n1") == (6000, 16_000)
+    state.expire(1000.0)
+    assert free_memory(state, "n1") == (6000, 16_000)

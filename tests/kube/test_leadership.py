@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who may write: never two, whatever the lease, the network and the processes do, and in the end one of them."""
+"""Leadership: never two processes write, whatever lease, network and processes do, and in the end one does."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.kube.api.objects import Metadata
-from cotenant.kube.scheduler.leadership import FRESH_S, WRITE_S, WRITER, Lease, LeaseSpec, Standing
+from cotenant.kube.scheduler.leadership import FRESH_S, WRITE_S, WRITER, Candidacy, Lease, LeaseSpec
 
 
 def lease(holder: str | None, writer: str | None = None) -> Lease:
@@ -21,35 +21,35 @@ def lease(holder: str | None, writer: str | None = None) -> Lease:
     return Lease(metadata=Metadata(annotations=said), spec=LeaseSpec(holder_identity=holder and f"{holder}_1f-2e"))
 
 
-def led_by(before: str | None) -> Standing:
+def led_by(before: str | None) -> Candidacy:
     """One of host `a` that has just put its name in the place of another."""
-    found = Standing("a", "me")
-    found.looked(lease("a", before), 0.0, 0.1)
+    found = Candidacy("a", "me")
+    found.observe(lease("a", before), 0.0, 0.1)
     assert found.should_claim()
-    found.looked(lease("a", "me"), 0.2, 0.3)
+    found.observe(lease("a", "me"), 0.2, 0.3)
     return found
 
 
-def test_one_that_takes_over_waits_for_what_the_one_before_may_write_and_lists_pods() -> None:
+def test_a_takeover_waits_for_writes_of_the_previous_leader_and_lists_pods() -> None:
     found = led_by("somebody")
     landed = 0.3 + FRESH_S + WRITE_S
     assert found.rebuild_from(landed - 0.01) is None
-    found.looked(lease("a", "me"), landed - 0.01, landed)
-    assert "may not be there yet" in (found.doubt(landed - 0.01) or "")
+    found.observe(lease("a", "me"), landed - 0.01, landed)
+    assert "may still be under way" in (found.unready_reason(landed - 0.01) or "")
     assert found.rebuild_from(landed) == landed
-    assert "read anew" in (found.doubt(landed) or "")
-    found.rebuilt()
-    assert found.doubt(landed) is None
+    assert "being listed again" in (found.unready_reason(landed) or "")
+    found.mark_rebuilt()
+    assert found.unready_reason(landed) is None
 
 
-def test_one_that_follows_one_which_let_go_does_not_wait() -> None:
+def test_a_process_that_follows_one_that_resigned_does_not_wait() -> None:
     found = led_by("")
     assert found.rebuild_from(0.3) == 0.3
-    found.rebuilt()
-    assert found.doubt(0.4) is None
+    found.mark_rebuilt()
+    assert found.unready_reason(0.4) is None
 
 
-def test_a_lease_that_nobody_wrote_on_may_be_new_and_the_one_before_not_gone() -> None:
+def test_a_lease_without_a_name_may_be_new_while_the_previous_leader_still_writes() -> None:
     assert led_by(None).rebuild_from(1.0) is None
 
 
@@ -60,41 +60,41 @@ def test_a_lease_that_nobody_wrote_on_may_be_new_and_the_one_before_not_gone() -
 )
 def test_one_that_is_deposed_writes_nothing_and_what_it_decided_before_is_void_for_ever(seen: Lease | None) -> None:
     found = led_by("")
-    found.rebuilt()
+    found.mark_rebuilt()
     term = found.term
-    assert found.doubt_of(term, 0.4) is None
-    found.looked(seen, 0.5, 0.6)
-    assert found.doubt(0.6)
-    found.looked(lease("a", ""), 0.7, 0.8)
-    found.looked(lease("a", "me"), 0.9, 1.0)
-    found.rebuilt()
-    assert found.doubt(1.0) is None
-    assert "since this was decided" in (found.doubt_of(term, 1.0) or "")
+    assert found.unready_reason_in(term, 0.4) is None
+    found.observe(seen, 0.5, 0.6)
+    assert found.unready_reason(0.6)
+    found.observe(lease("a", ""), 0.7, 0.8)
+    found.observe(lease("a", "me"), 0.9, 1.0)
+    found.mark_rebuilt()
+    assert found.unready_reason(1.0) is None
+    assert "since this was decided" in (found.unready_reason_in(term, 1.0) or "")
 
 
-def test_a_look_allows_writes_for_a_moment_only_counted_from_its_beginning() -> None:
+def test_an_observation_permits_writes_for_a_moment_counted_from_its_begin() -> None:
     found = led_by("")
-    found.rebuilt()
-    found.looked(lease("a", "me"), 10.0, 10.9)
-    assert found.doubt(10.0 + FRESH_S) is None
-    assert "last seen" in (found.doubt(10.01 + FRESH_S) or "")
+    found.mark_rebuilt()
+    found.observe(lease("a", "me"), 10.0, 10.9)
+    assert found.unready_reason(10.0 + FRESH_S) is None
+    assert "last read" in (found.unready_reason(10.01 + FRESH_S) or "")
 
 
 def test_one_that_leaves_writes_nothing_and_claims_nothing() -> None:
     found = led_by("")
-    found.rebuilt()
+    found.mark_rebuilt()
     found.leave()
-    assert found.doubt(0.3)
-    assert found.may_let_go()
-    found.looked(lease("a", ""), 0.5, 0.6)
+    assert found.unready_reason(0.3)
+    assert found.should_clear_name()
+    found.observe(lease("a", ""), 0.5, 0.6)
     assert not found.should_claim()
-    assert not found.may_let_go()
+    assert not found.should_clear_name()
 
 
 def test_a_host_whose_name_begins_alike_is_another() -> None:
-    found = Standing("a", "me")
+    found = Candidacy("a", "me")
     for holder in ("a_b", "a-b", "b_a"):
-        found.looked(lease(holder, ""), 0.0, 0.1)
+        found.observe(lease(holder, ""), 0.0, 0.1)
         assert not found.should_claim()
 
 
@@ -143,7 +143,7 @@ class Process:
     def __init__(self, world: World, host: str, name: str) -> None:
         self.world, self.host = world, host
         self.offset = world.random.uniform(-5000, 5000)
-        self.standing = Standing(host, name, landing_s=world.landing_s)
+        self.candidacy = Candidacy(host, name, landing_s=world.landing_s)
         self.claimed = float("-inf")
         self.dead = False
         self.look()
@@ -169,8 +169,8 @@ class Process:
         if self.dead:
             return
         if seen is not None:
-            self.standing.looked(seen, began, self.clock)
-            if self.standing.should_claim():
+            self.candidacy.observe(seen, began, self.clock)
+            if self.candidacy.should_claim():
                 self.claim(version)
                 return
         self.go_on()
@@ -181,7 +181,7 @@ class Process:
         def server() -> None:
             taken = world.version == version
             if taken:
-                world.writer, self.claimed = self.standing.me, world.now
+                world.writer, self.claimed = self.candidacy.me, world.now
                 world.version += 1
             heard = taken and world.random.random() > 0.2
             seen = world.lease() if heard else None
@@ -191,27 +191,27 @@ class Process:
 
     def claim_answered(self, seen: Lease | None, began: float) -> None:
         if not self.dead and seen is not None:
-            self.standing.looked(seen, began, self.clock)
+            self.candidacy.observe(seen, began, self.clock)
         self.go_on()
 
     def go_on(self) -> None:
         if self.dead:
             return
-        if self.standing.rebuild_from(self.clock) is not None:
-            self.world.rebuilt.append((self.standing.me, self.world.now, self.claimed))
-            self.standing.rebuilt()
-        if self.standing.doubt(self.clock) is None:
+        if self.candidacy.rebuild_from(self.clock) is not None:
+            self.world.rebuilt.append((self.candidacy.me, self.world.now, self.claimed))
+            self.candidacy.mark_rebuilt()
+        if self.candidacy.unready_reason(self.clock) is None:
             self.write()
         self.world.later(self.world.random.choice([0.02, 0.05, 0.9]), self.look)
 
     def write(self) -> None:
         """Decided now, allowed at any time later, landed at any time within its limit."""
-        term = self.standing.term
+        term = self.candidacy.term
 
         def send() -> None:
-            if not self.dead and self.standing.doubt_of(term, self.clock) is None:
+            if not self.dead and self.candidacy.unready_reason_in(term, self.clock) is None:
                 landing = self.world.now + self.world.random.choice([0.0, WRITE_S, WRITE_S])
-                self.world.writes.append((self.standing.me, self.world.now, landing))
+                self.world.writes.append((self.candidacy.me, self.world.now, landing))
 
         for _ in range(4):
             self.world.later(self.world.random.choice([0.0, 0.3, 0.6, 0.95, 3.0]), send)
@@ -235,7 +235,7 @@ def a_life(seed: int, landing_s: float = FRESH_S + WRITE_S) -> World:
         world.live(random.choice([0.1, 0.7, 2.0, 6.0]))
     world.hand_over("a")
     world.live(60.0)
-    assert world.writes[-1][0] == running["a"].standing.me  # in the end, the one that should does lead
+    assert world.writes[-1][0] == running["a"].candidacy.me  # in the end, the one that should does lead
     return world
 
 

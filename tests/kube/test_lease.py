@@ -13,8 +13,8 @@ import pytest
 
 from cotenant.cli.kube import kube
 from cotenant.errors import InputError
-from cotenant.kube.scheduler.leadership import WRITER, Standing
-from cotenant.kube.scheduler.lease import Elected
+from cotenant.kube.scheduler.leadership import WRITER, Candidacy
+from cotenant.kube.scheduler.lease import ElectedLeader
 from cotenant.kube.settings import KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import ask
@@ -24,8 +24,8 @@ from tests.kube.process import a_process, free_port, kubeconfig
 LANDING_S = 0.4
 
 
-def lead_of(office: Office) -> Elected:
-    assert isinstance(office.scheduler.lead, Elected)
+def lead_of(office: Office) -> ElectedLeader:
+    assert isinstance(office.scheduler.lead, ElectedLeader)
     return office.scheduler.lead
 
 
@@ -34,8 +34,8 @@ async def a_replica(server: ApiServer, host: str) -> AsyncIterator[Office]:
     """One of several schedulers, quicker than usual."""
     async with a_scheduler(server, KubeSettings(), host=host) as office:
         lead = lead_of(office)
-        lead.standing = Standing(host, f"{host}-process", fresh_s=0.3, landing_s=LANDING_S)
-        lead.look_s, lead.patience_s, lead.released_s = 0.02, 3.0, 0.1
+        lead.candidacy = Candidacy(host, f"{host}-process", fresh_s=0.3, landing_s=LANDING_S)
+        lead.read_s, lead.wait_ready_s, lead.handover_s = 0.02, 3.0, 0.1
         yield office
 
 
@@ -62,9 +62,9 @@ def play(story: Callable[[Office, Office], Awaitable[None]]) -> None:
             for name in ("a", "b", "c"):
                 one.add_pod(name)
             hold(server, "one")
-            await until(lambda: one.scheduler.lead.doubt() is None)
+            await until(lambda: one.scheduler.lead.unready_reason() is None)
             for office in (one, two):
-                await until(lambda office=office: office.scheduler.books.vendors)  # type: ignore[misc]
+                await until(lambda office=office: office.scheduler.state.vendors)  # type: ignore[misc]
                 await office.knows("a", "b", "c")
             await story(one, two)
 
@@ -75,7 +75,7 @@ async def hand_over_and_back(one: Office, two: Office) -> None:
     """The second leads for a moment, then the first again."""
     for host, office in (("two", two), ("one", one)):
         hold(one.server, host)
-        await until(lambda office=office: office.scheduler.lead.doubt() is None)  # type: ignore[misc]
+        await until(lambda office=office: office.scheduler.lead.unready_reason() is None)  # type: ignore[misc]
 
 
 def binds(server: ApiServer) -> list[str]:
@@ -85,10 +85,10 @@ def binds(server: ApiServer) -> list[str]:
 def test_one_places_pods_and_the_other_answers_all_but_kube_scheduler() -> None:
     async def story(one: Office, two: Office) -> None:
         assert await one.place("a", "n1") == "n1"
-        lead_of(two).patience_s = 0.05
+        lead_of(two).wait_ready_s = 0.05
         for verb in ("filter", "prioritize", "bind", "preempt"):
             answer = await two.call(verb, two.args("b", "n1"))
-            assert (answer.status, b"one leads now, not two" in answer.body) == (503, True)
+            assert (answer.status, b"the leader is one, not two" in answer.body) == (503, True)
         assert (await ask(two.api_port, "GET", "/readyz")).status == 200
         await two.knows("a")
         assert (await two.why("a"))["gpus"][0]["gpu"] == "GPU-n1-0"
@@ -106,7 +106,7 @@ def test_the_next_one_waits_lists_and_places_what_is_left() -> None:
         assert one.server.requests("list") > lists
         assert "does not fit" in await two.bind("c", "n1")
         assert writer(one.server) == "two-process"
-        lead_of(one).patience_s = 0.05
+        lead_of(one).wait_ready_s = 0.05
         assert (await one.call("filter", one.args("c", "n1"))).status == 503
 
     play(story)
@@ -118,7 +118,7 @@ def test_what_the_one_before_wrote_at_the_last_moment_is_known_even_if_the_watch
         assert await one.place("a", "n1") == "n1"
         assert await one.place("b", "n1") == "n1"
         hold(one.server, "two")
-        await until(lambda: two.scheduler.lead.doubt() is None)
+        await until(lambda: two.scheduler.lead.unready_reason() is None)
         assert "does not fit" in await two.bind("c", "n1")
 
     play(story)
@@ -131,8 +131,8 @@ def test_a_bind_that_was_decided_before_another_led_is_not_written() -> None:
         guard = one.scheduler.lead.guard()
         await hand_over_and_back(one, two)
         one.server.asked.clear()
-        with pytest.raises(Exception, match="another scheduler led since this was decided"):
-            await one.scheduler.binder._client.bind("a", "n1", namespace="team", guard=guard)
+        with pytest.raises(Exception, match="another scheduler has led since this was decided"):
+            await one.scheduler.binder._shared.client.bind("a", "n1", namespace="team", guard=guard)
         assert binds(one.server) == []
 
     play(story)
@@ -140,14 +140,14 @@ def test_a_bind_that_was_decided_before_another_led_is_not_written() -> None:
 
 def test_one_that_cannot_see_the_lease_binds_nothing() -> None:
     async def story(one: Office, two: Office) -> None:
-        lead_of(one).patience_s = 0.05
+        lead_of(one).wait_ready_s = 0.05
         one.server.leases.refusals = [Refusal(500)] * 10_000
-        await until(lambda: one.scheduler.lead.doubt())
+        await until(lambda: one.scheduler.lead.unready_reason())
         answer = await one.call("bind", {"PodName": "a", "PodNamespace": "team", "PodUID": "uid-a", "Node": "n1"})
-        assert (answer.status, b"last seen" in answer.body) == (503, True)
+        assert (answer.status, b"last read" in answer.body) == (503, True)
         assert binds(one.server) == []
         one.server.leases.refusals = []
-        lead_of(one).patience_s = 3.0
+        lead_of(one).wait_ready_s = 3.0
         assert await one.bind("a", "n1") == ""  # a look that failed is no change
 
     play(story)
@@ -156,7 +156,7 @@ def test_one_that_cannot_see_the_lease_binds_nothing() -> None:
 def test_a_bind_is_given_up_when_it_takes_too_long_for_the_next_one_to_wait_for() -> None:
     async def story(one: Office, two: Office) -> None:
         lead_of(one).write_s = 0.1
-        one.scheduler.binder.answered_s = 0.3
+        one.scheduler.binder.answer_s = 0.3
         one.server.hang_everything = True
         assert "has not answered yet" in await one.bind("a", "n1")
         assert len(binds(one.server)) == 1
@@ -168,14 +168,14 @@ def test_a_bind_is_given_up_when_it_takes_too_long_for_the_next_one_to_wait_for(
 def test_holds_of_an_earlier_term_are_forgotten() -> None:
     async def story(one: Office, two: Office) -> None:
         assert (await one.filter("a", "n1"))["NodeNames"] == ["n1"]  # and never bound
-        assert one.scheduler.books.held("uid-a")
+        assert one.scheduler.state.held("uid-a")
         await hand_over_and_back(one, two)
-        assert one.scheduler.books.held("uid-a") is None
+        assert one.scheduler.state.held("uid-a") is None
 
     play(story)
 
 
-def test_who_was_refused_by_the_one_before_is_put_back_when_there_is_room() -> None:
+def test_a_pod_that_the_previous_leader_refused_is_retried_when_capacity_is_freed() -> None:
     async def story(one: Office, two: Office) -> None:
         for name in ("a", "b"):
             assert (await one.filter(name, "n1"))["NodeNames"] == ["n1"]  # held, and never bound
@@ -184,7 +184,7 @@ def test_who_was_refused_by_the_one_before_is_put_back_when_there_is_room() -> N
         one.server.merge("c", {"status": {"conditions": [condition]}}, "team")
         hold(one.server, "two")
         await until(lambda: one.annotation("c", "tried-again"))
-        assert two.scheduler.lead.doubt() is None
+        assert two.scheduler.lead.unready_reason() is None
         assert one.annotation("a", "tried-again") is None
 
     play(story)
@@ -198,31 +198,31 @@ def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
         one.add_pod("high", 12_000, priority=10)
         assert "n1" in await one.place("high", "n1")
         await until(lambda: sorted(one.server.evicted) == ["a", "b"])
-        await until(lambda: one.scheduler.books.is_reserved("uid-high"))
+        await until(lambda: one.scheduler.state.is_reserved("uid-high"))
         await hand_over_and_back(one, two)
         await asyncio.sleep(0.1)  # for what must not happen
-        assert one.scheduler.books.held("uid-high") is None
+        assert one.scheduler.state.held("uid-high") is None
 
     play(story)
 
 
 def test_one_that_ends_says_so_and_the_next_one_need_not_wait() -> None:
     async def story(one: Office, two: Office) -> None:
-        lead_of(two).standing = Standing("two", "two-process", fresh_s=0.3, landing_s=1000.0)
-        await lead_of(one).let_go()
+        lead_of(two).candidacy = Candidacy("two", "two-process", fresh_s=0.3, landing_s=1000.0)
+        await lead_of(one).resign()
         assert writer(one.server) == ""
-        assert "is ending" in (one.scheduler.lead.doubt() or "")
+        assert "is shutting down" in (one.scheduler.lead.unready_reason() or "")
         hold(one.server, "two")
         assert await two.place("a", "n1") == "n1"
 
     play(story)
 
 
-def test_one_that_ends_waits_for_its_kube_scheduler_to_let_go_and_for_its_writes() -> None:
+def test_a_scheduler_that_ends_waits_for_its_kube_scheduler_and_for_its_writes() -> None:
     async def story(one: Office, two: Office) -> None:
-        lead_of(one).released_s = 1000.0
+        lead_of(one).handover_s = 1000.0
         async with one.scheduler.lead.guard()():
-            leaving = asyncio.create_task(lead_of(one).let_go())
+            leaving = asyncio.create_task(lead_of(one).resign())
             hold(one.server, "")
             await asyncio.sleep(0.2)  # for what must not happen
             assert writer(one.server) == "one-process"
@@ -234,8 +234,8 @@ def test_one_that_ends_waits_for_its_kube_scheduler_to_let_go_and_for_its_writes
 
 def test_one_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone() -> None:
     async def story(one: Office, two: Office) -> None:
-        lead_of(two).released_s = 1000.0
-        await lead_of(two).let_go()
+        lead_of(two).handover_s = 1000.0
+        await lead_of(two).resign()
         assert writer(one.server) == "one-process"
 
     play(story)
@@ -247,7 +247,7 @@ def test_only_the_leader_answers_resizes_and_wakes_pods() -> None:
             assert await one.place(name, "n1") == "n1"
         assert "n1" in await one.place("c", "n1")
         hold(one.server, "two")
-        await until(lambda: two.scheduler.lead.doubt() is None)
+        await until(lambda: two.scheduler.lead.unready_reason() is None)
         one.server.asked.clear()
         one.server.merge("a", {"metadata": {"annotations": {"cotenant.io/resize": "memory=2000MiB"}}}, "team")
         await until(lambda: "2000" in (one.annotation("a", "assignment") or ""))
@@ -268,10 +268,10 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
                 one.add_pod(name)
             for office in (one, two):
                 await office.knows(*names)
-            await until(lambda: one.scheduler.books.vendors and two.scheduler.books.vendors)
+            await until(lambda: one.scheduler.state.vendors and two.scheduler.state.vendors)
             for name in names:
-                lead_of(one).patience_s, lead_of(two).patience_s = 3.0, 0.1
-                hold(server, lead_of(one).standing.me.removesuffix("-process"))
+                lead_of(one).wait_ready_s, lead_of(two).wait_ready_s = 3.0, 0.1
+                hold(server, lead_of(one).candidacy.me.removesuffix("-process"))
                 await asyncio.gather(*(bind(office, name) for office in (one, two)))
                 one, two = two, one
         given: dict[str, int] = {}
@@ -288,7 +288,7 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
     asyncio.run(told())
 
 
-def test_a_process_leads_beside_the_holder_and_lets_go_when_it_is_asked_to_end(tmp_path: Path) -> None:
+def test_a_process_leads_beside_the_holder_and_resigns_when_it_is_stopped(tmp_path: Path) -> None:
     async def told() -> None:
         server = ApiServer()
         hold(server, gethostname())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of higher priority gets the place of those whose leaving harms least, when they have really ended."""
+"""A pod of higher priority gets the slot of the victims whose loss does least harm, when they have ended."""
 
 import asyncio
 from typing import Any
@@ -22,13 +22,13 @@ async def full(office: Office, **low: int) -> None:
     for name, priority in low.items():
         office.add_node(f"n-{name}")
         office.add_pod(name, 12_000, priority=priority)
-        await until(lambda name=name: f"n-{name}" in office.scheduler.books.vendors)  # type: ignore[misc]
+        await until(lambda name=name: f"n-{name}" in office.scheduler.state.vendors)  # type: ignore[misc]
         assert await office.place(name, f"n-{name}") == f"n-{name}"
         await office.knows(name)
 
 
 def nodes(office: Office) -> list[str]:
-    return sorted(office.scheduler.books.vendors)
+    return sorted(office.scheduler.state.vendors)
 
 
 async def refuse(office: Office, name: str, memory: int = 12_000, *, priority: int = 10, **spec: Any) -> None:
@@ -53,25 +53,25 @@ def test_the_place_of_the_evicted_is_the_pods_when_they_have_ended() -> None:
         await full(office, low=0)
         await refuse(office, "high")
         await evicted(office, "low")
-        await until(lambda: office.scheduler.books.held("uid-high"))
+        await until(lambda: office.scheduler.state.held("uid-high"))
         assert not (await office.filter("high", "n-low"))["NodeNames"]  # asked again: nothing has ended yet
-        assert office.scheduler.books.held("uid-high") is not None
+        assert office.scheduler.state.held("uid-high") is not None
         office.end("low")
         await office.knows("low")
         office.add_pod("thief", 8000)
         await office.knows("thief")
         assert not (await office.filter("thief", "n-low"))["NodeNames"]
         assert await office.place("high", "n-low") == "n-low"
-        await until(lambda: not office.scheduler.books.is_reserved("uid-high"))
+        await until(lambda: not office.scheduler.state.is_reserved("uid-high"))
         assert office.server.evicted == ["low"]
         await until(lambda: office.events("Preempted") and office.events("Preempting"))
         assert office.events("Preempted") == ["evicted from node n-low for a pod of priority 10; its own is 0"]
-        assert office.events("Preempting")[0].startswith("evicts low from node n-low; its place is reserved")
+        assert office.events("Preempting")[0].startswith("evicts low from node n-low; its slot is reserved")
 
     play(story)
 
 
-def test_the_least_important_leaves_and_nobody_else() -> None:
+def test_the_pod_of_the_lowest_priority_leaves_and_no_other() -> None:
     async def story(office: Office) -> None:
         await full(office, a=5, b=1, c=3)
         await refuse(office, "high")
@@ -93,7 +93,7 @@ def test_the_least_important_leaves_and_nobody_else() -> None:
         ({"priority": 10}, {"protect_label": "keep=yes"}),
     ],
 )
-def test_nobody_is_evicted_for(spec: dict[str, Any], preemption: dict[str, Any]) -> None:
+def test_no_pod_is_evicted_for(spec: dict[str, Any], preemption: dict[str, Any]) -> None:
     async def story(office: Office) -> None:
         await full(office, low=0)
         office.server.merge("low", {"metadata": {"labels": {"keep": "yes"}}}, "team")
@@ -140,7 +140,7 @@ def test_where_one_of_several_may_not_go_none_is_evicted() -> None:
         await until(lambda: office.events("PreemptionRefused"))
         await a_while()
         assert office.server.evicted == []
-        assert office.scheduler.books.held("uid-high") is None
+        assert office.scheduler.state.held("uid-high") is None
 
     play(story)
 
@@ -156,7 +156,7 @@ def test_only_nodes_that_would_do_otherwise_are_looked_at() -> None:
     play(story)
 
 
-def test_two_who_wait_evict_one_each_and_not_for_each_other() -> None:
+def test_two_waiting_pods_evict_one_victim_each_and_not_for_each_other() -> None:
     async def story(office: Office) -> None:
         await full(office, a=0, b=0, c=0)
         await refuse(office, "one")
@@ -164,7 +164,7 @@ def test_two_who_wait_evict_one_each_and_not_for_each_other() -> None:
         await until(lambda: len(office.server.evicted) == 2)
         await a_while()
         assert len(set(office.server.evicted)) == 2
-        held = [office.scheduler.books.held(f"uid-{name}") for name in ("one", "two")]
+        held = [office.scheduler.state.held(f"uid-{name}") for name in ("one", "two")]
         assert {seat.record.node for seat in held if seat} == {f"n-{name}" for name in office.server.evicted}
 
     play(story)
@@ -176,8 +176,8 @@ def test_a_more_important_pod_takes_over_what_was_reserved() -> None:
         await refuse(office, "middle", priority=5)
         await evicted(office, "a")
         await refuse(office, "high")
-        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
-        assert office.scheduler.books.held("uid-middle") is None
+        await until(lambda: office.scheduler.state.is_reserved("uid-high"))
+        assert office.scheduler.state.held("uid-middle") is None
         office.end("a")
         await office.knows("a")
         assert "not enough" in await office.place("middle", "n-a")
@@ -187,7 +187,7 @@ def test_a_more_important_pod_takes_over_what_was_reserved() -> None:
     play(story)
 
 
-def test_who_leaves_already_is_waited_for_and_nobody_else_evicted() -> None:
+def test_a_pod_that_leaves_already_is_waited_for_and_no_other_is_evicted() -> None:
     """As a scheduler finds it that starts anew."""
 
     async def story(office: Office) -> None:
@@ -195,10 +195,10 @@ def test_who_leaves_already_is_waited_for_and_nobody_else_evicted() -> None:
         office.server.merge("a", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "team")
         await office.knows("a")
         await refuse(office, "high")
-        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
+        await until(lambda: office.scheduler.state.is_reserved("uid-high"))
         await a_while()
         assert office.server.evicted == []
-        assert (await office.why("high"))["reason"] == "a place on node n-a is reserved for it until team/a ends"
+        assert (await office.why("high"))["reason"] == "a slot on node n-a is reserved for it until team/a ends"
 
     play(story)
 
@@ -209,12 +209,12 @@ def test_a_pod_that_is_gone_gives_its_place_back() -> None:
         await refuse(office, "high")
         await evicted(office, "a")
         office.server.remove("high", "team")
-        await until(lambda: "uid-high" not in office.scheduler.books.waiting)
+        await until(lambda: "uid-high" not in office.scheduler.state.waiting)
         office.end("a")
         await office.knows("a")
         office.add_pod("next", 12_000)
         assert await office.place("next", "n-a") == "n-a"
-        await until(lambda: not office.scheduler.books.is_reserved("uid-high"))
+        await until(lambda: not office.scheduler.state.is_reserved("uid-high"))
 
     play(story)
 
@@ -225,7 +225,7 @@ def test_a_pod_that_finds_another_place_gives_the_first_back() -> None:
         await refuse(office, "high")
         await evicted(office, "a")
         office.add_node("new")
-        await until(lambda: "new" in office.scheduler.books.vendors)
+        await until(lambda: "new" in office.scheduler.state.vendors)
         assert await office.place("high", "n-a", "new") == "new"
         office.end("a")
         await office.knows("a", "high")
@@ -242,8 +242,8 @@ def test_a_failed_bind_does_not_lose_the_place() -> None:
         await evicted(office, "a")
         office.end("a")
         await office.knows("a")
-        office.scheduler.books.release("uid-high")  # as a bind does that fails
-        await until(lambda: office.scheduler.books.is_reserved("uid-high"))
+        office.scheduler.state.release("uid-high")  # as a bind does that fails
+        await until(lambda: office.scheduler.state.is_reserved("uid-high"))
         assert await office.place("high", "n-a") == "n-a"
 
     play(story)

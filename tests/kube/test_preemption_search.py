@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which place a pod could have if others left: for want of memory, compute or slots alone, and of several at once."""
+"""Which slot a pod could have if victims left, if memory, compute or share slots are missing, or several of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.queueing.eviction import Stake
 from cotenant.core.units import MiB, Seconds
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.scheduler.preemption_search import Movable, Room, best_of
-from cotenant.kube.state.books import Books
+from cotenant.kube.scheduler.preemption_search import Candidate, Evictable, best_candidate
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.test_quota import quota, quotas
-from tests.kube.worlds import CORES, GPU, MEMORY, books_of, machine, node, place, placer_of, waiting
+from tests.kube.worlds import CORES, GPU, MEMORY, machine, node, place, placer_of, state_of, waiting
 
 Amounts = Mapping[str, Any]
 
@@ -27,35 +27,35 @@ def two_slots(name: str) -> Machine:
     return Machine(name=name, gpus=(Gpu(uuid=f"GPU-{name}", memory=MiB(16000), slots=2),))
 
 
-def settled(machines: Sequence[Machine], pods: Mapping[str, tuple[str, Pod]]) -> Books:
+def settled(machines: Sequence[Machine], pods: Mapping[str, tuple[str, Pod]]) -> ClusterState:
     """These pods on their nodes."""
-    books = books_of(*map(node, machines))
+    state = state_of(*map(node, machines))
     for name, pod in pods.values():
-        place(books, placer_of(books), pod, name)
-    return books
+        place(state, placer_of(state), pod, name)
+    return state
 
 
 def best(
-    books: Books,
+    state: ClusterState,
     pod: Pod,
     stakes: Mapping[str, int],
     leaving: Sequence[str] = (),
     musts: Mapping[str, frozenset[str]] | None = None,
     **placing: Any,
-) -> Room | None:
+) -> Candidate | None:
     """Stakes are priorities; all began together."""
 
     def stake(uid: str) -> Stake | None:
         priority = stakes.get(uid.removeprefix("uid-"))
         return None if priority is None else Stake(priority, Seconds(0))
 
-    placer = placer_of(books, **placing)
-    who = Movable(lambda uid: uid.removeprefix("uid-") in leaving, stake, musts or {})
-    return best_of(placer.rooms(pod, frozenset(books.vendors), who))
+    placer = placer_of(state, **placing)
+    who = Evictable(lambda uid: uid.removeprefix("uid-") in leaving, stake, musts or {})
+    return best_candidate(placer.preemption_candidates(pod, frozenset(state.vendors), who))
 
 
-def victims(books: Books, pod: Pod, stakes: Mapping[str, int], leaving: Sequence[str] = ()) -> list[str] | None:
-    room = best(books, pod, stakes, leaving)
+def victims(state: ClusterState, pod: Pod, stakes: Mapping[str, int], leaving: Sequence[str] = ()) -> list[str] | None:
+    room = best(state, pod, stakes, leaving)
     return None if room is None else [uid.removeprefix("uid-") for uid in room.victims]
 
 
@@ -74,67 +74,67 @@ def test_one_leaves_for_want_of(on: Machine, there: list[Amounts], asked: Amount
     assert victims(settled([on], pods), waiting("high", asked), dict.fromkeys(pods, 0)) == [leaves]
 
 
-def test_several_cards_are_cleared_on_one_node() -> None:
+def test_several_gpus_are_cleared_on_one_node() -> None:
     """On n1 two of its three cards are free enough once one leaves; on n2 two would have to."""
     spread = {"cotenant.io/policy": "spread"}
     there = {"a": "n1", "b": "n1", "c": "n2", "d": "n2"}
     pods = {name: (on, waiting(name, ask(12_000), annotations=spread)) for name, on in there.items()}
-    books = settled([machine("n1", 3), machine("n2", 2)], pods)
-    room = best(books, waiting("high", ask(8000, gpus=2)), dict.fromkeys(there, 0))
+    state = settled([machine("n1", 3), machine("n2", 2)], pods)
+    room = best(state, waiting("high", ask(8000, gpus=2)), dict.fromkeys(there, 0))
     assert room is not None
     assert (room.node, len(room.victims)) == ("n1", 1)
 
 
-def test_all_containers_of_a_pod_get_room() -> None:
+def test_all_containers_of_a_pod_get_a_slot() -> None:
     pods = {name: ("n1", waiting(name, ask(12_000))) for name in ("a", "b")}
-    books = settled([machine("n1", 2)], pods)
+    state = settled([machine("n1", 2)], pods)
     high = waiting("high", ask(10_000), ask(6000), init=[ask(14_000)])
-    assert victims(books, high, {"a": 0, "b": 0}) == ["a"]
-    assert victims(books, waiting("high", ask(10_000), ask(10_000)), {"a": 0, "b": 0}) == ["a", "b"]
+    assert victims(state, high, {"a": 0, "b": 0}) == ["a"]
+    assert victims(state, waiting("high", ask(10_000), ask(10_000)), {"a": 0, "b": 0}) == ["a", "b"]
 
 
-def test_those_who_leave_anyway_are_counted_on() -> None:
+def test_pods_that_leave_anyway_count_as_gone() -> None:
     pods = {name: ("n1", waiting(name, ask(12_000))) for name in ("a", "b")}
-    books = settled([machine("n1", 2)], pods)
-    assert victims(books, waiting("high", ask(12_000)), {"a": 0, "b": 0}, leaving=["b"]) == []
-    assert victims(books, waiting("high", ask(12_000, gpus=2)), {"a": 0, "b": 0}, leaving=["b"]) == ["a"]
+    state = settled([machine("n1", 2)], pods)
+    assert victims(state, waiting("high", ask(12_000)), {"a": 0, "b": 0}, leaving=["b"]) == []
+    assert victims(state, waiting("high", ask(12_000, gpus=2)), {"a": 0, "b": 0}, leaving=["b"]) == ["a"]
 
 
-def test_nobody_leaves_where_it_fits_or_would_not_help() -> None:
-    books = settled([machine("n1", 1)], {"a": ("n1", waiting("a", ask(12_000)))})
-    assert victims(books, waiting("high", ask(4000)), {"a": 0}) is None
-    assert victims(books, waiting("high", ask(17_000)), {"a": 0}) is None
-    assert victims(books, waiting("high", {"cambricon.com/mlunum": 1}), {"a": 0}) is None
-    assert victims(books, waiting("high", {GPU: "nonsense"}), {"a": 0}) is None
+def test_no_pod_leaves_if_the_pod_fits_or_it_would_not_help() -> None:
+    state = settled([machine("n1", 1)], {"a": ("n1", waiting("a", ask(12_000)))})
+    assert victims(state, waiting("high", ask(4000)), {"a": 0}) is None
+    assert victims(state, waiting("high", ask(17_000)), {"a": 0}) is None
+    assert victims(state, waiting("high", {"cambricon.com/mlunum": 1}), {"a": 0}) is None
+    assert victims(state, waiting("high", {GPU: "nonsense"}), {"a": 0}) is None
 
 
-def test_nobody_leaves_for_a_pod_that_is_over_its_quota() -> None:
-    books = settled([machine("n1", 1)], {"a": ("n1", waiting("a", ask(12_000), namespace="other"))})
+def test_no_pod_leaves_for_a_pod_that_is_over_its_quota() -> None:
+    state = settled([machine("n1", 1)], {"a": ("n1", waiting("a", ask(12_000), namespace="other"))})
     high = waiting("high", ask(8000))
-    assert best(books, high, {"a": 0}, quotas=quotas(quota({MEMORY: 8000}))) is not None
-    assert best(books, high, {"a": 0}, quotas=quotas(quota({MEMORY: 7999}))) is None
+    assert best(state, high, {"a": 0}, quotas=quotas(quota({MEMORY: 8000}))) is not None
+    assert best(state, high, {"a": 0}, quotas=quotas(quota({MEMORY: 7999}))) is None
 
 
 def test_a_pod_does_not_evict_its_companions() -> None:
     group = {"cotenant.io/affinity": "twins"}
     pods = {"twin": ("n1", waiting("twin", ask(6000), annotations=group)), "a": ("n1", waiting("a", ask(8000)))}
-    books = settled([machine("n1", 1), machine("n2", 1)], pods | {"b": ("n2", waiting("b", ask(12_000)))})
-    assert victims(books, waiting("high", ask(8000), annotations=group), {"twin": 0, "a": 1, "b": 0}) == ["a"]
+    state = settled([machine("n1", 1), machine("n2", 1)], pods | {"b": ("n2", waiting("b", ask(12_000)))})
+    assert victims(state, waiting("high", ask(8000), annotations=group), {"twin": 0, "a": 1, "b": 0}) == ["a"]
 
 
-def test_those_leave_too_of_whom_only_kube_scheduler_knows_why() -> None:
+def test_victims_that_kube_scheduler_requires_leave_too() -> None:
     pods = {
         "a": ("n1", waiting("a", ask(8000))),
         "b": ("n1", waiting("b", ask(4000))),
         "c": ("n1", waiting("c", ask(4000))),
     }
-    books = settled([machine("n1", 1)], pods)
+    state = settled([machine("n1", 1)], pods)
     must, high = {"n1": frozenset({"uid-b"})}, waiting("high", ask(8000))
-    room = best(books, high, {"a": 0, "b": 0, "c": 0}, musts=must)
+    room = best(state, high, {"a": 0, "b": 0, "c": 0}, musts=must)
     assert room is not None
     assert room.victims == ("uid-a", "uid-b")
     assert room.harm.victims == 2
-    assert best(books, high, {"a": 0, "c": 0}, musts=must) is None  # b may not be evicted
-    there = best(books, waiting("high", ask(1000)), {"a": 0, "b": 0}, musts=must)
+    assert best(state, high, {"a": 0, "c": 0}, musts=must) is None  # b may not be evicted
+    there = best(state, waiting("high", ask(1000)), {"a": 0, "b": 0}, musts=must)
     assert there is not None
     assert there.victims == ("uid-b",)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is: as many as fit, in the core's own order, gangs as a whole, and nobody for ever last."""
+"""The queue releases as many pods as fit, in the core's order, gangs as a whole, and none waits forever."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ from cotenant.kube.codec.queueing import ATTAINED, GANG, GATE, Gang, estimate_of
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.scheduler.gangs import RECENT_S, Grant
 from cotenant.kube.scheduler.placement import Choice
-from cotenant.kube.scheduler.queue import MOST_REFUSED, MOST_RELEASED, MOST_WANTING, UNFIT_S
+from cotenant.kube.scheduler.queue import MOST_BLOCKED, MOST_REFUSED, MOST_RELEASED, UNSCHEDULABLE_S
 from cotenant.kube.settings import QueuePart
-from cotenant.kube.state.accounts import planned_seat
-from tests.kube.lines import HOLD_S, TODAY, World, open_gate, queued
+from cotenant.kube.state.allocation import planned_allocation
+from tests.kube.queues import HOLD_S, TODAY, World, open_gate, queued
 from tests.kube.worlds import annotated, args, in_phase, machine, node
 
 HOUR = 3600.0
@@ -41,7 +41,7 @@ def one_card(memory: int = 16_000, **about: Any) -> World:
 # The queue.
 
 
-def test_only_as_many_are_let_go_as_fit_and_a_slot_is_held_for_each() -> None:
+def test_only_as_many_are_released_as_fit_and_a_slot_is_held_for_each() -> None:
     world = one_card()
     world.tell(*(queued(name, 6000, age=age) for name, age in (("c", 10), ("a", 30), ("b", 20))))
     assert world.go() == [["a"], ["b"]]
@@ -51,10 +51,10 @@ def test_only_as_many_are_let_go_as_fit_and_a_slot_is_held_for_each() -> None:
     assert world.go() == []
 
 
-def test_many_are_let_go_in_several_steps() -> None:
+def test_many_are_released_in_several_passes() -> None:
     world = World.of(node(machine("n1", 8)))
     world.tell(*(queued(f"p{i}", 100) for i in range(MOST_RELEASED + 3)))
-    first, second = world.step(), world.step()
+    first, second = world.run_pass(), world.run_pass()
     assert (len(first.released), first.more) == (MOST_RELEASED, True)
     assert (len(second.released), second.more) == (3, False)
 
@@ -64,17 +64,17 @@ def too_large(count: int) -> list[Pod]:
     return [queued(f"huge{i:03}", 17_000 + i, age=1000.0 - i) for i in range(count)]
 
 
-def test_who_is_behind_many_kinds_that_fit_nowhere_has_its_turn_all_the_same() -> None:
+def test_a_pod_behind_many_classes_that_fit_nowhere_is_examined_too() -> None:
     world = one_card()
     world.tell(*too_large(2 * MOST_REFUSED + 10), queued("small", 2000, age=1))
-    first, second, third = world.step(), world.step(), world.step()
+    first, second, third = world.run_pass(), world.run_pass(), world.run_pass()
     assert [(len(step.released), step.more) for step in (first, second, third)] == [(0, True), (0, True), (1, False)]
-    wanted = [f"huge{i:03}" for i in range(MOST_WANTING)]
-    assert [pod.metadata.name for pod in third.wanting] == wanted, "those of the first in line"
-    assert world.step().more, "from the first again"
+    wanted = [f"huge{i:03}" for i in range(MOST_BLOCKED)]
+    assert [pod.metadata.name for pod in third.blocked] == wanted, "those of the first in line"
+    assert world.run_pass().more, "from the first again"
 
 
-def test_the_node_that_is_kept_for_one_that_is_overdue_stays_so_while_the_line_is_gone_through() -> None:
+def test_a_node_that_is_kept_for_an_overdue_pod_stays_kept_during_the_round() -> None:
     world = one_card()
     world.tell(queued("runs", 4000))
     world.go()
@@ -86,17 +86,17 @@ def test_the_node_that_is_kept_for_one_that_is_overdue_stays_so_while_the_line_i
     assert world.go() + world.go() == [["late"], ["small"]]
 
 
-def test_nobody_is_let_go_twice_while_its_gate_is_being_taken_away() -> None:
+def test_no_pod_is_released_twice_while_its_gate_is_being_removed() -> None:
     world = one_card()
     world.tell(queued("a"))
-    (unit,) = world.step().released
-    assert not world.step().released
-    world.line.undo(unit)
+    (unit,) = world.run_pass().released
+    assert not world.run_pass().released
+    world.queue.undo_release(unit)
     assert not world.held("a")
-    assert world.step().released == [unit]
+    assert world.run_pass().released == [unit]
 
 
-def test_the_next_one_comes_when_there_is_room() -> None:
+def test_the_next_pod_is_released_when_capacity_is_freed() -> None:
     world = one_card()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
     assert world.go() == [["a"]]
@@ -116,7 +116,7 @@ def test_the_order_is_that_of_the_settings(order: Any, first: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["fifo", "sjf", "srpt", "las", "aged"])
-def test_of_those_who_say_nothing_the_first_that_came_is_first(order: Any) -> None:
+def test_among_equal_pods_the_first_submitted_is_first(order: Any) -> None:
     world = one_card(queue=QueuePart(namespaces=("*",), order=order))
     world.tell(*(queued(name, 12_000, age=age) for name, age in (("a", 10), ("c", 30), ("b", 20))))
     assert world.go() == [["c"]]
@@ -130,7 +130,7 @@ def test_what_a_job_has_had_in_pods_before_counts_where_the_order_asks(order: An
     assert world.go() == [[first]]
 
 
-def test_who_waits_for_something_else_too_has_no_turn_and_holds_nothing() -> None:
+def test_a_pod_with_another_gate_is_not_in_the_queue_and_holds_nothing() -> None:
     world = one_card()
     pod = queued("a", 12_000)
     both = msgspec.structs.replace(
@@ -140,7 +140,7 @@ def test_who_waits_for_something_else_too_has_no_turn_and_holds_nothing() -> Non
     late = msgspec.structs.replace(members[1], spec=both.spec)
     world.tell(both, members[0], late)
     assert world.go() == []
-    assert "scheduling gate x" in (world.line.words(both, TODAY) or "")
+    assert "other scheduling gates are removed: x" in (world.queue.explain(both, TODAY) or "")
     world.tell(pod)
     assert world.go() == [["a"]]
     world.remove("a")
@@ -153,8 +153,8 @@ def test_a_slot_is_not_held_long_for_one_that_kube_scheduler_finds_no_node_for()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
     assert world.go() == [["a"]]
     world.tell(unschedulable(world.pods["a"]))
-    assert world.go(UNFIT_S) == []
-    assert world.go(UNFIT_S) == [["b"]]
+    assert world.go(UNSCHEDULABLE_S) == []
+    assert world.go(UNSCHEDULABLE_S) == [["b"]]
     assert not world.held("a")
 
 
@@ -165,11 +165,11 @@ def test_a_slot_is_kept_for_one_that_is_reserved_for_or_being_bound_whatever_was
     world.tell(unschedulable(world.pods["a"]))
     assert world.go(1) == []
     assert isinstance(world.placer.choose(world.pods["a"], "n1", world.now, 1), Choice)
-    assert world.go(2 * UNFIT_S) == []
+    assert world.go(2 * UNSCHEDULABLE_S) == []
     assert world.held("a")
 
 
-def test_one_that_is_let_go_to_displace_others_keeps_its_turn() -> None:
+def test_a_pod_that_is_released_to_preempt_keeps_its_place_in_the_queue() -> None:
     world = one_card()
     world.tell(queued("runs", 12_000))
     world.go()
@@ -177,26 +177,26 @@ def test_one_that_is_let_go_to_displace_others_keeps_its_turn() -> None:
     urgent = queued("urgent", 12_000, age=1)
     urgent = msgspec.structs.replace(urgent, spec=msgspec.structs.replace(urgent.spec, priority=5))
     world.tell(queued("old", 12_000, age=300), urgent)
-    assert [pod.metadata.name for pod in world.step().wanting] == ["urgent", "old"]
-    assert world.line.send(urgent)
-    assert not world.line.send(urgent), "once"
-    assert [pod.metadata.name for pod in world.step().wanting] == ["old"]
+    assert [pod.metadata.name for pod in world.run_pass().blocked] == ["urgent", "old"]
+    assert world.queue.release_to_preempt(urgent)
+    assert not world.queue.release_to_preempt(urgent), "once"
+    assert [pod.metadata.name for pod in world.run_pass().blocked] == ["old"]
     world.tell(open_gate(urgent))
-    assert world.line.is_displacing(urgent)
+    assert world.queue.awaits_preemption(urgent)
     world.tell(in_phase(world.pods["runs"], "Succeeded"))
     assert world.go() == [["urgent"]], "its place was free before anybody was evicted"
-    assert not world.line.is_displacing(urgent)
+    assert not world.queue.awaits_preemption(urgent)
     assert world.go(HOLD_S) == [["old"]], "it had its turn"
 
 
-def test_others_are_evicted_neither_for_gangs_nor_for_who_would_exceed_a_quota() -> None:
+def test_no_pod_is_evicted_for_a_gang_or_for_a_pod_over_its_quota() -> None:
     world = one_card()
     world.limit("poor", 500)
     world.tell(*gang("g", 2, 17_000), queued("poor", 1000, namespace="poor"), queued("large", 17_000))
-    assert [pod.metadata.name for pod in world.step().wanting] == ["large"]
+    assert [pod.metadata.name for pod in world.run_pass().blocked] == ["large"]
 
 
-def test_one_whose_place_is_reserved_is_left_to_that() -> None:
+def test_a_reserved_slot_is_not_taken_back_by_the_queue() -> None:
     world = one_card()
     world.tell(queued("runs", 12_000))
     world.go()
@@ -205,14 +205,14 @@ def test_one_whose_place_is_reserved_is_left_to_that() -> None:
     assert world.go() == [["a"]]
     urgent = queued("urgent", 12_000)
     world.tell(urgent)
-    world.step()
-    assert world.line.send(urgent)
+    world.run_pass()
+    assert world.queue.release_to_preempt(urgent)
     world.tell(open_gate(urgent))
-    seat = planned_seat(urgent, asked_of(urgent), Slot("n1", (0,)), world.books.cluster.node("n1").machine)
-    world.books.keep(seat, 1000.0, reserved=True)
-    assert not world.line.is_displacing(urgent)
+    seat = planned_allocation(urgent, asked_of(urgent), Slot("n1", (0,)), world.state.cluster.node("n1").machine)
+    world.state.hold(seat, 1000.0, reserved=True)
+    assert not world.queue.awaits_preemption(urgent)
     assert world.go() == []
-    assert world.books.is_reserved("uid-urgent")
+    assert world.state.is_reserved("uid-urgent")
 
 
 def test_higher_priority_goes_before_the_order() -> None:
@@ -223,7 +223,7 @@ def test_higher_priority_goes_before_the_order() -> None:
     assert world.go() == [["urgent"]]
 
 
-def test_a_hold_that_ends_makes_room_for_the_next() -> None:
+def test_a_hold_that_expires_frees_its_slot_for_the_next_pod() -> None:
     world = one_card()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
     assert world.go() == [["a"]]
@@ -231,7 +231,7 @@ def test_a_hold_that_ends_makes_room_for_the_next() -> None:
     assert world.go(2) == [["b"]]
 
 
-def test_a_pod_that_is_deleted_leaves_the_line_and_its_slot() -> None:
+def test_a_deleted_pod_leaves_the_queue_and_its_slot() -> None:
     world = one_card()
     world.tell(queued("a", 12_000), queued("b", 12_000, age=1))
     assert world.go() == [["a"]]
@@ -246,10 +246,10 @@ def test_small_ones_pass_by_a_large_one_until_it_is_overdue() -> None:
     world.bind("runs")
     world.tell(queued("large", 14_000, age=2 * HOUR, estimate="1h"), queued("small", 2000, estimate="1m", age=1))
     assert world.go() == [["small"]]
-    assert "with 0 before it" in (world.line.words(world.pods["large"], TODAY) or "")
+    assert "with 0 before it" in (world.queue.explain(world.pods["large"], TODAY) or "")
     world.tell(queued("late", 14_000, age=12 * HOUR, estimate="1h"), queued("next", 2000, estimate="1m", age=1))
     assert world.go() == [], "the node is kept for it, whoever else would fit"
-    assert "overdue" in (world.line.words(world.pods["late"], TODAY) or "")
+    assert "overdue" in (world.queue.explain(world.pods["late"], TODAY) or "")
     world.remove("small")
     world.tell(in_phase(world.pods["runs"], "Succeeded"))
     assert world.go() == [["late"], ["next"]]
@@ -267,7 +267,7 @@ def test_nodes_are_kept_for_the_first_that_is_overdue_and_not_for_the_next_inste
     )
     world.tell(queued("next", 2000, estimate="1m", age=1))
     assert world.go() == [["next"]]
-    seat = world.books.held("uid-next")
+    seat = world.state.held("uid-next")
     assert seat is not None
     assert seat.record.node == "a-small"
 
@@ -288,7 +288,7 @@ def test_a_gate_stays_where_a_pod_became_nonsense_and_says_so() -> None:
     pod = annotated(queued("a"), {"cotenant.io/estimate": "soon"})
     world.tell(pod)
     assert world.go() == []
-    assert "soon" in (world.line.words(pod, TODAY) or "")
+    assert "soon" in (world.queue.explain(pod, TODAY) or "")
     world.tell(annotated(pod, {"cotenant.io/estimate": "1h"}))
     assert world.go() == [["a"]]
 
@@ -298,17 +298,17 @@ def test_gates_are_opened_for_all_when_the_queue_is_off_and_for_those_of_another
     strange = queued("strange", namespace="other")
     strange = msgspec.structs.replace(strange, spec=msgspec.structs.replace(strange.spec, scheduler_name="another"))
     world.tell(queued("a"), queued("b"), strange, queued("stays", 9000, namespace="other"))
-    assert sorted(pod.metadata.name for pod in world.step().open) == ["a", "b", "strange"]
+    assert sorted(pod.metadata.name for pod in world.run_pass().open) == ["a", "b", "strange"]
     world.go()
     assert is_gated(world.pods["stays"].spec.scheduling_gates)
-    assert not world.step().open
+    assert not world.run_pass().open
 
 
-def test_who_takes_its_label_off_waits_on() -> None:
+def test_a_pod_whose_label_is_removed_waits_on() -> None:
     world = one_card(4000, queue=QueuePart(label="queue"))
     world.tell(queued("full", 4000), queued("a", 4000, age=1))
     assert world.go() == [["full"]]
-    assert not world.step().open
+    assert not world.run_pass().open
 
 
 def test_a_quota_keeps_the_next_one_waiting_but_not_those_of_others() -> None:
@@ -322,8 +322,8 @@ def test_words_say_how_many_are_before_a_pod() -> None:
     world = one_card()
     world.tell(*(queued(f"p{i}", 12_000, age=100 - i) for i in range(4)))
     world.go()
-    assert world.line.words(world.pods["p0"], TODAY) is None
-    assert "with 2 before it in the queue (aged)" in (world.line.words(world.pods["p3"], TODAY) or "")
+    assert world.queue.explain(world.pods["p0"], TODAY) is None
+    assert "with 2 before it in the queue (aged)" in (world.queue.explain(world.pods["p3"], TODAY) or "")
 
 
 # Gangs.
@@ -337,9 +337,9 @@ def test_a_gang_waits_until_all_of_it_is_there() -> None:
     world = one_card(queue=QueuePart())
     *most, last = gang("g", 2)
     world.tell(*most)
-    step = world.step()
-    assert [(pod.metadata.name, text) for pod, text in step.gathering] == [
-        ("g0", "only 1 of the 2 pods of its gang are there")
+    step = world.run_pass()
+    assert [(pod.metadata.name, text) for pod, text in step.incomplete] == [
+        ("g0", "only 1 of the 2 pods of its gang exist")
     ]
     assert not step.released
     assert not world.bind("g0")
@@ -349,18 +349,18 @@ def test_a_gang_waits_until_all_of_it_is_there() -> None:
     assert world.held("g1")
 
 
-def test_a_gang_that_gathers_one_by_one_is_told_now_and_then_how_many_are_missing() -> None:
+def test_a_growing_gang_reports_now_and_then_how_many_pods_are_missing() -> None:
     world = one_card(queue=QueuePart())
     told = []
     for pod in gang("g", 9, members=8):
         world.tell(pod)
-        told.extend(world.step(1.0).gathering)
-    assert [text for _, text in told] == ["only 1 of the 9 pods of its gang are there"]
-    assert {text for _, text in world.step(30.0).gathering} == {"only 8 of the 9 pods of its gang are there"}
-    assert not world.step(60.0).gathering
+        told.extend(world.run_pass(1.0).incomplete)
+    assert [text for _, text in told] == ["only 1 of the 9 pods of its gang exist"]
+    assert {text for _, text in world.run_pass(30.0).incomplete} == {"only 8 of the 9 pods of its gang exist"}
+    assert not world.run_pass(60.0).incomplete
 
 
-def test_a_gang_for_which_there_is_no_room_holds_nothing_and_lets_others_pass() -> None:
+def test_a_gang_without_free_slots_holds_nothing_and_others_are_released() -> None:
     world = one_card()
     world.tell(*gang("g", 3), queued("small", 2000, age=1))
     assert world.go() == [["small"]]
@@ -368,7 +368,7 @@ def test_a_gang_for_which_there_is_no_room_holds_nothing_and_lets_others_pass() 
     assert not world.bind("g0")
 
 
-def test_no_node_is_offered_to_a_pod_whose_gang_was_not_let_go() -> None:
+def test_no_node_is_offered_to_a_pod_whose_gang_was_not_released() -> None:
     world = one_card()
     world.tell(*(open_gate(pod) for pod in gang("g", 3)))
     assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names in (None, ())
@@ -386,28 +386,28 @@ def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> N
     assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
 
 
-def test_who_was_about_to_be_bound_and_was_refused_since_is_not_counted_on() -> None:
+def test_an_arrival_that_was_refused_since_does_not_count() -> None:
     world = World.of(node(machine("n1", 1)), node(machine("small", 1, 1000)))
     world.tell(*gang("g", 2))
     world.go()
     grant = world.gangs.grant_of("uid-g0")
     assert grant is not None
-    grant.arrives("uid-g0", world.now)
+    grant.arrive("uid-g0", world.now)
     assert not world.placer.filter(args(world.pods["g0"], "small"), world.now).node_names, "n1 will not do any more"
-    grant.arrives("uid-g1", world.now)
-    assert not grant.whole
+    grant.arrive("uid-g1", world.now)
+    assert not grant.complete
     assert world.placer.filter(args(world.pods["g0"], "n1"), world.now).node_names
-    grant.arrives("uid-g0", world.now)
-    assert grant.whole
+    grant.arrive("uid-g0", world.now)
+    assert grant.complete
 
 
-def test_who_was_about_to_be_bound_long_ago_is_not_counted_on() -> None:
+def test_an_arrival_of_long_ago_does_not_count() -> None:
     grant = Grant(Gang("team", "g", 2), frozenset({"a", "b"}), until=30.0)
-    grant.arrives("a", 0.0)
-    grant.arrives("b", RECENT_S + 1)
-    assert (grant.whole, grant.until) == (False, 30.0)
-    grant.arrives("a", RECENT_S + 5)
-    assert (grant.whole, grant.until) == (True, 2 * RECENT_S + 5), "the others are still to be bound"
+    grant.arrive("a", 0.0)
+    grant.arrive("b", RECENT_S + 1)
+    assert (grant.complete, grant.until) == (False, 30.0)
+    grant.arrive("a", RECENT_S + 5)
+    assert (grant.complete, grant.until) == (True, 2 * RECENT_S + 5), "the others are still to be bound"
 
 
 def test_a_gang_of_unequal_pods_is_placed_as_a_whole() -> None:
@@ -429,10 +429,10 @@ def test_a_gang_that_is_not_bound_in_time_gives_all_up_and_comes_again() -> None
     world = one_card()
     world.tell(*gang("g", 2), queued("other", 6000, age=1))
     assert world.go() == [["g0", "g1"]]
-    step = world.step(HOLD_S)
-    (given_up,) = step.given_up
-    assert "2 of 2 could not be bound in time" in given_up.why
-    assert [unit.waiters[0].pod.metadata.name for unit in step.released] == ["other"]
+    step = world.run_pass(HOLD_S)
+    (given_up,) = step.revoked
+    assert "2 of 2 pods could not be bound in time" in given_up.why
+    assert [unit.pods[0].pod.metadata.name for unit in step.released] == ["other"]
     assert not world.bind("g0"), "its gate is gone, and it must not start alone"
     world.remove("other")
     assert world.go() == [], "not at once: others may have better luck"
@@ -446,7 +446,7 @@ def test_a_gang_that_loses_a_pod_before_it_is_bound_waits_for_another() -> None:
     world.tell(*gang("g", 2))
     assert world.go() == [["g0", "g1"]]
     world.remove("g1")
-    (given_up,) = world.step().given_up
+    (given_up,) = world.run_pass().revoked
     assert [pod.metadata.name for pod in given_up.pods] == ["g0"]
     assert not world.held("g0")
     assert not world.bind("g0")
@@ -461,9 +461,9 @@ def test_a_gang_that_loses_a_pod_while_all_are_being_bound_is_not_stopped() -> N
     for uid in ("uid-g0", "uid-g1"):
         grant = world.gangs.grant_of(uid)
         assert grant is not None
-        grant.arrives(uid, world.now)
+        grant.arrive(uid, world.now)
     world.remove("g1")
-    assert not world.step().given_up
+    assert not world.run_pass().revoked
     assert world.bind("g0")
 
 
@@ -479,7 +479,7 @@ def test_a_member_that_failed_is_replaced_alone_while_the_others_run() -> None:
     assert world.bind("g2")
 
 
-def test_those_beyond_the_size_of_a_gang_come_when_it_is_whole() -> None:
+def test_pods_beyond_the_size_of_a_gang_follow_when_it_is_complete() -> None:
     world = one_card(queue=QueuePart())
     world.tell(*gang("g", 2, 4000, members=3))
     assert world.go() == [["g0", "g1"]]
@@ -497,20 +497,20 @@ def test_a_gang_of_another_namespace_is_another_gang() -> None:
 
 def test_a_pod_of_a_gang_that_we_have_not_heard_of_is_refused() -> None:
     world = one_card()
-    assert world.gangs.turn(queued("a", gang=("g", 2))) is not None
+    assert world.gangs.must_wait(queued("a", gang=("g", 2))) is not None
 
 
-def test_a_pod_without_gpus_is_nobodys_member_and_does_not_wait() -> None:
+def test_a_pod_without_gpus_belongs_to_no_gang_and_does_not_wait() -> None:
     world = one_card()
     leads = queued("leads", gang=("g", 2))
     containers = tuple(msgspec.structs.replace(one, resources=Resources()) for one in leads.spec.containers)
     world.tell(msgspec.structs.replace(leads, spec=msgspec.structs.replace(leads.spec, containers=containers)))
-    assert [pod.metadata.name for pod in world.step().open] == ["leads"]
+    assert [pod.metadata.name for pod in world.run_pass().open] == ["leads"]
     world.tell(*gang("g", 2))
     assert world.go() == [["g0", "g1"]]
 
 
-def test_who_was_let_go_because_it_is_overdue_is_not_asked_again_whether_it_is_worth_its_place() -> None:
+def test_a_pod_that_was_released_as_overdue_is_exempt_from_the_sharing_gate() -> None:
     world = one_card(policy="cotenant", queue=QueuePart(namespaces=("*",)))
     world.tell(queued("runs", 6000))
     world.go()
@@ -519,11 +519,11 @@ def test_who_was_let_go_because_it_is_overdue_is_not_asked_again_whether_it_is_w
     assert world.go() == [["late"]]
     asked = args(world.pods["late"], "n1")
     assert world.placer.filter(asked, world.now).node_names == ("n1",)
-    world.books.release("uid-late")
+    world.state.release("uid-late")
     assert not world.placer.filter(asked, world.now).node_names, "without a slot of its own it would have to be"
 
 
-def test_who_leaves_its_gang_waits_alone() -> None:
+def test_a_pod_that_leaves_its_gang_waits_alone() -> None:
     world = one_card()
     first, second = gang("g", 2)
     world.tell(first)
@@ -550,7 +550,7 @@ SIZES = st.sampled_from([2000, 5000, 9000, 16_000])
     order=st.sampled_from(["fifo", "sjf", "srpt", "las", "aged"]),
     policy=st.sampled_from(["binpack", "spread", "fragmentation"]),
 )
-def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], order: Any, policy: str) -> None:
+def test_the_queue_releases_what_the_core_would_place_and_where(pods: list[Any], order: Any, policy: str) -> None:
     world = World.of(
         node(machine("n1")), node(machine("n2", 1)), queue=QueuePart(namespaces=("*",), order=order), policy=policy
     )
@@ -571,13 +571,13 @@ def test_those_are_let_go_whom_the_core_would_place_and_where(pods: list[Any], o
     ranker = world.placer.ranker(queued("any"))
     by_order = build_policy("binpack", queue=order)
     assume(by_order.overdue is not None or not any(is_overdue(job, TODAY) for job in jobs))
-    wanted = decide(by_order, jobs, world.books.cluster, TODAY, ranker=ranker)
+    wanted = decide(by_order, jobs, world.state.cluster, TODAY, ranker=ranker)
     assert [f"uid-{name}" for (name,) in world.go()] == [one.job.id.split()[1] for one in wanted.placements]
     for one in wanted.placements:
-        seat = world.books.held(one.job.id.split()[1])
+        seat = world.state.held(one.job.id.split()[1])
         assert seat is not None
         uuids = [share.gpu for share in seat.record.containers[0].gpus]
-        gpus = world.books.cluster.node(one.slot.node).machine.gpus
+        gpus = world.state.cluster.node(one.slot.node).machine.gpus
         assert (seat.record.node, uuids) == (one.slot.node, [gpus[i].uuid for i in one.slot.gpus])
 
 
@@ -614,14 +614,14 @@ class Life:
             assert all(self.world.held(name) for name in unit)
 
     def check(self) -> None:
-        for one in self.world.books.cluster:
+        for one in self.world.state.cluster:
             assert min(one.memory) >= 0
             assert min(one.slots) >= 0
         for gathered in self.world.gangs.all():
             for pod in gathered.ready:
                 uid = pod.metadata.uid
                 grant = self.world.gangs.grant_of(uid)
-                free = self.world.gangs.turn(pod) is None
+                free = self.world.gangs.must_wait(pod) is None
                 assert free == (grant is not None or gathered.missing == 0)
                 if grant is None and self.world.held(pod.metadata.name):
                     assert gathered.missing == 0, "what is held is held for all of a gang"
@@ -638,7 +638,7 @@ def _gated(pod: Any) -> bool:
         max_size=40,
     )
 )
-def test_no_gang_is_half_let_go_and_no_card_is_overbooked_whatever_happens(deeds: list[tuple[str, int]]) -> None:
+def test_no_gang_is_released_in_part_and_no_gpu_is_overcommitted_whatever_happens(deeds: list[tuple[str, int]]) -> None:
     life = Life()
     for deed, choice in deeds:
         getattr(life, deed)(choice)
@@ -656,7 +656,7 @@ def test_no_gang_is_half_let_go_and_no_card_is_overbooked_whatever_happens(deeds
                 life.world.bind(name)
     for name, pod in life.world.pods.items():
         if not pod.spec.node_name:
-            turn = life.world.gangs.turn(pod)
+            turn = life.world.gangs.must_wait(pod)
             assert turn is not None, name
             gathered = next(one for one in life.world.gangs.all() if pod in one.ready)
             assert len(gathered.ready) < gathered.missing or gathered.gang.name == "g2", name

@@ -11,7 +11,7 @@ from cotenant.core.model import Reason
 from cotenant.kube.api.objects import decode_object
 from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import (
     CORES,
     GPU,
@@ -19,11 +19,11 @@ from tests.kube.worlds import (
     PERCENT,
     annotated,
     args,
-    books_of,
     machine,
     node,
     place,
     placer_of,
+    state_of,
     waiting,
 )
 
@@ -31,8 +31,8 @@ NAMES = ("large", "small")
 
 
 @pytest.fixture
-def books() -> Books:
-    return books_of(node(machine("large", memory=40000)), node(machine("small", memory=10000)))
+def state() -> ClusterState:
+    return state_of(node(machine("large", memory=40000)), node(machine("small", memory=10000)))
 
 
 def quota(hard: dict[str, str | int], namespace: str = "team", name: str = "gpus", **spec: Any) -> ResourceQuota:
@@ -58,20 +58,20 @@ def quotas(*all_of: ResourceQuota) -> Quotas:
     ],
 )
 def test_what_is_too_much_is_refused_in_numbers(
-    books: Books, hard: dict[str, str | int], amounts: dict[str, int], sentence: str
+    state: ClusterState, hard: dict[str, str | int], amounts: dict[str, int], sentence: str
 ) -> None:
-    placer, pod = placer_of(books, quotas=quotas(quota(hard))), waiting("a", amounts)
+    placer, pod = placer_of(state, quotas=quotas(quota(hard))), waiting("a", amounts)
     refused = placer.choose(pod, "large", 0.0, 1)
     assert isinstance(refused, Reason)
     assert str(refused) == f"needs {sentence.format('its namespace')}"
-    assert books.held("uid-a") is None
+    assert state.held("uid-a") is None
     assert isinstance(placer.choose(waiting("b", amounts, namespace="other"), "large", 0.0, 1), Choice)
 
 
-def test_pods_of_the_namespace_count_until_they_end_and_holds_count_too(books: Books) -> None:
-    placer = placer_of(books, quotas=quotas(quota({MEMORY: 10000})))
+def test_pods_of_the_namespace_count_until_they_end_and_holds_count_too(state: ClusterState) -> None:
+    placer = placer_of(state, quotas=quotas(quota({MEMORY: 10000})))
     amounts = {GPU: 1, MEMORY: 4000}
-    there = place(books, placer, waiting("a", amounts), "large")
+    there = place(state, placer, waiting("a", amounts), "large")
     placer.filter(args(waiting("b", amounts), "large"), 0.0)
     pod = waiting("c", amounts)
     assert placer.filter(args(pod, *NAMES), 0.0).failed_and_unresolvable_nodes == dict.fromkeys(
@@ -79,36 +79,36 @@ def test_pods_of_the_namespace_count_until_they_end_and_holds_count_too(books: B
     )
     assert str(placer.why(pod).waits) == "needs 4000 MiB of GPU memory, quota gpus leaves its namespace 2000"
     assert placer.filter(args(waiting("b", amounts), *NAMES), 0.0).node_names, "not against itself"
-    books.pod_changed(there, None, "5")
-    books.node_changed(node(machine("large", memory=40000)), node(machine("large", memory=40000), orphans=("5", [])))
+    state.pod_changed(there, None, "5")
+    state.node_changed(node(machine("large", memory=40000)), node(machine("large", memory=40000), orphans=("5", [])))
     assert placer.filter(args(pod, *NAMES), 0.0).node_names
 
 
-def test_a_pod_that_says_nonsense_once_it_runs_still_counts(books: Books) -> None:
-    placer = placer_of(books, quotas=quotas(quota({MEMORY: 5000})))
-    there = place(books, placer, waiting("a", {GPU: 1, MEMORY: 4000}), "large")
-    books.pod_changed(there, annotated(there, {"cotenant.io/link": "nonsense"}))
+def test_a_pod_that_says_nonsense_once_it_runs_still_counts(state: ClusterState) -> None:
+    placer = placer_of(state, quotas=quotas(quota({MEMORY: 5000})))
+    there = place(state, placer, waiting("a", {GPU: 1, MEMORY: 4000}), "large")
+    state.pod_changed(there, annotated(there, {"cotenant.io/link": "nonsense"}))
     assert isinstance(placer.choose(waiting("b", {GPU: 1, MEMORY: 4000}), "large", 0.0, 1), Reason)
 
 
-def test_a_percent_that_is_too_much_on_one_card_may_do_on_a_smaller_one(books: Books) -> None:
-    placer = placer_of(books, quotas=quotas(quota({MEMORY: 8000})), shortlist=1)
+def test_a_percentage_that_is_too_much_of_one_gpu_may_fit_a_smaller_one(state: ClusterState) -> None:
+    placer = placer_of(state, quotas=quotas(quota({MEMORY: 8000})), shortlist=1)
     found = placer.filter(args(waiting("a", {GPU: 1, PERCENT: 50}), *NAMES), 0.0)
     assert found.node_names == ("small",)
 
 
-def test_init_containers_count_at_their_peak(books: Books) -> None:
-    placer = placer_of(books, quotas=quotas(quota({MEMORY: 8000})))
+def test_init_containers_count_at_their_peak(state: ClusterState) -> None:
+    placer = placer_of(state, quotas=quotas(quota({MEMORY: 8000})))
     init = [{GPU: 1, MEMORY: 7000}, {GPU: 1, MEMORY: 1000, "sidecar": True}, {GPU: 1, MEMORY: 3000}]
-    place(books, placer, waiting("a", {GPU: 1, MEMORY: 4000}, init=init), "large")
+    place(state, placer, waiting("a", {GPU: 1, MEMORY: 4000}, init=init), "large")
     refused = placer.choose(waiting("b", {GPU: 1, MEMORY: 1001}), "large", 0.0, 1)
     assert isinstance(refused, Reason)
     assert refused.available == 1000
 
 
-def test_quotas_change_and_go(books: Books) -> None:
+def test_quotas_change_and_go(state: ClusterState) -> None:
     found = quotas(quota({MEMORY: 1000}), quota({MEMORY: 100000}, name="other"))
-    placer, pod = placer_of(books, quotas=found), waiting("a")
+    placer, pod = placer_of(state, quotas=found), waiting("a")
     assert not placer.would_fit(pod)
     found.quota_changed(quota({MEMORY: 1000}), quota({MEMORY: 4000}))
     assert placer.would_fit(pod)
@@ -129,5 +129,5 @@ def test_quotas_change_and_go(books: Books) -> None:
         quota({MEMORY: "what"}),
     ],
 )
-def test_what_is_not_ours_to_count_refuses_nobody(books: Books, other: ResourceQuota) -> None:
-    assert placer_of(books, quotas=quotas(other)).would_fit(waiting("a"))
+def test_quotas_that_we_do_not_count_refuse_no_pod(state: ClusterState, other: ResourceQuota) -> None:
+    assert placer_of(state, quotas=quotas(other)).would_fit(waiting("a"))

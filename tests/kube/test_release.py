@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The line at work, beside an API server: gates taken away, gangs bound at one moment, and failures cost nothing."""
+"""The queue beside an API server: gates are removed, gangs bound at one moment, and failures cost nothing."""
 
 import asyncio
 from typing import Any
@@ -30,10 +30,10 @@ def gates(office: Office, *names: str) -> list[str]:
 
 async def with_node(office: Office, memory: int = 16_000) -> None:
     office.add_node("n1", memory=memory)
-    await until(lambda: office.scheduler.books.vendors)
+    await until(lambda: office.scheduler.state.vendors)
 
 
-def test_gates_are_taken_away_as_there_is_room_and_why_says_whose_turn_it_is() -> None:
+def test_gates_are_removed_as_capacity_allows_and_why_tells_the_place_in_the_queue() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         for name in ("a", "b", "c", "d"):
@@ -41,7 +41,7 @@ def test_gates_are_taken_away_as_there_is_room_and_why_says_whose_turn_it_is() -
         await until(lambda: not gates(office, "a", "b"))
         why = await office.why("d")
         assert why["state"] == "waiting"
-        assert why["reason"].startswith("it waits for its turn, with 1 before it in the queue (aged)")
+        assert why["reason"].startswith("it waits with 1 before it in the queue (aged)")
         assert await office.place("a", "n1") == "n1"
         assert await office.place("b", "n1") == "n1"
         assert gates(office, "c", "d") == [GATE, GATE]
@@ -62,7 +62,7 @@ def test_gates_of_others_stay() -> None:
     play(story)
 
 
-def test_who_waits_for_others_too_has_its_turn_when_they_have_let_it_go() -> None:
+def test_a_pod_with_other_gates_joins_the_queue_when_they_are_removed() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         add(office, "a", gates=(OTHER, GATE))
@@ -75,9 +75,9 @@ def test_who_waits_for_others_too_has_its_turn_when_they_have_let_it_go() -> Non
     play(story, QUEUE)
 
 
-def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobody_else_is() -> None:
+def test_a_pod_of_high_priority_is_released_to_preempt_and_no_other_is() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.releaser.displace_s = 0.01
+        office.scheduler.releaser.preempt_s = 0.01
         preemptor = office.scheduler.preemptor
         preemptor.tick_s, preemptor.settle_s = 0.01, 0.0
         await with_node(office)
@@ -99,13 +99,13 @@ def test_one_of_high_priority_is_let_go_without_room_to_displace_others_and_nobo
     play(story, QUEUE)
 
 
-def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_full() -> None:
+def test_no_pod_is_evicted_for_a_released_gang_that_finds_its_nodes_full() -> None:
     async def story(office: Office) -> None:
         preemptor = office.scheduler.preemptor
         preemptor.tick_s, preemptor.settle_s, preemptor.again_s = 0.01, 0.0, 0.05
         for name in ("n1", "n2"):
             office.add_node(name)
-        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        await until(lambda: len(office.scheduler.state.vendors) == 2)
         office.add_pod("runs", 12_000)
         assert await office.place("runs", "n1") == "n1"
         await office.knows("runs")
@@ -117,13 +117,13 @@ def test_nobody_is_evicted_for_a_gang_that_was_let_go_and_finds_its_own_nodes_fu
         assert (await office.why("a"))["eviction"] is None
         office.add_pod("alone", 12_000, priority=5)
         assert "n1" in await office.place("alone", "n1")
-        await until(lambda: office.scheduler.books.is_reserved("uid-alone"))
-        assert not office.scheduler.books.is_reserved("uid-a")
+        await until(lambda: office.scheduler.state.is_reserved("uid-alone"))
+        assert not office.scheduler.state.is_reserved("uid-a")
 
     play(story)
 
 
-def test_gates_that_nobody_asks_for_any_more_are_taken_away_whether_or_not_there_is_room() -> None:
+def test_gates_that_are_no_longer_configured_are_removed_with_or_without_capacity() -> None:
     async def story(office: Office) -> None:
         await with_node(office, 1000)
         add(office, "a")
@@ -144,22 +144,22 @@ def test_what_could_not_be_written_gives_its_slot_back_and_is_tried_again() -> N
         assert gates(office, "b") == [GATE]
 
     (line,) = play(story, QUEUE).lines
-    assert "releasing" in line
+    assert "release" in line
 
 
 def test_a_gang_is_bound_at_one_moment() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         add(office, "a", gang=2)
-        await until(lambda: office.events("GangWaits") == ["only 1 of the 2 pods of its gang are there"])
-        assert (await office.why("a"))["reason"] == "only 1 of the 2 pods of its gang are there"
+        await until(lambda: office.events("GangWaits") == ["only 1 of the 2 pods of its gang exist"])
+        assert (await office.why("a"))["reason"] == "only 1 of the 2 pods of its gang exist"
         assert "gang" in await office.place("a", "n1")
         add(office, "b", gang=2)
         await until(lambda: not gates(office, "a", "b"))
         await office.knows("a", "b")
-        office.scheduler.releaser.meeting_s = 0.2
-        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
-        office.scheduler.releaser.meeting_s = 4.0
+        office.scheduler.releaser.join_s = 0.2
+        assert "1 of 2 pods of gang g are ready to be bound" in await office.place("a", "n1")
+        office.scheduler.releaser.join_s = 4.0
         assert [*await asyncio.gather(office.place("a", "n1"), office.place("b", "n1"))] == ["n1", "n1"]
         binds = [asked.path for asked in office.server.asked if asked.path.endswith("/binding")]
         assert len(binds) == 2
@@ -174,22 +174,22 @@ def test_of_a_gang_too_large_to_meet_all_are_bound_once_each_was_about_to_be() -
             add(office, name, gang=2)
         await until(lambda: not gates(office, "a", "b"))
         await office.knows("a", "b")
-        office.scheduler.releaser.meeting_s = 0.05
-        assert "1 of 2 pods of gang g could be bound by now" in await office.place("a", "n1")
+        office.scheduler.releaser.join_s = 0.05
+        assert "1 of 2 pods of gang g are ready to be bound" in await office.place("a", "n1")
         assert await office.place("b", "n1") == "n1"
         assert await office.place("a", "n1") == "n1"
 
     play(story)
 
 
-def test_a_gang_that_is_not_bound_in_time_says_so_and_is_woken_when_its_turn_comes_again() -> None:
+def test_a_gang_that_is_not_bound_in_time_says_so_and_is_retried_later() -> None:
     async def story(office: Office) -> None:
         await with_node(office)
         for name in ("a", "b"):
             add(office, name, gang=2)
         await until(lambda: not gates(office, "a", "b"))
         await until(lambda: office.events("GangGivenUp"))
-        assert "2 of 2 could not be bound in time" in office.events("GangGivenUp")[0]
+        assert "2 of 2 pods could not be bound in time" in office.events("GangGivenUp")[0]
         assert office.annotation("a", "tried-again") is None
         await until(lambda: office.annotation("a", "tried-again") and office.annotation("b", "tried-again"))
         await office.knows("a", "b")
@@ -206,7 +206,7 @@ def test_a_new_scheduler_binds_no_gang_by_halves() -> None:
         await office.knows("a", "b")
         assert "gang must start as a whole" in (await office.place("a", "n1"))
         assert not [asked for asked in office.server.asked if asked.path.endswith("/binding")]
-        wanted = "its gang waits until there is room for all 2 pods that it needs"
+        wanted = "its gang waits for free slots for all 2 pods that it still needs"
         await until(lambda: office.events("NoRoom") == [wanted])
 
     play(story)

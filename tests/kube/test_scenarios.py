@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scenario tables through books and placer: pods that ask for the same go where the core alone would put them.
+"""The scenario tables through state and placer: pods that ask for the same go where the core alone would put them.
 
 What cannot be said on Kubernetes, or is not for us to decide there, is left out:
 - cores and memory of the host, which kube-scheduler counts before it asks us;
@@ -26,7 +26,7 @@ from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, annotated, args, chosen, node, waiting
 from tests.scenarios import test_scenarios as tables
 from tests.scenarios.loader import Answer, Scenario, written
@@ -140,28 +140,28 @@ CASES = [(scenario, policy) for scenario, policy in tables.CASES if is_for_us(sc
 
 
 def decided(scenario: Scenario, policy: str) -> dict[str, Answer]:
-    books = Books()
+    state = ClusterState()
     for one in machines(scenario):
-        books.node_changed(None, node_of(one))
+        state.node_changed(None, node_of(one))
     for job, slot in running(scenario):
         pod = pod_for(job)
         record = record_for(pod, asked_of(pod), slot, scenario.cluster.node(slot.node).machine)
         there = annotated(pod, {RECORD: encode_record(record)})
-        books.pod_changed(None, replace(there, spec=replace(there.spec, node_name=slot.node)))
-    placer = Placer(books, Quotas(), policy=policy, known=scenario.known)
+        state.pod_changed(None, replace(there, spec=replace(there.spec, node_name=slot.node)))
+    placer = Placer(state, Quotas(), policy=policy, known=scenario.known)
     pods = {job.id: pod_for(job) for job in Queue(scenario.policy(policy), scenario.queue, Seconds(0.0))}
     for pod in pods.values():
-        books.pod_changed(None, pod)
+        state.pod_changed(None, pod)
     answers: dict[str, Answer] = {}
-    names = books.cluster.names
+    names = state.cluster.names
     for name, pod in pods.items():
         found = placer.filter(args(pod, *names), 0.0).node_names or ()
         if found:
             scores = placer.prioritize(args(pod, *found), 0.0)
             best = max(scores, key=lambda one: one.score).host
-            seat = chosen(placer, pod, best).seat
-            assert seat is not None
-            where = books.cluster.node(best).tenants[-1]
+            allocation = chosen(placer, pod, best).allocation
+            assert allocation is not None
+            where = state.cluster.node(best).tenants[-1]
             assert where.job == pod.metadata.uid
             answers[name] = written(Slot(best, where.gpus))
     for name, pod in pods.items():

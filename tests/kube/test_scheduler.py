@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler as a whole, over real sockets: pods are placed, wait, are woken and resized, whatever goes wrong."""
+"""The whole scheduler over real sockets: pods are placed, wait, are retried and resized, whatever goes wrong."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def test_a_pod_is_placed_by_one_write_that_carries_node_and_assignment() -> None
         office.add_node("n1")
         office.add_node("n2", memory=4000)
         office.add_pod("a")
-        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        await until(lambda: len(office.scheduler.state.vendors) == 2)
         assert await office.place("a", "n1", "n2") == "n1"
         assert office.pod("a")["spec"]["nodeName"] == "n1"
         record = json.loads(office.annotation("a", "assignment") or "")
@@ -47,12 +47,12 @@ def test_a_pod_is_placed_by_one_write_that_carries_node_and_assignment() -> None
     play(story)
 
 
-def test_a_pod_that_waits_is_told_the_numbers_and_tried_again_when_there_is_room() -> None:
+def test_a_pending_pod_gets_its_numbers_and_is_retried_when_capacity_is_freed() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         for name in ("a", "b", "c"):
             office.add_pod(name)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         assert await office.place("b", "n1") == "n1"
         refused = await office.place("c", "n1")
@@ -74,7 +74,7 @@ def test_a_pod_that_waits_is_told_the_numbers_and_tried_again_when_there_is_room
 async def a_running_pod(office: Office, **resize: str) -> None:
     office.add_node("n1")
     office.add_pod("a")
-    await until(lambda: office.scheduler.books.vendors)
+    await until(lambda: office.scheduler.state.vendors)
     assert await office.place("a", "n1") == "n1"
     office.server.merge("a", {"metadata": {"annotations": {"cotenant.io/resize": resize["to"]}}}, "team")
 
@@ -84,7 +84,7 @@ def memory_of(office: Office, name: str) -> int:
     return int(record["containers"][0]["gpus"][0]["memory"])
 
 
-def test_a_running_pod_is_resized_by_one_write_where_there_is_room() -> None:
+def test_a_running_pod_is_resized_by_one_write_if_capacity_is_free() -> None:
     async def story(office: Office) -> None:
         await a_running_pod(office, to="memory=12000MiB")
         before = office.annotation("a", "0.limits")
@@ -102,10 +102,10 @@ def test_a_running_pod_is_resized_by_one_write_where_there_is_room() -> None:
 
 def test_a_resize_beyond_what_is_free_is_refused_in_numbers_and_granted_when_it_is() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         office.add_node("n1")
         office.add_pod("b", 8000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("b", "n1") == "n1"
         await a_running_pod(office, to="memory=12000MiB")
         await until(lambda: office.events("ResizeRefused"))
@@ -120,11 +120,11 @@ def test_a_resize_beyond_what_is_free_is_refused_in_numbers_and_granted_when_it_
 def test_a_resize_of_a_pod_that_changed_meanwhile_is_made_anew() -> None:
     async def story(office: Office) -> None:
         office.server.refusals = [Refusal(409, "Conflict", only="PATCH"), Refusal(500, only="PATCH")]
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         await a_running_pod(office, to="memory=2000MiB")
         await until(lambda: memory_of(office, "a") == 2000)
         await office.knows("a")
-        (node,) = office.scheduler.books.cluster
+        (node,) = office.scheduler.state.cluster
         assert node.free(0).memory == 14_000
 
     play(story)
@@ -136,11 +136,11 @@ def test_a_resize_that_was_carried_out_and_not_answered_counts_before_the_watch_
         await office.knows("a")
         office.server.hang_watches()
         office.server.cut_answers = 1
-        pod = office.scheduler.watching.pods.objects["team", "a"]
-        office.scheduler.granter.pod_changed(pod, annotated(pod, {RESIZE: "memory=12000MiB"}))
+        pod = office.scheduler.watches.pods.objects["team", "a"]
+        office.scheduler.resizer.pod_changed(pod, annotated(pod, {RESIZE: "memory=12000MiB"}))
         await until(lambda: office.events("Resized"))
         assert memory_of(office, "a") == 12_000
-        (node,) = office.scheduler.books.cluster
+        (node,) = office.scheduler.state.cluster
         assert node.free(0).memory == 4000
 
     play(story)
@@ -148,15 +148,15 @@ def test_a_resize_that_was_carried_out_and_not_answered_counts_before_the_watch_
 
 def test_a_resize_waits_for_the_end_of_a_bind_that_is_not_answered() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         office.add_node("n1")
         office.add_pod("a", annotations={"cotenant.io/resize": "memory=12000MiB"})
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         await office.knows("a")
         office.server.cut_answers = 1
         office.server.refusals = [Refusal(500, only="GET")] * 10_000
         binding = asyncio.create_task(office.bind("a", "n1"))
-        await until(lambda: office.scheduler.books.seat_of("uid-a"))
+        await until(lambda: office.scheduler.state.bound("uid-a"))
         await asyncio.sleep(0.3)  # for what must not happen
         assert [asked for asked in office.server.asked if asked.method == "PATCH"] == []
         office.server.refusals = []
@@ -166,12 +166,12 @@ def test_a_resize_waits_for_the_end_of_a_bind_that_is_not_answered() -> None:
     play(story)
 
 
-def test_a_resize_that_was_asked_for_before_the_pod_was_placed_is_granted_after() -> None:
+def test_a_resize_that_was_requested_before_the_pod_was_placed_is_granted_after() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.granter.again_s = 0.1
+        office.scheduler.resizer.again_s = 0.1
         office.add_node("n1")
         office.add_pod("a", annotations={"cotenant.io/resize": "memory=2000MiB"})
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         await until(lambda: memory_of(office, "a") == 2000)
 
@@ -186,10 +186,10 @@ def test_a_scheduler_that_does_not_know_the_nodes_yet_refuses_no_resize() -> Non
         client = Client(Access(host="127.0.0.1", port=office.server.port), QUICK)
         other = Scheduler(client, KubeSettings(), ErrorLog(office.lines.append), pace=PACE)
         task = asyncio.create_task(other.run())
-        await until(lambda: other.books.seat_of("uid-a"))
+        await until(lambda: other.state.bound("uid-a"))
         await asyncio.sleep(0.2)  # for what it must not say
         office.server.nodes.hang_everything = False
-        await until(lambda: other.watching.doubt() is None)
+        await until(lambda: other.watches.unready_reason() is None)
         assert not office.events("ResizeRefused")
         task.cancel()
         await asyncio.wait([task])
@@ -198,12 +198,12 @@ def test_a_scheduler_that_does_not_know_the_nodes_yet_refuses_no_resize() -> Non
     play(story)
 
 
-def test_a_hold_that_lapses_makes_room_and_wakes_the_next() -> None:
+def test_a_hold_that_expires_frees_capacity_and_the_next_pod_is_retried() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)
         office.add_pod("b", 10_000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         await office.knows("a", "b")
         assert (await office.filter("a", "n1"))["NodeNames"] == ["n1"]  # and never bound
         assert not (await office.filter("b", "n1"))["NodeNames"]
@@ -219,7 +219,7 @@ def test_preemption_is_vetoed_where_it_would_not_help() -> None:
         office.add_node("n2", memory=4000)
         office.add_pod("victim", 12_000)
         office.add_pod("a", 8000)
-        await until(lambda: len(office.scheduler.books.vendors) == 2)
+        await until(lambda: len(office.scheduler.state.vendors) == 2)
         assert await office.place("victim", "n1") == "n1"
         victims = {node: {"Pods": [{"UID": "uid-victim"}], "NumPDBViolations": 0} for node in ("n1", "n2")}
         answer = await office.call("preempt", {"Pod": office.pod("a"), "NodeNameToMetaVictims": victims})
@@ -272,11 +272,11 @@ def test_a_body_of_50_mb_is_refused(asking: Asking) -> None:
     assert asking("POST", "/filter", b"{}").status == 200
 
 
-def test_unknown_and_repeated_nodes_and_a_pod_that_nobody_knows_are_answered() -> None:
+def test_unknown_and_repeated_nodes_and_an_unknown_pod_are_answered() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert (await office.filter("a", "n1", "n1", "n1"))["NodeNames"] in (["n1"], ["n1", "n1", "n1"])
         refused = await office.filter("a", "never", "never-2")
         assert not refused["NodeNames"]
@@ -295,7 +295,7 @@ def test_a_record_of_an_unknown_version_closes_its_node_until_the_pod_is_gone() 
         office.add_pod("later", annotations={"cotenant.io/assignment": '{"version": 99}'})
         office.server.merge("later", {"spec": {"nodeName": "n1"}}, "team")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.closed)
+        await until(lambda: office.scheduler.state.closed)
         assert "n1" in await office.place("a", "n1")
         assert "version 99" in (await office.why("a"))["refusals"][0]["text"]
         office.end("later")
@@ -412,9 +412,9 @@ async def is_listening(port: int) -> bool:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"certificate": Path("c")}, "expected both, or none"),
+        ({"certificate": Path("c")}, "give both or neither"),
         ({"webhook": ("0.0.0.0", 8443)}, "--webhook: needs --certificate and --key"),
-        ({"extender": ("0.0.0.0", 8888)}, "others could bind pods"),
+        ({"extender": ("0.0.0.0", 8888)}, "other machines could bind pods"),
         ({"extender": ("::", 8888), "certificate": Path("c"), "key": Path("k")}, "--client-authority"),
     ],
 )

@@ -29,7 +29,7 @@ def test_nothing_is_answered_until_nodes_pods_and_quotas_are_known() -> None:
             assert (await ask(office.api_port, "GET", "/why/team/a", headers=KNOWS)).status == 503
             await until(lambda: bool(office.lines))
             office.server.quotas.refusals.clear()
-            await until(lambda: office.scheduler.watching.doubt() is None)
+            await until(lambda: office.scheduler.watches.unready_reason() is None)
             assert (await ask(office.api_port, "GET", "/readyz")).status == 200
             assert (await office.call("filter", office.args("a", "n1"))).status == 200
             (line,) = office.lines
@@ -38,14 +38,14 @@ def test_nothing_is_answered_until_nodes_pods_and_quotas_are_known() -> None:
     asyncio.run(told())
 
 
-def test_a_long_silence_closes_the_doors_until_something_is_heard() -> None:
+def test_a_long_silence_of_the_server_stops_answers_until_it_ends() -> None:
     async def story(office: Office) -> None:
-        office.scheduler.watching.silence_s = 0.3
+        office.scheduler.watches.silence_s = 0.3
         office.server.nodes.hang_watches()
-        await until(lambda: office.scheduler.watching.doubt() is not None)
+        await until(lambda: office.scheduler.watches.unready_reason() is not None)
         answer = await ask(office.api_port, "GET", "/readyz")
-        assert (answer.status, b"nothing was heard of" in answer.body) == (503, True)
-        office.scheduler.watching.silence_s = 180.0
+        assert (answer.status, b"the API server has sent nothing about" in answer.body) == (503, True)
+        office.scheduler.watches.silence_s = 180.0
         assert (await ask(office.api_port, "GET", "/readyz")).status == 200
 
     play(story)
@@ -71,7 +71,7 @@ def test_after_any_trouble_of_a_watch_pods_are_placed_as_before(trouble: str) ->
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         TROUBLES[trouble](office.server)
         TROUBLES[trouble](office.server.nodes)
@@ -83,12 +83,12 @@ def test_after_any_trouble_of_a_watch_pods_are_placed_as_before(trouble: str) ->
     play(story)
 
 
-def test_a_quota_that_is_raised_wakes_those_who_wait_for_it() -> None:
+def test_pods_that_wait_for_a_quota_are_retried_when_it_is_raised() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.server.quotas.merge("q", quota(4000), "team")
         office.add_pod("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         await until(lambda: office.scheduler.quotas.limits("team"))
         assert "quota" in await office.place("a", "n1")
         assert "4000" in (await office.why("a"))["reason"]
@@ -146,12 +146,12 @@ def agent_has_seen_everything(office: Office) -> None:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_no_memory_is_given_twice_because_a_watch_lies_and_the_books_are_right_in_time(lie: str) -> None:
+def test_no_memory_is_given_twice_because_a_watch_lies_and_the_state_recovers(lie: str) -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         agent_has_seen_everything(office)
         office.add_pod("a", 10_000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         await office.knows("a")
         LIES[lie](office, "a")
@@ -163,37 +163,37 @@ def test_no_memory_is_given_twice_because_a_watch_lies_and_the_books_are_right_i
         await office.knows("a", "b")
         office.end("a")
         await office.knows("a")
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("b", "n1") == "n1"
 
     play(story, pace=SOON)
 
 
-def test_a_deletion_that_no_watch_tells_makes_room_in_time() -> None:
+def test_a_deletion_that_no_watch_shows_frees_capacity_in_time() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)
         office.add_pod("b", 10_000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         await office.knows("a")
         office.server.merge("a", {"status": {"phase": "Failed"}}, "team")
         office.server.remove("a", "team", unseen=True)
-        await until(lambda: ("team", "a") not in office.scheduler.watching.pods.objects)
+        await until(lambda: ("team", "a") not in office.scheduler.watches.pods.objects)
         assert await office.place("b", "n1") == "n1"
 
     play(story, pace=SOON)
 
 
-def test_a_pod_that_was_said_to_be_gone_and_is_there_is_told_of() -> None:
+def test_a_pod_that_was_reported_deleted_and_exists_is_logged() -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         office.add_pod("a", 10_000)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         assert await office.place("a", "n1") == "n1"
         await office.knows("a")
         tell(office, "DELETED", "a")
-        await until(lambda: any("team/a was said to be gone, and is there" in line for line in office.lines))
+        await until(lambda: any("team/a was reported as deleted but exists" in line for line in office.lines))
         await office.knows("a")
 
     play(story)
@@ -206,7 +206,7 @@ def test_whatever_a_watch_pretends_no_memory_is_given_twice(seed: int) -> None:
     async def story(office: Office) -> None:
         office.add_node("n1")
         agent_has_seen_everything(office)
-        await until(lambda: office.scheduler.books.vendors)
+        await until(lambda: office.scheduler.state.vendors)
         for number in range(25):
             office.add_pod(f"p{number}", chance.choice((3000, 6000, 9000)))
             names = [name for (_, name), pod in office.server.pods.items() if pod["spec"].get("nodeName")]

@@ -27,7 +27,7 @@ from cotenant.kube.api.server import (
     listen,
     status_reply,
 )
-from cotenant.kube.scheduler.explaining import refusals_words
+from cotenant.kube.scheduler.explaining import describe_reasons
 from cotenant.kube.scheduler.why import WhyPod, ask_scheduler
 from tests.cli.command import refusal, run
 from tests.kube.http import ask, beside, serving
@@ -90,7 +90,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
             assert ((await why()).state, (await why()).reason) == ("waiting", "no node has GPUs")
             office.add_node("n1", memory=4000)
             office.add_node("n2", cards=2, memory=3000)
-            await until(lambda: len(office.scheduler.books.vendors) == 2)
+            await until(lambda: len(office.scheduler.state.vendors) == 2)
             waiting = await why()
             assert [(one.node, one.needed, one.available) for one in waiting.refusals] == [
                 ("n1", 6000, 4000),
@@ -98,7 +98,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
             ]
             assert "2 nodes" in waiting.reason
             office.add_node("n3")
-            await until(lambda: len(office.scheduler.books.vendors) == 3)
+            await until(lambda: len(office.scheduler.state.vendors) == 3)
             assert [one.node for one in (await why()).fits] == ["n3"]
             assert (await office.filter("a", "n3"))["NodeNames"] == ["n3"]
             assert (await why()).state == "placing"
@@ -120,7 +120,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("shown", [{}, {WHY_HEADER: ""}, {WHY_HEADER: "another"}], ids=["none", "empty", "wrong"])
-def test_nobody_learns_of_a_pod_without_the_key(shown: dict[str, str]) -> None:
+def test_why_answers_nothing_without_the_key(shown: dict[str, str]) -> None:
     async def story(office: Office) -> None:
         office.add_pod("a")
         await office.knows("a")
@@ -131,7 +131,7 @@ def test_nobody_learns_of_a_pod_without_the_key(shown: dict[str, str]) -> None:
     play(story)
 
 
-def test_a_key_that_is_empty_opens_nothing_and_without_one_nobody_may_ask() -> None:
+def test_an_empty_key_is_refused_and_without_a_key_why_is_disabled() -> None:
     async def story(office: Office) -> None:
         for key, status in ((lambda: b"", 403), (None, 404)):
             bound = listen("127.0.0.1", 0)
@@ -158,7 +158,7 @@ def test_a_pod_of_another_scheduler_is_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (status_reply(404, "no such pod", "NoSuchPod"), "no pod a in namespace team; -n names another"),
+        (status_reply(404, "no such pod", "NoSuchPod"), "no pod a in namespace team; select another"),
         (status_reply(404, 'services "cotenant-scheduler" not found'), "is cotenant installed in this cluster?"),
         (
             status_reply(403, "no"),
@@ -178,16 +178,16 @@ def test_a_server_that_is_not_there_is_said() -> None:
         asyncio.run(ask_scheduler(access(1), "team", "a"))
 
 
-def test_refusals_are_told_by_class_with_the_nearest_numbers() -> None:
+def test_refusals_are_grouped_with_the_nearest_numbers() -> None:
     full = "{available} MiB free, {needed} needed"
     reasons: Mapping[str, Reason] = {
         "n1": Reason("memory", full, 8, 7),
         "n2": Reason("memory", full, 8, 2),
         "n3": Reason("type", "another type"),
     }
-    assert refusals_words(reasons) == "2 nodes: 7 MiB free, 8 needed (n1); 1 node: another type (n3)"
+    assert describe_reasons(reasons) == "2 nodes: 7 MiB free, 8 needed (n1); 1 node: another type (n3)"
     many = {f"n{number}": Reason("x", f"reason {number}") for number in range(9)}
-    assert refusals_words(many).endswith("; and 5 other reasons")
+    assert describe_reasons(many).endswith("; and 5 other reasons")
 
 
 # The command

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes and pods as reflectors would tell them, for tests of what the scheduler makes of them."""
+"""Nodes and pods as reflectors would show them, for tests of the scheduler's decisions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.protocol import ExtenderArgs
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.settings import SCHEDULER_NAME
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import pod_object
 
@@ -88,17 +88,17 @@ def in_phase(pod: Pod, phase: str) -> Pod:
     return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase))
 
 
-def books_of(*nodes: Node, pods: Sequence[Pod] = ()) -> Books:
-    books = Books()
+def state_of(*nodes: Node, pods: Sequence[Pod] = ()) -> ClusterState:
+    state = ClusterState()
     for one in nodes:
-        books.node_changed(None, one)
+        state.node_changed(None, one)
     for pod in pods:
-        books.pod_changed(None, pod)
-    return books
+        state.pod_changed(None, pod)
+    return state
 
 
-def placer_of(books: Books, **about: Any) -> Placer:
-    return Placer(books, about.pop("quotas", Quotas()), **{"shortlist": 16, **about})
+def placer_of(state: ClusterState, **about: Any) -> Placer:
+    return Placer(state, about.pop("quotas", Quotas()), **{"shortlist": 16, **about})
 
 
 def args(pod: Pod, *names: str) -> ExtenderArgs:
@@ -111,14 +111,14 @@ def chosen(placer: Placer, pod: Pod, name: str, now: float = 0.0) -> Choice:
     return found
 
 
-def place(books: Books, placer: Placer, pod: Pod, name: str) -> Pod:
-    """The pod on that node, and the books told of it."""
+def place(state: ClusterState, placer: Placer, pod: Pod, name: str) -> Pod:
+    """The pod on that node, and the state told of it."""
     choice = chosen(placer, pod, name)
-    books.assume(pod.metadata.uid)
+    state.assume(pod.metadata.uid)
     there = bound(pod, choice)
-    books.pod_changed(pod if pod.metadata.uid in books.waiting else None, there)
+    state.pod_changed(pod if pod.metadata.uid in state.waiting else None, there)
     return there
 
 
-def free_memory(books: Books, name: str) -> tuple[int, ...]:
-    return books.cluster.node(name).memory
+def free_memory(state: ClusterState, name: str) -> tuple[int, ...]:
+    return state.cluster.node(name).memory

@@ -20,8 +20,8 @@ from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.inventory import used_of
 from cotenant.kube.codec.request import Asked, asked_of
 from cotenant.kube.settings import KubeSettings
-from cotenant.kube.state.accounts import peak_of
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import peak_of
+from cotenant.kube.state.cluster import ClusterState
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,12 +126,12 @@ def requested(pods: Iterable[PodUse]) -> int:
 def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettings) -> ClusterUse:
     """Compute the use of all GPUs from lists of nodes and pods."""
     codec = settings.codec()
-    books = Books(codec, scheduler=settings.scheduler.name)
+    state = ClusterState(codec, scheduler=settings.scheduler.name)
     for node in nodes:
-        books.node_changed(None, node)
+        state.node_changed(None, node)
     asking: dict[str, tuple[Pod, Asked | None]] = {}
     for pod in pods:
-        books.pod_changed(None, pod)
+        state.pod_changed(None, pod)
         try:
             asked = asked_of(pod, codec)
         except InputError:
@@ -140,18 +140,18 @@ def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettin
             asking[pod.metadata.uid] = pod, asked
     pending: dict[str, list[PodUse]] = {}
     for uid, (pod, asked) in asking.items():
-        if (uid in books.waiting or pod.spec.node_name) and books.seat_of(uid) is None and not has_ended(pod):
+        if (uid in state.waiting or pod.spec.node_name) and state.bound(uid) is None and not has_ended(pod):
             pending.setdefault(pod.spec.node_name, []).append(_pending(pod, asked))
-    shown = sorted((node for node in nodes if node.metadata.name in books.cluster.index), key=_name)
+    shown = sorted((node for node in nodes if node.metadata.name in state.cluster.index), key=_name)
     return ClusterUse(
-        nodes=tuple(_node(node, books, asking, pending.get(node.metadata.name, ())) for node in shown),
+        nodes=tuple(_node(node, state, asking, pending.get(node.metadata.name, ())) for node in shown),
         pending=_sorted(pending.get("", ())),
         policy=settings.scheduler.policy,
         unread=tuple(
             f"node {name}: {why}"
-            for name, reasons in sorted(books.closed.items())
+            for name, reasons in sorted(state.closed.items())
             for why in reasons.values()
-            if name not in books.cluster.index
+            if name not in state.cluster.index
         ),
     )
 
@@ -165,10 +165,10 @@ def _sorted(pods: Iterable[PodUse]) -> tuple[PodUse, ...]:
 
 
 def _node(
-    node: Node, books: Books, asking: Mapping[str, tuple[Pod, Asked | None]], pending: Iterable[PodUse]
+    node: Node, state: ClusterState, asking: Mapping[str, tuple[Pod, Asked | None]], pending: Iterable[PodUse]
 ) -> NodeUse:
     name = node.metadata.name
-    placed = books.cluster.node(name)
+    placed = state.cluster.node(name)
     machine = placed.machine
     return NodeUse(
         name=name,
@@ -176,11 +176,11 @@ def _node(
         type=machine.labels.get(MACHINE_TYPE_LABEL) or ", ".join(sorted(machine.types)),
         cards=_gpu_uses(placed, _used(node)),
         links=machine.links,
-        pods=_sorted(_placed(tenant, books, placed, asking.get(tenant.job)) for tenant in placed.tenants),
+        pods=_sorted(_placed(tenant, state, placed, asking.get(tenant.job)) for tenant in placed.tenants),
         pending=_sorted(pending),
-        closed=tuple(books.closed.get(name, {}).values()),
-        vendor=books.vendors[name],
-        unenforced=books.vendors[name].row.unenforced(),
+        closed=tuple(state.closed.get(name, {}).values()),
+        vendor=state.vendors[name],
+        unenforced=state.vendors[name].row.unenforced(),
     )
 
 
@@ -214,17 +214,17 @@ def _state(gpu: Gpu) -> str:
     return "unhealthy" if not gpu.healthy else "cordoned" if gpu.cordoned else "ok"
 
 
-def _placed(tenant: Tenant, books: Books, placed: PlacedNode, known: tuple[Pod, Asked | None] | None) -> PodUse:
+def _placed(tenant: Tenant, state: ClusterState, placed: PlacedNode, known: tuple[Pod, Asked | None] | None) -> PodUse:
     gpus = placed.machine.gpus
-    seat = books.seats_on(placed.name)[tenant.job]
+    allocation = state.allocations_on(placed.name)[tenant.job]
     asked = None if known is None else known[1]
     wanted = None
     if asked is not None and sum(one.amounts.asked.gpus for one in asked.containers) == len(tenant.gpus):
         wanted = sum(claim.memory for claim in claims(asked.demand, tenant.gpus, gpus).values())
     return PodUse(
-        namespace=seat.namespace,
-        name=seat.name,
-        uid=seat.uid,
+        namespace=allocation.namespace,
+        name=allocation.name,
+        uid=allocation.uid,
         gpus=_gpus(asked),
         requested_mib=wanted,
         assigned=tuple(

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What stands beside kube-scheduler: it knows who takes what, answers which nodes will do, and binds."""
+"""The scheduler beside kube-scheduler: it answers which nodes are feasible for a pod, binds it, and preempts for it."""

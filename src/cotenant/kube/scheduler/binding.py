@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gives pods their GPUs: one write that carries node and assignment together, and certainty about what became of it.
+"""Binds pods: one write that carries node and assignment together, and certainty about its outcome.
 
-The GPUs are chosen and held without a wait in between, so pods that are bound at the same time see each other. Where an
-answer is lost, the pod itself says whether it was bound; until then its GPUs stay held.
+The GPUs are chosen and held without an await in between, so pods that are bound at the same time see each other. If an
+answer is lost, the pod itself shows whether it was bound; until then its GPUs stay held.
 """
 
 import asyncio
@@ -11,100 +11,83 @@ import time
 from collections.abc import Awaitable, Callable
 
 from cotenant.core.model import Reason
-from cotenant.kube.api.client import INTERRUPTED, Client, Guard
+from cotenant.kube.api.client import INTERRUPTED, Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.api.reflector import Reflector
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.scheduler.events import PLACED, News
-from cotenant.kube.scheduler.explaining import seat_words
-from cotenant.kube.scheduler.lease import Alone, Lead
-from cotenant.kube.scheduler.placement import Choice, Placer
+from cotenant.kube.scheduler.events import PLACED
+from cotenant.kube.scheduler.explaining import describe_allocation
+from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.protocol import BindingArgs
-from cotenant.kube.scheduler.watches import pod_now
-from cotenant.kube.state.books import Books
+from cotenant.kube.scheduler.shared import Shared
+from cotenant.kube.scheduler.watches import get_pod
 
-ANSWERED_S = 6.0
-"""within this, kube-scheduler hears what became of a bind; it asks for 10 s"""
-LOOKS = 3
-"""at an unbound pod whose bind was not answered: a server soon stops working for a sender who is gone"""
-LOOK_S = 1.0
+ANSWER_S = 6.0
+"""within which kube-scheduler gets an answer; it waits 10 s"""
+CHECKS = 3
+"""times to read a pod whose bind was not answered: a server soon stops working for a client that is gone"""
+CHECK_S = 1.0
 
 
 class Binder:
-    """Binds one pod at a time, many pods at the same time."""
+    """Binds each pod once, and many pods at the same time."""
 
-    def __init__(
-        self,
-        client: Client,
-        books: Books,
-        placer: Placer,
-        pods: Reflector[Pod],
-        news: News,
-        error_log: ErrorLog,
-        *,
-        lead: Lead = Alone(),  # noqa: B008 -- it has no state
-        meet: Callable[[Pod], Awaitable[str]] | None = None,
-        say: Callable[[str], object] = to_stderr,
-        clock: Callable[[], float] = time.monotonic,
-        answered_s: float = ANSWERED_S,
-        look_s: float = LOOK_S,
-    ) -> None:
-        self._client, self._books, self._placer, self._pods = client, books, placer, pods
-        self._news, self._error_log, self._say, self._lead, self._meet = news, error_log, say, lead, meet
-        self._clock, self.answered_s, self.look_s = clock, answered_s, look_s
-        self._under_way: dict[str, asyncio.Task[str]] = {}
+    def __init__(self, shared: Shared, join_gang: Callable[[Pod], Awaitable[str]]) -> None:
+        """`join_gang` waits for the other pods of the gang; it returns why they cannot be bound, or an empty text."""
+        self._shared, self._join_gang = shared, join_gang
+        self.answer_s, self.check_s = ANSWER_S, CHECK_S
+        self._tasks: dict[str, asyncio.Task[str]] = {}
 
     def is_binding(self, uid: str) -> bool:
-        """Whether it is not known yet what becomes of a pod: what is held for it must not be touched."""
-        return uid in self._under_way
+        """Whether the outcome of a pod's bind is still unknown: what is held for the pod must not be changed."""
+        return uid in self._tasks
 
     async def bind(self, args: BindingArgs) -> str:
-        """Empty where the pod is bound, else why not; it goes on in the background where that takes too long."""
-        who = f"pod {args.namespace}/{args.name}"
+        """Why the pod is not bound; empty if it is. A bind that takes too long goes on in the background."""
+        subject = f"pod {args.namespace}/{args.name}"
         if self.is_binding(args.uid):
-            return f"{who}: it is being bound already"
-        task = self._under_way[args.uid] = asyncio.create_task(self._bind(args, who))
-        task.add_done_callback(lambda _: self._under_way.pop(args.uid, None))
-        done, _ = await asyncio.wait([task], timeout=self.answered_s)
-        return task.result() if done else f"{who}: the API server has not answered yet; its GPUs stay held"
+            return f"{subject}: it is being bound already"
+        task = self._tasks[args.uid] = asyncio.create_task(self._bind(args, subject))
+        task.add_done_callback(lambda _: self._tasks.pop(args.uid, None))
+        done, _ = await asyncio.wait([task], timeout=self.answer_s)
+        return task.result() if done else f"{subject}: the API server has not answered yet; its GPUs stay held"
 
     async def finish(self, within_s: float) -> None:
-        """Wait for what is under way; what a server does not answer by then, the next scheduler reads from the pod."""
-        if self._under_way:
-            await asyncio.wait(self._under_way.values(), timeout=within_s)
+        """Wait for the binds under way. The next scheduler reads the outcome of all others from their pods."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=within_s)
 
-    async def _bind(self, args: BindingArgs, who: str) -> str:
-        pod = self._pods.objects.get((args.namespace, args.name)) or await self._now(args)
+    async def _bind(self, args: BindingArgs, subject: str) -> str:
+        shared = self._shared
+        pod = shared.pods.objects.get((args.namespace, args.name)) or await self._get_pod(args)
         if pod is None or pod.metadata.uid != args.uid:
-            return f"{who} is gone"
-        if doubt := await self._lead.settled():
-            return f"{who}: {doubt}"
-        if self._meet is not None and (alone := await self._meet(pod)):
-            return f"{who} waits for the rest of its gang: {alone}"
-        began, guard = self._clock(), self._lead.guard()
-        choice = self._placer.choose(pod, args.node, began, time.time_ns())
+            return f"{subject} is gone"
+        if reason := await shared.lead.wait_ready():
+            return f"{subject}: {reason}"
+        if missing := await self._join_gang(pod):
+            return f"{subject} waits for the rest of its gang: {missing}"
+        began, guard = shared.clock(), shared.lead.guard()
+        choice = shared.placer.choose(pod, args.node, began, time.time_ns())
         if isinstance(choice, Reason):
-            return f"{who} does not fit on node {args.node} any more: {choice}"
+            return f"{subject} does not fit on node {args.node} any more: {choice}"
         error = None
         try:
-            error = await self._written(args, choice, guard)
+            error = await self._write(args, choice, guard)
         finally:
-            if choice.seat is not None:
-                (self._books.assume if error == "" else self._books.release)(args.uid)
+            if choice.allocation is not None:
+                (shared.state.assume if error == "" else shared.state.release)(args.uid)
         if error:
-            self._error_log.report("bind", error)
-        elif choice.seat is not None:
-            where = f"on node {choice.node}: {seat_words(choice.seat)}"
-            self._news.tell(pod, PLACED, where)
-            self._say(f"{who} {where}, in {(self._clock() - began) * 1000:.1f} ms")
+            shared.errors.report("bind", error)
+        elif choice.allocation is not None:
+            where = f"on node {choice.node}: {describe_allocation(choice.allocation)}"
+            shared.events.record(pod, PLACED, where)
+            shared.log(f"{subject} {where}, in {(shared.clock() - began) * 1000:.1f} ms")
         return error
 
-    async def _written(self, args: BindingArgs, choice: Choice, guard: Guard) -> str:
-        """Empty where the pod is bound now, else what the server said."""
+    async def _write(self, args: BindingArgs, choice: Choice, guard: Guard) -> str:
+        """What the server refused; empty if the pod is bound now."""
         try:
-            await self._client.bind(
+            await self._shared.client.bind(
                 args.name,
                 args.node,
                 namespace=args.namespace,
@@ -116,21 +99,22 @@ class Binder:
         except ApiError as error:
             unsure = error.reason == INTERRUPTED or error.status >= 500
             if unsure or error.status == 409:
-                return "" if await self._found(args, choice, LOOKS if unsure else 1) else str(error)
+                return "" if await self._is_bound(args, choice, CHECKS if unsure else 1) else str(error)
             return str(error)
 
-    async def _found(self, args: BindingArgs, choice: Choice, looks: int) -> bool:
-        """Whether the pod is bound as we wanted."""
-        for look in range(looks):
-            if look:
-                await asyncio.sleep(self.look_s)
-            pod = await self._now(args)
+    async def _is_bound(self, args: BindingArgs, choice: Choice, checks: int) -> bool:
+        """Whether the pod is bound as chosen, after a write with an unknown outcome."""
+        for check in range(checks):
+            if check:
+                await asyncio.sleep(self.check_s)
+            pod = await self._get_pod(args)
             if pod is None or pod.metadata.uid != args.uid:
                 return False
             if pod.spec.node_name:
-                given = pod.metadata.annotations.get(RECORD)
-                return pod.spec.node_name == args.node and given == choice.annotations.get(RECORD)
+                record = pod.metadata.annotations.get(RECORD)
+                return pod.spec.node_name == args.node and record == choice.annotations.get(RECORD)
         return False
 
-    async def _now(self, args: BindingArgs) -> Pod | None:
-        return await pod_now(self._client, args.namespace, args.name, lambda text: self._error_log.report("bind", text))
+    async def _get_pod(self, args: BindingArgs) -> Pod | None:
+        errors = self._shared.errors
+        return await get_pod(self._shared.client, args.namespace, args.name, lambda text: errors.report("bind", text))

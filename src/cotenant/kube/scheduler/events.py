@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Events on pods: what became of a pod, with the numbers, where its owner looks first (`kubectl describe pod`).
+"""Kubernetes Events on pods, which `kubectl describe pod` shows: what the scheduler did with a pod, with numbers.
 
-They are written in the background. When the API server does not take them, they are lost and nothing else is.
+Events are written in the background. If the API server does not accept one, only the event is lost.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from cotenant.kube.api.objects import Metadata, Pod
 from cotenant.wire.text import printable
 
 LONGEST_NOTE = 1000
-"""letters; Kubernetes takes 1,024 bytes of the newer kind of event"""
+"""characters; Kubernetes accepts 1,024 bytes in events.k8s.io/v1"""
 LONGEST_NAME = 200
-"""of a pod's name, at the beginning of an event's: Kubernetes takes 253 letters in all"""
+"""characters of the pod's name that begin the event's name, which may have 253 in all"""
 EVERY_S = 30.0
-"""between two on one pod for one reason, unless it has something else to say"""
+"""between two events on one pod for one reason, unless the text differs"""
 SHARE = 9
-"""of its time, the writing leaves so many parts to others for each that it takes: a bind matters more"""
-MOST_WAITING = 5000
-MOST_KNOWN = 5000
-"""events that are counted on instead of made anew"""
+"""pause after each write, as a multiple of the time the write took: binds matter more"""
+MOST_QUEUED = 5000
+MOST_RECENT = 5000
+"""events that are remembered, so that a repetition increases their count instead of adding an event"""
 
 Text = str | Callable[[], str]
-"""or what makes it when it is written, where that takes long; empty: it is not worth telling any more"""
+"""the text, or a function that makes it when the event is written; empty if the event is obsolete by then"""
 
 NO_ROOM, PLACED, RESIZED, RESIZE_REFUSED = "NoRoom", "Placed", "Resized", "ResizeRefused"
 PREEMPTING, PREEMPTED, PREEMPTION_REFUSED = "Preempting", "Preempted", "PreemptionRefused"
@@ -45,7 +45,7 @@ RELEASED, GANG_WAITS, GANG_GIVEN_UP = "Released", "GangWaits", "GangGivenUp"
 
 
 class WrittenEvent(msgspec.Struct, frozen=True):
-    """As much of an event as we read again."""
+    """The fields of an event that the scheduler reads."""
 
     metadata: Metadata = Metadata()
 
@@ -54,8 +54,8 @@ EVENTS = Kind("events", WrittenEvent)
 
 
 @dataclass(slots=True)
-class _Known:
-    """An event of a pod and a reason."""
+class _Recent:
+    """The last event of one pod and reason."""
 
     name: str
     count: int
@@ -72,83 +72,83 @@ class _Note:
     warning: bool
 
 
-class News:
-    """Takes what is to be told at any time; `run` writes it down."""
+class EventRecorder:
+    """Queues events at any time; `run` writes them."""
 
     def __init__(
         self,
         client: Client,
         reporter: str,
-        error_log: ErrorLog,
+        errors: ErrorLog,
         *,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = EVERY_S,
     ) -> None:
-        self._client, self._reporter, self._error_log = client, reporter, error_log
+        self._client, self._reporter, self._errors = client, reporter, errors
         self._clock, self._every_s = clock, every_s
-        self._waiting: asyncio.PriorityQueue[tuple[bool, int, _Note]] = asyncio.PriorityQueue(MOST_WAITING)
+        self._queue: asyncio.PriorityQueue[tuple[bool, int, _Note]] = asyncio.PriorityQueue(MOST_QUEUED)
         self._numbers = count()
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._recent: OrderedDict[tuple[str, str], _Recent] = OrderedDict()
 
-    def tell(self, pod: Pod, reason: str, text: Text, *, warning: bool = False) -> None:
-        """Put it on the pod, unless the same was put there a moment ago: then it is only counted."""
+    def record(self, pod: Pod, reason: str, text: Text, *, warning: bool = False) -> None:
+        """Queue an event on a pod. If the same one was queued less than `every_s` ago, only its count increases."""
         key = (pod.metadata.uid, reason)
-        known = self._known.get(key)
-        if known is None:
+        recent = self._recent.get(key)
+        if recent is None:
             begins = pod.metadata.name[:LONGEST_NAME].rstrip("-.")
-            known = self._known[key] = _Known(f"{begins}.{secrets.token_hex(8)}", 0, float("-inf"))
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        known.count += 1
+            recent = self._recent[key] = _Recent(f"{begins}.{secrets.token_hex(8)}", 0, float("-inf"))
+            if len(self._recent) > MOST_RECENT:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end(key)
+        recent.count += 1
         now = self._clock()
-        says_the_same = text == known.text or not isinstance(text, str)
-        if now < known.due and says_the_same:
+        is_same = text == recent.text or not isinstance(text, str)
+        if now < recent.due and is_same:
             return
         try:
             note = _Note(pod.metadata, reason, text, warning)
-            self._waiting.put_nowait((not warning, next(self._numbers), note))  # warnings first, each kind in its order
+            self._queue.put_nowait((not warning, next(self._numbers), note))  # warnings first
         except asyncio.QueueFull:
-            self._error_log.report("events", f"{MOST_WAITING} wait to be written; new ones are dropped")
+            self._errors.report("events", f"{MOST_QUEUED} events wait to be written; new events are dropped")
             return
-        known.due, known.text = now + self._every_s, text
+        recent.due, recent.text = now + self._every_s, text
 
     async def run(self) -> NoReturn:
         """Write until cancelled."""
         while True:
-            _, _, note = await self._waiting.get()
+            _, _, note = await self._queue.get()
             began = time.monotonic()
             try:
                 await self._write(note)
             except ApiError as error:
-                self._error_log.report("events", str(error))
+                self._errors.report("events", str(error))
             await asyncio.sleep((time.monotonic() - began) * SHARE)
 
     async def _write(self, note: _Note) -> None:
-        known = self._known.get((note.pod.uid, note.reason))
+        recent = self._recent.get((note.pod.uid, note.reason))
         text = printable(note.text if isinstance(note.text, str) else note.text())[:LONGEST_NOTE]
-        if known is None or not text:  # forgotten for newer ones while it waited
+        if recent is None or not text:  # dropped for newer events while it waited
             return
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if known.written:
-            again = {"count": known.count, "lastTimestamp": now, "message": text}
+        if recent.written:
+            again = {"count": recent.count, "lastTimestamp": now, "message": text}
             try:
-                await self._client.patch(EVENTS, known.name, again, namespace=note.pod.namespace)
+                await self._client.patch(EVENTS, recent.name, again, namespace=note.pod.namespace)
                 return
             except ApiError as error:
-                if error.status != 404:  # the server forgets them after an hour
+                if error.status != 404:  # the server deletes events after an hour
                     raise
-        known.written = False
-        await self._client.create(EVENTS, self._event(note, text, known, now), namespace=note.pod.namespace)
-        known.written = True
+        recent.written = False
+        await self._client.create(EVENTS, self._event(note, text, recent, now), namespace=note.pod.namespace)
+        recent.written = True
 
-    def _event(self, note: _Note, text: str, known: _Known, now: str) -> dict[str, object]:
+    def _event(self, note: _Note, text: str, recent: _Recent, now: str) -> dict[str, object]:
         pod = note.pod
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": known.name, "namespace": pod.namespace},
+            "metadata": {"name": recent.name, "namespace": pod.namespace},
             "involvedObject": about,
             "type": "Warning" if note.warning else "Normal",
             "reason": note.reason,
@@ -157,5 +157,5 @@ class News:
             "reportingComponent": self._reporter,
             "firstTimestamp": now,
             "lastTimestamp": now,
-            "count": known.count,
+            "count": recent.count,
         }

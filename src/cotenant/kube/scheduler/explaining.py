@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A placement in words and numbers, for `why` and for events."""
+"""Explanations of a placement in words and numbers, for `why` and for events."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,104 +12,106 @@ from cotenant.kube.codec.assignment import Record
 from cotenant.kube.scheduler.placement import Placer, Refused, Why
 from cotenant.kube.scheduler.preemption import Plan
 from cotenant.kube.scheduler.why import EvictionView, FitView, Given, Named, RefusalView, WhyPod
-from cotenant.kube.state.accounts import Seat
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import Allocation
+from cotenant.kube.state.cluster import ClusterState
 
 NO_GPUS = "no node has GPUs"
 MOST_NODES = 1000
 """in one answer"""
 MOST_CLASSES = 4
-"""of refusals in one sentence"""
+"""reasons in one sentence"""
 MOST_NAMES = 10
-"""of pods in one sentence"""
+"""pods in one sentence"""
 
 
-def explained(pod: Pod, books: Books, placer: Placer, plan: Plan | None = None, queued: str | None = None) -> WhyPod:
-    """All there is to say about a pod now.
-
-    The plan says who has to go for it; `queued` is what it waits for where it has to wait for its turn.
-    """
-    who = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
+def explain(
+    pod: Pod, state: ClusterState, placer: Placer, plan: Plan | None = None, queued: str | None = None
+) -> WhyPod:
+    """The answer about a pod. `plan` lists the pods that must leave for it; `queued` is why it waits in the queue."""
+    about = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     why = placer.why(pod)
     if has_ended(pod):
-        return WhyPod(metadata=who, state="ended", policy=why.policy, reason="it has ended and takes nothing any more")
-    if pod.spec.node_name and why.seat is None:
+        return WhyPod(metadata=about, state="ended", policy=why.policy, reason="it has ended and uses no GPU")
+    if pod.spec.node_name and why.allocation is None:
         reason = f"it is on node {pod.spec.node_name} and was given no GPU by this scheduler"
-        return WhyPod(metadata=who, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
-    placed = books.seat_of(pod.metadata.uid) is not None
+        return WhyPod(metadata=about, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
+    placed = state.bound(pod.metadata.uid) is not None
     fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
-    room = MOST_NODES - len(fits)
+    left = MOST_NODES - len(fits)
     return WhyPod(
-        metadata=who,
-        state="placed" if placed else "placing" if why.seat is not None else "waiting",
+        metadata=about,
+        state="placed" if placed else "placing" if why.allocation is not None else "waiting",
         policy=why.policy,
-        reason="; ".join(_reasons(why, plan)) if queued is None or why.seat is not None else queued,
-        node=None if why.seat is None else why.seat.record.node,
-        gpus=() if why.seat is None else tuple(_given(why.seat.record)),
+        reason="; ".join(_reasons(why, plan)) if queued is None or why.allocation is not None else queued,
+        node=None if why.allocation is None else why.allocation.node,
+        gpus=() if why.allocation is None else tuple(_given(why.allocation.record)),
         fits=fits,
-        refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), room)),
+        refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         notes=placer.unenforced(pod),
-        more=len(why.fits) + len(why.reasons) - len(fits) - min(room, len(why.reasons)),
+        more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
 
 
 def _reasons(why: Why, plan: Plan | None) -> Iterable[str]:
     if plan is None or not plan.under_way:
-        yield sentence(why)
+        yield describe(why)
     if plan is not None:
-        yield plan_words(plan)
+        yield describe_plan(plan)
 
 
-def plan_words(plan: Plan) -> str:
-    """Who has to go, in numbers where they are many."""
-    who = ", ".join(plan.pods[:MOST_NAMES]) + f" and {len(plan.pods) - MOST_NAMES} more" * (len(plan.pods) > MOST_NAMES)
+def describe_plan(plan: Plan) -> str:
+    """Which pods must leave; of many, the first and the number of the others."""
+    pods = ", ".join(plan.pods[:MOST_NAMES])
+    pods += f" and {len(plan.pods) - MOST_NAMES} more" * (len(plan.pods) > MOST_NAMES)
     if not plan.under_way:
-        return f"it would fit on node {plan.node} without {who}" if who else f"pods are leaving node {plan.node}"
-    return f"a place on node {plan.node} is reserved for it" + (
-        f" until {who} end" + "s" * (len(plan.pods) == 1) if who else ""
+        return f"it would fit on node {plan.node} without {pods}" if pods else f"pods are leaving node {plan.node}"
+    return f"a slot on node {plan.node} is reserved for it" + (
+        f" until {pods} end" + "s" * (len(plan.pods) == 1) if pods else ""
     )
 
 
-def sentence(why: Why) -> str:
-    """Where it is, or what keeps it waiting."""
-    if why.seat is not None:
-        return f"on node {why.seat.record.node}: {seat_words(why.seat)}"
+def describe(why: Why) -> str:
+    """Where the pod is, or why it waits."""
+    if why.allocation is not None:
+        return f"on node {why.allocation.node}: {describe_allocation(why.allocation)}"
     if why.waits is not None:
         return str(why.waits)
     if why.fits:
-        return f"it fits on {len(why.fits)} nodes, best on {why.fits[0].slot.node}, and is tried again soon"
-    return refusals_words(why.reasons) or NO_GPUS
+        count = len(why.fits)
+        return f"it fits on {count} node{'s' * (count > 1)}, best on {why.fits[0].slot.node}, and is tried again soon"
+    return describe_reasons(why.reasons) or NO_GPUS
 
 
-def refusals_words(reasons: Mapping[str, Reason]) -> str:
-    """The refusals by class, each with the numbers of the node that comes nearest."""
+def describe_reasons(reasons: Mapping[str, Reason]) -> str:
+    """The refusals by reason, each with the numbers of the node that is nearest to fitting."""
     counts: Counter[str] = Counter(reason.text for reason in reasons.values())
     nearest: dict[str, tuple[str, Reason]] = {}
     for node, reason in reasons.items():
         nearest.setdefault(reason.text, (node, reason))
-    return classes_words([Refused(count, *nearest[text]) for text, count in counts.most_common()])
+    return describe_refusals([Refused(count, *nearest[text]) for text, count in counts.most_common()])
 
 
-def classes_words(refused: Iterable[Refused]) -> str:
-    """The same, where the classes are known: those with most nodes first."""
+def describe_refusals(refused: Iterable[Refused]) -> str:
+    """The same if the nodes are grouped already: the reasons with most nodes come first."""
     ordered = sorted(refused, key=lambda one: -one.nodes)
-    words = [f"{one.nodes} node{'s' if one.nodes > 1 else ''}: {one.reason} ({one.nearest})" for one in ordered]
-    rest = len(words) - MOST_CLASSES
-    return "; ".join(words[:MOST_CLASSES]) + (f"; and {rest} other reasons" if rest > 0 else "")
+    parts = [f"{one.nodes} node{'s' if one.nodes > 1 else ''}: {one.reason} ({one.nearest})" for one in ordered]
+    rest = len(parts) - MOST_CLASSES
+    others = f"; and {rest} other reason{'s' * (rest > 1)}" if rest > 0 else ""
+    return "; ".join(parts[:MOST_CLASSES]) + others
 
 
 def why_not(pod: Pod, placer: Placer) -> str:
-    """What keeps a pod waiting, without asking each node where that can be known: many pods may wait."""
+    """Why a pod waits. Avoids checking each node if possible, since many pods may wait."""
     refused = placer.nearest(pod)
-    return sentence(placer.why(pod)) if refused is None else classes_words(refused) or NO_GPUS
+    return describe(placer.why(pod)) if refused is None else describe_refusals(refused) or NO_GPUS
 
 
-def seat_words(seat: Seat) -> str:
+def describe_allocation(allocation: Allocation) -> str:
     """The GPUs and amounts of a pod."""
     return ", ".join(
         f"{one.gpu} {one.memory_mib} MiB" + (f" {one.compute_percent:g}% compute" if one.compute_percent else "")
-        for one in _given(seat.record)
+        for one in _given(allocation.record)
     )
 
 

@@ -1,23 +1,20 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What kube-scheduler calls, as routes: filter, prioritize, bind, preempt.
+"""The routes that kube-scheduler calls: filter, prioritize, bind, preempt.
 
-It takes any status but 200 for a failure and tells the pod's owner no more than the number, so a refusal that somebody
-can act on is an answer with `Error` in it.
+kube-scheduler treats any status except 200 as a failure and shows the pod's owner only the number. So a refusal that a
+user can act on is an answer with status 200 and `Error` set.
 """
 
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.server import Reply, Route, Routes, json_reply, text_reply
 from cotenant.kube.scheduler.binding import Binder
-from cotenant.kube.scheduler.events import NO_ROOM, News
+from cotenant.kube.scheduler.events import NO_ROOM
 from cotenant.kube.scheduler.explaining import why_not
-from cotenant.kube.scheduler.lease import Lead
-from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.protocol import (
     BindingResult,
@@ -29,30 +26,22 @@ from cotenant.kube.scheduler.protocol import (
     decode_preemption,
     victims_of,
 )
-from cotenant.kube.scheduler.retry import Waker
-from cotenant.kube.scheduler.watches import Watching
-from cotenant.kube.state.books import Books
+from cotenant.kube.scheduler.shared import Shared
 
 MOST_BYTES = 32 * 1024 * 1024
-"""of a call: whole nodes, where kube-scheduler is told to send them"""
+"""of a call: kube-scheduler can be configured to send full nodes"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Extender:
-    """Answers by what the books say now."""
+    """Answers by the current state of the cluster."""
 
-    books: Books
-    placer: Placer
+    shared: Shared
     binder: Binder
-    watching: Watching
-    lead: Lead
-    waker: Waker
     preemptor: Preemptor
-    news: News
-    clock: Callable[[], float] = field(default=time.monotonic)
 
     def routes(self) -> Routes:
-        """By verb."""
+        """The routes by verb."""
         return {
             "filter": self._route(self._filter, _filter_error),
             "prioritize": self._route(self._prioritize, text_reply),
@@ -62,55 +51,51 @@ class Extender:
 
     def _route(self, answer: Callable[[bytes], Awaitable[object]], refuse: Callable[[int, str], Reply]) -> Route:
         async def answered(_words: tuple[str, ...], body: bytes) -> Reply:
-            doubt = self.watching.doubt() or await self.lead.settled()
-            if doubt is not None:
-                return text_reply(503, doubt)
-            self.books.expire(self.clock())
+            shared = self.shared
+            reason = shared.state_unready_reason() or await shared.lead.wait_ready()
+            if reason is not None:
+                return text_reply(503, reason)
+            shared.state.expire(shared.clock())
             return json_reply(await answer(body))
 
         return Route(method="POST", answer=answered, most_bytes=MOST_BYTES, refuse=refuse)
 
     async def _filter(self, body: bytes) -> FilterResult:
-        args = decode_args(body)
-        self._check_free(args)
-        result = self.placer.filter(args, self.clock())
-        if _is_refusal(args, result):
-            self.waker.refused(args.pod)
-            self.preemptor.refused(args.pod, frozenset(args.node_names or ()))
-            self.news.tell(args.pod, NO_ROOM, lambda: self._why_not(args.pod), warning=True)
+        args, shared = decode_args(body), self.shared
+        self._check_not_binding(args)
+        result = shared.placer.filter(args, shared.clock())
+        if args.node_names is not None and not result.node_names:  # a refusal, and no what-if query
+            shared.signals.refused.send(args.pod, frozenset(args.node_names))
+            shared.events.record(args.pod, NO_ROOM, lambda: self._why_not(args.pod), warning=True)
         return result
 
     async def _prioritize(self, body: bytes) -> object:
         args = decode_args(body)
-        self._check_free(args)
-        return self.placer.prioritize(args, self.clock())
+        self._check_not_binding(args)
+        return self.shared.placer.prioritize(args, self.shared.clock())
 
     async def _bind(self, body: bytes) -> BindingResult:
         return BindingResult(error=await self.binder.bind(decode_binding(body)))
 
     async def _preempt(self, body: bytes) -> object:
-        """A veto where it would not help, or where we make room ourselves: one of us evicts, not both."""
+        """Veto nodes on which the eviction would not help, and those on which this scheduler evicts itself."""
         args = decode_preemption(body)
-        named = {name: frozenset(pod.uid for pod in who.pods or ()) for name, who in victims_of(args).items()}
-        ours = self.preemptor.would_evict(args.pod, named)
-        helped = self.placer.preempt(args).node_name_to_meta_victims
-        left = {name: who for name, who in helped.items() if name not in ours}
+        victims = {name: frozenset(pod.uid for pod in one.pods or ()) for name, one in victims_of(args).items()}
+        ours = self.preemptor.take_over_evictions(args.pod, victims)
+        helped = self.shared.placer.preempt(args).node_name_to_meta_victims
+        left = {name: one for name, one in helped.items() if name not in ours}
         return PreemptionResult(node_name_to_meta_victims=left)
 
-    def _check_free(self, args: ExtenderArgs) -> None:
-        """A pod whose bind was given up by kube-scheduler and not yet by us must not be held somewhere else."""
+    def _check_not_binding(self, args: ExtenderArgs) -> None:
+        """A pod whose bind kube-scheduler has given up, but whose outcome is open, must not be held elsewhere."""
         if args.node_names is not None and self.binder.is_binding(args.pod.metadata.uid):
             raise InputError("it is being bound already, and the API server has not answered yet")
 
     def _why_not(self, pod: Pod) -> str:
-        """The numbers at the time of writing; empty where they are not needed any more."""
-        about = pod.metadata
-        is_unknown = (about.namespace, about.name) not in self.watching.pods.objects  # kube-scheduler heard of it first
-        return why_not(pod, self.placer) if is_unknown or about.uid in self.books.waiting else ""
-
-
-def _is_refusal(args: ExtenderArgs, result: FilterResult) -> bool:
-    return args.node_names is not None and not result.node_names
+        """The reasons at the time of writing; empty if the pod no longer waits."""
+        about, shared = pod.metadata, self.shared
+        is_new = (about.namespace, about.name) not in shared.pods.objects  # kube-scheduler saw it before our watch
+        return why_not(pod, shared.placer) if is_new or about.uid in shared.state.waiting else ""
 
 
 def _filter_error(_status: int, text: str) -> Reply:

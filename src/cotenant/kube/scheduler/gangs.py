@@ -1,54 +1,65 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs: who belongs to which, how many of one are there, and for which of them slots are held as a whole.
+"""Gangs: their members, how many of them exist, and the slots that are held for a whole gang or not at all.
 
-A gate cannot be put back on a pod. So a gang that was let go and could not be bound as a whole is refused by the
-extender until slots are held for all of it again. Times are of any steady clock.
+A scheduling gate cannot be put back on a pod. So a gang that was released and could not be bound as a whole is refused
+by the extender until slots are held for all of it again. Times are in seconds of any steady clock.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from cotenant.core.model import Reason
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Demand, Job, Reason
+from cotenant.core.placement.deciding import place_together, roomy_nodes
+from cotenant.core.placement.ranking import Ranker
+from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.queueing import Gang, gang_of, gates_of_others
-from cotenant.kube.scheduler.refusing import nonsense
-from cotenant.kube.state.books import Books
+from cotenant.kube.codec.request import Asked
+from cotenant.kube.scheduler.placement import Placer
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.refusing import invalid_request
+from cotenant.kube.state.allocation import planned_allocation
+from cotenant.kube.state.cluster import ClusterState
 
 Key = tuple[str, str]
 """namespace and name of a gang"""
 EVERY_S = 30.0
-"""between two times that a gang's pods are told how many are missing: hundreds may come one after the other"""
+"""between two events about missing pods on one gang: hundreds of its pods may be created one after the other"""
 RECENT_S = 15.0
-"""whom kube-scheduler wanted to bind so long ago, and was sent back, it wants to bind again: it tries every 5 s"""
+"""how long a pod whose bind was sent back still counts as arrived: kube-scheduler tries it again every 5 s"""
+NO_CAPACITY = "capacity"
+"""the check that refuses pods if there are not enough slots for all of them at once"""
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """How far a gang is."""
+class GangStatus:
+    """How complete a gang is."""
 
     gang: Gang
-    there: int
-    """pods that run, are about to, or have done their part"""
+    present: int
+    """pods that run, are about to run, or have succeeded"""
     ready: tuple[Pod, ...]
-    """pods that wait for nothing but the others, the oldest first"""
+    """pods that wait for nothing except the others, the oldest first"""
 
     @property
     def missing(self) -> int:
-        """Pods that have to be placed for it to be whole."""
-        return max(0, self.gang.size - self.there)
+        """Number of pods that must be placed for the gang to be complete."""
+        return max(0, self.gang.size - self.present)
 
     @property
-    def turn(self) -> Reason | None:
-        """Why none of those that wait may be placed alone."""
+    def must_wait(self) -> Reason | None:
+        """Why none of its waiting pods may be placed alone."""
         if not self.missing:
             return None
         if len(self.ready) < self.missing:
-            text = "only {available} of the {needed} pods of its gang are there"
-            return Reason("gang", text, self.gang.size, self.there + len(self.ready))
-        return Reason("gang", "its gang waits until there is room for all {needed} pods that it needs", self.missing)
+            text = "only {available} of the {needed} pods of its gang exist"
+            return Reason("gang", text, self.gang.size, self.present + len(self.ready))
+        return Reason("gang", "its gang waits for free slots for all {needed} pods that it still needs", self.missing)
 
 
 @dataclass(slots=True)
@@ -58,57 +69,58 @@ class Grant:
     gang: Gang
     members: frozenset[str]
     until: float
-    whole: bool = False
-    """all of them were about to be bound, and are being"""
-    has_place: Callable[[str], bool] = lambda uid: True
-    """whether something is still held for one of them"""
-    arrived: dict[str, float] = field(default_factory=dict)
-    """when kube-scheduler last wanted to bind them"""
+    complete: bool = False
+    """whether the binds of all members have arrived, so that they are bound"""
+    has_slot: Callable[[str], bool] = lambda uid: True
+    """whether something is still held for a member"""
+    arrivals: dict[str, float] = field(default_factory=dict)
+    """when kube-scheduler last wanted to bind each member"""
 
-    def arrives(self, uid: str, now: float) -> None:
-        """Of a large gang the last comes when the first has been sent back, and is on its way again."""
-        self.arrived[uid] = now
-        if not self.whole and len(self.there(now)) == len(self.members):
-            self.whole, self.until = True, max(self.until, now + RECENT_S)
+    def arrive(self, uid: str, now: float) -> None:
+        """kube-scheduler wants to bind a member. In a large gang, the first bind may have been sent back by the time
+        that the last one arrives, and is on its way again: so arrivals count for `RECENT_S`."""
+        self.arrivals[uid] = now
+        if not self.complete and len(self.arrived(now)) == len(self.members):
+            self.complete, self.until = True, max(self.until, now + RECENT_S)
 
-    def there(self, now: float) -> set[str]:
-        """Those who were about to be bound just now, and have not been refused since."""
-        recent = (uid for uid in self.members if now - self.arrived.get(uid, -inf) <= RECENT_S)
-        return set(filter(self.has_place, recent))
+    def arrived(self, now: float) -> set[str]:
+        """The members whose bind arrived recently, and which have not been refused since."""
+        recent = (uid for uid in self.members if now - self.arrivals.get(uid, -inf) <= RECENT_S)
+        return set(filter(self.has_slot, recent))
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """A gang that was let go and waits again."""
+class RevokedGang:
+    """A gang that was released and waits again."""
 
     pods: tuple[Pod, ...]
     why: str
 
 
 class Gangs:
-    """Follows the pods of all gangs that are ours to place."""
+    """The pods of all gangs that this scheduler places."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
         self._pods: dict[Key, dict[str, tuple[Gang, Pod]]] = {}
         self._key: dict[str, Key] = {}
         self._grants: dict[Key, Grant] = {}
         self._paused: dict[Key, float] = {}
         self._changed: dict[Key, None] = {}
-        self._told: dict[Key, float] = {}
+        self._reported: dict[Key, float] = {}
 
     def __contains__(self, uid: str) -> bool:
-        """Whether a pod belongs to one."""
+        """Whether a pod belongs to a gang."""
         return uid in self._key
 
     def add(self, pod: Pod, gang: Gang) -> None:
-        """Or its newest version, after `forget`."""
+        """Add a pod; to update it, call `remove` first."""
         self._pods.setdefault(gang.key, {})[pod.metadata.uid] = gang, pod
         self._key[pod.metadata.uid] = gang.key
         self._changed[gang.key] = None
 
-    def forget(self, uid: str) -> bool:
-        """Whether it was known."""
+    def remove(self, uid: str) -> bool:
+        """Remove a pod; return whether it belonged to a gang."""
         key = self._key.pop(uid, None)
         if key is None:
             return False
@@ -118,96 +130,203 @@ class Gangs:
             del self._pods[key]
         return True
 
-    def all(self) -> Iterator[Gathered]:
-        """As they are now."""
-        return map(self._gathered, self._pods)
+    def all(self) -> Iterator[GangStatus]:
+        """The status of every gang."""
+        return map(self._status, self._pods)
 
-    def changed(self, now: float) -> list[Gathered]:
-        """Those whose pods have changed since this was last said of them, unless that was just now."""
-        self._told = {key: until for key, until in self._told.items() if until > now}
-        due = [key for key in self._changed if key not in self._told]
+    def changed(self, now: float) -> list[GangStatus]:
+        """The gangs whose pods have changed since they were last returned here, each at most every `EVERY_S`."""
+        self._reported = {key: until for key, until in self._reported.items() if until > now}
+        due = [key for key in self._changed if key not in self._reported]
         for key in due:
             del self._changed[key]
-            self._told[key] = now + EVERY_S
-        return [self._gathered(key) for key in due if key in self._pods]
+            self._reported[key] = now + EVERY_S
+        return [self._status(key) for key in due if key in self._pods]
 
-    def turn(self, pod: Pod) -> Reason | None:
-        """Why a pod may not be placed now, though kube-scheduler asks."""
+    def must_wait(self, pod: Pod) -> Reason | None:
+        """Why a pod may not be placed now, though kube-scheduler asks for it; None if it may."""
         try:
             gang = gang_of(pod)
         except InputError as error:
-            return nonsense(error)
+            return invalid_request(error)
         if gang is None or self.grant_of(pod.metadata.uid) is not None:
             return None
-        if gang.key not in self._pods:  # kube-scheduler heard of it first
-            return Gathered(gang, 0, ()).turn
-        return self._gathered(gang.key).turn
+        if gang.key not in self._pods:  # kube-scheduler saw it before our watch
+            return GangStatus(gang, 0, ()).must_wait
+        return self._status(gang.key).must_wait
 
-    def is_waiting(self, gang: Gang, now: float) -> bool:
-        """Whether it may be let go: nothing is held for it, and it was not given up just now."""
+    def can_be_released(self, gang: Gang, now: float) -> bool:
+        """Whether nothing is held for the gang, and it was not revoked just now."""
         return gang.key not in self._grants and self._paused.get(gang.key, now) <= now
 
     def grant(self, gang: Gang, members: Iterable[str], until: float) -> None:
-        """Slots are held for all of them."""
-        self._grants[gang.key] = Grant(gang, frozenset(members), until, has_place=self._has_place)
+        """Slots are held for all these members."""
+        self._grants[gang.key] = Grant(gang, frozenset(members), until, has_slot=self._has_slot)
 
     def grant_of(self, uid: str) -> Grant | None:
-        """What was granted to a pod and others of its gang."""
+        """The grant that a pod is a member of."""
         grant = self._grants.get(self._key.get(uid, ("", "")))
         return grant if grant is not None and uid in grant.members else None
 
     def revoke(self, gang: Gang) -> None:
-        """Nothing is held for it any more."""
+        """Nothing is held for the gang any more."""
         self._grants.pop(gang.key, None)
 
     def revoke_all(self) -> None:
         """Nothing is held for any gang."""
         self._grants.clear()
 
-    def end(self, now: float, pause_s: float) -> list[GivenUp]:
-        """Forget grants of gangs that are bound; give up those that time has run out for, or that lost a pod."""
+    def expire(self, now: float, pause_s: float) -> list[RevokedGang]:
+        """Remove the grants of bound gangs, and revoke grants that are late or have lost a member."""
         self._paused = {key: until for key, until in self._paused.items() if until > now}
-        given_up = []
+        revoked = []
         for key, grant in list(self._grants.items()):
-            unbound = {uid for uid in grant.members if self._books.settled(uid) is None}
+            unbound = {uid for uid in grant.members if self._state.node_of(uid) is None}
             left = [uid for uid in unbound if self._waits(key, uid)]
             is_late = now >= grant.until
-            has_lost = not grant.whole and any(self._is_lost(key, uid) for uid in unbound)
+            has_lost = not grant.complete and any(self._is_lost(key, uid) for uid in unbound)
             if left and not is_late and not has_lost:
                 continue
             del self._grants[key]
             for uid in left:
-                self._books.release(uid)
+                self._state.release(uid)
             if is_late:
-                self._paused[key] = now + pause_s  # others may have better luck with the room
+                self._paused[key] = now + pause_s  # other pods may be able to use the slots
             if left:
-                why = f"{len(left)} of {len(grant.members)} could not be bound in time" if is_late else "one is gone"
+                late = f"{len(left)} of {len(grant.members)} pods could not be bound in time"
+                why = late if is_late else "one of its pods is gone"
                 pods = tuple(self._pods[key][uid][1] for uid in left)
-                given_up.append(GivenUp(pods, f"gang {grant.gang.name} waits again as a whole: {why}"))
-        return given_up
+                revoked.append(RevokedGang(pods, f"gang {grant.gang.name} waits again as a whole: {why}"))
+        return revoked
 
-    def _gathered(self, key: Key) -> Gathered:
+    def _status(self, key: Key) -> GangStatus:
         members = self._pods[key].values()
         waiting = (pod for _, pod in members if self._waits(key, pod.metadata.uid))
         ready = [pod for pod in waiting if not gates_of_others(pod.spec.scheduling_gates)]
         ready.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name))
         size = max(gang.size for gang, _ in members)
-        return Gathered(Gang(*key, size), sum(self._is_there(pod) for _, pod in members), tuple(ready))
+        return GangStatus(Gang(*key, size), sum(self._is_present(pod) for _, pod in members), tuple(ready))
 
     def _waits(self, key: Key, uid: str) -> bool:
         found = self._pods.get(key, {}).get(uid)
-        return found is not None and uid in self._books.waiting and not self._is_there(found[1])
+        return found is not None and uid in self._state.waiting and not self._is_present(found[1])
 
     def _is_lost(self, key: Key, uid: str) -> bool:
         found = self._pods.get(key, {}).get(uid)
-        return found is None or not (self._is_there(found[1]) or uid in self._books.waiting)
+        return found is None or not (self._is_present(found[1]) or uid in self._state.waiting)
 
-    def _has_place(self, uid: str) -> bool:
-        return self._books.held(uid) is not None or self._books.settled(uid) is not None
+    def _has_slot(self, uid: str) -> bool:
+        return self._state.held(uid) is not None or self._state.node_of(uid) is not None
 
-    def _is_there(self, pod: Pod) -> bool:
+    def _is_present(self, pod: Pod) -> bool:
         if has_ended(pod):
             return pod.status.phase == "Succeeded"
         if pod.metadata.deletion_timestamp:
             return False
-        return bool(pod.spec.node_name) or self._books.settled(pod.metadata.uid) is not None
+        return bool(pod.spec.node_name) or self._state.node_of(pod.metadata.uid) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPod:
+    """A pod that waits in the queue, as it was read when it last changed."""
+
+    pod: Pod
+    request: Asked
+    submitted: Seconds
+    """since 1970"""
+    estimate: Seconds | None
+    """expected duration"""
+    attained: Seconds
+    """how long it has run before"""
+
+    @property
+    def uid(self) -> str:
+        """The UID of the pod."""
+        return self.pod.metadata.uid
+
+    @property
+    def shape(self) -> tuple[Demand, str]:
+        """The demand and the policy: pods with the same shape fit the same slots."""
+        return self.request.demand, policy_of(self.pod.metadata.annotations, "")
+
+
+def by_shape(pods: Sequence[QueuedPod]) -> list[list[QueuedPod]]:
+    """The pods grouped by shape, the hardest to place first."""
+    shapes: dict[tuple[Demand, str], list[QueuedPod]] = {}
+    for pod in pods:
+        shapes.setdefault(pod.shape, []).append(pod)
+    return sorted(shapes.values(), key=lambda alike: _ease(alike[0].request.demand))
+
+
+def _ease(demand: Demand) -> tuple[int, int, int]:
+    steady = demand.steady
+    return -steady.gpus, -steady.memory, -steady.compute
+
+
+@dataclass(frozen=True, slots=True)
+class GangSlots:
+    """Finds slots for pods that start together, by the policy of each pod, and holds all of them or none."""
+
+    state: ClusterState
+    quotas: Quotas
+    placer: Placer
+
+    def hold(
+        self, pods: Sequence[QueuedPod], until: float, kept: Collection[str] = (), *, overdue: bool = False
+    ) -> Reason | None:
+        """Hold a slot for each pod, or return why that is impossible; InputError if a policy does not exist.
+
+        `kept` are nodes that are kept free for another pod. Overdue pods are exempt from the sharing gate.
+        """
+        held: list[str] = []
+        for alike in by_shape(pods):
+            why_not = self._hold_alike(alike, until, kept, None if overdue else self.placer.crowding, held)
+            if why_not is not None:
+                for uid in held:
+                    self.state.release(uid)
+                return why_not
+        return None
+
+    def nodes_to_keep(self, pods: Sequence[QueuedPod]) -> list[str]:
+        """The nodes on which the pods would fit soonest if no other pod were placed there; none if they never fit."""
+        shapes, cluster = by_shape(pods), self.state.cluster
+        first = shapes[0][0]
+        closed = self._closed_to(first)
+        empty = Cluster.of(node.machine for node in cluster if node.name not in closed)
+        for alike in shapes:
+            ranker = Ranker(self.placer.ranker(alike[0].pod).policy, 1)  # not the shared one: its cache is kept
+            decision = place_together(ranker, _job(alike[0], len(alike)), empty, None, None)
+            if decision is None:
+                return []
+            empty = decision.cluster
+        policy = self.placer.ranker(first.pod).policy
+        return roomy_nodes(policy, _job(first, len(pods)), cluster.leave(*closed) if closed else cluster)
+
+    def _hold_alike(
+        self, alike: Sequence[QueuedPod], until: float, kept: Collection[str], crowding: float | None, held: list[str]
+    ) -> Reason | None:
+        first, cluster = alike[0], self.state.cluster
+        closed = self._closed_to(first).union(kept)
+        decision = place_together(
+            self.placer.ranker(first.pod), _job(first, len(alike)), cluster, None, crowding, closed
+        )
+        if decision is None:
+            return Reason(NO_CAPACITY, "no free slots for {needed} such pods at once", len(alike))
+        for one, placement in zip(alike, decision.placements, strict=True):
+            slot = placement.slot
+            allocation = planned_allocation(one.pod, one.request, slot, cluster.node(slot.node).machine)
+            why_not = self.quotas.refusal(self.state, allocation)
+            if why_not is not None:
+                return why_not
+            self.state.hold(allocation, until)
+            held.append(one.uid)
+        return None
+
+    def _closed_to(self, pod: QueuedPod) -> set[str]:
+        """The nodes that do not accept such a pod."""
+        assert pod.request.vendor is not None
+        return set(self.state.cluster.names).difference(self.state.open_nodes(pod.request.vendor))
+
+
+def _job(first: QueuedPod, replicas: int) -> Job:
+    return Job(id=first.uid, demand=first.request.demand, replicas=replicas)

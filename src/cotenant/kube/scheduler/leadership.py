@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several schedulers may write: a state machine that is told what the lease said, and when it was asked.
+"""Which of several schedulers may write: a state machine over observations of a lease.
 
-The lease is kube-scheduler's own: the one that holds it places pods, and asks the extender beside it. An extender
-whose neighbour holds the lease puts its own name on it (`WRITER`), and may write as long as a look at the lease that is
-not older than `FRESH_S` showed both. A write takes `WRITE_S` at most. So everything that the one before may have
-written has landed that long after the new name was there; then pods are listed anew, and the new one leads.
+The lease is kube-scheduler's own. The kube-scheduler that holds it places pods, and calls the extender beside it. That
+extender puts its own name on the lease (`WRITER`) and may write as long as an observation of the lease that is not
+older than `FRESH_S` showed both the holder and the name. A write takes `WRITE_S` at most, so all writes of the previous
+leader have landed that long after the new name was on the lease. Then pods are listed anew, and the new process leads.
 
-No clock is compared with another: times are spans between two looks of one process, and what the lease says of times is
-not read. Clocks may jump.
+No clock is compared with another one: times are intervals between observations of one process, and the times in the
+lease are not read. So clocks may jump.
 """
 
 import msgspec
@@ -18,34 +18,34 @@ from cotenant.kube.api.objects import Metadata
 from cotenant.kube.codec.keys import own_key
 
 WRITER = own_key("writer")
-"""annotation on the lease: the process that may write assignments; empty: the last one has finished"""
+"""annotation on the lease: the process that may write assignments; empty if the last one has finished its writes"""
 FRESH_S = 1.0
-"""how old a look may be that allows a write"""
+"""maximum age of an observation that permits a write"""
 WRITE_S = 2.0
-"""how long a write may take; one that is not answered by then is given up"""
+"""maximum duration of a write; one that is not answered by then is abandoned"""
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Who holds it; times are passed over."""
+    """The holder of a lease. Its times are not read."""
 
     holder_identity: str | None = None
-    """the host name and something unique; a pod's host name is its own"""
+    """the host name and a unique suffix; the host name of a pod is its own name"""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease."""
+    """A lease of coordination.k8s.io."""
 
     metadata: Metadata = Metadata()
     spec: LeaseSpec = LeaseSpec()
 
     @property
     def holder(self) -> str:
-        """The host name of who holds it, empty where nobody does."""
+        """The host name of the holder; empty if the lease is free."""
         return (self.spec.holder_identity or "").rpartition("_")[0]
 
     @property
     def writer(self) -> str | None:
-        """Who may write."""
+        """The process that may write assignments."""
         return self.metadata.annotations.get(WRITER)
 
 
@@ -53,81 +53,90 @@ LEASES = Kind("leases", Lease, "apis/coordination.k8s.io/v1")
 NO_LEASE = Lease()
 
 
-class Standing:
-    """Where this process stands. A look is told in the order in which looks were made, with its begin and its end."""
+# The invariants of a takeover, in this order:
+# 1. The neighbour (the kube-scheduler on our host) holds the lease, and our name is on it. From then on the previous
+#    process cannot begin a write, because its observations show another name or are older than FRESH_S.
+# 2. FRESH_S + WRITE_S later, every write that it began before has landed or was abandoned. This wait is skipped if it
+#    resigned (an empty name): then all its writes had landed.
+# 3. The pods are listed by a request that was sent after that moment, so the state contains all its writes.
+# Each takeover is a new term, and what was decided in one term is not written in another.
+class Candidacy:
+    """The position of this process. Observations are given in the order in which they were made."""
 
     def __init__(self, host: str, me: str, *, fresh_s: float = FRESH_S, landing_s: float = FRESH_S + WRITE_S) -> None:
         self.me = me
         """unique, also among processes that follow each other on one host"""
         self.term = 0
-        """what was decided in one must not be written in the next"""
+        """number of takeovers so far"""
         self._host, self._fresh_s, self._landing_s = host, fresh_s, landing_s
         self._lease = NO_LEASE
-        self._looked = float("-inf")
+        self._observed = float("-inf")
         self._named = False  # our name is on the lease, and our neighbour holds it
-        self._before: str | None = None  # whose name ours replaced
+        self._predecessor: str | None = None  # the name that ours replaced
         self._landed = float("inf")
         self._rebuilt = False
         self._leaving = False
 
-    def looked(self, lease: Lease | None, began: float, ended: float) -> None:
-        """The server said so at some moment between these two; None: there is no lease."""
+    def observe(self, lease: Lease | None, began: float, ended: float) -> None:
+        """The lease was like this at some moment between these two times; None if it does not exist."""
         self._lease = lease or NO_LEASE
-        self._looked = began
-        named = self._holds() and self._lease.writer == self.me
+        self._observed = began
+        named = self._neighbour_holds() and self._lease.writer == self.me
         if named and not self._named:
             self.term += 1
             self._rebuilt = False
-            self._landed = ended + (0.0 if self._before == "" else self._landing_s)
+            self._landed = ended + (0.0 if self._predecessor == "" else self._landing_s)
         self._named = named
         if self._lease.writer != self.me:
-            self._before = self._lease.writer
+            self._predecessor = self._lease.writer
 
     def should_claim(self) -> bool:
-        """Whether our name is to be written on the lease, on the very version that was seen last."""
-        return self._holds() and self._lease.writer != self.me and not self._leaving
+        """Whether our name is to be written on exactly the version of the lease that was observed last."""
+        return self._neighbour_holds() and self._lease.writer != self.me and not self._leaving
 
     def is_taking_over(self) -> bool:
-        """Whether our name is on the lease, and something is to be done before we lead."""
+        """Whether our name is on the lease, and the takeover is not complete."""
         return self._named and not self._rebuilt
 
     def rebuild_from(self, now: float) -> float | None:
-        """Pods are to be listed, by a list that was not asked for before this time; None: not now."""
+        """The time from which on the list of pods must have been requested; None if it is not to be listed now."""
         return self._landed if self.is_taking_over() and now >= self._landed else None
 
-    def rebuilt(self) -> None:
-        """Pods have been listed so."""
+    def mark_rebuilt(self) -> None:
+        """The pods have been listed, so the takeover is complete."""
         self._rebuilt = True
 
     def leave(self) -> None:
-        """Write nothing any more, for ever."""
+        """Never write again."""
         self._leaving = True
 
-    def may_let_go(self) -> bool:
-        """Whether our name is on the lease although we are leaving."""
+    def should_clear_name(self) -> bool:
+        """Whether our name is still on the lease although this process is leaving."""
         return self._leaving and self._lease.writer == self.me
 
     def is_beside_holder(self) -> bool:
         """Whether our neighbour holds the lease."""
-        return self._holds()
+        return self._neighbour_holds()
 
-    def doubt(self, now: float) -> str | None:
-        """Why this process may not write now; None: it may."""
+    def unready_reason(self, now: float) -> str | None:
+        """Why this process must not write now; None if it may."""
         if self._leaving:
-            return "this scheduler is ending"
-        if not self._holds():
-            return f"{self._lease.holder or 'nobody'} leads now, not {self._host}"
+            return "this scheduler is shutting down"
+        if not self._neighbour_holds():
+            return f"the leader is {self._lease.holder or 'unknown'}, not {self._host}"
         if not self._named or now < self._landed:
-            return "what the scheduler before this one wrote may not be there yet"
+            return "writes of the previous leader may still be under way"
         if not self._rebuilt:
-            return "the pods are being read anew after a change of the leading scheduler"
-        if now - self._looked > self._fresh_s:
-            return f"who leads was last seen {now - self._looked:.1f} s ago"
+            return "the pods are being listed again after a change of leader"
+        if now - self._observed > self._fresh_s:
+            return f"the lease was last read {now - self._observed:.1f} s ago"
         return None
 
-    def doubt_of(self, term: int, now: float) -> str | None:
-        """The same for what was decided in that term."""
-        return self.doubt(now) or (None if term == self.term else "another scheduler led since this was decided")
+    def unready_reason_in(self, term: int, now: float) -> str | None:
+        """The same for a write that was decided in that term."""
+        return self.unready_reason(now) or (
+            None if term == self.term else "another scheduler has led since this was decided"
+        )
 
-    def _holds(self) -> bool:
+    def _neighbour_holds(self) -> bool:
         return bool(self._host) and self._lease.holder == self._host

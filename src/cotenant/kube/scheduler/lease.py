@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Leading as far as it needs an API server: looks at the lease, our name on it, writes that none but the leader makes.
+"""Leadership at the API server: reads the lease, puts our name on it, and guards writes that only the leader may make.
 
-`leading.py` decides; this asks, writes and waits. A scheduler that is the only one leads always.
+`leadership.py` decides; this module reads, writes and waits. A scheduler without an election always leads.
 """
 
 import asyncio
@@ -18,66 +18,65 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Reflector
-from cotenant.kube.scheduler.leadership import LEASES, WRITE_S, WRITER, Lease, Standing
+from cotenant.kube.scheduler.leadership import LEASES, WRITE_S, WRITER, Candidacy, Lease
+from cotenant.kube.scheduler.signals import Signal
 
-LOOKING = Limits(connect_s=2.0, answer_s=2.0, tries=1, concurrency=1)
-"""for a client of its own: a look that waits behind others is worth nothing"""
-LOOK_S = 0.4
-PATIENCE_S = 6.0
-"""how long kube-scheduler, which takes 10 s, is kept waiting by one that may soon lead: it would ask again later"""
+LEASE_LIMITS = Limits(connect_s=2.0, answer_s=2.0, tries=1, concurrency=1)
+"""for a client of its own: a read that waits behind other requests is worthless"""
+READ_S = 0.4
+WAIT_READY_S = 6.0
+"""how long a call of kube-scheduler, which waits 10 s, waits for a takeover; a refused pod would be tried much later"""
 PAUSE_S = 0.02
-RELEASED_S = 2.0
-"""for kube-scheduler to let go first, which fails where the lease is written to meanwhile"""
-GONE_S = 8.0
+HANDOVER_S = 2.0
+"""for kube-scheduler to release its lease first, which fails if the lease is written at the same moment"""
+RESIGN_S = 8.0
 NOT_LEADING = "NotLeading"
 
 
 class Lead(Protocol):
-    """Whether this process may write, and what keeps it from it otherwise."""
+    """Whether this process may write."""
 
-    def doubt(self) -> str | None:
-        """Why this process does not lead; None: it does."""
+    def unready_reason(self) -> str | None:
+        """Why this process does not lead; None if it does."""
 
-    async def settled(self) -> str | None:
-        """The same, after a while where that may help."""
+    async def wait_ready(self) -> str | None:
+        """The same, after a wait if it may lead soon."""
 
     def guard(self) -> Guard:
-        """For a write that is decided now: refuses it where this process does not lead without a break until then."""
+        """For a write that is decided now: refuses it unless this process leads from now until the write."""
 
     async def run(self) -> NoReturn:
-        """Find out, until cancelled."""
+        """Keep up with the lease until cancelled."""
 
-    async def let_go(self) -> None:
-        """Write nothing any more, and say so when everything has landed."""
+    async def resign(self) -> None:
+        """Write nothing more, and say so on the lease when all writes have landed."""
 
 
-class Alone:
-    """The only scheduler."""
+class SoleLeader:
+    """The only scheduler: it always leads."""
 
-    def doubt(self) -> str | None:
-        """It always leads."""
+    def unready_reason(self) -> str | None:
         return None
 
-    async def settled(self) -> str | None:
-        """It always leads."""
+    async def wait_ready(self) -> str | None:
         return None
 
     def guard(self) -> Guard:
-        """Nobody else writes."""
+        """Permits every write."""
         return nullcontext
 
     async def run(self) -> NoReturn:
-        """There is nothing to find out."""
+        """There is no lease to read."""
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
-    async def let_go(self) -> None:
-        """To nobody."""
+    async def resign(self) -> None:
+        """There is no lease to release."""
 
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """Where it is decided who leads."""
+    """The lease that decides which process leads."""
 
     client: Client
     namespace: str
@@ -86,94 +85,88 @@ class Election:
     """ours, and that of the kube-scheduler beside us"""
 
 
-class Elected:
-    """One of several. `begins` is called whenever it begins to lead."""
+class ElectedLeader:
+    """One of several schedulers. `won` is sent whenever it begins to lead."""
 
     def __init__(
         self,
         election: Election,
         pods: Reflector[Pod],
-        error_log: ErrorLog,
+        errors: ErrorLog,
         *,
-        begins: Callable[[], object] = lambda: None,
-        say: Callable[[str], object] = to_stderr,
-        standing: Standing | None = None,
-        look_s: float = LOOK_S,
-        write_s: float = WRITE_S,
-        patience_s: float = PATIENCE_S,
-        released_s: float = RELEASED_S,
+        won: Signal[[]],
+        log: Callable[[str], object] = to_stderr,
     ) -> None:
-        self._election, self._pods, self._error_log = election, pods, error_log
-        self._begins, self._say = begins, say
-        self.standing = standing or Standing(election.host, f"{election.host}_{secrets.token_hex(8)}")
-        self.look_s, self.write_s, self.patience_s, self.released_s = look_s, write_s, patience_s, released_s
-        self._under_way = 0
-        self._let_go_by: float | None = None
-        self._gone = asyncio.Event()
+        self._election, self._pods, self._errors, self._won, self._log = election, pods, errors, won, log
+        self.candidacy = Candidacy(election.host, f"{election.host}_{secrets.token_hex(8)}")
+        self.read_s, self.write_s, self.wait_ready_s, self.handover_s = READ_S, WRITE_S, WAIT_READY_S, HANDOVER_S
+        self._writes = 0
+        self._resign_by: float | None = None
+        self._resigned = asyncio.Event()
 
-    def doubt(self) -> str | None:
-        """As the lease was last seen."""
-        return self.standing.doubt(time.monotonic())
+    def unready_reason(self) -> str | None:
+        """According to the last read of the lease."""
+        return self.candidacy.unready_reason(time.monotonic())
 
-    async def settled(self) -> str | None:
-        """Waits for the next look, or for the end of a change."""
-        until = time.monotonic() + self.patience_s
-        while (doubt := self.doubt()) is not None and time.monotonic() < until:
+    async def wait_ready(self) -> str | None:
+        """Wait for the next read, or for the end of a takeover."""
+        until = time.monotonic() + self.wait_ready_s
+        while (reason := self.unready_reason()) is not None and time.monotonic() < until:
             await asyncio.sleep(PAUSE_S)
-        return doubt
+        return reason
 
     def guard(self) -> Guard:
-        """For the term of now."""
-        term = self.standing.term
+        """For the current term."""
+        term = self.candidacy.term
 
         @asynccontextmanager
         async def writing() -> AsyncIterator[None]:
-            if doubt := self.standing.doubt_of(term, time.monotonic()):
-                raise ApiError("write", 0, NOT_LEADING, doubt)
-            self._under_way += 1
+            if reason := self.candidacy.unready_reason_in(term, time.monotonic()):
+                raise ApiError("write", 0, NOT_LEADING, reason)
+            self._writes += 1
             try:
                 async with asyncio.timeout(self.write_s):
                     yield
             finally:
-                self._under_way -= 1
+                self._writes -= 1
 
         return writing
 
     async def run(self) -> NoReturn:
-        """Look, and do what follows."""
+        """Read the lease and act on it."""
         while True:
             try:
-                await self._look()
+                await self._read()
             except ApiError as error:
-                if error.status != 409:  # kube-scheduler renewed it just then
-                    self._error_log.report("lease", str(error))
+                if error.status != 409:  # kube-scheduler renewed the lease at the same moment
+                    self._errors.report("lease", str(error))
             await self._wait()
 
-    async def let_go(self) -> None:
-        """What is under way is finished first; the one that comes next need then not wait for it."""
-        self.standing.leave()
-        self._let_go_by = time.monotonic() + self.released_s
+    async def resign(self) -> None:
+        """Finish the writes that are under way, so that the next leader need not wait for them."""
+        self.candidacy.leave()
+        self._resign_by = time.monotonic() + self.handover_s
         try:
-            async with asyncio.timeout(GONE_S):
-                await self._gone.wait()
+            async with asyncio.timeout(RESIGN_S):
+                await self._resigned.wait()
         except TimeoutError:
-            self._error_log.report("lease", "it could not be let go of in time; whoever leads next waits a little")
+            self._errors.report("lease", "could not be released in time; the next leader waits a few seconds longer")
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         began = time.monotonic()
-        lease = await self._now()
-        self.standing.looked(lease, began, time.monotonic())
-        if lease is not None and self.standing.should_claim():
-            await self._name(lease, self.standing.me)
-        elif self._let_go_by is not None and not self._under_way:
-            waits = self.standing.is_beside_holder() and time.monotonic() < self._let_go_by
-            if not self.standing.may_let_go():
-                self._gone.set()
+        lease = await self._get()
+        self.candidacy.observe(lease, began, time.monotonic())
+        if lease is not None and self.candidacy.should_claim():
+            await self._write_name(lease, self.candidacy.me)
+        elif self._resign_by is not None and not self._writes:
+            waits = self.candidacy.is_beside_holder() and time.monotonic() < self._resign_by
+            if not self.candidacy.should_clear_name():
+                self._resigned.set()
             elif lease is not None and not waits:
-                await self._name(lease, "")
-                self._gone.set()
+                await self._write_name(lease, "")
+                self._resigned.set()
 
-    async def _now(self) -> Lease | None:
+    async def _get(self) -> Lease | None:
         its = self._election
         try:
             return await its.client.get(LEASES, its.name, namespace=its.namespace)
@@ -182,27 +175,28 @@ class Elected:
                 raise
             return None
 
-    async def _name(self, seen: Lease, writer: str) -> None:
+    async def _write_name(self, seen: Lease, writer: str) -> None:
         its, began = self._election, time.monotonic()
         metadata = {"resourceVersion": seen.metadata.resource_version, "annotations": {WRITER: writer}}
         lease = await its.client.patch(LEASES, its.name, {"metadata": metadata}, namespace=its.namespace)
-        self.standing.looked(lease, began, time.monotonic())
+        self.candidacy.observe(lease, began, time.monotonic())
 
     async def _wait(self) -> None:
-        """Until the next look; meanwhile, what is to be done before it leads is done as soon as it can be."""
-        until = time.monotonic() + self.look_s
-        self._rebuild()
+        """Wait until the next read; meanwhile complete a takeover as soon as it can be."""
+        until = time.monotonic() + self.read_s
+        self._complete_takeover()
         while (left := until - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, PAUSE_S) if self.standing.is_taking_over() else left)
-            self._rebuild()
+            await asyncio.sleep(min(left, PAUSE_S) if self.candidacy.is_taking_over() else left)
+            self._complete_takeover()
 
-    def _rebuild(self) -> None:
-        wanted = self.standing.rebuild_from(time.monotonic())
-        if wanted is None:
+    def _complete_takeover(self) -> None:
+        """List the pods if the last list is too old; begin to lead if it is not. No await lies in between."""
+        needed = self.candidacy.rebuild_from(time.monotonic())
+        if needed is None:
             return
-        if self._pods.listed < wanted:
+        if self._pods.listed < needed:
             self._pods.relist()
         else:
-            self.standing.rebuilt()
-            self._begins()
-            self._say(f"{self._election.host} leads now")
+            self.candidacy.mark_rebuilt()
+            self._won.send()
+            self._log(f"{self._election.host} leads now")

@@ -1,260 +1,247 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption: where a pod of higher priority fits nowhere, those of lower priority leave whose leaving harms least.
+"""Preemption: if a pod of higher priority fits nowhere, the pods of lower priority whose loss does least harm leave.
 
-kube-scheduler cannot do it: it knows nothing of what is missing on our cards. It tells us in `filter` on which nodes a
-pod could be, and only those are looked at. Whoever has to leave is evicted through the API server, so budgets are kept,
-and their place is reserved for the pod until they have really ended and it is bound. A reservation is in no object; a
-scheduler that starts anew finds who is leaving, counts on it, and evicts nobody twice.
+kube-scheduler cannot do this, because it does not know what is missing on our GPUs. It tells us in `filter` on which
+nodes the pod could be, and only those are searched. Victims are evicted through the API server, so disruption budgets
+are kept, and their slot is reserved for the pod until they have ended and it is bound. A reservation is in no object: a
+scheduler that restarts finds the pods that are leaving, counts on them, and evicts no pod twice.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from cotenant.kube.api.client import Client, Guard
+from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.scheduler.events import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED, News
-from cotenant.kube.scheduler.lease import NOT_LEADING, Alone, Lead
-from cotenant.kube.scheduler.placement import Placer
-from cotenant.kube.scheduler.preemption_search import Movable, Room, best_of
-from cotenant.kube.scheduler.retry import stirred
-from cotenant.kube.scheduler.victims import Victims, priority_of
-from cotenant.kube.settings import PreemptionPart
-from cotenant.kube.state.books import Books
+from cotenant.kube.scheduler.events import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED
+from cotenant.kube.scheduler.lease import NOT_LEADING
+from cotenant.kube.scheduler.preemption_search import Candidate, Evictable, Victims, best_candidate, priority_of
+from cotenant.kube.scheduler.retry import wait_for_change
+from cotenant.kube.scheduler.shared import Shared
 
 TICK_S = 1.0
 SWEEP_S = 60.0
-"""also where nobody waits for a place, it is forgotten who has left"""
+"""between two clean-ups of what is remembered if no pod waits for a slot"""
 SETTLE_S = 1.0
-"""from a refusal to the first look: kube-scheduler may find somebody to evict itself, for what it knows of"""
+"""from a refusal to the first search: kube-scheduler may evict pods itself, for a resource that it counts"""
 AGAIN_S, LONGEST_AGAIN_S = 5.0, 60.0
-"""from one look in vain to the next for one pod, twice as long after each"""
+"""between two searches in vain for one pod, doubled after each"""
 LASTING_S = 600.0
-"""a refusal counts no longer; kube-scheduler asks again within 5 minutes"""
+"""how long a refusal is remembered; kube-scheduler asks again within 5 minutes"""
 UNKNOWN_S = 10.0
-"""the same, of a pod that we do not know of: our watch may be slower"""
+"""the same for a pod that our watch has not shown yet"""
 SPARED_S = 30.0
-"""until it is tried again to evict a pod whose budget forbade it"""
+"""until an eviction that a disruption budget forbade is tried again"""
 RESERVED_S = 60.0
-"""for which a place is reserved, unless it is said again; and in which the pod must be bound once it fits"""
-MOST_WISHES = 32
-"""pods for which it is remembered where they could be, those of the highest priority"""
+"""how long a slot stays reserved unless that is renewed, and how long the pod may take to be bound once it fits"""
+MOST_REFUSALS = 32
+"""refused pods that are remembered: those of the highest priority"""
 MOST_EXPLAINED = 256
-"""nodes that are looked at to say what would have to go"""
+"""nodes that are searched for an explanation"""
 SHARE = 5
-"""of its time, the looking leaves so many parts to others for each that it takes"""
+"""pause after each step of the search, as a multiple of the time the step took"""
 GONE = (404, 409)
-"""the pod, or it is another of its name"""
+"""the pod is gone, or it is another pod of the same name"""
 
 
 @dataclass(slots=True)
-class _Wish:
-    """A pod that fits nowhere."""
+class _Refusal:
+    """A pod that fits nowhere, and when to search for victims."""
 
-    told: float
+    at: float
     due: float
     pause_s: float
-    names: frozenset[str] = frozenset()
-    """of the nodes that would do for it otherwise"""
-    musts: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """who would have to leave other nodes for what kube-scheduler counts: slots, CPU"""
+    nodes: frozenset[str] = frozenset()
+    """nodes that kube-scheduler found feasible"""
+    required: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """by node, the victims that kube-scheduler needs for what it counts: share slots, CPU"""
 
-    def later(self, now: float) -> None:
+    def postpone(self, now: float) -> None:
+        """Search again after a pause, which doubles each time."""
         self.due, self.pause_s = now + self.pause_s, min(LONGEST_AGAIN_S, 2 * self.pause_s)
 
 
 @dataclass(slots=True)
 class _Reservation:
-    """A place that others are leaving for a pod."""
+    """A slot that victims are leaving for a pod."""
 
     pod: Pod
-    room: Room
+    candidate: Candidate
     awaited: tuple[str, ...]
-    """who is to leave the node, whoever asked them to"""
+    """UIDs of all pods that are to leave the node, for whatever reason"""
     fits_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who has to go for a pod."""
+    """The pods that must leave for a pod."""
 
     node: str
     pods: tuple[str, ...]
     """as namespace/name"""
     under_way: bool
-    """whether its place is reserved and they are leaving; else that is what would have to be done"""
+    """whether the slot is reserved and they are leaving; otherwise this is what would have to be done"""
 
 
 class Preemptor:
-    """Is told of refusals and of pods; `run` acts."""
+    """Takes in refusals and pods; `run` evicts victims."""
 
-    def __init__(
-        self,
-        client: Client,
-        books: Books,
-        placer: Placer,
-        news: News,
-        error_log: ErrorLog,
-        settings: PreemptionPart,
-        *,
-        lead: Lead = Alone(),  # noqa: B008 -- it has no state
-        doubt: Callable[[], str | None] = lambda: None,
-        starts_together: Callable[[Pod], bool] = lambda pod: False,
-        say: Callable[[str], object] = to_stderr,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`starts_together` says of which pods none starts without the others: nobody is evicted for one of them."""
-        self._client, self._books, self._placer, self._news = client, books, placer, news
-        self._error_log, self._settings, self._say, self._clock = error_log, settings, say, clock
-        self._lead, self._books_doubt, self._starts_together = lead, doubt, starts_together
+    def __init__(self, shared: Shared) -> None:
+        self._shared, self._settings = shared, shared.settings.scheduler.preemption
         self.tick_s, self.settle_s, self.again_s, self.sweep_s = TICK_S, SETTLE_S, AGAIN_S, SWEEP_S
-        self._victims = Victims(settings)
-        self._wishes: dict[str, _Wish] = {}
-        self._reserved: dict[str, _Reservation] = {}
-        self._some = asyncio.Event()
-        self._allowed, self._counted = float(settings.most_per_minute), clock()
+        self._victims = Victims(self._settings)
+        self._refusals: dict[str, _Refusal] = {}
+        self._reservations: dict[str, _Reservation] = {}
+        self._wake = asyncio.Event()
+        self._budget, self._budget_at = float(self._settings.most_per_minute), shared.clock()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """After the books were told."""
-        self._victims.pod_changed(old, new, self._clock())
+        """Subscriber of `Signals.pod_changed`."""
+        self._victims.pod_changed(old, new, self._shared.clock())
 
     def forget(self) -> None:
-        """Who waits for what, and for whom something is reserved: another scheduler may have decided otherwise since.
+        """Forget refusals and reservations, because another scheduler may have decided otherwise since.
 
         kube-scheduler asks again about all pods that wait.
         """
-        self._wishes.clear()
-        for uid in list(self._reserved):
-            self._drop(uid)
+        self._refusals.clear()
+        for uid in list(self._reservations):
+            self._cancel(uid)
 
-    def refused(self, pod: Pod, names: frozenset[str]) -> None:
-        """kube-scheduler was told that none of these nodes will do, which would otherwise."""
+    def on_refused(self, pod: Pod, nodes: frozenset[str]) -> None:
+        """`filter` refused a pod on all these nodes, which kube-scheduler found feasible."""
         if self._may_preempt(pod):
-            wish = self._wish(pod)
-            wish.names, wish.musts = names, {}
+            refusal = self._remember(pod)
+            refusal.nodes, refusal.required = nodes, {}
 
-    def would_evict(self, pod: Pod, victims: Mapping[str, frozenset[str]]) -> frozenset[str]:
-        """kube-scheduler would evict these from these nodes; on which of them it is to leave that to us.
+    def take_over_evictions(self, pod: Pod, victims: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        """The nodes on which kube-scheduler must not evict these victims because this scheduler does it.
 
-        Where all of them have GPUs, most likely slots are missing, and perhaps more than it knows of.
+        If all victims have GPUs, most likely share slots are missing, and perhaps more that kube-scheduler does not
+        count. Only one of the two schedulers evicts, never both.
         """
-        if pod.metadata.uid in self._reserved:
+        if pod.metadata.uid in self._reservations:
             return frozenset(victims)
         if not self._may_preempt(pod):
             return frozenset()
         ours = {node: uids for node, uids in victims.items() if uids and uids <= self._victims.pods.keys()}
-        if len(ours) < len(victims):  # one of us evicts, not both
-            self._wishes.pop(pod.metadata.uid, None)
+        if len(ours) < len(victims):
+            self._refusals.pop(pod.metadata.uid, None)
             return frozenset()
-        wish = self._wish(pod)
-        wish.musts = ours
+        refusal = self._remember(pod)
+        refusal.required = ours
         return frozenset(ours)
 
-    def _wish(self, pod: Pod) -> _Wish:
-        """What is remembered of a pod, of the same attempt to place it."""
-        uid, now = pod.metadata.uid, self._clock()
-        wish = self._wishes.setdefault(uid, _Wish(now, now + self.settle_s, self.again_s))
-        if now > wish.told + SETTLE_S:
-            wish.names, wish.musts = frozenset(), {}
-        wish.told = now
-        if len(self._wishes) > MOST_WISHES:
-            del self._wishes[max(self._wishes, key=self._turn)]
-        self._some.set()
-        return wish
+    def _remember(self, pod: Pod) -> _Refusal:
+        """The refusal of a pod, without what belongs to an earlier attempt of kube-scheduler to place it."""
+        uid, now = pod.metadata.uid, self._shared.clock()
+        refusal = self._refusals.setdefault(uid, _Refusal(now, now + self.settle_s, self.again_s))
+        if now > refusal.at + SETTLE_S:
+            refusal.nodes, refusal.required = frozenset(), {}
+        refusal.at = now
+        if len(self._refusals) > MOST_REFUSALS:
+            del self._refusals[max(self._refusals, key=self._order)]
+        self._wake.set()
+        return refusal
 
     async def plan(self, pod: Pod) -> Plan | None:
-        """Who leaves for a waiting pod, or would have to."""
-        kept = self._reserved.get(pod.metadata.uid)
+        """The pods that leave for a waiting pod, or would have to."""
+        state = self._shared.state
+        kept = self._reservations.get(pod.metadata.uid)
         if kept is not None:
-            there = self._books.seats_on(kept.room.node)
-            return Plan(kept.room.node, self._names([uid for uid in kept.awaited if uid in there]), True)
+            there = state.allocations_on(kept.candidate.node)
+            return Plan(kept.candidate.node, self._names([uid for uid in kept.awaited if uid in there]), True)
         if not self._is_waiting(pod) or not self._may_preempt(pod):
             return None
-        wish = self._wishes.get(pod.metadata.uid)
-        room = await self._best(pod, wish or _Wish(0.0, 0.0, 0.0, frozenset(self._books.vendors)), MOST_EXPLAINED)
-        return None if room is None else Plan(room.node, self._names(room.victims), False)
+        refusal = self._refusals.get(pod.metadata.uid) or _Refusal(0.0, 0.0, 0.0, frozenset(state.vendors))
+        best = await self._search(pod, refusal, MOST_EXPLAINED)
+        return None if best is None else Plan(best.node, self._names(best.victims), False)
 
-    async def would_help(self, pod: Pod) -> bool:
-        """Whether a pod that waits for its turn could have a place if others left."""
+    async def can_preempt(self, pod: Pod) -> bool:
+        """Whether a queued pod could have a slot if victims were evicted."""
         return await self.plan(pod) is not None
 
     async def run(self) -> NoReturn:
-        """Make room until cancelled."""
+        """Evict until cancelled."""
         while True:
-            if self._wishes or self._reserved:
-                self._some.set()
-            await stirred(self._some, self.tick_s, self.sweep_s)
-            self._some.clear()
-            self._victims.forget(self._clock())
-            if self._doubt() is None:
-                self.tend()
-                await self.look()
+            if self._refusals or self._reservations:
+                self._wake.set()
+            await wait_for_change(self._wake, self.tick_s, self.sweep_s)
+            self._wake.clear()
+            self._victims.forget(self._shared.clock())
+            if self._shared.unready_reason() is None:
+                self.renew_reservations()
+                await self.preempt_next()
 
-    def _doubt(self) -> str | None:
-        return self._books_doubt() or self._lead.doubt()
+    def renew_reservations(self) -> None:
+        """Keep a slot reserved while its victims leave and until the pod is bound, but not forever."""
+        state, now = self._shared.state, self._shared.clock()
+        for uid, kept in list(self._reservations.items()):
+            if uid not in state.waiting or (state.node_of(uid) is None and not self._is_needed(kept, now)):
+                self._cancel(uid)
+            elif not state.held(uid) or state.is_reserved(uid):
+                state.hold(kept.candidate.allocation, now + RESERVED_S, reserved=True)
 
-    def tend(self) -> None:
-        """What is reserved stays so while those leave who are to, and until the pod is bound; not for ever."""
-        now = self._clock()
-        for uid, kept in list(self._reserved.items()):
-            if uid not in self._books.waiting or (self._books.settled(uid) is None and not self._goes_on(kept, now)):
-                self._drop(uid)
-            elif not self._books.held(uid) or self._books.is_reserved(uid):
-                self._books.keep(kept.room.seat, now + RESERVED_S, reserved=True)
-
-    def _goes_on(self, kept: _Reservation, now: float) -> bool:
-        node = kept.room.node
-        there = self._books.seats_on(node)
-        if any(uid in there and self._victims.leaves(uid, now) for uid in kept.awaited):
+    def _is_needed(self, kept: _Reservation, now: float) -> bool:
+        node = kept.candidate.node
+        there = self._shared.state.allocations_on(node)
+        if any(uid in there and self._victims.is_leaving(uid, now) for uid in kept.awaited):
             return True
         kept.fits_since = now if kept.fits_since is None else kept.fits_since
-        return self._placer.would_fit(kept.pod, frozenset((node,))) and now < kept.fits_since + RESERVED_S
+        return self._shared.placer.would_fit(kept.pod, frozenset((node,))) and now < kept.fits_since + RESERVED_S
 
-    async def look(self) -> None:
-        """Make room for one pod, the one of the highest priority that has not been looked at for a while."""
-        now = self._clock()
-        for uid, wish in list(self._wishes.items()):
-            if now > wish.told + (LASTING_S if uid in self._books.waiting else UNKNOWN_S):
-                del self._wishes[uid]
-        waiting = [uid for uid in self._wishes if uid in self._books.waiting and uid not in self._reserved]
-        due = [uid for uid in waiting if self._wishes[uid].due <= now]
+    async def preempt_next(self) -> None:
+        """Evict for one pod: the one of the highest priority whose search is due."""
+        waiting, now = self._shared.state.waiting, self._shared.clock()
+        for uid, refusal in list(self._refusals.items()):
+            if now > refusal.at + (LASTING_S if uid in waiting else UNKNOWN_S):
+                del self._refusals[uid]
+        pending = [uid for uid in self._refusals if uid in waiting and uid not in self._reservations]
+        due = [uid for uid in pending if self._refusals[uid].due <= now]
         if due:
-            uid = min(due, key=self._turn)
-            await self._make_room(self._books.waiting[uid], self._wishes[uid])
+            uid = min(due, key=self._order)
+            await self._preempt(waiting[uid], self._refusals[uid])
 
-    async def _make_room(self, pod: Pod, wish: _Wish) -> None:
-        guard = self._lead.guard()
-        found = await self._best(pod, wish)
-        # Others went first meanwhile: what counts is what can be done now, without a pause until it is reserved.
-        room = None if found is None else self._best_now(pod, wish, found.node)
-        if room is None or not (room.victims or self._is_left_by_lower(pod, room.node)):
-            wish.later(self._clock())
+    # The search pauses, so the cluster may have changed when it ends. The invariants:
+    # - The decision is made again without an await (`_search_node`) before the dry run, and once more before the slot
+    #   is reserved. Between that last decision and the reservation there is no await, so no other pod gets the slot.
+    # - The slot is reserved before the first eviction. A pod that is evicted therefore always makes room for this pod.
+    # - All evictions are tried as a dry run first: if a disruption budget forbids one of them, no victim is evicted.
+    # - If an eviction fails after all, the reservation is dropped. Victims that leave already count in the next search.
+    async def _preempt(self, pod: Pod, refusal: _Refusal) -> None:
+        shared = self._shared
+        guard = shared.lead.guard()
+        found = await self._search(pod, refusal)
+        best = None if found is None else self._search_node(pod, refusal, found.node)
+        if best is None or not (best.victims or self._is_left_by_lower(pod, best.node)):
+            refusal.postpone(shared.clock())
             return
-        if not self._may_evict(len(room.victims)):
-            self._error_log.report("preemption", f"{self._settings.most_per_minute} pods were evicted in a minute")
-            wish.due = self._clock() + self.again_s
+        if not self._is_within_budget(len(best.victims)):
+            most = self._settings.most_per_minute
+            text = f"paused: the limit of {most} eviction{'s' * (most > 1)} per minute is reached"
+            shared.errors.report("preemption", text)
+            refusal.due = shared.clock() + self.again_s
             return
-        victims = [self._victims.pods[uid] for uid in room.victims]
-        if not await self._go(pod, victims, guard, dry_run=True):
+        victims = [self._victims.pods[uid] for uid in best.victims]
+        if not await self._evict(pod, victims, guard, dry_run=True):
             return
-        if self._best_now(pod, wish, room.node) == room:
-            self._reserve(pod, room)
-            if not await self._go(pod, victims, guard):
-                self._drop(pod.metadata.uid)  # those who leave already are counted on by the next choice
+        if self._search_node(pod, refusal, best.node) == best:
+            self._reserve(pod, best)
+            if not await self._evict(pod, victims, guard):
+                self._cancel(pod.metadata.uid)
 
-    async def _go(self, pod: Pod, victims: Sequence[Pod], guard: Guard, *, dry_run: bool = False) -> bool:
-        """Whether all of them may be evicted, and are unless it was only to be asked."""
+    async def _evict(self, pod: Pod, victims: Sequence[Pod], guard: Guard, *, dry_run: bool = False) -> bool:
+        """Evict all victims, or only ask whether that is possible; False if one of them cannot be evicted."""
+        shared = self._shared
         for victim in victims:
             about, gone = victim.metadata, False
-            if self._doubt() is not None or not self._is_waiting(pod):
+            if shared.unready_reason() is not None or not self._is_waiting(pod):
                 return False
             try:
-                await self._client.evict(
+                await shared.client.evict(
                     about.name, namespace=about.namespace, uid=about.uid, dry_run=dry_run, guard=guard
                 )
             except ApiError as error:
@@ -262,113 +249,118 @@ class Preemptor:
                     return False
                 gone = error.status in GONE
                 if not gone:
-                    self._refuse(pod, victim, error)
+                    self._report_refusal(pod, victim, error)
                     return False
-                self._victims.leaves_from(about.uid, self._clock())  # we shall hear of it
+                self._victims.mark_leaving(about.uid, shared.clock())  # the watch will show it
             if not dry_run and not gone:
-                self._evicted(pod, victim)
+                self._report_eviction(pod, victim)
         return True
 
-    def _refuse(self, pod: Pod, victim: Pod, error: ApiError) -> None:
-        self._victims.spare(victim.metadata.uid, self._clock() + SPARED_S)
-        who = self._told([victim], pod)
-        self._news.tell(
-            pod, PREEMPTION_REFUSED, f"cannot evict {who}: {error.summary}; others are looked for", warning=True
-        )
+    def _report_refusal(self, pod: Pod, victim: Pod, error: ApiError) -> None:
+        shared = self._shared
+        self._victims.spare(victim.metadata.uid, shared.clock() + SPARED_S)
+        text = f"cannot evict {_describe([victim], pod)}: {error.summary}; looking for other victims"
+        shared.events.record(pod, PREEMPTION_REFUSED, text, warning=True)
         if error.status != 429:
-            self._error_log.report("preemption", str(error))
+            shared.errors.report("preemption", str(error))
 
-    def _evicted(self, pod: Pod, victim: Pod) -> None:
-        self._victims.leaves_from(victim.metadata.uid, self._clock())
-        self._allowed -= 1
+    def _report_eviction(self, pod: Pod, victim: Pod) -> None:
+        shared = self._shared
+        self._victims.mark_leaving(victim.metadata.uid, shared.clock())
+        self._budget -= 1
         mine, its = priority_of(pod), priority_of(victim)
         text = f"evicted from node {victim.spec.node_name} for a pod of priority {mine}; its own is {its}"
-        self._news.tell(victim, PREEMPTED, text, warning=True)
-        self._say(f"pod {_name(victim)} {text}: {_name(pod)}")
+        shared.events.record(victim, PREEMPTED, text, warning=True)
+        shared.log(f"pod {_name(victim)} {text}: {_name(pod)}")
 
-    def _reserve(self, pod: Pod, room: Room) -> None:
-        """Instead of what was reserved there for less important pods, which are looked at anew."""
-        uid, now = pod.metadata.uid, self._clock()
-        for other, kept in list(self._reserved.items()):
-            if kept.room.node == room.node and priority_of(kept.pod) < priority_of(pod):
-                self._drop(other)
-        there = self._books.seats_on(room.node)
-        awaited = (*room.victims, *(one for one in there if self._victims.leaves(one, now)))
-        self._books.keep(room.seat, now + RESERVED_S, reserved=True)
-        self._reserved[uid] = _Reservation(pod, room, awaited)
-        victims = [self._victims.pods[one] for one in room.victims]
+    def _reserve(self, pod: Pod, candidate: Candidate) -> None:
+        """Reserve a slot. Reservations of pods of lower priority on the node are dropped and searched again."""
+        state, now, node = self._shared.state, self._shared.clock(), candidate.node
+        for other, kept in list(self._reservations.items()):
+            if kept.candidate.node == node and priority_of(kept.pod) < priority_of(pod):
+                self._cancel(other)
+        there = state.allocations_on(node)
+        awaited = (*candidate.victims, *(one for one in there if self._victims.is_leaving(one, now)))
+        state.hold(candidate.allocation, now + RESERVED_S, reserved=True)
+        self._reservations[pod.metadata.uid] = _Reservation(pod, candidate, awaited)
+        victims = [self._victims.pods[one] for one in candidate.victims]
         if victims:
-            text = (
-                f"evicts {self._told(victims, pod)} from node {room.node}; its place is reserved until they have ended"
-            )
-            self._news.tell(pod, PREEMPTING, text)
+            text = f"evicts {_describe(victims, pod)} from node {node}; its slot is reserved until they have ended"
+            self._shared.events.record(pod, PREEMPTING, text)
 
-    def _drop(self, uid: str) -> None:
-        if self._reserved.pop(uid, None) is not None and self._books.is_reserved(uid):
-            self._books.release(uid)
+    def _cancel(self, uid: str) -> None:
+        state = self._shared.state
+        if self._reservations.pop(uid, None) is not None and state.is_reserved(uid):
+            state.release(uid)
 
-    async def _best(self, pod: Pod, wish: _Wish, most: int | None = None) -> Room | None:
-        """The room that harms least, looked for in the time that others leave."""
-        if self._starts_together(pod):
+    async def _search(self, pod: Pod, refusal: _Refusal, most: int | None = None) -> Candidate | None:
+        """The candidate that does least harm. Pauses after each step, so that other work goes first."""
+        shared = self._shared
+        if shared.gangs.grant_of(pod.metadata.uid) is not None:  # pods of a gang start together: never evict for one
             return None
-        found: list[Room | None] = []
-        began = self._clock()
-        for room in self._placer.rooms(pod, wish.names, self._movable(pod, wish.musts), most):
-            found.append(room)
-            await asyncio.sleep((self._clock() - began) * SHARE)
-            began = self._clock()
-        return best_of(found)
+        found: list[Candidate | None] = []
+        began = shared.clock()
+        evictable = self._evictable(pod, refusal.required)
+        for candidate in shared.placer.preemption_candidates(pod, refusal.nodes, evictable, most):
+            found.append(candidate)
+            await asyncio.sleep((shared.clock() - began) * SHARE)
+            began = shared.clock()
+        return best_candidate(found)
 
-    def _best_now(self, pod: Pod, wish: _Wish, node: str) -> Room | None:
-        """The same at once, on one node, where the pod still waits."""
+    def _search_node(self, pod: Pod, refusal: _Refusal, node: str) -> Candidate | None:
+        """The same on one node, without an await; None if the pod no longer waits."""
         if not self._is_waiting(pod):
             return None
-        musts = {name: uids for name, uids in wish.musts.items() if name == node}
-        return best_of(self._placer.rooms(pod, wish.names & {node}, self._movable(pod, musts)))
+        evictable = self._evictable(pod, {name: uids for name, uids in refusal.required.items() if name == node})
+        return best_candidate(self._shared.placer.preemption_candidates(pod, refusal.nodes & {node}, evictable))
 
     def _is_waiting(self, pod: Pod) -> bool:
-        return pod.metadata.uid in self._books.waiting and self._books.settled(pod.metadata.uid) is None
+        state, uid = self._shared.state, pod.metadata.uid
+        return uid in state.waiting and state.node_of(uid) is None
 
-    def _movable(self, pod: Pod, musts: Mapping[str, frozenset[str]]) -> Movable:
-        """Who leaves, and who may be evicted, for this pod."""
-        mine, now = priority_of(pod), self._clock()
+    def _evictable(self, pod: Pod, required: Mapping[str, frozenset[str]]) -> Evictable:
+        """The tenants that leave, or may be evicted, for this pod."""
+        mine, now = priority_of(pod), self._shared.clock()
 
-        def leaves(uid: str) -> bool:
-            kept = self._reserved.get(uid)
-            return self._victims.leaves(uid, now) or (kept is not None and priority_of(kept.pod) < mine)
+        def is_leaving(uid: str) -> bool:
+            kept = self._reservations.get(uid)
+            return self._victims.is_leaving(uid, now) or (kept is not None and priority_of(kept.pod) < mine)
 
-        return Movable(leaves, lambda uid: self._victims.stake_of(uid, mine, now), musts)
+        return Evictable(is_leaving, lambda uid: self._victims.stake_of(uid, mine, now), required)
 
     def _is_left_by_lower(self, pod: Pod, node: str) -> bool:
-        """Whether somebody leaves whom it could have displaced: then the place is its own, else just the next one's."""
-        leaves = self._movable(pod, {}).leaves
-        known = (self._victims.pods.get(uid) for uid in self._books.seats_on(node) if leaves(uid))
-        return any(one is not None and priority_of(one) < priority_of(pod) for one in known)
+        """Whether a pod that this one could have evicted leaves: then the slot is its own, else it is the next pod's in
+        the queue."""
+        is_leaving = self._evictable(pod, {}).is_leaving
+        leaving = (uid for uid in self._shared.state.allocations_on(node) if is_leaving(uid))
+        pods = (self._victims.pods.get(uid) for uid in leaving)
+        return any(one is not None and priority_of(one) < priority_of(pod) for one in pods)
 
     def _may_preempt(self, pod: Pod) -> bool:
         wanted = self._settings.enabled and pod.spec.preemption_policy != "Never"
         return wanted and self._victims.any_below(priority_of(pod))
 
-    def _may_evict(self, count: int) -> bool:
-        """Whether so many may be evicted now; more than the limit at once, where nobody was for a while."""
-        now, most = self._clock(), self._settings.most_per_minute
-        self._allowed = min(most, self._allowed + (now - self._counted) * most / 60)
-        self._counted = now
-        return self._allowed >= min(count, most)
+    def _is_within_budget(self, count: int) -> bool:
+        """Whether so many pods may be evicted now. The budget refills evenly, up to the limit per minute."""
+        now, most = self._shared.clock(), self._settings.most_per_minute
+        self._budget = min(most, self._budget + (now - self._budget_at) * most / 60)
+        self._budget_at = now
+        return self._budget >= min(count, most)
 
-    def _turn(self, uid: str) -> tuple[int, str, str]:
-        """The most important first, then the oldest."""
-        pod = self._books.waiting.get(uid, Pod())
+    def _order(self, uid: str) -> tuple[int, str, str]:
+        """Sort key: the highest priority first, then the oldest."""
+        pod = self._shared.state.waiting.get(uid, Pod())
         return -priority_of(pod), pod.metadata.creation_timestamp or "", uid
 
     def _names(self, uids: Sequence[str]) -> tuple[str, ...]:
         return tuple(_name(self._victims.pods[uid]) if uid in self._victims.pods else uid for uid in uids)
 
-    def _told(self, victims: Sequence[Pod], pod: Pod) -> str:
-        """For the owner of a pod, who may not know other namespaces."""
-        own = [one.metadata.name for one in victims if one.metadata.namespace == pod.metadata.namespace]
-        others = len(victims) - len(own)
-        return ", ".join(own + ([f"{others} pod{'s' * (others > 1)} of other namespaces"] if others else []))
+
+def _describe(victims: Sequence[Pod], pod: Pod) -> str:
+    """The names of victims for the owner of a pod, who may not see the names of other namespaces."""
+    own = [one.metadata.name for one in victims if one.metadata.namespace == pod.metadata.namespace]
+    others = len(victims) - len(own)
+    return ", ".join(own + ([f"{others} pod{'s' * (others > 1)} of other namespaces"] if others else []))
 
 
 def _name(pod: Pod) -> str:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What kube-scheduler and an extender say to each other (k8s.io/kube-scheduler/extender/v1), as far as we read it.
+"""The protocol between kube-scheduler and an extender (k8s.io/kube-scheduler/extender/v1), as far as we use it.
 
-Those types have no JSON names of their own, so fields are written as Go writes them: `NodeNames`, not `nodeNames`.
+Its types have no JSON names of their own, so fields are spelled as in Go: `NodeNames`, not `nodeNames`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,20 +23,20 @@ HIGHEST = 10
 
 Name = Annotated[str, Meta(max_length=253)]
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$(?!\n)")]
-"""that can stand in a path of the API"""
+"""a name that can be part of an API path"""
 Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_NODES)]
 Classes = Mapping[str, str]
-"""why not, by node"""
+"""why each node refuses the pod, by node"""
 
 
 class NodeList(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole nodes, kept as they came, since they are sent back."""
+    """Full nodes, kept as they came because they are sent back."""
 
     items: Annotated[tuple[msgspec.Raw, ...], Meta(max_length=MOST_NODES)] = ()
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """A pod, and the nodes that are left for it: by name, or whole where it is only to be known what would be."""
+    """A pod and the nodes that are left for it: by name, or as full objects in a what-if query."""
 
     pod: Pod
     nodes: NodeList | None = None
@@ -44,25 +44,25 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
 
 class FilterResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The nodes that will do, and why the others will not."""
+    """The feasible nodes, and why the others are not feasible."""
 
     nodes: NodeList | None = None
     node_names: tuple[str, ...] | None = None
     failed_nodes: Classes = {}
     failed_and_unresolvable_nodes: Classes = {}
-    """where kube-scheduler need not look for pods to evict"""
+    """nodes on which kube-scheduler need not look for pods to evict"""
     error: str = ""
 
 
 class HostPriority(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """How good a node is, 0 to 10."""
+    """The score of a node, 0 to 10."""
 
     host: str
     score: int
 
 
 class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pod is to go where."""
+    """The pod to bind and its node."""
 
     name: ObjectName = msgspec.field(name="PodName")
     namespace: ObjectName = msgspec.field(name="PodNamespace")
@@ -71,7 +71,7 @@ class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """Empty where it is done."""
+    """The error; empty if the pod is bound."""
 
     error: str = ""
 
@@ -83,7 +83,7 @@ class MetaPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetaVictims(msgspec.Struct, frozen=True, kw_only=True):
-    """Who would be evicted from a node."""
+    """The pods that would be evicted from a node, by UID."""
 
     pods: Annotated[tuple[MetaPod, ...], Meta(max_length=MOST_VICTIMS)] | None = msgspec.field(
         name="Pods", default=None
@@ -92,14 +92,14 @@ class MetaVictims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Victims(msgspec.Struct, frozen=True, kw_only=True):
-    """The same with whole pods."""
+    """The pods that would be evicted from a node, as full objects."""
 
     pods: Annotated[tuple[Pod, ...], Meta(max_length=MOST_VICTIMS)] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
 class PreemptionArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """Nodes on which a pod might go if others were evicted."""
+    """Nodes on which a pod might fit if victims were evicted."""
 
     pod: Pod
     node_name_to_victims: Mapping[Name, Victims | None] | None = None
@@ -107,13 +107,13 @@ class PreemptionArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal")
 
 
 class PreemptionResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """Those of them on which that would help."""
+    """The nodes on which the eviction would help."""
 
     node_name_to_meta_victims: Mapping[str, MetaVictims]
 
 
 def decode_args(content: bytes) -> ExtenderArgs:
-    """What filter and prioritize are asked; InputError where it is not that."""
+    """The arguments of filter and prioritize; InputError if they are not."""
     args = decode(content, ExtenderArgs, "the arguments of an extender")
     if (args.nodes is None) == (args.node_names is None):
         raise InputError("not the arguments of an extender: expected either Nodes or NodeNames")
@@ -121,29 +121,29 @@ def decode_args(content: bytes) -> ExtenderArgs:
 
 
 def decode_binding(content: bytes) -> BindingArgs:
-    """What bind is asked; InputError where it is not that."""
+    """The arguments of bind; InputError if they are not."""
     return decode(content, BindingArgs, "the arguments of a binding")
 
 
 def decode_preemption(content: bytes) -> PreemptionArgs:
-    """What preempt is asked; InputError where it is not that."""
+    """The arguments of preempt; InputError if they are not."""
     return decode(content, PreemptionArgs, "the arguments of a preemption")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The nodes that are asked about, and how to answer with some of them."""
+    """The nodes of a query, and how to answer with some of them."""
 
     names: tuple[str, ...]
     """each once"""
     every: frozenset[str]
-    """the same, since to look thousands of names up one by one takes its time"""
+    """the same as a set, since looking up thousands of names one by one is slow"""
     whole: Mapping[str, tuple[Node, msgspec.Raw]] | None
-    """each as we read it and as it came, where it is only to be known what would be; nothing is to be done then"""
+    """in a what-if query, each node as we read it and as it came; None otherwise"""
 
     @classmethod
     def of(cls, args: ExtenderArgs) -> "Given":
-        """InputError where a node is none."""
+        """InputError if one of the objects is not a node."""
         if args.nodes is None:
             names = args.node_names or ()
             every = frozenset(names)
@@ -153,22 +153,22 @@ class Given:
         return cls(tuple(whole), frozenset(whole), whole)
 
     def answer(self, names: Iterable[str]) -> FilterResult:
-        """These will do."""
+        """The answer that these nodes are feasible."""
         if self.whole is None:
             return FilterResult(node_names=tuple(names))
         return FilterResult(nodes=NodeList(items=tuple(self.whole[name][1] for name in names)))
 
     def refuse(self, why: Mapping[str, str]) -> FilterResult:
-        """None will do. Preemption by kube-scheduler would not change it: it cannot see what is missing."""
+        """The answer that no node is feasible. kube-scheduler need not preempt: it cannot see what is missing."""
         none = self.answer(())
         return msgspec.structs.replace(none, failed_and_unresolvable_nodes=why)
 
 
 def victims_of(args: PreemptionArgs) -> dict[str, MetaVictims]:
-    """Who would be evicted from each node, in whichever way it was said."""
-    found = {name: who or MetaVictims() for name, who in (args.node_name_to_meta_victims or {}).items()}
-    for name, who in (args.node_name_to_victims or {}).items():
-        victims = who or Victims()
+    """The victims by node, from either form of the arguments."""
+    found = {name: victims or MetaVictims() for name, victims in (args.node_name_to_meta_victims or {}).items()}
+    for name, full in (args.node_name_to_victims or {}).items():
+        victims = full or Victims()
         pods = tuple(MetaPod(uid=pod.metadata.uid) for pod in victims.pods or ())
         found.setdefault(name, MetaVictims(pods=pods, violations=victims.violations))
     return found

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for its turn, and whose turn it is: pods one by one in the order of the queue, gangs as a whole.
+"""The queue of pods that wait at a scheduling gate, and the order in which they are released.
 
-They are let go only when a slot is held for each of them, so nobody who comes later takes it.
-
-Times are arguments: `now` of any steady clock, for holds, and `today` in seconds since 1970, for the order.
+Pods are released one by one in the queue order, gangs as a whole. A pod is released only if a slot is held for it, so
+no pod that comes later takes the slot. Times are arguments: `now` of any steady clock for holds, and `today` in seconds
+since 1970 for the order.
 """
 
 from collections.abc import Iterator
@@ -24,77 +24,74 @@ from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
-from cotenant.kube.scheduler.gang_slots import NO_ROOM, Together, Waiter, kinds_of
-from cotenant.kube.scheduler.gangs import Gangs, GivenUp
+from cotenant.kube.scheduler.gangs import NO_CAPACITY, Gangs, GangSlots, QueuedPod, RevokedGang, by_shape
 from cotenant.kube.scheduler.placement import HOLD_S
+from cotenant.kube.scheduler.queue_entry import (
+    PREEMPTING,
+    PREEMPTS,
+    QUEUED,
+    Entry,
+    EntryEvent,
+    PodSeen,
+    ReleaseFailed,
+    SentToPreempt,
+    SlotEnded,
+    SlotHeld,
+    SlotSuspect,
+    Unit,
+    UnitClass,
+    step,
+)
 from cotenant.kube.settings import SCHEDULER_NAME, QueuePart
 
 MOST_RELEASED = 32
-"""pods or gangs in one step; the next comes at once"""
+"""pods or gangs in one pass; the next pass follows at once"""
 MOST_REFUSED = 100
-"""kinds of pods that fit nowhere, after which a step looks no further; the next goes on from there"""
+"""classes of units that fit nowhere, after which a pass ends; the next pass goes on from there"""
 HOPELESS_S = 60.0
-"""for so long it is believed that even an empty cluster has no room for some kind of pods"""
-UNFIT_S = 5.0
-"""for so long a slot is still held for a pod for which kube-scheduler has found no node"""
-MOST_WANTING = 8
-"""kinds of pods for which it is looked who could be evicted"""
+"""how long a class of units that does not even fit an empty cluster is not examined again"""
+UNSCHEDULABLE_S = 5.0
+"""how long a slot is still held for a pod for which kube-scheduler has found no node"""
+MOST_BLOCKED = 8
+"""classes of pods for which preemption is considered"""
 
-
-class Kind:
-    """Stands for what units have in common that fit or do not fit together; as itself, since to compare what thousands
-    ask for takes long."""
-
-    __slots__ = ("__weakref__",)
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What is let go at once: a pod, or what a gang still needs to be whole."""
-
-    waiters: tuple[Waiter, ...]
-    gang: Gang | None
-    job: Job
-    """as the order of the queue sees it"""
-    kind: Kind
-    turn: tuple[int, float]
-    """smallest first; no order changes while a job waits"""
+_NEW = Entry()
 
 
 @dataclass(slots=True)
-class Step:
-    """What is to be done now."""
+class Pass:
+    """The result of one pass through the queue."""
 
     open: list[Pod] = field(default_factory=list)
-    """pods that need not wait here: there is no queue for them any more, or they are not ours to place"""
+    """pods whose gate is to be removed without a slot: their namespace has no queue, or they need no GPU"""
     released: list[Unit] = field(default_factory=list)
-    """a slot is held for each of their pods"""
-    given_up: list[GivenUp] = field(default_factory=list)
-    gathering: list[tuple[Pod, str]] = field(default_factory=list)
+    """units for which all slots are held"""
+    revoked: list[RevokedGang] = field(default_factory=list)
+    incomplete: list[tuple[Pod, str]] = field(default_factory=list)
     """pods of gangs that have changed and are not complete, and what is missing"""
-    wanting: list[Pod] = field(default_factory=list)
-    """for which there is no room: the first of their kinds, in order, without gangs"""
+    blocked: list[Pod] = field(default_factory=list)
+    """pods without a free slot: the first of each class, in order, without gangs"""
     more: bool = False
-    """whether another step would find more at once"""
+    """whether another pass would release more at once"""
 
 
 @dataclass(slots=True)
 class _Round:
-    """How far the line has been gone through, where that takes several steps: or those who are behind many others that
-    fit nowhere would never be looked at."""
+    """The progress through the queue over several passes. Without it, units behind many that fit nowhere would never be
+    examined."""
 
-    refused: set[Kind] = field(default_factory=set)
+    refused: set[UnitClass] = field(default_factory=set)
     kept: list[str] = field(default_factory=list)
-    """nodes, for the first that is overdue"""
-    wanting: list[Pod] = field(default_factory=list)
+    """nodes that are kept free for the first overdue unit"""
+    blocked: list[Pod] = field(default_factory=list)
 
 
-class Line:
-    """Follows pods as the reflector tells them, after the books."""
+class Queue:
+    """Follows pods as the watch shows them, after the state of the cluster."""
 
     def __init__(
         self,
-        together: Together,
+        slots: GangSlots,
         gangs: Gangs,
         queue: QueuePart,
         *,
@@ -102,232 +99,251 @@ class Line:
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
     ) -> None:
-        self._together, self._books, self.gangs = together, together.books, gangs
+        self._slots, self._state, self.gangs = slots, slots.state, gangs
         self._queue, self._scheduler, self._hold_s, self._settings = queue, scheduler, hold_s, settings
-        self._order = build_policy("binpack", queue=queue.order)
-        self._gated: dict[str, Pod] = {}
-        self._alone: dict[str, Unit | InputError] = {}
-        self._kinds: WeakValueDictionary[object, Kind] = WeakValueDictionary()
-        self._released: set[str] = set()
-        self._given: dict[str, float] = {}
-        self._displacing: set[str] = set()
-        self._hopeless: dict[Kind, float] = {}
+        self._policy = build_policy("binpack", queue=queue.order)
+        self._entries: dict[str, Entry] = {}
+        self._classes: WeakValueDictionary[object, UnitClass] = WeakValueDictionary()
+        self._hopeless: dict[UnitClass, float] = {}
         self._round = _Round()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
-        """Whether that may change whose turn it is."""
+        """Take in a change of a pod; return whether it may change which pod is next."""
         uid = (new or old or Pod()).metadata.uid
-        was_known = [self.gangs.forget(uid), *(known.pop(uid, None) for known in (self._gated, self._alone))]
-        if new is not None and is_gated(new.spec.scheduling_gates):
-            self._gated[uid] = new
-        else:
-            self._released.discard(uid)
-        if uid not in self._books.waiting:
-            self._displacing.discard(uid)
-        if new is not None and new.spec.scheduler_name == self._scheduler:
-            self._read(new, uid)
-        return any(was_known) or uid in self._gated or uid in self.gangs
+        before = self._entries.pop(uid, _NEW)
+        was_known = self.gangs.remove(uid) or before.is_gated or before.unit is not None
+        if new is None:
+            return was_known
+        entry = step(before, PodSeen(is_gated(new.spec.scheduling_gates), uid in self._state.waiting))
+        unit = self._read(new, uid, entry) if new.spec.scheduler_name == self._scheduler else None
+        entry = Entry(entry.state, entry.slot_until, new, unit)
+        if not entry.is_empty:
+            self._entries[uid] = entry
+        return was_known or entry.is_gated or uid in self.gangs
 
-    def words(self, pod: Pod, today: Seconds) -> str | None:
-        """What a pod waits for at its gate, None where it does not wait there."""
+    def explain(self, pod: Pod, today: Seconds) -> str | None:
+        """Why a pod waits at its gate; None if it does not."""
         uid = pod.metadata.uid
-        if uid not in self._gated or uid in self._released:
+        entry = self._entries.get(uid, _NEW)
+        if entry.state is not QUEUED:
             return None
-        known = self._alone.get(uid)
-        if isinstance(known, InputError):
-            return str(known)
+        if isinstance(entry.unit, InputError):
+            return str(entry.unit)
         for place, unit in enumerate(self._in_order(inf, today)):
-            if any(one.uid == uid for one in unit.waiters):
-                whose = "its turn" if unit.gang is None else f"the turn of its gang of {unit.gang.size}"
-                late = "; it is overdue, so room is kept for it" if is_overdue(unit.job, today) else ""
-                return f"it waits for {whose}, with {place} before it in the queue ({self._queue.order}){late}"
+            if any(one.uid == uid for one in unit.pods):
+                what = "it waits" if unit.gang is None else f"its gang of {unit.gang.size} waits"
+                late = "; it is overdue, so nodes are kept free for it" if is_overdue(unit.job, today) else ""
+                return f"{what} with {place} before it in the queue ({self._queue.order}){late}"
         if others := gates_of_others(pod.spec.scheduling_gates):
-            return f"its turn comes when it waits for nothing else: scheduling gate {', '.join(others)}"
-        turn = self.gangs.turn(pod)
-        return "it is not its turn" if turn is None else str(turn)
+            return f"it joins the queue when its other scheduling gates are removed: {', '.join(others)}"
+        reason = self.gangs.must_wait(pod)
+        return "it waits in the queue" if reason is None else str(reason)
 
-    def step(self, now: float, today: Seconds) -> Step:
-        """Let go whose turn it is, as far as there is room, and hold that for them."""
-        step = Step(open=[pod for pod in self._gated.values() if not self._is_to_wait(pod)])
-        step.given_up = self.gangs.end(now, self._hold_s)
-        self._take_back(now)
-        for gathered in self.gangs.changed(now):
-            if len(gathered.ready) < gathered.missing:
-                step.gathering.extend((pod, str(gathered.turn)) for pod in gathered.ready)
-        step.more = self._go_through(step, now, today)
-        return step
+    # The invariants of a pass:
+    # - Units are examined strictly in the queue order, and a unit is released only if slots for all its pods are held
+    #   before the first gate is removed. So no unit takes the slot of one before it, and no gang starts in part.
+    # - Units behind one that does not fit may still be released (backfilling), except on the nodes that are kept free
+    #   for the first overdue unit. So a large unit is not starved by small ones forever.
+    # - Little is freed during a round, so each class of units is examined once per round: a refused class is skipped
+    #   until the next round. This bounds a pass by MOST_REFUSED classes instead of thousands of pods.
+    def run_pass(self, now: float, today: Seconds) -> Pass:
+        """Hold slots for the next units, as far as there are free ones, and return what is to be released."""
+        result = Pass(
+            open=[one.pod for one in self._entries.values() if one.is_gated and one.pod and not self._must_queue(one)]
+        )
+        result.revoked = self.gangs.expire(now, self._hold_s)
+        self._take_back_slots(now)
+        for status in self.gangs.changed(now):
+            if len(status.ready) < status.missing:
+                result.incomplete.extend((pod, str(status.must_wait)) for pod in status.ready)
+        result.more = self._continue_round(result, now, today)
+        return result
 
-    def _go_through(self, step: Step, now: float, today: Seconds) -> bool:
-        """From where the last step stopped; whether there is more to look at."""
+    def _continue_round(self, result: Pass, now: float, today: Seconds) -> bool:
+        """Go on where the last pass stopped; return whether there is more to examine at once."""
         this = self._round
-        this.kept = [name for name in this.kept if name in self._books.cluster.index]
-        step.wanting, most = this.wanting, len(this.refused) + MOST_REFUSED
+        this.kept = [name for name in this.kept if name in self._state.cluster.index]
+        result.blocked, most = this.blocked, len(this.refused) + MOST_REFUSED
         for unit in self._in_order(now, today):
-            if unit.kind in this.refused:  # little frees up during a round, and the next comes soon
+            if unit.unit_class in this.refused:
                 continue
             overdue = not this.kept and is_overdue(unit.job, today)
             why_not = self._hold(unit, now, this.kept, overdue=overdue)
             if why_not is None:
-                step.released.append(unit)
+                result.released.append(unit)
             else:
-                this.refused.add(unit.kind)
-                if why_not.check == NO_ROOM and self._is_gated(unit) and len(step.wanting) < MOST_WANTING:
-                    step.wanting.append(unit.waiters[0].pod)
-                if overdue and why_not.check == NO_ROOM:
+                this.refused.add(unit.unit_class)
+                if why_not.check == NO_CAPACITY and self._is_gated_pod(unit) and len(result.blocked) < MOST_BLOCKED:
+                    result.blocked.append(unit.pods[0].pod)
+                if overdue and why_not.check == NO_CAPACITY:
                     this.kept = self._nodes_to_keep(unit, now)
             if len(this.refused) >= most:
                 return True
-            if len(step.released) >= MOST_RELEASED:
+            if len(result.released) >= MOST_RELEASED:
                 break
         self._round = _Round()
-        return len(step.released) >= MOST_RELEASED
+        return len(result.released) >= MOST_RELEASED
 
-    def undo(self, unit: Unit) -> None:
-        """The gate of one of them could not be taken away: all of them wait on."""
-        for one in unit.waiters:
-            self._released.discard(one.uid)
-            if self._books.settled(one.uid) is None:
-                self._books.release(one.uid)
+    def undo_release(self, unit: Unit) -> None:
+        """One of the gates could not be removed: all pods of the unit wait again."""
+        for one in unit.pods:
+            self._apply(one.uid, ReleaseFailed())
+            if self._state.node_of(one.uid) is None:
+                self._state.release(one.uid)
         if unit.gang is not None:
             self.gangs.revoke(unit.gang)
 
-    def send(self, pod: Pod) -> bool:
-        """Let a pod go for which there is no room, since others may be evicted for it; whether it still waits here.
+    def release_to_preempt(self, pod: Pod) -> bool:
+        """Release a pod without a slot, because victims could be evicted for it; False if it no longer waits here.
 
-        Only kube-scheduler knows where else it could not be, so it has to ask first. Until the pod has a place it is
-        still its turn: whatever becomes free is its own.
+        Only kube-scheduler knows on which nodes the pod could be otherwise, so it must ask first. The pod keeps its
+        place in the queue until it has a slot: whatever is freed meanwhile is its own.
         """
         uid = pod.metadata.uid
-        if self._gated.get(uid) is not pod or uid in self._released:
+        entry = self._entries.get(uid, _NEW)
+        if entry.pod is not pod or entry.state is not QUEUED:
             return False
-        self._released.add(uid)
-        self._displacing.add(uid)
+        self._apply(uid, SentToPreempt())
         return True
 
-    def unsend(self, pod: Pod) -> None:
-        """Its gate could not be taken away."""
-        self._released.discard(pod.metadata.uid)
-        self._displacing.discard(pod.metadata.uid)
+    def undo_release_to_preempt(self, pod: Pod) -> None:
+        """The gate could not be removed."""
+        self._apply(pod.metadata.uid, ReleaseFailed())
 
-    def is_displacing(self, pod: Pod) -> bool:
-        """Whether it was sent and has no place yet."""
-        return pod.metadata.uid in self._displacing and self._books.held(pod.metadata.uid) is None
+    def awaits_preemption(self, pod: Pod) -> bool:
+        """Whether a pod was released to preempt and has no slot yet."""
+        uid = pod.metadata.uid
+        return self._entries.get(uid, _NEW).state in PREEMPTS and self._state.held(uid) is None
 
-    def _read(self, pod: Pod, uid: str) -> None:
-        """Pods without GPUs are nobody's member, and have no turn."""
+    def _apply(self, uid: str, event: EntryEvent) -> None:
+        entry = step(self._entries.get(uid, _NEW), event)
+        if entry.is_empty:
+            self._entries.pop(uid, None)
+        else:
+            self._entries[uid] = entry
+
+    def _read(self, pod: Pod, uid: str, entry: Entry) -> Unit | InputError | None:
+        """The pod as a unit, and as a member of its gang. Pods without GPUs belong to no gang and do not queue."""
+        unit = None
         try:
             gang = gang_of(pod)
             has_gpus = RECORD in pod.metadata.annotations
-            if uid in self._books.waiting and (uid in self._gated or uid in self._displacing or gang is not None):
-                asked = asked_of(pod, self._settings)
-                has_gpus = asked.vendor is not None
+            if uid in self._state.waiting and (entry.is_gated or entry.state in PREEMPTS or gang is not None):
+                request = asked_of(pod, self._settings)
+                has_gpus = request.vendor is not None
                 if has_gpus:
-                    self._together.placer.ranker(pod)  # says itself when there is no such policy
+                    self._slots.placer.ranker(pod)  # raises if the pod's policy does not exist
                     submitted = _moment(pod.metadata.creation_timestamp)
-                    waiter = Waiter(pod, asked, submitted, estimate_of(pod), attained_of(pod))
-                    self._alone[uid] = self._unit((waiter,), None)
+                    queued = QueuedPod(pod, request, submitted, estimate_of(pod), attained_of(pod))
+                    unit = self._unit((queued,), None)
             if gang is not None and has_gpus:
                 self.gangs.add(pod, gang)
-        except InputError as error:  # it was understood when it came, so somebody has changed it: it waits
-            self._alone[uid] = error
+        except InputError as error:  # the request was valid at creation, so it was changed since: the pod waits
+            return error
+        return unit
 
-    def _is_to_wait(self, pod: Pod) -> bool:
-        """Or is leaving anyway, or its gate is being taken away already."""
-        uid = pod.metadata.uid
-        if uid in self._released or pod.metadata.deletion_timestamp:
+    def _must_queue(self, entry: Entry) -> bool:
+        """Whether the gate stays for now: the pod waits, is leaving, or its gate is being removed already."""
+        assert entry.pod is not None
+        about = entry.pod.metadata
+        if (entry.is_gated and entry.state is not QUEUED) or about.deletion_timestamp:
             return True
-        return uid in self._alone and (uid in self.gangs or self._queue.keeps(pod.metadata.namespace))
+        return entry.unit is not None and (about.uid in self.gangs or self._queue.keeps(about.namespace))
 
     def _hold(self, unit: Unit, now: float, kept: list[str], *, overdue: bool) -> Reason | None:
         until = now + self._hold_s
-        why_not = self._together.hold(unit.waiters, until, kept, overdue=overdue)
+        why_not = self._slots.hold(unit.pods, until, kept, overdue=overdue)
         if why_not is not None:
             return why_not
-        members = {one.uid for one in unit.waiters}
         if unit.gang is not None:
-            self.gangs.grant(unit.gang, members, until)
-        elif self._is_gated(unit):
-            self._given[unit.job.id] = inf
-        self._released |= members & self._gated.keys()
-        self._displacing -= members
+            self.gangs.grant(unit.gang, {one.uid for one in unit.pods}, until)
+        for one in unit.pods:
+            self._apply(one.uid, SlotHeld(alone=unit.gang is None))
         return None
 
-    def _is_gated(self, unit: Unit) -> bool:
-        """Whether it is a pod of its own that nobody has let go yet."""
-        return unit.gang is None and unit.job.id in self._gated
+    def _is_gated_pod(self, unit: Unit) -> bool:
+        """Whether the unit is a single pod that still has its gate."""
+        return unit.gang is None and self._entries.get(unit.job.id, _NEW).is_gated
 
-    def _take_back(self, now: float) -> None:
-        """The slots of pods for which kube-scheduler finds no node, by what we do not know of: others can use them."""
-        for uid, until in list(self._given.items()):
-            pod = self._books.waiting.get(uid)
-            is_its = self._books.held(uid) is not None and not self._books.is_reserved(uid)
-            if pod is None or not is_its or self._books.settled(uid) is not None:
-                del self._given[uid]
-            elif until <= now:
-                self._books.release(uid)
-                del self._given[uid]
+    def _take_back_slots(self, now: float) -> None:
+        """Take back the slots of pods for which kube-scheduler finds no node: other pods can use them."""
+        state = self._state
+        for uid, entry in [(uid, one) for uid, one in self._entries.items() if one.slot_until is not None]:
+            pod = state.waiting.get(uid)
+            is_its = state.held(uid) is not None and not state.is_reserved(uid)
+            if pod is None or not is_its or state.node_of(uid) is not None:
+                self._apply(uid, SlotEnded())
+            elif entry.slot_until is not None and entry.slot_until <= now:
+                state.release(uid)
+                self._apply(uid, SlotEnded())
             elif is_unschedulable(pod):
-                self._given[uid] = min(until, now + UNFIT_S)
+                self._apply(uid, SlotSuspect(now + UNSCHEDULABLE_S))
 
     def _nodes_to_keep(self, unit: Unit, now: float) -> list[str]:
-        """For one that is overdue, unless it asks for more than there is: that is looked at only now and then."""
-        if self._hopeless.get(unit.kind, now) > now:
+        """The nodes to keep free for an overdue unit; none if it does not even fit an empty cluster, which is checked
+        every `HOPELESS_S`."""
+        if self._hopeless.get(unit.unit_class, now) > now:
             return []
-        self._hopeless = {kind: until for kind, until in self._hopeless.items() if until > now}
-        kept = self._together.nodes_to_keep(unit.waiters)
+        self._hopeless = {one: until for one, until in self._hopeless.items() if until > now}
+        kept = self._slots.nodes_to_keep(unit.pods)
         if not kept:
-            self._hopeless[unit.kind] = now + HOPELESS_S
+            self._hopeless[unit.unit_class] = now + HOPELESS_S
         return kept
 
     def _in_order(self, now: float, today: Seconds) -> list[Unit]:
-        return sorted(self._units(now), key=lambda unit: self._turn(unit, today))
+        return sorted(self._units(now), key=lambda unit: self._order(unit, today))
 
-    def _turn(self, unit: Unit, today: Seconds) -> tuple[int, bool, float, Seconds, str]:
-        """As the core has it. Where its order lets a job wait for ever for better ones, overdue ones are first. Of
-        equals the first that came: names of pods say nothing, unlike those of jobs elsewhere."""
-        job, (priority, place) = unit.job, unit.turn
-        late = self._order.overdue is None and is_overdue(job, today)
+    def _order(self, unit: Unit, today: Seconds) -> tuple[int, bool, float, Seconds, str]:
+        """The core's sort key. If its order could let a job wait forever, overdue jobs come first. Equal jobs are
+        sorted by submission: the names of pods mean nothing, unlike those of jobs elsewhere."""
+        job, (priority, place) = unit.job, unit.order
+        late = self._policy.overdue is None and is_overdue(job, today)
         return priority, not late, job.submitted if late else place, job.submitted, job.id
 
     def _units(self, now: float) -> Iterator[Unit]:
         in_gangs: set[str] = set()
-        for gathered in self.gangs.all():
-            if not gathered.missing:
+        for status in self.gangs.all():
+            if not status.missing:
                 continue
-            uids = [pod.metadata.uid for pod in gathered.ready]
-            in_gangs.update(uids)  # also those beyond its size: they come when it is whole
-            found = map(self._alone.get, uids[: gathered.missing])
-            waiters = tuple(one.waiters[0] for one in found if isinstance(one, Unit))
-            if len(waiters) == gathered.missing and self.gangs.is_waiting(gathered.gang, now):
-                yield self._unit(waiters, gathered.gang)
-        sent = {uid for uid in self._displacing if self._books.held(uid) is None}
-        for uid in (self._gated.keys() | sent) - self._released - in_gangs:
-            unit = self._alone.get(uid)
-            if isinstance(unit, Unit) and self._is_ready(unit.waiters[0].pod):
-                yield unit
+            uids = [pod.metadata.uid for pod in status.ready]
+            in_gangs.update(uids)  # also those beyond the gang's size: they follow when it is complete
+            found = (self._entries.get(uid, _NEW).unit for uid in uids[: status.missing])
+            pods = tuple(one.pods[0] for one in found if isinstance(one, Unit))
+            if len(pods) == status.missing and self.gangs.can_be_released(status.gang, now):
+                yield self._unit(pods, status.gang)
+        for uid, entry in self._entries.items():
+            if uid not in in_gangs and isinstance(entry.unit, Unit) and self._is_next(uid, entry):
+                yield entry.unit
 
-    def _is_ready(self, pod: Pod) -> bool:
-        return self._is_to_wait(pod) and not gates_of_others(pod.spec.scheduling_gates)
+    def _is_next(self, uid: str, entry: Entry) -> bool:
+        """Whether a pod can be released on its own as soon as there is a slot."""
+        assert entry.pod is not None
+        if entry.state is PREEMPTING:
+            if self._state.held(uid) is not None or self._state.node_of(uid) is not None:
+                return False
+        elif entry.state is not QUEUED:
+            return False
+        return self._must_queue(entry) and not gates_of_others(entry.pod.spec.scheduling_gates)
 
-    def _unit(self, waiters: tuple[Waiter, ...], gang: Gang | None) -> Unit:
-        """A gang came when its first pod did, and takes as long as the longest of them."""
-        first = kinds_of(waiters)[0][0]
-        estimates = [one.estimate for one in waiters if one.estimate is not None]
+    def _unit(self, pods: tuple[QueuedPod, ...], gang: Gang | None) -> Unit:
+        """A gang was submitted when its first pod was, and takes as long as the longest of its pods."""
+        first = by_shape(pods)[0][0]
+        estimates = [one.estimate for one in pods if one.estimate is not None]
         job = Job(
             id=first.uid,
-            demand=first.asked.demand,
-            replicas=len(waiters),
-            submitted=min(one.submitted for one in waiters),
-            estimate=max(estimates) if len(estimates) == len(waiters) else None,
-            attained=Seconds(sum(one.attained * one.asked.demand.steady.gpus for one in waiters)),
+            demand=first.request.demand,
+            replicas=len(pods),
+            submitted=min(one.submitted for one in pods),
+            estimate=max(estimates) if len(estimates) == len(pods) else None,
+            attained=Seconds(sum(one.attained * one.request.demand.steady.gpus for one in pods)),
         )
-        asks = first.pod.metadata.namespace, tuple(one.kind for one in waiters)  # quotas are by namespace
-        kind = self._kinds.setdefault(asks, Kind())
-        return Unit(waiters, gang, job, kind, turn_of(self._order, job, job.submitted))
+        shapes = first.pod.metadata.namespace, tuple(one.shape for one in pods)  # quotas are by namespace
+        unit_class = self._classes.setdefault(shapes, UnitClass())
+        return Unit(pods, gang, job, unit_class, turn_of(self._policy, job, job.submitted))
 
 
 def _moment(text: str | None) -> Seconds:
-    """Seconds since 1970; 0 of a time that is not understood."""
+    """Seconds since 1970; 0 if the time cannot be read."""
     try:
         return Seconds(datetime.fromisoformat(text or "").timestamp())
     except ValueError:

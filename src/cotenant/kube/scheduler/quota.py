@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceQuota for memory and compute of GPUs: what a namespace takes of all cards together.
+"""ResourceQuota for memory and compute of GPUs: what a namespace uses of all GPUs together.
 
-Kubernetes' own count of such resources is per container and knows neither how many cards it is for nor what a percent
-is of. Ours is of what the books say is taken. A quota in the words of one dialect holds for all pods on cards of that
-vendor: memory is memory, whatever it was asked for as.
+Kubernetes itself counts such resources per container, without the number of GPUs and without the capacity that a
+percentage refers to. This module counts what the state of the cluster says is in use. A quota for the resource of one
+dialect limits all pods on GPUs of that vendor, whichever dialect they use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Metadata, Quantities
 from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.settings import DEFAULTS, Settings
-from cotenant.kube.state.accounts import Seat, Used
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.allocation import Allocation, Used
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 
 PREFIXES = ("requests.", "limits.", "")
@@ -27,7 +27,7 @@ MILLI_PER_PERCENT = 10
 
 
 class QuotaSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a namespace may have."""
+    """The limits of a namespace."""
 
     hard: Quantities = {}
     scopes: tuple[str, ...] = ()
@@ -45,16 +45,17 @@ QUOTAS = Kind("resourcequotas", ResourceQuota)
 
 
 class Limit(NamedTuple):
-    """The most of one thing."""
+    """The most that a namespace may use of one vendor's memory or compute."""
 
     quota: str
-    """its name"""
+    """name of the ResourceQuota"""
     vendor: Vendor
     memory: bool
-    """of memory in MiB, otherwise of compute in thousandths of a card"""
+    """whether it limits memory, in MiB; otherwise it limits compute, in thousandths of a GPU"""
     most: int
 
     def of(self, used: Used) -> int:
+        """The amount that this limit is about."""
         return used.memory if self.memory else used.compute
 
 
@@ -77,16 +78,16 @@ class Quotas:
             del self._limits[some.metadata.namespace]
 
     def limits(self, namespace: str) -> bool:
-        """Whether there is any for GPUs in this namespace."""
+        """Whether the namespace has any quota for GPUs."""
         return namespace in self._limits
 
-    def refusal(self, books: Books, seat: Seat) -> Reason | None:
-        """Why a pod may not take this seat, None where it may; what it already takes does not count against it."""
-        own = books.held(seat.uid) or books.seat_of(seat.uid)
-        for limit in (one for here in self._limits.get(seat.namespace, {}).values() for one in here):
-            if limit.vendor is not seat.vendor:
+    def refusal(self, state: ClusterState, allocation: Allocation) -> Reason | None:
+        """Why a pod may not have this allocation; None if it may. What it uses already does not count against it."""
+        own = state.held(allocation.uid) or state.bound(allocation.uid)
+        for limit in (one for here in self._limits.get(allocation.namespace, {}).values() for one in here):
+            if limit.vendor is not allocation.vendor:
                 continue
-            used, needed = limit.of(books.used(seat.namespace, limit.vendor)), limit.of(seat.peak)
+            used, needed = limit.of(state.used(allocation.namespace, limit.vendor)), limit.of(allocation.peak)
             others = used - (0 if own is None or own.vendor is not limit.vendor else limit.of(own.peak))
             if needed and others + needed > limit.most:
                 what = "MiB of GPU memory" if limit.memory else "milli-GPU"
@@ -96,7 +97,7 @@ class Quotas:
 
 
 def _limits(quota: ResourceQuota, settings: Settings) -> Iterator[Limit]:
-    """Of memory and compute; what is for some pods only is left to Kubernetes, which knows for which."""
+    """The limits of memory and compute. A quota with scopes is left to Kubernetes, which knows its pods."""
     if quota.spec.scopes or quota.spec.scope_selector is not None:
         return
     for key, written in quota.spec.hard.items():
@@ -106,7 +107,7 @@ def _limits(quota: ResourceQuota, settings: Settings) -> Iterator[Limit]:
             continue
         try:
             amount = parse_quantity(written)
-        except ValueError:  # the API server takes none such
+        except ValueError:  # the API server accepts no such quantity
             continue
         memory = resource == dialect.memory
         unit = dialect.memory_unit if memory else MILLI_PER_PERCENT

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which policy a pod is placed by: the cluster's, or one that the pod names; each with what is remembered of it."""
+"""The policy by which a pod is placed (the cluster's, or one that the pod names), and a ranker for each policy."""
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of
@@ -10,23 +10,23 @@ from cotenant.core.placement.ranking import Ranker
 from cotenant.kube.codec.policy import parse_policy
 
 BY_MIX = frozenset({"fgd", "fragmentation", "cotenant"})
-"""orders that weigh what is free against what is usually asked for, which they learn"""
+"""orders that compare free capacity with the usual demand, which they learn from the pods they see"""
 MOST_POLICIES = 8
 MOST_DEMANDS = 64
-"""that a ranker remembers: each costs some tens of bytes for every node"""
+"""demands that a ranker caches: each costs some tens of bytes per node"""
 
 
 class Rankers:
-    """One ranker for each policy that was asked for lately."""
+    """One ranker for each policy that was used recently."""
 
     def __init__(self, known: Knowledge | None = None) -> None:
-        """With what is known once and for all; None: policies learn from the pods that they see."""
+        """`known` is fixed knowledge about the workload; if it is None, policies learn from the pods they see."""
         self._known = known
         self._rankers: dict[str, Ranker | Learner] = {}
         self._names: tuple[str, ...] = ()
 
     def of(self, spec: str, cluster: Cluster) -> Ranker:
-        """InputError with the list of names where there is no such policy."""
+        """The ranker of a policy. InputError with the list of names if the policy does not exist."""
         found = self._rankers.pop(spec, None) or self._new(spec, cluster)
         self._rankers[spec] = found  # most recent last
         if len(self._rankers) > MOST_POLICIES:
@@ -39,7 +39,7 @@ class Rankers:
         return found.ranker if isinstance(found, Learner) else found
 
     def observe(self, demand: Demand) -> None:
-        """One more pod was placed that asked for this."""
+        """A pod with this demand was placed."""
         for one in self._rankers.values():
             if isinstance(one, Learner):
                 one.observe(demand)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Why nodes will not do: in numbers for people, and as a few classes for kube-scheduler.
+"""Why nodes refuse a pod: with numbers for people, and as a few classes for kube-scheduler.
 
-It writes every distinct sentence with the number of its nodes into the pod's condition, which must stay short however
-many nodes there are: so no class has a number in it, nor a name that somebody chose.
+kube-scheduler writes every distinct message with its number of nodes into the pod's condition, which must stay short
+however many nodes there are. So no class contains a number or a name that a user chose.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.inventory import AWAY
 
 MOST_DEMANDS = 16
-"""for which it is remembered"""
+"""demands for which refusals are cached"""
 
 CLASSES: Mapping[str, str] = {
     "gang": "GPU gang must start as a whole",
@@ -36,90 +36,90 @@ CLASSES: Mapping[str, str] = {
     "least-speed": "GPU neighbours too slow",
     "sharing-score": "GPU neighbours too busy",
     "numa": "GPUs not on one NUMA node",
-    "link": "GPUs not linked as asked",
+    "link": "GPUs not linked as requested",
     "anti-affinity": "GPU group must keep apart",
     "affinity": "GPU group is elsewhere",
     "health": "GPUs unhealthy or cordoned",
     "type": "no GPU of that type",
-    "uuid": "no GPU of those named",
+    "uuid": "none of the requested GPUs",
     "count": "too few GPUs",
     "away": "GPU agent away",
-    "closed": "GPU books unclear",
+    "closed": "GPU state unclear",
     "vendor": "GPUs of another vendor",
     "unknown": "no GPUs known",
 }
-"""by the check that refused, those first that are nearest to fitting"""
+"""by the check that refused; checks that are nearest to fitting come first"""
 NEAREST = {check: place for place, check in enumerate(CLASSES)}
 
 
-def nonsense(error: InputError) -> Reason:
-    """Why a pod that asks for nonsense can have nothing."""
+def invalid_request(error: InputError) -> Reason:
+    """Why a pod with an invalid request cannot be placed."""
     return Reason("request", plain_text(str(error)))
 
 
-def unclear(troubles: Mapping[str, str]) -> Reason:
-    """Why a node takes nobody new, from what is said of it."""
-    return Reason("away" if set(troubles) == {AWAY} else "closed", plain_text("; ".join(troubles.values())))
+def closed_reason(messages: Mapping[str, str]) -> Reason:
+    """Why a closed node accepts no new pods; the messages are those of `ClusterState.closed`."""
+    return Reason("away" if set(messages) == {AWAY} else "closed", plain_text("; ".join(messages.values())))
 
 
 def class_of(reason: Reason) -> str:
-    """The class that stands for a reason."""
+    """The class of a reason."""
     return class_named(reason.check)
 
 
 def class_named(check: str) -> str:
-    """The class that stands for a check; one of which nothing is known here is its own."""
+    """The class of a check; a check that is not in the table is its own class."""
     return CLASSES.get(check, f"GPU {check}")
 
 
 def distance(name: str, reason: Reason) -> tuple[int, float, str]:
-    """How far a node is from taking a pod, for comparing."""
+    """How far a node is from accepting a pod, as a sort key."""
     missing = 1 - reason.available / reason.needed if reason.needed else 0.0
     return NEAREST.get(reason.check, len(NEAREST)), missing, name
 
 
 def nearest_first(reasons: Mapping[str, Reason]) -> dict[str, Reason]:
-    """The nodes on which least is missing first."""
+    """Sorted so that the nodes on which least is missing come first."""
     return dict(sorted(reasons.items(), key=lambda item: distance(*item)))
 
 
 @dataclass(slots=True)
-class _Known:
+class _Cached:
     names: tuple[str, ...]
     seen: Versions
     reasons: list[Reason | None]
 
 
 class Refusals:
-    """Remembers, per demand, why each node will not do; only nodes that changed are asked again, of equal ones one."""
+    """Caches, per demand, why each node refuses it. Only changed nodes are checked again, and of equal nodes one."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, Demand], _Known] = {}
+        self._cache: dict[tuple[str, int, Demand], _Cached] = {}
 
     def of(self, policy: Policy, demand: Demand, cluster: Cluster) -> list[Reason | None]:
-        """In the order of the cluster's nodes; None where it fits."""
+        """The reasons in the order of the cluster's nodes; None if the demand fits."""
         key = policy.name, policy.known.belief.version, demand
-        known = self._known.pop(key, None)
-        if known is None or known.names is not cluster.names:
-            known = _Known(cluster.names, np.zeros(len(cluster), dtype=np.int64), [None] * len(cluster))
-        self._known[key] = known  # most recent last
-        if len(self._known) > MOST_DEMANDS:
-            del self._known[next(iter(self._known))]
-        stale = (known.seen != cluster.versions).nonzero()[0].tolist()
+        cached = self._cache.pop(key, None)
+        if cached is None or cached.names is not cluster.names:
+            cached = _Cached(cluster.names, np.zeros(len(cluster), dtype=np.int64), [None] * len(cluster))
+        self._cache[key] = cached  # most recent last
+        if len(self._cache) > MOST_DEMANDS:
+            del self._cache[next(iter(self._cache))]
+        stale = (cached.seen != cluster.versions).nonzero()[0].tolist()
         feasible, alike = feasibility(demand, policy.checks), dict[int, Reason | None]()
         for i in stale:
             version = int(cluster.versions[i])
             if version not in alike or feasible.by_name:
                 alike[version] = refusal_of(feasible, cluster.at(i))
-            known.reasons[i] = alike[version]
-        known.seen = cluster.versions
-        return _at_home(demand, cluster, known.reasons)
+            cached.reasons[i] = alike[version]
+        cached.seen = cluster.versions
+        return _in_group(demand, cluster, cached.reasons)
 
 
-def _at_home(demand: Demand, cluster: Cluster, reasons: list[Reason | None]) -> list[Reason | None]:
-    """The same, where a pod must join its group on its node."""
-    home = {name for name, _ in cluster.groups.get(demand.affinity, ())} if demand.affinity is not None else None
-    if not home:
+def _in_group(demand: Demand, cluster: Cluster, reasons: list[Reason | None]) -> list[Reason | None]:
+    """The same reasons, unless the pod must join its group: then all nodes except the group's refuse it."""
+    group = {name for name, _ in cluster.groups.get(demand.affinity, ())} if demand.affinity is not None else None
+    if not group:
         return reasons
     elsewhere = Reason("affinity", f"group {plain_text(demand.affinity or '')} is on another node")
-    return [why if name in home else elsewhere for name, why in zip(cluster.names, reasons, strict=True)]
+    return [why if name in group else elsewhere for name, why in zip(cluster.names, reasons, strict=True)]

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lets pods go whose turn has come, and has the pods of a gang bound at one moment or not at all.
+"""Releases pods from the queue, and binds the pods of a gang at one moment or not at all.
 
-A slot is held before a gate is taken away. When that fails the slot is given up, and the pod's turn comes again.
+A slot is held before a scheduling gate is removed. If the removal fails, the slot is released, and the pod waits again.
 """
 
 import asyncio
@@ -11,168 +11,149 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from cotenant.core.units import Seconds
-from cotenant.kube.api.client import Client, Guard
+from cotenant.kube.api.client import Guard
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
-from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.queueing import GATE, is_gated
-from cotenant.kube.scheduler.events import GANG_GIVEN_UP, GANG_WAITS, RELEASED, News
-from cotenant.kube.scheduler.lease import Alone, Lead
-from cotenant.kube.scheduler.queue import Line, Unit
-from cotenant.kube.scheduler.retry import PAUSE_S, SHARE, WOKEN, stirred
+from cotenant.kube.scheduler.events import GANG_GIVEN_UP, GANG_WAITS, RELEASED
+from cotenant.kube.scheduler.queue import Queue
+from cotenant.kube.scheduler.queue_entry import Unit
+from cotenant.kube.scheduler.retry import PAUSE_S, RETRIED, SHARE, wait_for_change
+from cotenant.kube.scheduler.shared import Shared
 
 SWEEP_S = 5.0
-"""a look at the line, whatever was or was not told: time alone makes pods overdue and ends holds"""
-MEETING_S = 4.0
-"""how long a bind waits for those of the other members; kube-scheduler hears within 6 s what became of it"""
-
-
-DISPLACE_S = 1.0
-"""between looks for somebody for whom others may be evicted"""
-DISPLACED_S = 15.0
-"""for so long nobody else is let go for that, unless this one has its place before"""
-
-
-async def _nobody(pod: Pod) -> bool:
-    return False
+"""between two passes through the queue if nothing changes: time alone makes pods overdue and ends holds"""
+JOIN_S = 4.0
+"""how long a bind waits for those of the other members of its gang; kube-scheduler gets an answer within 6 s"""
+PREEMPT_S = 1.0
+"""between two searches for a pod for which victims could be evicted"""
+PREEMPTING_S = 15.0
+"""how long no other pod is released to preempt, unless this one gets its slot before"""
 
 
 class Releaser:
-    """Takes pods as they change, and hints that there is room; `run` lets go who may."""
+    """Takes in pods and freed capacity; `run` releases pods."""
 
-    def __init__(
-        self,
-        client: Client,
-        line: Line,
-        news: News,
-        error_log: ErrorLog,
-        *,
-        lead: Lead = Alone(),  # noqa: B008 -- it has no state
-        doubt: Callable[[], str | None] = lambda: None,
-        would_displace: Callable[[Pod], Awaitable[bool]] = _nobody,
-        clock: Callable[[], float] = time.monotonic,
-        pause_s: float = PAUSE_S,
-        sweep_s: float = SWEEP_S,
-        meeting_s: float = MEETING_S,
-    ) -> None:
-        self._client, self._line, self._news, self._error_log = client, line, news, error_log
-        self._lead, self._books_doubt, self._clock = lead, doubt, clock
-        self._would_displace, self.displace_s = would_displace, DISPLACE_S
-        self._wanting: list[Pod] = []
-        self._pause_s, self._sweep_s, self.meeting_s = pause_s, sweep_s, meeting_s
-        self._some = asyncio.Event()
-        self._met = asyncio.Condition()
+    def __init__(self, shared: Shared, queue: Queue, can_preempt: Callable[[Pod], Awaitable[bool]]) -> None:
+        """`can_preempt` tells whether a pod could have a slot if victims were evicted."""
+        self._shared, self._queue, self._can_preempt = shared, queue, can_preempt
+        self.preempt_s, self.join_s = PREEMPT_S, JOIN_S
+        self._blocked: list[Pod] = []
+        self._wake = asyncio.Event()
+        self._arrived = asyncio.Condition()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """After the books were told."""
-        if self._line.pod_changed(old, new):
-            self._some.set()
+        """Subscriber of `Signals.pod_changed`."""
+        if self._queue.pod_changed(old, new):
+            self._wake.set()
 
-    def room(self) -> None:
-        """Something became free somewhere."""
-        self._some.set()
+    def on_freed(self, node: str | None = None) -> None:
+        """Capacity may have been freed."""
+        self._wake.set()
 
-    def words(self, pod: Pod) -> str | None:
-        """What a pod waits for at its gate, None where it does not wait there."""
-        return self._line.words(pod, _today())
+    def explain(self, pod: Pod) -> str | None:
+        """Why a pod waits at its gate; None if it does not."""
+        return self._queue.explain(pod, _today())
 
     async def run(self) -> NoReturn:
-        """Let go until cancelled."""
+        """Release pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._release())
-            group.create_task(self._displace())
-        raise AssertionError("none of them ends")
-
-    def _doubt(self) -> str | None:
-        return self._books_doubt() or self._lead.doubt()
+            group.create_task(self._release_to_preempt())
+        raise AssertionError("neither task ends")
 
     async def _release(self) -> NoReturn:
-        """Look whenever something has changed."""
+        """Make a pass whenever something has changed."""
         while True:
-            await stirred(self._some, self._pause_s, self._sweep_s)
-            if self._doubt() is None:
-                await self._step()
+            await wait_for_change(self._wake, PAUSE_S, SWEEP_S)
+            if self._shared.unready_reason() is None:
+                await self._pass()
 
-    async def _displace(self) -> NoReturn:
-        """One after the other: what is found for the next has to count with the place of the one before."""
+    async def _release_to_preempt(self) -> NoReturn:
+        """Release blocked pods one after the other: the search for the next must see the slot of the one before."""
         while True:
-            await asyncio.sleep(self.displace_s)
-            for pod in self._wanting:
-                guard = self._lead.guard()
-                if self._doubt() is None and await self._would_displace(pod) and self._line.send(pod):
-                    await self._sent(pod, guard)
+            await asyncio.sleep(self.preempt_s)
+            for pod in self._blocked:
+                guard = self._shared.lead.guard()
+                ready = self._shared.unready_reason() is None
+                if ready and await self._can_preempt(pod) and self._queue.release_to_preempt(pod):
+                    await self._preempt(pod, guard)
                     break
 
-    async def _sent(self, pod: Pod, guard: Guard) -> None:
-        if not await self._written(pod, guard):
-            self._line.unsend(pod)
+    async def _preempt(self, pod: Pod, guard: Guard) -> None:
+        if not await self._open(pod, guard):
+            self._queue.undo_release_to_preempt(pod)
             return
-        self._news.tell(pod, RELEASED, "its turn came: there is no room, but others of lower priority could leave")
-        until = self._clock() + DISPLACED_S
-        while self._line.is_displacing(pod) and self._clock() < until:
-            await asyncio.sleep(self.displace_s)
+        text = "released from the queue: no slot is free, but pods of lower priority could be evicted"
+        self._shared.events.record(pod, RELEASED, text)
+        until = self._shared.clock() + PREEMPTING_S
+        while self._queue.awaits_preemption(pod) and self._shared.clock() < until:
+            await asyncio.sleep(self.preempt_s)
 
-    async def meet(self, pod: Pod) -> str:
-        """Called before a pod is bound: empty where it may be, at once or when all of its gang were about to be."""
-        grant = self._line.gangs.grant_of(pod.metadata.uid)
+    async def join_gang(self, pod: Pod) -> str:
+        """Called before a pod is bound: wait until the binds of its whole gang have arrived.
+
+        Empty if the pod may be bound, otherwise how many are missing.
+        """
+        grant = self._queue.gangs.grant_of(pod.metadata.uid)
         if grant is None:
-            return ""  # of no gang, or of one that is whole; else it is refused later, with the reason
-        async with self._met:
-            grant.arrives(pod.metadata.uid, self._clock())
-            self._met.notify_all()
+            return ""  # it has no gang, or a complete one; otherwise `choose` refuses it with the reason
+        async with self._arrived:
+            grant.arrive(pod.metadata.uid, self._shared.clock())
+            self._arrived.notify_all()
             try:
-                async with asyncio.timeout(self.meeting_s):
-                    await self._met.wait_for(lambda: grant.whole)
+                async with asyncio.timeout(self.join_s):
+                    await self._arrived.wait_for(lambda: grant.complete)
                 return ""
             except TimeoutError:
-                there = len(grant.there(self._clock()))
-                return f"{there} of {len(grant.members)} pods of gang {grant.gang.name} could be bound by now"
+                arrived = len(grant.arrived(self._shared.clock()))
+                return f"{arrived} of {len(grant.members)} pods of gang {grant.gang.name} are ready to be bound"
 
-    async def _step(self) -> None:
-        began, guard = self._clock(), self._lead.guard()
-        step = self._line.step(began, _today())
-        took = self._clock() - began
-        self._wanting = step.wanting
-        self._some.clear()  # what the step itself did is no news
-        if step.more:
-            self._some.set()
-        for given_up in step.given_up:
-            for pod in given_up.pods:
-                self._news.tell(pod, GANG_GIVEN_UP, given_up.why, warning=True)
-        for pod, text in step.gathering:
-            self._news.tell(pod, GANG_WAITS, text)
+    async def _pass(self) -> None:
+        shared = self._shared
+        began, guard = shared.clock(), shared.lead.guard()
+        result = self._queue.run_pass(began, _today())
+        took = shared.clock() - began
+        self._blocked = result.blocked
+        self._wake.clear()  # the pass itself has held and released slots, which needs no other pass
+        if result.more:
+            self._wake.set()
+        for revoked in result.revoked:
+            for pod in revoked.pods:
+                shared.events.record(pod, GANG_GIVEN_UP, revoked.why, warning=True)
+        for pod, text in result.incomplete:
+            shared.events.record(pod, GANG_WAITS, text)
         async with asyncio.TaskGroup() as group:
-            for unit in step.released:
-                group.create_task(self._let_go(unit, guard))
-            for pod in step.open:
-                group.create_task(self._written(pod, guard))
+            for unit in result.released:
+                group.create_task(self._release_unit(unit, guard))
+            for pod in result.open:
+                group.create_task(self._open(pod, guard))
         await asyncio.sleep(took * SHARE)
 
-    async def _let_go(self, unit: Unit, guard: Guard) -> None:
-        if not all(await asyncio.gather(*(self._written(one.pod, guard) for one in unit.waiters))):
-            self._line.undo(unit)
+    async def _release_unit(self, unit: Unit, guard: Guard) -> None:
+        if not all(await asyncio.gather(*(self._open(one.pod, guard) for one in unit.pods))):
+            self._queue.undo_release(unit)
             return
-        waited = f"after {max(0.0, _today() - unit.job.submitted):.0f} s"
-        text = f"its turn came {waited}"
-        if unit.gang is not None:
-            text = f"the turn of gang {unit.gang.name} came {waited}: {len(unit.waiters)} pods start together"
-        for one in unit.waiters:
-            self._news.tell(one.pod, RELEASED, text)
+        waited = f"released from the queue after {max(0.0, _today() - unit.job.submitted):.0f} s"
+        gang = "" if unit.gang is None else f" with gang {unit.gang.name}: {len(unit.pods)} pods start together"
+        for one in unit.pods:
+            self._shared.events.record(one.pod, RELEASED, waited + gang)
 
-    async def _written(self, pod: Pod, guard: Guard) -> bool:
-        """Whether kube-scheduler will look at it now: its gate is gone, or it has been put back into the queue."""
+    async def _open(self, pod: Pod, guard: Guard) -> bool:
+        """Whether kube-scheduler will try the pod now: its gate is removed, or it is back in kube-scheduler's queue."""
         about = pod.metadata
-        patch: dict[str, object] = {"metadata": {"uid": about.uid, "annotations": {WOKEN: str(round(1000 * _today()))}}}
+        retried = {RETRIED: str(round(1000 * _today()))}
+        patch: dict[str, object] = {"metadata": {"uid": about.uid, "annotations": retried}}
         if is_gated(pod.spec.scheduling_gates):
-            # Gates can only ever become fewer: where another has gone meanwhile, this is refused and tried again.
+            # Gates can only be removed. If another one was removed meanwhile, this write is refused and tried again.
             others = [{"name": gate.name} for gate in pod.spec.scheduling_gates if gate.name != GATE]
             patch = {"metadata": {"uid": about.uid}, "spec": {"schedulingGates": others}}
         try:
-            await self._client.patch(PODS, about.name, patch, namespace=about.namespace, guard=guard)
+            await self._shared.client.patch(PODS, about.name, patch, namespace=about.namespace, guard=guard)
         except ApiError as error:
-            if error.status not in (404, 409):  # gone, or another of its name
-                self._error_log.report("releasing", str(error))
+            if error.status not in (404, 409):  # gone, or another pod of the same name
+                self._shared.errors.report("release", str(error))
             return False
         return True
 

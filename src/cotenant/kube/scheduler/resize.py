@@ -1,16 +1,20 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Live resize: a user writes on a running pod what it is to have instead, and gets it where the same cards have it.
+"""Live resize: a user writes on a running pod how much it is to have, and gets it if the same GPUs have enough.
 
-    cotenant.io/resize: memory=4Gi,compute=50                # every container with GPUs, on each of its cards
-    cotenant.io/resize: {"train": {"memory": "30%"}}         # by name or number
+    cotenant.io/resize: memory=4Gi,compute=50                # every container with GPUs, on each of its GPUs
+    cotenant.io/resize: {"train": {"memory": "30%"}}         # by name or number of the container
 
-The annotation may stay: what is already so changes nothing.
+The annotation may stay: a pod that already has what it says is not changed. The new amounts count before they are
+written, so that no other pod is placed there meanwhile. The API server refuses the write if the pod has changed since;
+then everything is decided again.
 """
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from typing import NoReturn
 
 import msgspec
 
@@ -19,77 +23,97 @@ from cotenant.core.model import ContainerKind, Machine, Reason
 from cotenant.core.placement.checks import plain_text
 from cotenant.core.units import MilliGpu, parse_memory, parse_percent
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.client import Guard
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import PODS
+from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.annotations import binding_annotations
-from cotenant.kube.codec.assignment import Held, Record, Share, seated
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, seated
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.request import asked_of, container_names
 from cotenant.kube.codec.settings import DEFAULTS, MOST_MEMORY, Settings
+from cotenant.kube.scheduler.events import RESIZE_REFUSED, RESIZED
+from cotenant.kube.scheduler.explaining import describe_allocation
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.refusing import nonsense, unclear
-from cotenant.kube.state.accounts import Seat
-from cotenant.kube.state.books import Books
+from cotenant.kube.scheduler.refusing import closed_reason, invalid_request
+from cotenant.kube.scheduler.shared import Shared
+from cotenant.kube.scheduler.watches import get_pod
+from cotenant.kube.state.allocation import Allocation
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import printable
 
 RESIZE = own_key("resize")
 LONGEST = 16 * 1024
+"""characters of the annotation"""
+AGAIN_S = 10.0
+"""after a refusal or a failure: capacity may have been freed since"""
+UNREADY_S = 0.1
+"""between two checks whether the state of the cluster can be relied on again"""
+EXPECTED = (404, 409)
+"""the pod is gone or has changed, which the watch shows anyway"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resized:
-    """What a pod is to have now: all of the annotations are to be written, or none."""
+    """What a pod is to have: all of the annotations are to be written, or none."""
 
-    seat: Seat
+    allocation: Allocation
     annotations: Mapping[str, str]
 
 
 class _Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is wanted on each card; what is not said stays as it is."""
+    """The amounts wanted on each GPU; an amount that is not given stays as it is."""
 
     memory: str | int | None = None
     compute: str | int | None = None
 
 
+# Deciding.
+
+
 def resize(
-    pod: Pod, books: Books, quotas: Quotas, *, moment: int, settings: Settings = DEFAULTS
+    pod: Pod, state: ClusterState, quotas: Quotas, *, moment: int, settings: Settings = DEFAULTS
 ) -> Resized | Reason | None:
-    """None where nothing would change. What is granted is held until `books.assume` or `books.release` (call one of
-    them, always); `moment` is in nanoseconds since 1970."""
+    """Decide a resize; None if nothing would change.
+
+    What is granted counts until `state.assume` or `state.release`: the caller must call one of them. `moment` is in
+    nanoseconds since 1970.
+    """
     uid = pod.metadata.uid
-    seat, text = books.seat_of(uid), pod.metadata.annotations.get(RESIZE)
-    if seat is None or text is None or books.held(uid) is not None:
+    now, text = state.bound(uid), pod.metadata.annotations.get(RESIZE)
+    if now is None or text is None or state.held(uid) is not None:
         return None
-    if seat.record.node not in books.vendors:
-        return Reason("unknown", "no agent tells of the GPUs that it is on")
-    machine = books.cluster.node(seat.record.node).machine
+    if now.node not in state.vendors:
+        return Reason("unknown", "no agent reports the GPUs that it is on")
+    machine = state.cluster.node(now.node).machine
     try:
-        record = _resized(seat.record, _wanted(text, pod), machine)
-        if record == seat.record:
+        record = _resized(now.record, _amounts(text, pod), machine)
+        if record == now.record:
             return None
-        asked = asked_of(pod, settings)
-        if not {held.number for held in record.containers} <= {one.number for one in asked.containers}:
-            raise InputError(f"annotation {RESIZE}: the pod asked for GPUs in words that are not spoken here any more")
-        told = binding_annotations(pod, asked, record, machine, moment=moment, region=REGION)
+        request = asked_of(pod, settings)
+        if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
+            raise InputError(f"annotation {RESIZE}: the pod requested GPUs by resource names that are not enabled here")
+        annotations = binding_annotations(pod, request, record, machine, moment=moment, region=REGION)
     except InputError as error:
-        return nonsense(error)
-    new = replace(seat, record=record)
-    refused = _refusal(seat, new, books, quotas)
-    if refused is not None:
-        return refused
-    # Until it is written down, others can count neither on what it gives up nor on what it gets.
-    books.keep(replace(seat, record=_larger(seat.record, record)), inf)
-    return Resized(seat=new, annotations=told)
+        return invalid_request(error)
+    new = replace(now, record=record)
+    refusal = _refusal(now, new, state, quotas)
+    if refusal is not None:
+        return refusal
+    # Until the write has landed, other pods can use neither what this pod gives up nor what it gets.
+    state.begin_resize(replace(now, record=_larger(now.record, record)))
+    return Resized(allocation=new, annotations=annotations)
 
 
-def _wanted(text: str, pod: Pod) -> dict[int | None, _Amounts]:
-    """By the number of the container; None: for all that stay."""
+def _amounts(text: str, pod: Pod) -> dict[int | None, _Amounts]:
+    """The amounts by the number of the container; None stands for all containers except init containers."""
     if len(text) > LONGEST:
         raise InputError(f"annotation {RESIZE}: {len(text)} characters, expected at most {LONGEST}")
     try:
         if not text.lstrip().startswith("{"):
-            words = dict(_pair(part) for part in text.split(",") if part.strip())
-            return {None: msgspec.convert(words, _Amounts)}
+            pairs = dict(_pair(part) for part in text.split(",") if part.strip())
+            return {None: msgspec.convert(pairs, _Amounts)}
         by_container = msgspec.json.decode(text, type=dict[str, _Amounts])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InputError(f"annotation {RESIZE}: {printable(str(error)[:200])}") from None
@@ -153,32 +177,32 @@ def _compute(written: str | int) -> MilliGpu:
         raise InputError(f"annotation {RESIZE}: compute: {error}") from None
 
 
-def _refusal(old: Seat, new: Seat, books: Books, quotas: Quotas) -> Reason | None:
-    """Why a pod cannot have more than it has; less can always be had."""
-    name = new.record.node
-    node = books.without(new.uid).node(name)
+def _refusal(old: Allocation, new: Allocation, state: ClusterState, quotas: Quotas) -> Reason | None:
+    """Why a pod cannot have more than it has; it can always have less."""
+    name = new.node
+    node = state.without(new.uid).node(name)
     machine = node.machine
-    before, after = (seated(seat.record, seat.wishes, machine) for seat in (old, new))
+    before, after = (seated(one.record, one.constraints, machine) for one in (old, new))
     had = claims(before.demand, before.gpus, machine.gpus)
     grows = False
     for gpu, claim in claims(after.demand, after.gpus, machine.gpus).items():
-        card = plain_text(machine.gpus[gpu].uuid)
+        uuid = plain_text(machine.gpus[gpu].uuid)
         for what, unit, needed, held, free in (
             ("memory", "MiB", claim.memory, had[gpu].memory, node.memory[gpu]),
             ("compute", "milli-GPU", claim.compute, had[gpu].compute, node.compute[gpu]),
         ):
             grows |= needed > held
             if needed > max(held, free):
-                return Reason(what, f"needs {{needed}} {unit} on GPU {card}, it can have {{available}}", needed, free)
+                return Reason(what, f"needs {{needed}} {unit} on GPU {uuid}, it can have {{available}}", needed, free)
     if not grows:
         return None
-    if name in books.closed:
-        return unclear(books.closed[name])
-    return quotas.refusal(books, new)
+    if name in state.closed:
+        return closed_reason(state.closed[name])
+    return quotas.refusal(state, new)
 
 
 def _larger(one: Record, other: Record) -> Record:
-    """Both records are of the same containers on the same cards."""
+    """The larger of two records of the same containers on the same GPUs, amount by amount."""
     containers = tuple(
         msgspec.structs.replace(
             a,
@@ -190,3 +214,103 @@ def _larger(one: Record, other: Record) -> Record:
         for a, b in zip(one.containers, other.containers, strict=True)
     )
     return msgspec.structs.replace(one, containers=containers)
+
+
+# Writing.
+
+
+class Resizer:
+    """Takes in pods as they change; `run` answers their requests one after the other."""
+
+    def __init__(self, shared: Shared, is_binding: Callable[[str], bool]) -> None:
+        """`is_binding` tells whether the outcome of a pod's bind is still unknown."""
+        self._shared, self._is_binding, self._settings = shared, is_binding, shared.settings.codec()
+        self.again_s = AGAIN_S
+        self._pods: dict[str, Pod] = {}  # all that carry a request, also one that was granted long ago
+        self._due: dict[str, None] = {}
+        self._failed: dict[str, None] = {}
+        self._wake = asyncio.Event()
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Subscriber of `Signals.pod_changed`."""
+        uid = (new or old or Pod()).metadata.uid
+        if new is None or RESIZE not in new.metadata.annotations or not new.spec.node_name or has_ended(new):
+            for kept in (self._pods, self._due, self._failed):
+                kept.pop(uid, None)
+            return
+        before = self._pods.get(uid)  # not `old`: the annotation may be there before the pod is placed
+        self._pods[uid] = new
+        is_new = before is None or before.metadata.annotations[RESIZE] != new.metadata.annotations[RESIZE]
+        if is_new or uid in self._failed:
+            self._due[uid] = None
+            self._wake.set()
+
+    async def run(self) -> NoReturn:
+        """Answer requests until cancelled; refused ones are decided again every `again_s`."""
+        now = asyncio.get_running_loop().time
+        looked = now()
+        while True:
+            try:
+                async with asyncio.timeout_at(looked + self.again_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                looked = now()
+                self._due |= self._failed
+            while self._shared.unready_reason() is not None:
+                await asyncio.sleep(UNREADY_S)
+            self._wake.clear()
+            due, self._due = self._due, {}
+            for uid in due:
+                if uid in self._pods:
+                    await self._answer(self._pods[uid])
+
+    async def _answer(self, pod: Pod) -> None:
+        shared = self._shared
+        self._failed.pop(pod.metadata.uid, None)
+        if self._is_binding(pod.metadata.uid):  # the binder would take what is held for the resize as its own
+            self._try_later(pod)
+            return
+        guard = shared.lead.guard()
+        answer = resize(pod, shared.state, shared.quotas, moment=time.time_ns(), settings=self._settings)
+        if isinstance(answer, Reason):
+            self._try_later(pod)
+            shared.events.record(pod, RESIZE_REFUSED, str(answer), warning=True)
+        elif answer is not None:
+            await self._grant(pod, answer, guard)
+
+    async def _grant(self, pod: Pod, resized: Resized, guard: Guard) -> None:
+        """Write the new assignment. What was decided counts until the outcome is known."""
+        shared, granted = self._shared, False
+        try:
+            granted = await self._write(pod, resized, guard)
+        except ApiError as error:
+            self._log(str(error))
+        finally:
+            (shared.state.assume if granted else shared.state.release)(pod.metadata.uid)
+        if granted:
+            shared.events.record(pod, RESIZED, describe_allocation(resized.allocation))
+        else:
+            self._try_later(pod)
+
+    async def _write(self, pod: Pod, resized: Resized, guard: Guard) -> bool:
+        """Whether the pod has the new assignment now. After a failure only the pod can show that: an answer may have
+        been lost, and the same write, tried again, is refused because of itself."""
+        about, client = pod.metadata, self._shared.client
+        metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": resized.annotations}
+        try:
+            await client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace, guard=guard)
+            return True
+        except ApiError as error:
+            if error.status not in EXPECTED:
+                self._log(str(error))
+        there = await get_pod(client, about.namespace, about.name, self._log)
+        if there is None or there.metadata.uid != about.uid:
+            return False
+        return there.metadata.annotations.get(RECORD) == resized.annotations[RECORD]
+
+    def _try_later(self, pod: Pod) -> None:
+        if pod.metadata.uid in self._pods:  # it may be gone since
+            self._failed[pod.metadata.uid] = None
+
+    def _log(self, text: str) -> None:
+        self._shared.errors.report("resize", text)

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod waits, or is where it is: what the scheduler answers, and how it is asked through the API server.
+"""Why a pod waits, or is where it is: the scheduler's answer, and the client that asks through the API server.
 
-No port is opened, and the kubeconfig says who asks. The API server does not hand that on, and every pod of the cluster
-could ask the scheduler itself: so there is a key, in a Secret, and whoever may read it may ask.
+The client needs no open port, and the kubeconfig authenticates the user. The API server does not forward the user, and
+every pod of the cluster could call the scheduler directly. So the endpoint requires a key from a Secret: a user who may
+read the Secret may ask.
 """
 
 from base64 import b64decode
@@ -20,11 +21,11 @@ from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.names import NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, WHY_HEADER, WHY_KEY
 
 NO_SUCH_POD = "NoSuchPod"
-WITHIN = Limits(answer_s=15.0, tries=2)
+REQUEST_LIMITS = Limits(answer_s=15.0, tries=2)
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Which pod it is about."""
+    """The metadata of a pod."""
 
     name: str
     namespace: str
@@ -33,17 +34,17 @@ class Named(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container has of one GPU."""
+    """What a container gets of one GPU."""
 
     container: int
     gpu: str
     memory_mib: int
     compute_percent: float
-    """0: no claim"""
+    """0 if it has no compute share"""
 
 
 class FitView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on which it would fit now."""
+    """A node on which the pod would fit now."""
 
     node: str
     gpus: tuple[int, ...]
@@ -51,7 +52,7 @@ class FitView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on which it does not fit."""
+    """A node on which the pod does not fit."""
 
     node: str
     check: str
@@ -61,23 +62,23 @@ class RefusalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has to go for it."""
+    """The pods that must be evicted for the pod."""
 
     node: str
     pods: tuple[str, ...]
     under_way: bool
-    """they are leaving, and their place is reserved; else that is what would have to be done"""
+    """whether they are ending and the slot is reserved; otherwise this is what would have to be done"""
 
 
 class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to say about a pod."""
+    """The answer about one pod."""
 
     metadata: Named
     state: str
     """waiting, placing, placed, ended or elsewhere"""
     policy: str
     reason: str
-    """the sentence that matters most"""
+    """the most important sentence"""
     node: str | None = None
     gpus: tuple[Given, ...] = ()
     fits: tuple[FitView, ...] = ()
@@ -85,11 +86,11 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[RefusalView, ...] = ()
     """nearest to fitting first"""
     eviction: EvictionView | None = None
-    """where it fits nowhere, and pods of lower priority are in its way"""
+    """if it fits nowhere because of pods of lower priority"""
     notes: tuple[str, ...] = ()
-    """what its owner should know: limits that nothing enforces"""
+    """what the owner of the pod should know: limits that nothing enforces"""
     more: int = 0
-    """nodes that are not in the lists, where there are very many"""
+    """number of nodes that are left out of the lists"""
 
 
 class _Secret(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,35 +102,35 @@ _SECRETS = Kind("secrets", _Secret)
 
 
 async def ask_scheduler(access: Access, namespace: str, pod: str) -> WhyPod:
-    """What the scheduler says; CotenantError where it cannot be asked, or knows no such pod."""
+    """Ask the scheduler about a pod; CotenantError if it cannot be reached or does not know the pod."""
     service = f"https:{SCHEDULER}:{SERVICE_PORT}"
     group = f"api/v1/namespaces/{NAMESPACE}/services/{service}/proxy/why"
     try:
-        async with _asking(access) as client:
+        async with _client(access) as client:
             secret = await client.get(_SECRETS, WHY, namespace=NAMESPACE)
-        shown = {WHY_HEADER: b64decode(secret.data[WHY_KEY]).decode("latin-1")}
-        async with _asking(access, shown) as client:
+        key = {WHY_HEADER: b64decode(secret.data[WHY_KEY]).decode("latin-1")}
+        async with _client(access, key) as client:
             return await client.get(Kind(namespace, WhyPod, group=group), pod)
     except ApiError as error:
-        raise CotenantError(_sentence(error, namespace, pod)) from None
+        raise CotenantError(_message(error, namespace, pod)) from None
 
 
 @asynccontextmanager
-async def _asking(access: Access, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
-    client = Client(access, WITHIN, headers=headers)
+async def _client(access: Access, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    client = Client(access, REQUEST_LIMITS, headers=headers)
     try:
         yield client
     finally:
         await client.close()
 
 
-def _sentence(error: ApiError, namespace: str, pod: str) -> str:
+def _message(error: ApiError, namespace: str, pod: str) -> str:
     if error.reason == NO_SUCH_POD:
-        return f"no pod {pod} in namespace {namespace}; -n names another namespace"
+        return f"no pod {pod} in namespace {namespace}; select another namespace with -n"
     if error.status == 403:
         return (
-            f"you may not ask the scheduler: it takes the right to `get` services/proxy and the secret {WHY} in "
-            f"namespace {NAMESPACE}, which the role {WHY} gives"
+            f"you may not ask the scheduler: you need the right to `get` services/proxy and the secret {WHY} in "
+            f"namespace {NAMESPACE}; the role {WHY} grants both"
         )
     if error.status == 404:
         return f"no service {SCHEDULER} in namespace {NAMESPACE}: is cotenant installed in this cluster?"

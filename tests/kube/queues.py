@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A line of pods before some nodes, and kube-scheduler's part played by hand."""
+"""A queue of pods before some nodes, and kube-scheduler's part played by hand."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ import msgspec
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Gate, Node, Pod
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE, is_gated
-from cotenant.kube.scheduler.gang_slots import Together
-from cotenant.kube.scheduler.gangs import Gangs
+from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.placement import Choice, Placer
-from cotenant.kube.scheduler.queue import Line, Step
+from cotenant.kube.scheduler.queue import Pass, Queue
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
 from cotenant.kube.settings import QueuePart
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.worlds import CORES, GPU, MEMORY, bound, waiting
 
 HOLD_S = 30.0
@@ -59,23 +58,23 @@ def open_gate(pod: Pod) -> Pod:
 class World:
     """Everything behind the extender, told by hand."""
 
-    books: Books
+    state: ClusterState
     placer: Placer
     gangs: Gangs
-    line: Line
+    queue: Queue
     quotas: Quotas
     pods: dict[str, Pod]
     now: float = 0.0
 
     @classmethod
     def of(cls, *nodes: Node, queue: QueuePart = ALL, policy: str = "binpack") -> "World":
-        books, quotas = Books(), Quotas()
+        state, quotas = ClusterState(), Quotas()
         for node in nodes:
-            books.node_changed(None, node)
-        gangs = Gangs(books)
-        placer = Placer(books, quotas, policy=policy, turn=gangs.turn)
-        line = Line(Together(books, quotas, placer), gangs, queue, hold_s=HOLD_S)
-        return cls(books, placer, gangs, line, quotas, {})
+            state.node_changed(None, node)
+        gangs = Gangs(state)
+        placer = Placer(state, quotas, policy=policy, must_wait=gangs.must_wait)
+        waiting_queue = Queue(GangSlots(state, quotas, placer), gangs, queue, hold_s=HOLD_S)
+        return cls(state, placer, gangs, waiting_queue, quotas, {})
 
     def limit(self, namespace: str, memory: int) -> None:
         """By a quota."""
@@ -87,24 +86,24 @@ class World:
         for pod in pods:
             old = self.pods.get(pod.metadata.name)
             self.pods[pod.metadata.name] = pod
-            self.books.pod_changed(old, pod)
-            self.line.pod_changed(old, pod)
+            self.state.pod_changed(old, pod)
+            self.queue.pod_changed(old, pod)
 
     def remove(self, name: str) -> None:
         old = self.pods.pop(name)
-        self.books.pod_changed(old, None, "1")
-        self.line.pod_changed(old, None)
+        self.state.pod_changed(old, None, "1")
+        self.queue.pod_changed(old, None)
 
-    def step(self, later: float = 0.0) -> Step:
+    def run_pass(self, later: float = 0.0) -> Pass:
         self.now += later
-        self.books.expire(self.now)
-        return self.line.step(self.now, Seconds(TODAY + self.now))
+        self.state.expire(self.now)
+        return self.queue.run_pass(self.now, Seconds(TODAY + self.now))
 
     def go(self, later: float = 0.0) -> list[list[str]]:
-        """A step, and the gates taken away that it says; the names of those who were let go together."""
-        step = self.step(later)
-        units = [[one.pod.metadata.name for one in unit.waiters] for unit in step.released]
-        for name in [name for unit in units for name in unit] + [pod.metadata.name for pod in step.open]:
+        """A pass, and the gates removed that it says; the names of those that were released together."""
+        result = self.run_pass(later)
+        units = [[one.pod.metadata.name for one in unit.pods] for unit in result.released]
+        for name in [name for unit in units for name in unit] + [pod.metadata.name for pod in result.open]:
             if is_gated(self.pods[name].spec.scheduling_gates):
                 self.tell(open_gate(self.pods[name]))
         return units
@@ -112,13 +111,13 @@ class World:
     def bind(self, name: str) -> bool:
         """To the first node that takes it, as kube-scheduler would; whether there is one."""
         pod = self.pods[name]
-        for node in sorted(self.books.vendors):
+        for node in sorted(self.state.vendors):
             choice = self.placer.choose(pod, node, self.now, 1)
             if isinstance(choice, Choice):
-                self.books.assume(pod.metadata.uid)
+                self.state.assume(pod.metadata.uid)
                 self.tell(bound(pod, choice))
                 return True
         return False
 
     def held(self, name: str) -> bool:
-        return self.books.held(self.pods[name].metadata.uid) is not None
+        return self.state.held(self.pods[name].metadata.uid) is not None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long preemption waits, counts on others and remembers: by a clock that the test moves."""
+"""How long preemption waits for victims and remembers refusals, by a clock that the test moves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,18 +13,24 @@ import msgspec
 from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client, Guard
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.scheduler.events import News
-from cotenant.kube.scheduler.lease import NOT_LEADING, Alone, Lead
+from cotenant.kube.api.reflector import Reflector
+from cotenant.kube.scheduler.events import EventRecorder
+from cotenant.kube.scheduler.gangs import Gangs
+from cotenant.kube.scheduler.lease import NOT_LEADING, Lead, SoleLeader
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import LASTING_S, RESERVED_S, SPARED_S, Preemptor
-from cotenant.kube.scheduler.victims import MOST_GRACE_S, PATIENCE_S, USUAL_GRACE_S, Victims
-from cotenant.kube.settings import PreemptionPart
-from cotenant.kube.state.books import Books
+from cotenant.kube.scheduler.preemption_search import MOST_GRACE_S, OVERTIME_S, USUAL_GRACE_S, Victims
+from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.scheduler.shared import Shared
+from cotenant.kube.scheduler.signals import Signals
+from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
+from cotenant.kube.state.cluster import ClusterState
 from tests.kube.api_server import ApiServer
 from tests.kube.office import QUICK, until
-from tests.kube.worlds import GPU, MEMORY, books_of, in_phase, machine, node, place, placer_of, waiting
+from tests.kube.worlds import GPU, MEMORY, in_phase, machine, node, place, placer_of, state_of, waiting
 
 WHOLE = {GPU: 1, MEMORY: 16_000}
 HIGH = "uid-high"
@@ -37,36 +43,41 @@ class World:
     server: ApiServer
     client: Client
     now: float = 0.0
-    books: Books = field(default_factory=lambda: books_of(*(node(machine(name, 1)) for name in ("n1", "n2"))))
+    state: ClusterState = field(default_factory=lambda: state_of(*(node(machine(name, 1)) for name in ("n1", "n2"))))
     pods: dict[str, Pod] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    lead: Lead = field(default_factory=Alone)
+    unready: list[str] = field(default_factory=list)
+    lead: Lead = field(default_factory=SoleLeader)
     most_per_minute: int = 30
 
     def __post_init__(self) -> None:
-        error_log = ErrorLog(self.lines.append)
-        self.placer: Placer = placer_of(self.books)
-        news = News(self.client, "tests", error_log)
-        self.preemptor = Preemptor(
-            self.client,
-            self.books,
-            self.placer,
-            news,
-            error_log,
-            PreemptionPart(most_per_minute=self.most_per_minute),
+        errors, quotas = ErrorLog(self.lines.append), Quotas()
+        self.placer: Placer = placer_of(self.state, quotas=quotas)
+        preemption = PreemptionPart(most_per_minute=self.most_per_minute)
+        shared = Shared(
+            client=self.client,
+            settings=KubeSettings(scheduler=SchedulerPart(preemption=preemption)),
+            errors=errors,
+            signals=Signals(),
+            state=self.state,
+            quotas=quotas,
+            gangs=Gangs(self.state),
+            placer=self.placer,
+            events=EventRecorder(self.client, "tests", errors),
+            pods=Reflector(self.client, PODS, lambda old, new: None),
             lead=self.lead,
-            doubt=lambda: self.doubts[0] if self.doubts else None,
-            say=str,
+            state_unready_reason=lambda: self.unready[0] if self.unready else None,
+            log=str,
             clock=lambda: self.now,
         )
+        self.preemptor = Preemptor(shared)
         self.add("a", "n1", 0)
         self.add("b", "n2", 1)
         self.high = waiting("high", WHOLE, priority=10)
-        self.books.pod_changed(None, self.high)
+        self.state.pod_changed(None, self.high)
 
     def add(self, name: str, on: str, priority: int, memory: int = 16_000) -> None:
-        there = place(self.books, self.placer, waiting(name, {GPU: 1, MEMORY: memory}, priority=priority), on)
+        there = place(self.state, self.placer, waiting(name, {GPU: 1, MEMORY: memory}, priority=priority), on)
         self.server.put(name, "team")["metadata"]["uid"] = f"uid-{name}"
         self.pods[name] = there
         self.preemptor.pod_changed(None, there)
@@ -74,17 +85,17 @@ class World:
     async def look(self, after_s: float = 0.0) -> list[str]:
         """What is done after so many seconds; who has been evicted so far."""
         self.now += after_s
-        self.preemptor.tend()
-        await self.preemptor.look()
+        self.preemptor.renew_reservations()
+        await self.preemptor.preempt_next()
         return self.server.evicted
 
     async def refuse(self) -> list[str]:
-        self.preemptor.refused(self.high, frozenset(self.books.vendors))
+        self.preemptor.on_refused(self.high, frozenset(self.state.vendors))
         return await self.look(5)
 
     def change(self, name: str, new: Pod | None) -> None:
         old = self.pods[name]
-        self.books.pod_changed(old, new, "99")
+        self.state.pod_changed(old, new, "99")
         self.preemptor.pod_changed(old, new)
         if new is not None:
             self.pods[name] = new
@@ -96,8 +107,8 @@ class World:
 
     @property
     def reserved(self) -> str | None:
-        held = self.books.held(HIGH)
-        return held.record.node if held is not None and self.books.is_reserved(HIGH) else None
+        held = self.state.held(HIGH)
+        return held.node if held is not None and self.state.is_reserved(HIGH) else None
 
 
 @asynccontextmanager
@@ -111,10 +122,10 @@ async def not_leading(leads: bool = False) -> AsyncIterator[None]:
 class Deposed:
     """Leads no more, and learns of it when it writes."""
 
-    def doubt(self) -> None:
+    def unready_reason(self) -> None:
         return None
 
-    async def settled(self) -> None:
+    async def wait_ready(self) -> None:
         return None
 
     def guard(self) -> Guard:
@@ -123,7 +134,7 @@ class Deposed:
     async def run(self) -> NoReturn:
         raise AssertionError("nobody asks it to")
 
-    async def let_go(self) -> None:
+    async def resign(self) -> None:
         raise AssertionError("nobody asks it to")
 
 
@@ -142,16 +153,16 @@ def live(story: Callable[[World], Awaitable[None]], **about: Any) -> None:
 
 def beside(world: World) -> None:
     """Two more pods, less important than the others, on a node of their own: both have to go."""
-    world.books.node_changed(None, node(machine("n3", 1)))
+    world.state.node_changed(None, node(machine("n3", 1)))
     for name in ("c", "d"):
         world.add(name, "n3", -1, 8000)
 
 
-def test_who_does_not_leave_in_time_is_not_counted_on_and_another_leaves() -> None:
+def test_a_victim_that_does_not_leave_in_time_no_longer_counts_and_another_leaves() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         world.leaving("a", 30)
-        assert await world.look(USUAL_GRACE_S + PATIENCE_S - 1) == ["a"]
+        assert await world.look(USUAL_GRACE_S + OVERTIME_S - 1) == ["a"]
         assert world.reserved == "n1"
         assert await world.look(2) == ["a", "b"]
         assert world.reserved == "n2"
@@ -163,10 +174,10 @@ def test_a_longer_grace_is_waited_for_within_reason() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         world.leaving("a", 100_000)
-        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
         assert await world.look(MOST_GRACE_S) == ["a"]
-        world.preemptor.refused(world.high, frozenset(world.books.vendors))
-        assert await world.look(PATIENCE_S) == ["a", "b"]
+        world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
+        assert await world.look(OVERTIME_S) == ["a", "b"]
 
     live(story)
 
@@ -200,24 +211,24 @@ def test_a_place_that_another_got_is_not_waited_for() -> None:
     async def story(world: World) -> None:
         await world.refuse()
         world.change("a", in_phase(world.pods["a"], "Succeeded"))
-        world.books.release(HIGH)  # as a bind does that fails, and somebody else is faster than the next look
-        place(world.books, world.placer, waiting("thief", WHOLE, priority=10), "n1")
+        world.state.release(HIGH)  # as a bind does that fails, and somebody else is faster than the next look
+        place(world.state, world.placer, waiting("thief", WHOLE, priority=10), "n1")
         assert await world.look(1) == ["a", "b"]
         assert world.reserved == "n2"
 
     live(story)
 
 
-def test_nobody_is_evicted_for_a_refusal_of_long_ago() -> None:
+def test_no_pod_is_evicted_for_a_refusal_of_long_ago() -> None:
     async def story(world: World) -> None:
-        world.preemptor.refused(world.high, frozenset(world.books.vendors))
+        world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
         assert await world.look(LASTING_S + 1) == []
         assert await world.refuse() == ["a"]
 
     live(story)
 
 
-def test_a_budget_is_asked_again_after_a_while() -> None:
+def test_an_eviction_that_a_budget_forbade_is_tried_again_later() -> None:
     async def story(world: World) -> None:
         world.server.budgets |= {"a": 0, "b": 0}
         assert await world.refuse() == []
@@ -234,20 +245,20 @@ def test_a_pod_that_is_not_known_yet_is_not_forgotten() -> None:
     """kube-scheduler's watch was faster than ours."""
 
     async def story(world: World) -> None:
-        world.books.pod_changed(world.high, None)
+        world.state.pod_changed(world.high, None)
         assert await world.refuse() == []
-        world.books.pod_changed(None, world.high)
+        world.state.pod_changed(None, world.high)
         assert await world.look(1) == ["a"]
 
     live(story)
 
 
-def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> None:
+def test_no_pod_is_evicted_for_a_pod_that_is_gone_meanwhile() -> None:
     async def story(world: World) -> None:
         look = asyncio.create_task(world.refuse())
         while not world.server.asked:  # the dry run
             await asyncio.sleep(0)
-        world.books.pod_changed(world.high, None)
+        world.state.pod_changed(world.high, None)
         assert await look == []
         assert world.reserved is None
 
@@ -257,9 +268,9 @@ def test_nobody_is_evicted_for_a_pod_that_is_gone_before_it_comes_to_that() -> N
 def test_no_more_are_evicted_once_the_pod_is_gone() -> None:
     async def story(world: World) -> None:
         beside(world)
-        world.server.eviction_hook = lambda name: world.books.pod_changed(world.high, None)
+        world.server.eviction_hook = lambda name: world.state.pod_changed(world.high, None)
         assert await world.refuse() == ["c"]
-        assert world.books.held(HIGH) is None
+        assert world.state.held(HIGH) is None
 
     live(story)
 
@@ -274,17 +285,17 @@ def test_where_a_budget_forbids_the_second_after_the_first_has_gone_the_place_is
     live(story)
 
 
-def test_no_more_are_evicted_once_the_books_are_in_doubt() -> None:
+def test_no_more_pods_are_evicted_once_the_state_is_unreliable() -> None:
     async def story(world: World) -> None:
         beside(world)
-        world.server.eviction_hook = lambda name: world.doubts.append("the watch is silent")
+        world.server.eviction_hook = lambda name: world.unready.append("the watch is silent")
         assert await world.refuse() == ["c"]
         assert world.reserved is None
 
     live(story)
 
 
-def test_who_does_not_lead_any_more_evicts_nobody_and_keeps_nothing() -> None:
+def test_a_scheduler_that_no_longer_leads_evicts_no_pod_and_reserves_nothing() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == []
         assert world.reserved is None
@@ -293,28 +304,28 @@ def test_who_does_not_lead_any_more_evicts_nobody_and_keeps_nothing() -> None:
     live(story, lead=Deposed())
 
 
-def test_who_is_gone_already_need_not_be_evicted_and_does_not_count() -> None:
+def test_a_victim_that_is_gone_is_not_evicted_and_does_not_count() -> None:
     async def story(world: World) -> None:
         world.server.remove("a", "team")  # and nobody has told us
         assert await world.refuse() == []
         assert await world.look(1) == []
         assert world.reserved == "n1"
         second = waiting("second", WHOLE, priority=10)
-        world.books.pod_changed(None, second)
-        world.preemptor.refused(second, frozenset({"n2"}))
+        world.state.pod_changed(None, second)
+        world.preemptor.on_refused(second, frozenset({"n2"}))
         assert await world.look(1) == ["b"]
 
     live(story, most_per_minute=1)
 
 
-def test_who_was_said_to_be_gone_and_is_not_may_be_evicted_later() -> None:
+def test_a_victim_that_was_reported_gone_and_is_not_may_be_evicted_later() -> None:
     async def story(world: World) -> None:
         about = world.server.pods["team", "a"]["metadata"]
         about["uid"] = "another"
         world.server.budgets["b"] = 0
         assert await world.refuse() == []
         about["uid"] = "uid-a"
-        world.now += USUAL_GRACE_S + PATIENCE_S
+        world.now += USUAL_GRACE_S + OVERTIME_S
         world.preemptor.tick_s = 0.0
         task = asyncio.create_task(world.preemptor.run())
         await until(lambda: world.server.evicted == ["a"])
@@ -323,22 +334,22 @@ def test_who_was_said_to_be_gone_and_is_not_may_be_evicted_later() -> None:
     live(story)
 
 
-def test_those_who_left_are_forgotten_and_those_who_still_leave_are_not() -> None:
-    books = books_of(node(machine("n1")))
-    victims, placer = Victims(PreemptionPart()), placer_of(books)
+def test_pods_that_left_are_forgotten_and_those_that_still_leave_are_not() -> None:
+    state = state_of(node(machine("n1")))
+    victims, placer = Victims(PreemptionPart()), placer_of(state)
     for i, name in enumerate(("gone", "leaves")):
-        pod = place(books, placer, waiting(name, WHOLE), "n1")
+        pod = place(state, placer, waiting(name, WHOLE), "n1")
         about = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
         leaving = msgspec.structs.replace(pod, metadata=about)
         victims.pod_changed(pod, leaving, 0.0)
         victims.pod_changed(leaving, leaving if i else None, 0.0)
-    victims.forget(USUAL_GRACE_S + PATIENCE_S - 1)
+    victims.forget(USUAL_GRACE_S + OVERTIME_S - 1)
     assert sorted(victims.leaving) == ["uid-gone", "uid-leaves"]
-    victims.forget(USUAL_GRACE_S + PATIENCE_S)
+    victims.forget(USUAL_GRACE_S + OVERTIME_S)
     assert sorted(victims.leaving) == ["uid-leaves"]
 
 
-def test_nobody_is_evicted_where_there_is_room_before_it_comes_to_that() -> None:
+def test_no_pod_is_evicted_if_capacity_is_freed_meanwhile() -> None:
     async def story(world: World) -> None:
         look = asyncio.create_task(world.refuse())
         while not world.server.asked:  # the dry run
@@ -353,11 +364,11 @@ def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
     async def story(world: World) -> None:
         assert await world.refuse() == ["a"]
         second = waiting("second", WHOLE, priority=10)
-        world.books.pod_changed(None, second)
-        world.preemptor.refused(second, frozenset(world.books.vendors))
+        world.state.pod_changed(None, second)
+        world.preemptor.on_refused(second, frozenset(world.state.vendors))
         assert await world.look(5) == ["a"]
         assert await world.look(50) == ["a"]
-        assert any("1 pods were evicted in a minute" in line for line in world.lines)
+        assert any("the limit of 1 eviction per minute is reached" in line for line in world.lines)
         assert await world.look(5) == ["a", "b"]
 
     live(story, most_per_minute=1)
@@ -365,9 +376,9 @@ def test_so_many_are_evicted_in_a_minute_and_no_more() -> None:
 
 def test_nodes_that_would_do_once_are_not_looked_at_when_only_others_are_named_later() -> None:
     async def story(world: World) -> None:
-        world.preemptor.refused(world.high, frozenset({"n1"}))
+        world.preemptor.on_refused(world.high, frozenset({"n1"}))
         world.now += 5
-        assert world.preemptor.would_evict(world.high, {"n2": frozenset({"uid-b"})}) == {"n2"}
+        assert world.preemptor.take_over_evictions(world.high, {"n2": frozenset({"uid-b"})}) == {"n2"}
         assert await world.look() == ["b"]
 
     live(story)

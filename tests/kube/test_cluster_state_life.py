@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a cluster at random: whatever happens in whatever order, no card is given away twice, and a scheduler
-that starts anew knows what the old one knew.
+"""The random life of a cluster: whatever happens in whatever order, no GPU is given away twice, and a scheduler that
+restarts knows what its predecessor knew.
 
-The world is what is true: objects in the API server, processes on cards, what each agent has seen. The books hear of it
-late. A process runs from the moment its pod is bound until it ends, whoever has deleted what.
+`Truth` is what is true: objects in the API server, processes on GPUs, what each agent has seen. The state of the
+scheduler learns of it late. A process runs from the moment its pod is bound until it ends, whatever is deleted.
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ from cotenant.core.units import Percent, Seconds
 from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, Node, Pod
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.scheduler.placement import Choice, Placer
-from cotenant.kube.scheduler.preemption_search import Movable, best_of, left_by
+from cotenant.kube.scheduler.preemption_search import Evictable, best_candidate, without_tenants
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.state.books import Books
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, args, bound, in_phase, machine, node, waiting
 from tests.properties.referee import overfull
@@ -56,26 +56,26 @@ class Truth:
     """by the agent of each node, of pods"""
 
     def held(self, name: str, seen: int) -> list[Record]:
-        """What the agent of a node says who has seen so much."""
+        """What the agent of a node says evictable has seen so much."""
         here = [one for one in self.processes.values() if one.node == name]
         return [one for one in here if self.deleted.get(one.pod, seen + 1) <= seen]
 
 
-def known_of(books: Books) -> object:
+def known_of(state: ClusterState) -> object:
     """All that must not depend on how it became known."""
-    cluster = books.cluster
+    cluster = state.cluster
     tenants = {one.name: sorted(one.tenants, key=lambda tenant: tenant.job) for one in cluster}
     free = {one.name: (one.memory, one.compute, one.slots) for one in cluster}
     machines = {one.name: one.machine for one in cluster}
-    return machines, tenants, free, books.vendors, books.closed, set(books.waiting), books.gpus, cluster.groups
+    return machines, tenants, free, state.vendors, state.closed, set(state.waiting), state.gpus, cluster.groups
 
 
 class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.truth = Truth()
-        self.books = Books()
-        self.placer = Placer(self.books, Quotas(), policy="spread", hold_s=5.0)
+        self.state = ClusterState()
+        self.placer = Placer(self.state, Quotas(), policy="spread", hold_s=5.0)
         self.now = 0.0
         self.untold: list[tuple[Pod | None, Pod | None, int]] = []
         self.binding: dict[str, Choice] = {}
@@ -113,7 +113,7 @@ class Life(RuleBasedStateMachine):
         self.count += 1
         first = [{GPU: 1, MEMORY: 7000}] if init else []
         self._write_pod(waiting(f"p{self.count}", *asked, annotations=groups, init=first))
-        self._tell(soon)
+        self._report(soon)
 
     @precondition(lambda self: self.truth.pods)
     @rule(data=st.data(), soon=SOON)
@@ -121,7 +121,7 @@ class Life(RuleBasedStateMachine):
         pod = self._some_pod(data)
         self._write_pod(in_phase(pod, "Succeeded"))
         self.truth.processes.pop(pod.metadata.uid, None)
-        self._tell(soon)
+        self._report(soon)
 
     @precondition(lambda self: self.truth.pods)
     @rule(data=st.data(), kindly=st.booleans(), soon=SOON)
@@ -137,7 +137,7 @@ class Life(RuleBasedStateMachine):
         del self.truth.pods[uid]
         self.truth.deleted[uid] = self.truth.version
         self.untold.append((pod, None, self.truth.version))
-        self._tell(soon)
+        self._report(soon)
 
     @precondition(lambda self: self.truth.deleted)
     @rule(data=st.data())
@@ -154,7 +154,7 @@ class Life(RuleBasedStateMachine):
     @rule(name=names, luck=st.integers(0, 4))
     def a_node_goes_with_all_that_runs_there(self, name: str, luck: int) -> None:
         if name in self.truth.nodes and luck == 4:
-            self.books.node_changed(self.truth.nodes.pop(name), None)
+            self.state.node_changed(self.truth.nodes.pop(name), None)
             for uid in [uid for uid, record in self.truth.processes.items() if record.node == name]:
                 del self.truth.processes[uid]
 
@@ -181,15 +181,15 @@ class Life(RuleBasedStateMachine):
         self._place(uid, False, soon)
         if uid in self.answers and answered:
             self._answer(uid)
-            self._tell(soon)
+            self._report(soon)
 
-    @precondition(lambda self: self.books.waiting)
+    @precondition(lambda self: self.state.waiting)
     @rule(data=st.data(), second=st.booleans(), soon=SOON)
     def a_pod_is_placed(self, data: st.DataObject, second: bool, soon: bool) -> None:
-        self._place(data.draw(st.sampled_from(sorted(self.books.waiting))), second, soon)
+        self._place(data.draw(st.sampled_from(sorted(self.state.waiting))), second, soon)
 
     def _place(self, uid: str, second: bool, soon: bool) -> None:
-        pod = self.books.waiting[uid]
+        pod = self.state.waiting[uid]
         if pod.metadata.uid in {*self.binding, *self.answers}:
             return
         found = self.placer.filter(args(pod, *NODES, "stranger"), self.now)
@@ -205,18 +205,20 @@ class Life(RuleBasedStateMachine):
         if soon:
             self._hear(pod.metadata.uid, True)
 
-    @precondition(lambda self: self.books.waiting)
+    @precondition(lambda self: self.state.waiting)
     @rule(data=st.data())
     def the_place_of_others_is_reserved(self, data: st.DataObject) -> None:
         """As preemption does before they leave, which they may or may not."""
-        uid = data.draw(st.sampled_from(sorted(self.books.waiting)))
-        if self.books.settled(uid) is None:
-            who = Movable(
-                lambda other: False, lambda other: Stake(0, Seconds(0)) if self.books.seat_of(other) else None
+        uid = data.draw(st.sampled_from(sorted(self.state.waiting)))
+        if self.state.node_of(uid) is None:
+            evictable = Evictable(
+                lambda other: False, lambda other: Stake(0, Seconds(0)) if self.state.bound(other) else None
             )
-            room = best_of(self.placer.rooms(self.books.waiting[uid], frozenset(NODES), who))
-            if room is not None:
-                self.books.keep(room.seat, self.now + 10, reserved=True)
+            found = best_candidate(
+                self.placer.preemption_candidates(self.state.waiting[uid], frozenset(NODES), evictable)
+            )
+            if found is not None:
+                self.state.hold(found.allocation, self.now + 10, reserved=True)
 
     @precondition(lambda self: self.binding)
     @rule(data=st.data(), taken=st.booleans())
@@ -240,68 +242,68 @@ class Life(RuleBasedStateMachine):
         self._answer(data.draw(st.sampled_from(sorted(self.answers))))
 
     def _answer(self, uid: str) -> None:
-        (self.books.assume if self.answers.pop(uid) else self.books.release)(uid)
+        (self.state.assume if self.answers.pop(uid) else self.state.release)(uid)
 
     @rule(seconds=st.integers(0, 10))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
-        self.books.expire(self.now)
+        self.state.expire(self.now)
 
     @precondition(lambda self: self.untold)
     @rule(some=st.integers(1, 5))
     def the_watch_tells(self, some: int) -> None:
         self._tell_some(some)
 
-    def _tell(self, soon: bool) -> None:
+    def _report(self, soon: bool) -> None:
         if soon:
             self._tell_some(len(self.untold))
 
     def _tell_some(self, some: int) -> None:
         told, self.untold = self.untold[:some], self.untold[some:]
         for old, new, version in told:
-            self.books.pod_changed(old, new, str(version))
+            self.state.pod_changed(old, new, str(version))
 
     # What must always be so.
 
     @invariant()
-    def nobody_is_promised_what_another_has(self) -> None:
-        """What is reserved is promised to nobody yet: it counts beside those who are still there."""
-        assert overfull(Cluster.of(left_by(one, self.books.is_reserved) for one in self.books.cluster)) == []
+    def no_gpu_is_overcommitted(self) -> None:
+        """What is reserved is promised to nobody yet: it counts beside those evictable are still there."""
+        assert overfull(Cluster.of(without_tenants(one, self.state.is_reserved) for one in self.state.cluster)) == []
 
     @invariant()
     def every_process_counts(self) -> None:
         for uid, record in self.truth.processes.items():
-            assert uid in self.books.seats_on(record.node), (uid, record.node)
+            assert uid in self.state.allocations_on(record.node), (uid, record.node)
 
     @invariant()
-    def what_a_namespace_uses_is_the_sum_of_its_seats(self) -> None:
+    def what_a_namespace_uses_is_the_sum_of_its_allocations(self) -> None:
         total: Counter[str] = Counter()
         for name in NODES:
-            for seat in self.books.seats_on(name).values():
-                total["memory"] += seat.peak.memory if seat.namespace else 0
-        assert self.books.used("team", Vendor.NVIDIA).memory == total["memory"]
+            for one in self.state.allocations_on(name).values():
+                total["memory"] += one.peak.memory if one.namespace else 0
+        assert self.state.used("team", Vendor.NVIDIA).memory == total["memory"]
 
     def teardown(self) -> None:
         """When everything was told and said, a scheduler that starts now knows the same."""
         if not self.truth.nodes:
             return
         for uid in self.binding:
-            self.books.release(uid)
+            self.state.release(uid)
         for uid, taken in self.answers.items():
-            (self.books.assume if taken else self.books.release)(uid)
-        self.books.expire(self.now + 100)
-        self._tell(True)
+            (self.state.assume if taken else self.state.release)(uid)
+        self.state.expire(self.now + 100)
+        self._report(True)
         for name in self.truth.nodes:
             self._write_node(name, self.truth.version)
-        anew = Books()
+        anew = ClusterState()
         for one in self.truth.nodes.values():
             anew.node_changed(None, one)
         for pod in self.truth.pods.values():
             anew.pod_changed(None, pod)
-        assert known_of(self.books) == known_of(anew)
+        assert known_of(self.state) == known_of(anew)
         for name in self.truth.nodes:
             running = {uid for uid, record in self.truth.processes.items() if record.node == name}
-            assert set(anew.seats_on(name)) == running, "nothing else counts"
+            assert set(anew.allocations_on(name)) == running, "nothing else counts"
 
     def _some_pod(self, data: st.DataObject) -> Pod:
         """Rather one that runs: most happens to those."""
@@ -319,7 +321,7 @@ class Life(RuleBasedStateMachine):
         self.truth.seen[name] = seen
         orphans = (str(seen), self.truth.held(name, seen))
         new = node(self.truth.machines[name], orphans=orphans)
-        self.books.node_changed(self.truth.nodes.get(name), new)
+        self.state.node_changed(self.truth.nodes.get(name), new)
         self.truth.nodes[name] = new
 
 

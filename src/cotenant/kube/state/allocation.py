@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one pod uses of the GPUs of one node: the assignment in its annotation, and the pod it belongs to."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from cotenant.core.footprint import NOTHING as NO_CLAIM
+from cotenant.core.footprint import container_claims
+from cotenant.core.model import Container, Demand, Gpu, Machine, Slot
+from cotenant.core.units import MiB, MilliGpu
+from cotenant.errors import InputError
+from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.assignment import Record, record_for, record_of
+from cotenant.kube.codec.request import NOTHING, Asked, asked_of
+from cotenant.kube.codec.settings import Settings
+from cotenant.node.devices.vendors import Vendor
+
+_ALL_GPUS = (Gpu(uuid="all"),)
+
+
+class Used(NamedTuple):
+    """GPU memory and compute, summed over all GPUs."""
+
+    memory: MiB
+    compute: MilliGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A pod and what it uses, or is about to use, of one node's GPUs."""
+
+    uid: str
+    namespace: str
+    name: str
+    record: Record
+    constraints: Demand
+    """the parts of its request that are no amounts but matter to other tenants: groups, the kind of work"""
+    vendor: Vendor | None
+    """vendor of the GPUs; None if the pod's request can no longer be read"""
+
+    @property
+    def node(self) -> str:
+        """The node whose GPUs it uses."""
+        return self.record.node
+
+    @property
+    def peak(self) -> Used:
+        """The most it uses at a time. Init containers and sidecars count as in Kubernetes."""
+        return peak_of(
+            Container(
+                kind=held.kind,
+                memory=MiB(sum(share.memory for share in held.gpus)),
+                compute=MilliGpu(sum(share.compute for share in held.gpus)),
+            )
+            for held in self.record.containers
+        )
+
+
+def peak_of(containers: Iterable[Container]) -> Used:
+    """The most that containers use at a time, if each states its sum over all its GPUs."""
+    demand = Demand(containers=tuple(containers))
+    claim = container_claims(demand, (0,) * len(demand.containers), _ALL_GPUS).get(0, NO_CLAIM)
+    return Used(claim.memory, claim.compute)
+
+
+def planned_allocation(pod: Pod, request: Asked, slot: Slot, machine: Machine) -> Allocation:
+    """What a pod would use of a slot."""
+    return _allocation(pod, record_for(pod, request, slot, machine), request.wishes, request.vendor)
+
+
+def recorded_allocation(pod: Pod, settings: Settings) -> Allocation | None:
+    """What a bound pod uses according to its annotation; None if it has none. InputError if it cannot be read."""
+    record = record_of(pod)
+    if record is None:
+        return None
+    try:
+        request = asked_of(pod, settings)
+    except InputError:
+        # The request was valid when the pod was bound. It runs, whatever its annotations or the settings say now.
+        return _allocation(pod, record, NOTHING, _vendor_of(pod, settings))
+    return _allocation(pod, record, request.wishes, request.vendor)
+
+
+def _vendor_of(pod: Pod, settings: Settings) -> Vendor | None:
+    """The vendor by the pod's resources alone, which are immutable.
+
+    Annotations are not: otherwise an owner could take a pod out of its quota by making an annotation invalid.
+    """
+    bare = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations={}))
+    try:
+        return asked_of(bare, settings).vendor
+    except InputError:
+        return None
+
+
+def orphan_allocation(record: Record) -> Allocation:
+    """What a pod uses of which only the record is left, as its node's agent reports it."""
+    return Allocation(uid=record.pod, namespace="", name="", record=record, constraints=NOTHING, vendor=None)
+
+
+def is_waiting(pod: Pod, scheduler: str) -> bool:
+    """Whether the pod is still to be placed by this scheduler."""
+    ours = pod.spec.scheduler_name == scheduler
+    return ours and not pod.spec.node_name and not pod.metadata.deletion_timestamp and not has_ended(pod)
+
+
+def has_stopped(pod: Pod) -> bool:
+    """Whether kubelet has reported that all containers ended. A pod without container statuses may still run."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return has_ended(pod) or (bool(statuses) and all(one.state.terminated is not None for one in statuses))
+
+
+def _allocation(pod: Pod, record: Record, constraints: Demand, vendor: Vendor | None) -> Allocation:
+    about = pod.metadata
+    return Allocation(
+        uid=about.uid,
+        namespace=about.namespace,
+        name=about.name,
+        record=record,
+        constraints=constraints,
+        vendor=vendor,
+    )
