@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "cotenant"
-COLLECTIONS = ("kube/codec", "kube/agent/proto", "sim/studies", "sim/traces", "sim/worlds", "workloads/families")
+COLLECTIONS = ("kube/codec", "sim/studies", "sim/traces", "sim/worlds", "workloads/families")
 """folders of modules of one kind: a map that links to the folder has them all"""
 
 
 def modules() -> list[Path]:
-    """All modules in packages, without those that only mark a folder as a package."""
-    found = (path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE and path.name != "__init__.py")
-    return sorted(found)
+    """All modules in packages, without those that only mark a folder as a package and generated ones."""
+    found = (path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE and path.stem != "__init__")
+    return sorted(path for path in found if not path.stem.endswith("_pb2"))
 
 
 def maps_of(module: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.recipes import recipes, unmatched
-from tests.docs.scratch import ROOT, Scratch
+from tests.docs.scratch import Scratch
 from tests.native import kit
 
 ROWS = recipes()
@@ -202,10 +202,6 @@ def crowd(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason
 '''
 
 
-@pytest.mark.xfail(
-    "Check = Callable" in (ROOT / CORE / "placement/checks.py").read_text(),
-    reason="feasibility is still written in several places",
-)
 def test_recipe_check(scratch: Scratch) -> None:
     scratch.replace(f"{CORE}/placement/checks.py", r"^(CHECKS\b.* = \()$", rf'{CROWD}\1\n    Check("crowd", crowd),')
     scratch.write(
@@ -235,9 +231,6 @@ def test_recipe_check(scratch: Scratch) -> None:
     assert refused.startswith('{"n1": ')
     assert "fewer than two tenants, 0 have" in str(why)
     scratch.test("tests/scenarios", "-k", "tenants or reason")
-
-
-needs_vendors = pytest.mark.xfail(not (ROOT / VENDORS).exists(), reason="there is no table of vendors yet")
 
 
 def add_dialect(scratch: Scratch, name: str, title: str, domain: str, more: str = "") -> None:
@@ -314,7 +307,6 @@ print(json.dumps(answers))
 DIALECT_TESTS = ("tests/kube/test_codec_dialects.py", "tests/kube/test_settings.py", *DOCS, "-k", "dialect")
 
 
-@needs_vendors
 def test_recipe_dialect(scratch: Scratch) -> None:
     add_dialect(scratch, "volcano", "Volcano's vGPU plugin", "volcano.sh")
     scratch.replace(VENDORS, r'"iadeep"', '"iadeep", "volcano"')
@@ -386,7 +378,6 @@ VENDOR_ROW = """\
 """
 
 
-@needs_vendors
 def test_recipe_vendor(scratch: Scratch) -> None:
     scratch.write("src/cotenant/node/devices/acme.py", ADAPTER)
     scratch.insert(VENDORS, r'^    AMD = "amd"$', '\n    ACME = "acme"')
