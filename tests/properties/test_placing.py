@@ -18,7 +18,7 @@ from cotenant.core.placement.ranking import Ranker
 from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.queueing.preemption import make_way
 from cotenant.core.units import Seconds
-from tests.properties.referee import broken_wishes, group_nodes, host_fits, overfull, peak
+from tests.properties.referee import broken_constraints, group_nodes, host_fits, overfull, peak
 from tests.properties.strategies import clusters, demands, examples, machines, plain_demands, policies, queues
 
 NOW = Seconds(0.0)
@@ -97,7 +97,7 @@ def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand)
         for slot in slots:
             assert host_fits(demand, node)
             assert amounts_fit(demand, node, slot, slot)
-            assert broken_wishes(demand, node, slot) == []
+            assert broken_constraints(demand, node, slot) == []
             assert overfull(Cluster.of([node.after(demand, slot)])) == []
 
 
