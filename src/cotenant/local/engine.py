@@ -23,7 +23,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Placement, Slot
-from cotenant.core.placement.deciding import Queue, decide, second_look
+from cotenant.core.placement.deciding import Queue, decide, judge_again
 from cotenant.core.placement.ranking import Draw
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.tuning.episode import Tuning
@@ -386,7 +386,7 @@ class Engine:
 
     def _look_again(self, placement: Placement, crowding: float) -> str | None:
         """Why a job should not be where it is, with all that is known by now."""
-        reason = second_look(self._learner.policy, placement, self._seats.cluster, crowding).reason
+        reason = judge_again(self._learner.policy, placement, self._seats.cluster, crowding).reason
         return None if reason is None else str(reason)
 
     def _revert(self, job: str, why: str) -> None:
