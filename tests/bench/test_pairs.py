@@ -13,8 +13,8 @@ from cotenant.core.tuning.coordination import Joined
 from cotenant.core.tuning.goodput import GradientNoise, LearningRate
 from cotenant.core.units import Seconds
 from cotenant.workloads.registry import TASKS
-from tests.core.fifo_device import Work
-from tests.core.virtual_device import Device
+from tests.core.tuning.fifo_device import Work
+from tests.core.tuning.virtual_device import Device
 
 MILLISECONDS = {
     "neumf": (1.39, 0.09), "adgcl": (0.94, 4.21), "yolo": (0.98, 3.64), "squeezenet": (0.50, 4.49),

@@ -200,17 +200,19 @@ def test_an_agent_writes_about_the_cards_of_its_own_node_and_nothing_else(engine
     try:
         for part in ("", "/status"):
             assert not said(annotation(INVENTORY), part=part)
-            assert "about its own node only" in said(annotation(INVENTORY), "elsewhere", part)
+            assert "may write to its own node only" in said(annotation(INVENTORY), "elsewhere", part)
             for key in (*CORDONED, "mine"):
-                assert "about the cards of its node only" in said(annotation(key), part=part)
-            assert "about the cards of its node only" in said({"metadata": {"labels": {"mine": "1"}}}, part=part)
+                assert "may write only the annotations about its node's GPUs" in said(annotation(key), part=part)
+            assert "may write only the annotations about its node's GPUs" in said(
+                {"metadata": {"labels": {"mine": "1"}}}, part=part
+            )
         taint = {"key": "mine", "effect": "NoSchedule"}
         for spec in ({"unschedulable": True}, {"taints": [taint]}):
-            assert "about the cards of its node only" in said({"spec": spec})
+            assert "may write only the annotations about its node's GPUs" in said({"spec": spec})
         assert not said(amounts("nvidia.com/gpumem"), part="/status")
         others: list[Json] = [amounts("cpu"), {"status": {"addresses": []}}, {"status": {"conditions": []}}]
         for change in others:
-            assert "about the cards of its node only" in said(change, part="/status")
+            assert "may write only the annotations about its node's GPUs" in said(change, part="/status")
     finally:
         engine.cluster.delete("/api/v1/nodes/elsewhere")
 

@@ -5,7 +5,7 @@
 import re
 from pathlib import Path
 
-from cotenant.kube.agent.reporting import metrics_text
+from cotenant.kube.agent.metrics import metrics_text
 from tests.kube.pods import NODE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()

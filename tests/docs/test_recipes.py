@@ -432,14 +432,14 @@ def test_recipe_setting(scratch: Scratch) -> None:
 
 
 def test_recipe_metric(scratch: Scratch) -> None:
-    line = '\n        ("gpus_known", "gauge", "GPUs of this node, healthy or not.", {"": len(machine.gpus)}),'
-    scratch.insert("src/cotenant/kube/agent/reporting.py", r"^ +parts\b.* = \($", line)
+    line = '\n    Metric("gpus_known", "gauge", "GPUs, healthy or not.", lambda state: {"": len(state.machine.gpus)}),'
+    scratch.insert("src/cotenant/kube/agent/metrics.py", r"^METRICS = \($", line)
     row = "| `cotenant_agent_gpus_known` | gauge | GPUs of this node, healthy or not |\n"
     scratch.replace("docs/reference/metrics.md", r"^(\| `cotenant_agent_)", row + r"\1")
     follows(scratch, "metric")
 
     text = scratch.ask(
-        "import json\nfrom cotenant.kube.agent.reporting import metrics_text\nfrom tests.kube.pods import NODE\n"
+        "import json\nfrom cotenant.kube.agent.metrics import metrics_text\nfrom tests.kube.pods import NODE\n"
         "print(json.dumps(metrics_text(NODE, 0, {})))"
     )
     assert "\ncotenant_agent_gpus_known 4\n" in text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cotenant.core.model import Job, Slot
 from cotenant.core.placement.deciding import decide
 from cotenant.core.placement.policies import build_policy
-from cotenant.core.queueing.patience import is_overdue
+from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Condition, Gate, Pod, Resources
 from cotenant.kube.codec.queueing import ATTAINED, GANG, GATE, Gang, estimate_of, is_gated

@@ -67,9 +67,9 @@ def test_a_job_that_cannot_be_started_for_want_of_space_is_started_later(daemon:
 @pytest.mark.parametrize(
     ("state", "code", "sentence"),
     [
-        ("/proc/cotenant", 2, "/proc/cotenant: cannot be created"),
+        ("/proc/cotenant", 2, "/proc/cotenant: the state folder cannot be created"),
         ("/proc/self", 1, "the daemon needs a folder that it can write to"),
-        ("/dev/null/x", 2, "/dev/null/x: cannot be created: Not a directory"),
+        ("/dev/null/x", 2, "/dev/null/x: the state folder cannot be created: Not a directory"),
         (f"/var/{'x' * 100}", 2, "this path is too long for a socket; set COTENANT_STATE to a shorter one"),
     ],
 )

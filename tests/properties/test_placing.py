@@ -11,10 +11,10 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
 from cotenant.core.placement.checks import eligible_gpus
+from cotenant.core.placement.containers import amounts_fit
 from cotenant.core.placement.deciding import decide, place_together, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.seating import amounts_fit
 from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.queueing.preemption import make_way
 from cotenant.core.units import Seconds

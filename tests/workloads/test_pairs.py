@@ -29,7 +29,7 @@ from cotenant.node.agent import AgentServer, JobEvent, Reported
 from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.wire.agent import Pause, Resume
 from cotenant.workloads.registry import find
-from tests.core.fifo_device import Work, fifo_speeds
+from tests.core.tuning.fifo_device import Work, fifo_speeds
 
 PAIRS = pytest.mark.parametrize(
     ("tasks", "low", "high"),

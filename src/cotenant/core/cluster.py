@@ -3,8 +3,8 @@
 """Nodes with their tenants, and a cluster of them, as values.
 
 A `Cluster` never changes: placing a job makes a new one that shares all but one row of nodes with the old, so a
-tentative placement costs a few microseconds and giving it up costs nothing. Every new node value gets a version number
-that no other value has; whoever remembers something about a version need never ask whether it is still true.
+tentative placement costs a few microseconds and dropping it costs nothing. Every new node value gets a version number
+that no other value has, so what was computed for a version is true forever.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,10 +30,11 @@ _next_version = count(1).__next__
 
 
 class Node(NamedTuple):
-    """A machine, who sits on it and what is left. Build with `Node.of`; the derived fields follow from the tenants.
+    """A machine, its tenants and what is free. Build with `Node.of`; the derived fields follow from the tenants.
 
-    What is left may be negative where tenants hold more than the machine has (a card was swapped, say). A named tuple,
-    because one is built at every change of a cluster and frozen dataclasses are slow to build.
+    Free amounts may be negative if tenants hold more than the machine has, for instance after a GPU was replaced by a
+    smaller one. A named tuple, because one is built at every change of a cluster and frozen dataclasses are slow to
+    build.
     """
 
     machine: Machine
@@ -43,24 +44,24 @@ class Node(NamedTuple):
     memory: tuple[int, ...]
     """free MiB of each GPU"""
     slots: tuple[int, ...]
-    """free share slots of each GPU; none on one that takes no tenants"""
+    """free share slots of each GPU; 0 if it takes no new tenants"""
     room: tuple[int, ...]
-    """the scarcer of free compute and free memory, in thousandths of the card"""
+    """the scarcer of free compute and free memory, in thousandths of the GPU"""
     cpu: MilliCpu | None
     host_memory: MiB | None
     distinct: Gpus
-    """the first of each set of GPUs that nothing tells apart"""
+    """the first of each set of GPUs with equal hardware and equal free amounts"""
     sorted_room: tuple[int, ...]
     grouped: bool
-    """whether it matters to newcomers which GPUs the tenants are on"""
+    """whether checks or orders can depend on which GPUs the tenants use"""
 
     @classmethod
     def of(cls, machine: Machine, tenants: Iterable[Tenant] = ()) -> "Node":
         """The node after all its tenants took their claims."""
         slots = [0 if i in machine.unusable else gpu.slots for i, gpu in enumerate(machine.gpus)]
         compute, memory = list(machine.compute_capacities), list(machine.memory_capacities)
-        cpu, host_memory, everybody = machine.cpu, machine.host_memory, tuple(tenants)
-        for tenant in everybody:
+        cpu, host_memory, present = machine.cpu, machine.host_memory, tuple(tenants)
+        for tenant in present:
             demand = tenant.demand
             for i, claim in claims(demand, tenant.gpus, machine.gpus).items():
                 compute[i] -= claim.compute
@@ -69,8 +70,8 @@ class Node(NamedTuple):
             cpu = None if cpu is None else MilliCpu(cpu - demand.cpu)
             host_memory = None if host_memory is None else MiB(host_memory - demand.host_memory)
         room = [room_of(machine, i, compute[i], memory[i], slots[i]) for i in range(len(slots))]
-        grouped = any(tenant.demand.grouped for tenant in everybody)
-        return _node(machine, everybody, compute, memory, slots, room, cpu, host_memory, grouped)
+        grouped = any(tenant.demand.grouped for tenant in present)
+        return _node(machine, present, compute, memory, slots, room, cpu, host_memory, grouped)
 
     @property
     def name(self) -> str:
@@ -80,7 +81,7 @@ class Node(NamedTuple):
         return self._changed((*self.tenants, tenant), tenant, -1, self.grouped or tenant.demand.grouped)
 
     def without_tenant(self, job: str, replica: int = 0) -> "Node":
-        """The node after that tenant left; unknown tenants are an error of the caller."""
+        """The node after that tenant left; StopIteration if there is no such tenant."""
         at = next(i for i, one in enumerate(self.tenants) if one.job == job and one.replica == replica)
         left = self.tenants[:at] + self.tenants[at + 1 :]
         return self._changed(left, self.tenants[at], +1, self.grouped and any(one.demand.grouped for one in left))
@@ -138,7 +139,7 @@ def _node(
 
 
 def room_of(machine: Machine, gpu: int, compute: int, memory: int, slots: int) -> int:
-    """What so much free is of a card, in thousandths of it."""
+    """The scarcer of free compute and memory, in thousandths of the GPU; 0 without a free share slot."""
     if slots <= 0:
         return 0
     by_compute = compute * 1000 // machine.compute_capacities[gpu]
@@ -147,7 +148,7 @@ def room_of(machine: Machine, gpu: int, compute: int, memory: int, slots: int) -
 
 
 def _distinct(machine: Machine, compute: list[int], memory: list[int], slots: list[int], grouped: bool) -> Gpus:
-    """One GPU of each kind. On machines with links, or with named groups about, every GPU is its own kind."""
+    """One GPU of each kind. With links or grouped tenants, every GPU is its own kind."""
     if grouped or not machine.uniform:
         return tuple(range(len(compute)))
     states = list(zip(compute, memory, slots, strict=True))
@@ -166,9 +167,9 @@ class Cluster:
     versions: Versions
     """one number per node; the same number means the same value"""
     widest: Amounts
-    """the most free milli-GPU on one GPU of each node: what asks for more need not be tried there"""
+    """the most free milli-GPU on one GPU of each node: a demand for more need not be tried there"""
     groups: Groups
-    """where the members of each affinity group sit: (node, how many of them)"""
+    """for each affinity group, the nodes of its members: (node, number of members)"""
 
     @classmethod
     def of(cls, nodes: Iterable[Node | Machine]) -> "Cluster":
@@ -199,7 +200,7 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """How many there are in all."""
+        """Number of GPUs in all nodes."""
         return sum(len(node.compute) for node in self)
 
     def __iter__(self) -> Iterator[Node]:
@@ -230,7 +231,7 @@ class Cluster:
         )
 
     def replace(self, machine: Machine) -> "Cluster":
-        """The cluster with that machine changed (health, a cordon, a new card), its tenants where they were."""
+        """The cluster with that machine changed (health, a cordon, a new GPU); its tenants stay."""
         return self._replaced(self.index[machine.name], lambda node: Node.of(machine, node.tenants), self.groups)
 
     def join(self, *new: Node | Machine) -> "Cluster":

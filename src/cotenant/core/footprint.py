@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant takes of each GPU at its peak, counted as Kubernetes counts the containers of a pod.
+"""The claim of a tenant: what it takes of each GPU at its peak, counted as Kubernetes counts containers.
 
-peak = max(app containers + sidecars, each init container + the sidecars started before it), for each GPU apart.
+peak = max(app containers + sidecars, each init container + the sidecars started before it), for each GPU.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ def claims(demand: Demand, chosen: Gpus, gpus: Sequence[Gpu]) -> Mapping[int, Cl
 
 
 def by_container(demand: Demand, chosen: Gpus) -> Iterator[tuple[Container, Gpus]]:
-    """A slot of a pod with containers, cut into each container's own GPUs."""
+    """Each container of a pod with its own GPUs of the slot."""
     start = 0
     for container in demand.containers:
         yield container, chosen[start : start + container.gpus]
@@ -96,5 +96,5 @@ def _larger(one: dict[int, Claim], other: dict[int, Claim]) -> dict[int, Claim]:
 
 
 def larger_of(a: Claim, b: Claim) -> Claim:
-    """Of each amount the larger."""
+    """The larger of each amount."""
     return Claim(max(a.memory, b.memory), max(a.compute, b.compute), max(a.slots, b.slots))

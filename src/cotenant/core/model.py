@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words of the core as frozen values: what is asked, what there is, and who sits where.
+"""The terms of the core as frozen values: demands, jobs, hardware, tenants, slots and reasons.
 
-A `Machine` is what a node *is* (it changes when hardware does); a `Node` is a machine with its tenants. Nothing here
-knows a clock, a file or an engine.
+A `Machine` is the hardware of a node; a `Node` (`cluster.py`) is a machine with its tenants.
 """
 
 from collections.abc import Mapping
@@ -54,7 +53,7 @@ class ContainerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What one container of a pod asks; its GPUs are distinct, other containers may sit on the same ones."""
+    """The demand of one container of a pod; its GPUs are distinct, other containers may use the same ones."""
 
     kind: ContainerKind = ContainerKind.APP
     gpus: int = 1
@@ -65,43 +64,44 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a job asks of each GPU it runs on, and of the host beside them.
+    """What a job needs of each GPU it runs on, and of the host.
 
-    Two jobs with equal demands are interchangeable to a policy; that is what makes remembering scores possible.
+    A policy cannot tell two jobs with equal demands apart, so scores can be remembered by demand.
     """
 
     gpus: int = 1
+    """number of GPUs"""
     memory: MiB = MiB(0)
     """on each GPU"""
     memory_percent: Percent | None = None
-    """of whichever card it lands on, instead of `memory`"""
+    """of the memory of each GPU, instead of `memory`"""
     compute: MilliGpu = WHOLE_GPU
     """on each GPU; 0 claims no share of compute"""
     exclusive: bool = False
-    """on GPUs that nobody else uses, whatever is asked of them"""
+    """only on GPUs that no other job uses"""
     use_types: tuple[str, ...] = ()
-    """card types that will do, `*` matches anything; empty: every type"""
+    """patterns of GPU types that it can use, `*` matches anything; empty: every type"""
     avoid_types: tuple[str, ...] = ()
     use_uuids: frozenset[str] = frozenset()
     avoid_uuids: frozenset[str] = frozenset()
     one_numa: bool = False
     """all its GPUs on one NUMA node"""
     link: Link | None = None
-    """the worst link it accepts between any two of its GPUs (of one container, where it has several)"""
+    """the worst link that it accepts between any two of its GPUs (of one container, if it has several)"""
     affinity: str | None = None
     """members of this group share the same GPUs"""
     anti_affinity: str | None = None
     """members of this group never share a GPU"""
     priority: int = 0
-    """larger goes first"""
+    """the larger priority goes first"""
     workload: str | None = None
-    """what kind of work it is: what its neighbours will feel of it, and it of them"""
+    """name of the kind of work, by which interference is predicted"""
     least_speed: Percent | None = None
-    """of its speed alone, what sharing must leave it"""
+    """the speed, in percent of running alone, that sharing must leave it"""
     cpu: MilliCpu = MilliCpu(0)
     host_memory: MiB = MiB(0)
     containers: tuple[Container, ...] = ()
-    """a pod whose containers ask for different things; then `gpus`, `memory` and `compute` above are not used"""
+    """of a pod whose containers have different demands; then `gpus`, `memory` and `compute` above are not used"""
     claim: "Claim | None" = field(default=None, init=False, repr=False, compare=False)
     """What it takes of each of its GPUs if that is the same on every GPU; else None (see `footprint.claims`)."""
 
@@ -111,7 +111,7 @@ class Demand:
 
     @property
     def steady(self) -> "Container":
-        """What it asks once its init containers have ended, as one container: the most GPUs, all amounts on each."""
+        """What it needs after its init containers have ended, as one container: the most GPUs, all amounts on each."""
         staying = [one for one in self.containers if one.kind is not ContainerKind.INIT]
         if not staying:
             return Container(
@@ -127,7 +127,7 @@ class Demand:
 
     @property
     def total_compute(self) -> MilliGpu:
-        """Milli-GPU on all its GPUs together, once its init containers have ended."""
+        """Milli-GPU on all its GPUs together, after its init containers have ended."""
         if not self.containers:
             return MilliGpu(self.gpus * self.compute)
         staying = (one for one in self.containers if one.kind is not ContainerKind.INIT)
@@ -135,7 +135,7 @@ class Demand:
 
     @property
     def grouped(self) -> bool:
-        """Whether it matters to others which GPUs it is on."""
+        """Whether checks or orders can depend on which GPUs it uses."""
         return self.affinity is not None or self.anti_affinity is not None or self.workload is not None
 
 
@@ -146,19 +146,19 @@ class Job:
     id: str
     demand: Demand
     replicas: int = 1
-    """copies of the demand that start together or not at all"""
+    """copies of the demand that start together or not at all (a gang)"""
     submitted: Seconds = Seconds(0.0)
     estimate: Seconds | None = None
-    """how long it is believed to run; never the truth the simulator knows"""
+    """estimated run time; never the true one, which only the simulator knows"""
     attained: Seconds = Seconds(0.0)
-    """GPU-seconds of service it has had"""
+    """GPU-seconds that it has run so far"""
     alternatives: tuple[Demand, ...] = ()
-    """other ways to ask for the same, tried in this order where `demand` does not fit"""
+    """other demands for the same job, tried in this order if `demand` does not fit"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One card as installed. Scaling above 100 % hands out more than the card has (oversubscription)."""
+    """One GPU as installed. Scaling above 100 % hands out more than the GPU has (oversubscription)."""
 
     uuid: str
     type: str = "gpu"
@@ -185,12 +185,12 @@ class Gpu:
 
 
 class Card(NamedTuple):
-    """What tells cards apart when it comes to what fits on them."""
+    """The model of a GPU: type and capacities."""
 
     type: str
     memory: MiB
     compute: MilliGpu = WHOLE_GPU
-    """handed out in all: more than a whole GPU where it is oversubscribed"""
+    """capacity: more than a whole GPU if it is oversubscribed"""
 
 
 _KINDS: dict[tuple[object, ...], object] = {}
@@ -199,12 +199,12 @@ _KINDS: dict[tuple[object, ...], object] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a node is: its cards, how they are linked, its host."""
+    """The hardware of a node: its GPUs, their links, its host."""
 
     name: str
     gpus: tuple[Gpu, ...]
     links: tuple[tuple[int, ...], ...] | None = None
-    """score of each pair of GPUs (see `topology.link_matrix`); None: not known, every pair alike"""
+    """score of each pair of GPUs (see `links.link_matrix`); None: not known, all pairs are equal"""
     labels: Mapping[str, str] = field(default_factory=dict)
     cpu: MilliCpu | None = None
     host_memory: MiB | None = None
@@ -224,12 +224,12 @@ class Machine:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether its GPUs differ in nothing but what is free on them."""
+        """Whether its GPUs differ only in what is free on them."""
         return self.links is None and MACHINE_TYPE_LABEL not in self.labels and len(set(self._cards)) <= 1
 
     @cached_property
     def unusable(self) -> frozenset[int]:
-        """GPUs that take no new tenant."""
+        """GPUs that take no new tenant: unhealthy or cordoned."""
         return frozenset(i for i, gpu in enumerate(self.gpus) if gpu.cordoned or not gpu.healthy)
 
     @cached_property
@@ -242,7 +242,7 @@ class Machine:
 
     @cached_property
     def card(self) -> "Card | None":
-        """What its GPUs are, where they are all the same."""
+        """The model of its GPUs if they are all the same."""
         cards = {gpu.card for gpu in self.gpus}
         return cards.pop() if len(cards) == 1 else None
 
@@ -285,9 +285,9 @@ class Placement:
     slot: Slot
     replica: int = 0
     trial: bool = False
-    """to be looked at again soon: the policy is not sure that these tenants go together"""
+    """to be judged again soon: the policy is not sure that these tenants can share"""
     overdue: bool = False
-    """it has waited for so long that it was not asked whether it is worth its place"""
+    """it was overdue, and skipped the sharing gate"""
 
 
 class Reason(NamedTuple):

@@ -176,7 +176,10 @@ def _check(options: Options) -> None:
     try:
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{options.state}: cannot be created: {error.strerror}") from None
+        raise InputError(
+            f"{options.state}: the state folder cannot be created: {error.strerror}; "
+            "set COTENANT_STATE to another folder"
+        ) from None
 
 
 def _memory(text: str) -> MiB:

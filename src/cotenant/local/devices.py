@@ -14,9 +14,9 @@ from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error
 from cotenant.local.journal import Journal
-from cotenant.local.signals import Signal
 from cotenant.local.views import UNKNOWN_USAGE, JobUsage, usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, Running
+from cotenant.signals import Signal
 
 LOOK_EVERY_S = 1.0
 MOST_OF_A_CORE = 0.01
@@ -61,7 +61,7 @@ class Devices:
         self._journal.remember("cordoned", json.dumps(sorted(names)))
         self._cordoned = names
         self.machine = self._with_cordons(self.machine)
-        self.changed(self.machine)
+        self.changed.send(self.machine)
 
     async def watch(self, running: Callable[[], Sequence[Running]]) -> None:
         """Polls the driver in a thread of its own, because a driver may be slow and scheduling must not wait for it."""
@@ -92,8 +92,8 @@ class Devices:
         seen = self._with_cordons(machine)
         if seen.kind != self.machine.kind:
             self.machine = seen
-            self.changed(seen)
-            self.inventory_changed()
+            self.changed.send(seen)
+            self.inventory_changed.send()
 
     def _with_cordons(self, machine: Machine) -> Machine:
         return replace(machine, gpus=tuple(replace(gpu, cordoned=gpu.uuid in self._cordoned) for gpu in machine.gpus))

@@ -20,10 +20,10 @@ from cotenant.core.units import WHOLE_GPU, Seconds
 from cotenant.errors import InputError
 from cotenant.local.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, Meter, TenantMeasurement
 from cotenant.local.profiles import ProfileStore
-from cotenant.local.signals import Signal
 from cotenant.local.tenants import PlacedJob
 from cotenant.local.views import JobUsage
 from cotenant.node.agent import Connected, JobEvent, Reported
+from cotenant.signals import Signal
 from cotenant.wire.agent import Steps
 from cotenant.wire.profile import JobProfile, WorkloadId, command_digest, validated, workload_of
 
@@ -257,7 +257,7 @@ class InterferenceMonitor:
         tenants = {job: self._tenants[job] for job in jobs}
         gpu_type = next(iter(tenants.values())).gpu_type
         if self._profiles.observe(gpu_type, {job: one.workload.name for job, one in tenants.items()}, speeds):
-            self.learned()
+            self.learned.send()
 
     def _judge(
         self, job: str, tenants: Mapping[str, TenantState], predicted: Mapping[str, float], speeds: Mapping[str, float]
@@ -270,7 +270,7 @@ class InterferenceMonitor:
         if crowding is None or late or not newest.job.request.revert or self._separated & pairs:
             return
         text = ", ".join(f"{one} expected at {predicted[one]:.0%} and was at {speeds[one]:.0%}" for one in speeds)
-        self.newcomer_measured(Newcomer(newest.job.placement, crowding, pairs, text))
+        self.newcomer_measured.send(Newcomer(newest.job.placement, crowding, pairs, text))
 
     # Latency objectives
 
@@ -293,7 +293,7 @@ class InterferenceMonitor:
             if event.at - tenant.noted_at >= NOTED_EVERY_S:
                 tenant.noted_at = event.at
                 text = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s; the objective is"
-                self.noted("slo-violated", job, f"{text} {1000 * objective:g} ms")
+                self.noted.send("slo-violated", job, f"{text} {1000 * objective:g} ms")
             if tenant.violations_in_row >= VIOLATIONS_TO_ACT and not tenant.violated_before:
                 self._protect(job, tenant, latency)
 
@@ -309,7 +309,7 @@ class InterferenceMonitor:
             self._observe_speeds(others, {job: min(1.0, alone / latency)})
         objective = 1000 * (tenant.job.request.latency_s or 0.0)
         text = f"steps of {job} take {1000 * latency:.3g} ms beside it; its objective is {objective:g} ms"
-        self.harmful(newest, text)
+        self.harmful.send(newest, text)
 
     def _latency_alone(self, tenant: TenantState) -> float | None:
         """Seconds of a step on an otherwise idle GPU, at the job's compute share."""
@@ -324,7 +324,7 @@ class InterferenceMonitor:
     def _reject(self, job: str, tenant: TenantState, what: str) -> None:
         if not tenant.rejected:
             tenant.rejected = True
-            self.noted("refused", job, f"its reports are ignored because they are impossible: {what}")
+            self.noted.send("refused", job, f"its reports are ignored because they are impossible: {what}")
 
     # Queries
 

@@ -376,7 +376,7 @@ _STATES = {state.value: state for state in JobState}
 
 
 def _record(row: tuple[Any, ...]) -> JobRecord:
-    return JobRecord(row[0], _STATES[row[1]], *row[2:])
+    return JobRecord._make((row[0], _STATES[row[1]], *row[2:]))
 
 
 def _id_of(number: int) -> str:

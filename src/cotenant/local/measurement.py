@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cotenant.core.units import Seconds
-from cotenant.local.signals import Signal
 from cotenant.local.views import JobUsage
+from cotenant.signals import Signal
 from cotenant.wire.agent import Steps
 
 OBSERVE_S = Seconds(20.0)
@@ -199,6 +199,6 @@ class Meter:
                 tenant.add_usage(usage_of(job))
             if not period.complete and period.measured_for(self._observe, at):
                 period.complete = True
-                self.measured(gpu, period.tenants, at - period.since)
+                self.measured.send(gpu, period.tenants, at - period.since)
         give_up = GIVE_UP_AFTER * self._observe + LOADING_S
         return any(not one.complete and at - one.placed_at < give_up for one in self._periods.values())

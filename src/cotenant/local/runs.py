@@ -15,7 +15,7 @@ from pathlib import Path
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.events import log_error
-from cotenant.local.signals import Signal
+from cotenant.signals import Signal
 
 LOOK_AGAIN_S = 1.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
@@ -66,7 +66,7 @@ class Runs:
         unclear = status.state == "new" or (status.state == "running" and status.pidfd is None)
         try:
             if not unclear:
-                self.changed(job, attempt, status)
+                self.changed.send(job, attempt, status)
         except CotenantError as error:
             # An end that could not be stored must be reported again; a running run is reported again when it ends.
             log_error(f"{job}: {error}")

@@ -10,9 +10,9 @@ from cotenant.core.footprint import memory_on
 from cotenant.core.model import Gpus, Machine, Placement
 from cotenant.core.units import MiB
 from cotenant.local.runs import Runs
-from cotenant.local.signals import Signal
 from cotenant.local.supervisor import read_json
 from cotenant.node.devices.backend import Running
+from cotenant.signals import Signal
 from cotenant.wire.local import JobRequest
 
 
@@ -65,14 +65,14 @@ class Tenants:
             memory=memory or None,
             crowding=crowding,
         )
-        self.added(job)
+        self.added.send(job)
         return job
 
     def remove(self, job: str) -> None:
         placed = self.placed.pop(job, None)
         if placed is not None:
             self.cluster = self.cluster.finish(placed.placement)
-            self.removed(job)
+            self.removed.send(job)
 
     def replace_machine(self, machine: Machine) -> None:
         """The health or the cordons of the GPUs changed; the tenants stay."""

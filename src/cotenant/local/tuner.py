@@ -36,13 +36,13 @@ from cotenant.core.tuning.goodput import GradientNoise, LearningRate
 from cotenant.core.units import MiB, Seconds
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error
-from cotenant.local.signals import Signal
 from cotenant.local.supervisor import look_at
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
 from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
 from cotenant.node.launch import Paths
+from cotenant.signals import Signal
 from cotenant.wire import agent as messages
 
 TICK_S = 0.25
@@ -94,7 +94,7 @@ class TuningLoop:
             while True:
                 await asyncio.sleep(TICK_S)
                 try:
-                    self.ticked(_now())
+                    self.ticked.send(_now())
                     self._look_for_foreign_work()
                     for coordinator in self._coordinators.values():
                         self._act(coordinator.handle(Tick(at=_now())))
@@ -147,7 +147,7 @@ class TuningLoop:
         tenant = self._tenants.get(event.job)
         if tenant is None:
             return
-        self.heard(event)
+        self.heard.send(event)
         if len(tenant.gpus) != 1:
             return
         try:
@@ -155,13 +155,13 @@ class TuningLoop:
         except ValueError as error:  # the job contradicts itself or its request
             if event.job not in self._rejected:
                 self._rejected.add(event.job)
-                self.noted(event.job, f"not tuned: {error}")
+                self.noted.send(event.job, f"not tuned: {error}")
             return
         gpu = tenant.gpus[0]
         coordinator = self._coordinators.setdefault(gpu, Coordinator(f"GPU {gpu}", self._settings))
         self._act(coordinator.handle(translated))
         if not coordinator.idle:  # batch sizes are tried, for which some jobs pause
-            self.disturbed(gpu, event.at, True)
+            self.disturbed.send(gpu, event.at, True)
 
     def _look_for_foreign_work(self) -> None:
         """Only while something is measured, because it reads the process table."""
@@ -174,7 +174,7 @@ class TuningLoop:
             changed = abs(share - statistics.median(usual)) > QUIET
             usual.append(share)
             if changed:
-                self.disturbed(gpu, _now(), False)
+                self.disturbed.send(gpu, _now(), False)
             if changed and gpu in self._coordinators:
                 self._act(self._coordinators[gpu].handle(Disturbed(at=_now())))
 

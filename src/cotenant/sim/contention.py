@@ -12,7 +12,7 @@ from random import Random
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Placement
-from cotenant.core.sharing.orders import company, demands_on, residents
+from cotenant.core.sharing.orders import company, demands_on, tenants_on
 from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import Seconds
 from cotenant.sim.worlds import World
@@ -36,7 +36,7 @@ class Contention:
     def tenants(self, cluster: Cluster, placements: Iterable[Placement]) -> dict[tuple[str, int], Jobs]:
         """The jobs on each GPU of these placements, by (node, GPU index)."""
         return {
-            (one.slot.node, gpu): tuple(tenant.job for tenant in residents(cluster.node(one.slot.node), gpu))
+            (one.slot.node, gpu): tuple(tenant.job for tenant in tenants_on(cluster.node(one.slot.node), gpu))
             for one in placements
             for gpu in one.slot.gpus
         }
@@ -58,7 +58,7 @@ class Contention:
         while self._due and self._due[0][0] <= now:
             _, _, name, gpu, jobs = heappop(self._due)
             node = cluster.node(name)
-            if tuple(tenant.job for tenant in residents(node, gpu)) != jobs:
+            if tuple(tenant.job for tenant in tenants_on(node, gpu)) != jobs:
                 continue  # the tenants changed, so another measurement was scheduled for the current ones
             together = company(node, gpu, demands_on(node, gpu))
             measured = [speed * self._random.lognormvariate(0.0, self._noise) for speed in self._world.speeds(together)]

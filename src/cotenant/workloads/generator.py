@@ -74,7 +74,8 @@ def plan(
         raise InputError(f"work must be a number above 0, not {work}")
     times = arrivals_like_philly(jobs) if arrivals is None else arrivals
     if len(times) < jobs:
-        raise InputError(f"the trace has {len(times)} arrivals, but {jobs} jobs were requested")
+        plural = "" if len(times) == 1 else "s"
+        raise InputError(f"the trace has {len(times)} arrival{plural}, but {jobs} jobs were requested")
     if not all(math.isfinite(time) for time in times[:jobs]):
         raise InputError("an arrival of the trace is not a finite number of seconds")
     ordered = sorted(times[:jobs])

@@ -5,7 +5,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from cotenant.kube.agent.reporting import metrics_text, write_metrics
+from cotenant.kube.agent.metrics import metrics_text, write_metrics
 from tests.kube.pods import NODE
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The mix of demands that a cluster serves: what the fragmentation policies weigh free room against."""
+"""The mix of demands that a cluster serves, by which the fragmentation policies value free room."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ class Spec(NamedTuple):
     memory: MiB
 
     def size_on(self, card: Card) -> int:
-        """Thousandths of one such card that it takes, by compute or by memory, whichever is more."""
+        """Thousandths of one such GPU that it takes, by compute or by memory, whichever is more."""
         compute = self.compute if card.compute == 1000 else -(-1000 * self.compute // card.compute)
         if not self.memory or not card.memory:
             return compute
@@ -30,11 +30,11 @@ class Spec(NamedTuple):
 
 
 Mix = Mapping[Spec, int]
-"""how often each was seen"""
+"""how often each spec was seen"""
 
 
 class MachineKind(NamedTuple):
-    """What a machine offers when nobody is on it, as far as fragmentation goes."""
+    """The part of an empty machine that matters for fragmentation."""
 
     card: Card
     gpus: int
@@ -42,21 +42,21 @@ class MachineKind(NamedTuple):
 
 
 Inventory = Mapping[MachineKind, int]
-"""how many machines of each kind there are"""
+"""number of machines of each kind"""
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What some policies are built from: the mix of demands, the machines there are, and who goes with whom."""
+    """What some policies are built from: the mix of demands, the machines, and the predicted interference."""
 
     mix: Mix = field(default_factory=dict)
     inventory: Inventory = field(default_factory=dict)
     belief: Belief = field(default_factory=Predicted)
-    """of what tenants of one card do to each other"""
+    """predicts how the tenants of one GPU slow each other down"""
 
 
 def spec_of(demand: Demand) -> Spec:
-    """The spec of a demand; a pod with containers counts as what stays of it."""
+    """The spec of a demand; of a pod with containers, without its init containers."""
     asked = demand.steady if demand.containers else demand
     compute = MilliGpu(1000) if demand.exclusive else asked.compute
     return Spec(demand.cpu, compute if asked.gpus else MilliGpu(0), asked.gpus, demand.use_types, asked.memory)
@@ -67,7 +67,7 @@ def mix_of(demands: Iterable[Demand]) -> Mix:
 
 
 def inventory_of(machines: Iterable[Machine]) -> Inventory:
-    """Machines by kind; one with different cards counts once for each kind of card it has."""
+    """Machines by kind; one with different GPUs counts once for each model of GPU."""
     kinds: Counter[MachineKind] = Counter()
     for machine in machines:
         cards = Counter(gpu.card for gpu in machine.gpus)

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Policies that learn the mix of demands from the jobs they have seen: no live cluster knows its future mix.
+"""Policies that learn the mix of demands from the jobs seen so far, since a live cluster does not know its future mix.
 
-A policy stays a value: when enough new jobs have been seen, a new one is built (an epoch) with a ranker of its own.
+A policy is a value: after enough new jobs, a new one is built (an epoch), with its own ranker.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.sharing.speeds import Belief, Predicted
 
 MOST_KINDS = 512
-"""kinds of demand that tables are made for, the most common ones"""
+"""number of specs that tables are made for, the most common ones"""
 GROWTH = 1.15
-"""a new epoch when this many times as many jobs have been seen as at the last"""
+"""a new epoch begins when the number of jobs seen has grown by this factor"""
 
 
 class Learner:
-    """Counts what is asked for and keeps a policy fitted to it."""
+    """Counts demands and keeps a policy that is fitted to their mix."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Learner:
         return self.ranker.policy
 
     def observe(self, demand: Demand) -> bool:
-        """Counts one more; whether a new epoch began with it."""
+        """Counts one more demand; True if a new epoch began with it."""
         self._mix[spec_of(demand)] += 1
         self._seen += 1
         if self._seen < self._next_fit:
@@ -52,7 +52,7 @@ class Learner:
         return True
 
     def machines_changed(self, inventory: Inventory) -> None:
-        """Nodes joined or left: what is scarce may have changed."""
+        """Refits the policy after nodes joined or left."""
         self._inventory = inventory
         self._refit()
 

@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Placing by the change of a potential: one number says how good a node's free room is, a slot is rated by what it does
-to that number. FGD's fragmentation and our own potential are both of this form.
+"""Orders by the change of a potential: a number that values the free room of a node. A slot scores by its effect on it.
+
+FGD's fragmentation and our own potential both have this form. A potential values amounts, CPU and GPU types; which
+slots are feasible at all is decided before, by the checks.
 """
 
 from bisect import insort
@@ -16,7 +18,7 @@ Rooms = tuple[int, ...]
 
 
 class Potential(Protocol):
-    """The value of free room on equal cards beside some free CPU."""
+    """The value of free room on GPUs of one model, with some free CPU."""
 
     def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float: ...
 
@@ -28,8 +30,8 @@ def gradient(
 ) -> Callable[[Demand, Node, list[Gpus]], list[float]]:
     """An order that prefers the slot after which the potential is highest; `squash` turns a change into a score.
 
-    `expected` is the loss that a demand brings to a fresh card of some kind. It is not held against the slot: a demand
-    takes more of a small card than of a large one, and would otherwise be kept off small cards for that alone.
+    `expected` is the loss that a demand causes on an empty GPU of some model, and is added back: a demand takes a
+    larger part of a small GPU than of a large one, and would otherwise avoid small GPUs for that alone.
     """
 
     def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
@@ -62,7 +64,7 @@ def gradient(
 
 
 def of_node(potential: Potential, node: Node) -> float:
-    """The potential of a whole node; different cards beside the same CPU are valued apart and added."""
+    """The potential of a node; different models of GPUs are valued separately, with the same CPU, and added."""
     card = node.machine.card
     if card is not None:
         return potential.value(card, node.cpu, node.sorted_room)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How fast jobs run beside each other on one type of GPU: predicted before they meet, corrected by each measurement.
+"""Predicts how fast jobs run beside each other on one type of GPU, and learns from each measurement.
 
-Nothing is optimised while it runs. A measurement adds a row; what it changes is computed when it is asked for, for all
-pairs that are asked for at once, and kept until the next one.
+A measurement only adds a row to the observations. Predictions are computed on demand, for all requested pairs at once,
+and are kept until the next measurement.
 """
 
 import math
@@ -22,19 +22,19 @@ from cotenant.core.interference.unrelated import Unrelated
 from cotenant.errors import InputError
 
 ABSURD = 1.5
-"""a speed above is refused: sharing does not make a job so much faster"""
+"""larger speeds are rejected: sharing does not make a job that much faster"""
 LEAST = 0.01
 """the lowest bound of an interval"""
 SPARE = 64
-"""types that there must be room for to make it worth forgetting others"""
+"""types without a measurement are forgotten only if that frees at least this many places"""
 MOST_SHARE = 1e6
-"""of the variance; larger ones leave no digits for anything else"""
+"""largest share of the variance; a larger one leaves no digits for the others"""
 
 VERSION = 1
 
 
 class Speed(NamedTuple):
-    """Of its speed alone, with the bounds that hold it nine times of ten."""
+    """Speed relative to running alone, with an interval that contains it in 9 of 10 cases."""
 
     mean: float
     low: float
@@ -55,18 +55,18 @@ ALONE = Speed(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorState:
-    """All that a predictor knows, as plain values."""
+    """Everything that a predictor has learned, as plain values."""
 
     version: int = VERSION
     shares: Shares = SHARES
     types: tuple[Signature, ...] = ()
-    """those that something was measured of"""
+    """the types with a measurement"""
     rows: tuple[Row, ...] = ()
     """victims and partners are positions in `types`"""
 
 
 class Predictor:
-    """What is believed of one type of GPU."""
+    """The predictor of one type of GPU."""
 
     def __init__(self, shares: Shares = SHARES) -> None:
         self._shares = shares
@@ -77,11 +77,11 @@ class Predictor:
         self._fresh = np.zeros((0, 0), np.bool_)
 
     def learn(self, signature: Signature) -> int:
-        """The number of a job's type; a new type is learned."""
+        """The number of a job's type; a new type gets one."""
         return self._catalogue.number(signature)
 
     def observe(self, one: Signature, other: Signature, one_speed: float, other_speed: float) -> bool:
-        """Both speeds of a pair were measured; False: they make no sense and were not taken."""
+        """Adds the measured speeds of both jobs of a pair; False if they are implausible and were rejected."""
         if not (_sensible(one_speed) and _sensible(other_speed)):
             return False
         self._make_room(one, other)
@@ -93,7 +93,7 @@ class Predictor:
         return True
 
     def observe_one(self, victim: Signature, partner: Signature, speed: float) -> bool:
-        """The speed of one job of a pair was measured; False: it makes no sense and was not taken."""
+        """Adds the measured speed of one job of a pair; False if it is implausible and was rejected."""
         if not _sensible(speed):
             return False
         self._make_room(victim, partner)
@@ -101,20 +101,20 @@ class Predictor:
         return True
 
     def pair(self, one: Signature, other: Signature) -> tuple[Speed, Speed]:
-        """What each of two jobs is expected to do beside the other."""
+        """The expected speed of each of two jobs beside the other."""
         self._make_room(one, other)
         self._refresh()
         first, second = self.learn(one), self.learn(other)
         known = self._pairs.get((first, second))
         if known is None:
-            asked = Pairs(np.array([first, second]), np.array([second, first]))
-            mean, low, high = self._look_up(asked).tolist()
+            pairs = Pairs(np.array([first, second]), np.array([second, first]))
+            mean, low, high = self._look_up(pairs).tolist()
             known = Speed(mean[0], low[0], high[0]), Speed(mean[1], low[1], high[1])
             self._pairs[first, second] = known
         return known
 
     def speeds(self, one: Signature, partners: Indices) -> Speeds:
-        """One job beside each of many types, by their numbers: far quicker than pair by pair."""
+        """One job beside each of many types, by their numbers: much faster than pair by pair."""
         self._refresh()
         own = np.full(len(partners), self.learn(one))
         mean, low, _ = self._look_up(Pairs(np.append(own, partners), np.append(partners, own)))
@@ -122,7 +122,7 @@ class Predictor:
         return Speeds(mean[:count], low[:count], mean[count:], low[count:])
 
     def beside(self, one: Signature, others: Sequence[Signature]) -> Speed:
-        """One job beside several: each partner takes its part of what the others leave, and errs on its own."""
+        """One job beside several: the speeds multiply, and the errors of the pairs are taken as independent."""
         if not others:
             return ALONE
         pairs = [self.pair(one, other)[0] for other in others]
@@ -133,20 +133,20 @@ class Predictor:
         return Speed(mean, low, min(high, *(speed.high for speed in pairs)))
 
     def known(self, one: Signature, other: Signature) -> bool:
-        """Whether both directions of this very pair were measured."""
+        """Whether both directions of this pair were measured."""
         first, second = self._catalogue.find(one), self._catalogue.find(other)
         if first is None or second is None:
             return False
         return (first, second) in self._seen and (second, first) in self._seen
 
     def probes(self, new: Signature, partners: Sequence[Signature], most: int) -> list[Signature]:
-        """The partners whose measurement would tell most of a job beside all of them, the best first."""
+        """The partners whose measurement would tell most about a job beside all of them, the best first."""
         by_number = {self.learn(partner): partner for partner in partners}
         chosen = most_telling(self._seen.posterior, self.learn(new), np.array(list(by_number), np.int64), most)
         return [by_number[number] for number in chosen]
 
     def state(self) -> PredictorState:
-        """What it knows, to be stored."""
+        """What it has learned, to be stored."""
         rows = self._seen.rows()
         met = {number: place for place, number in enumerate(sorted({side for row in rows for side in row[:2]}))}
         return PredictorState(
@@ -157,7 +157,7 @@ class Predictor:
 
     @classmethod
     def restore(cls, state: PredictorState) -> "Predictor":
-        """A predictor that knows what was stored."""
+        """The predictor with a stored state; InputError if the state is invalid."""
         if state.version != VERSION:
             raise InputError(f"stored predictor: version {state.version}, this program reads version {VERSION}")
         if not all(0 <= share <= MOST_SHARE for share in astuple(state.shares)):
@@ -170,7 +170,7 @@ class Predictor:
         return predictor
 
     def _recall(self, state: PredictorState) -> None:
-        """Knows what is stored there, and nothing else."""
+        """Replaces what it has learned by a stored state."""
         self._catalogue = Catalogue()
         self._seen = Observations(self._catalogue, self._shares)
         numbers = [self.learn(signature) for signature in state.types]
@@ -181,7 +181,7 @@ class Predictor:
         self._seen.extend(list(rows.values()))
 
     def _make_room(self, *coming: Signature) -> None:
-        """Before types become too many, those go of which nothing was measured; they can be learned again."""
+        """Forgets types without a measurement before there are too many; they can be learned again."""
         known = self._catalogue
         if len(known.types) + len(coming) <= MOST_TYPES or all(known.find(one) is not None for one in coming):
             return
@@ -189,8 +189,13 @@ class Predictor:
         if len(measured.types) <= MOST_TYPES - SPARE:
             self._recall(measured)
 
+    # The update. Invariant: `_tables` holds mean, low and high of a pair if `_fresh` is set for it, computed from all
+    # rows of `_seen`. A measurement (`observe`) changes `_seen` alone, for the price of one matrix times a vector.
+    # The next request sees that it moved and drops everything that was derived from the rows: the whitened values, the
+    # calibration of the intervals, the correction for unrelated jobs, the pairs. So no prediction mixes two states.
+
     def _refresh(self) -> None:
-        """Forgets what was computed before the last measurement."""
+        """Drops what was computed before the last measurement."""
         room = self._catalogue.room
         if self._seen.moved:
             self._settled = self._seen.settle()
@@ -201,25 +206,25 @@ class Predictor:
         if room != len(self._fresh):
             self._tables, self._fresh = np.zeros((3, room, room)), np.zeros((room, room), np.bool_)
 
-    def _look_up(self, asked: Pairs) -> Floats:
-        """Mean, low and high of each pair; what is not in the tables is computed."""
-        self._refresh()  # a job learned just now may have made tables grow
-        old = self._fresh[asked.victims, asked.partners]
+    def _look_up(self, pairs: Pairs) -> Floats:
+        """Mean, low and high of each pair; what is missing in the tables is computed."""
+        self._refresh()  # a type learned just now may need larger tables
+        old = self._fresh[pairs.victims, pairs.partners]
         if not old.all():
             room = len(self._fresh)
-            codes = np.unique(asked.victims[~old] * room + asked.partners[~old])
+            codes = np.unique(pairs.victims[~old] * room + pairs.partners[~old])
             missing = Pairs(*np.divmod(codes, room))
             self._tables[:, missing.victims, missing.partners] = self._predict(missing)
             self._fresh[missing.victims, missing.partners] = True
-        return self._tables[:, asked.victims, asked.partners]
+        return self._tables[:, pairs.victims, pairs.partners]
 
-    def _predict(self, asked: Pairs) -> Floats:
+    def _predict(self, pairs: Pairs) -> Floats:
         posterior, settled = self._seen.posterior, self._settled
-        explained = posterior.explained(asked)
+        explained = posterior.explained(pairs)
         mean = settled.mean + settled.spread * (explained @ settled.whitened)
-        deviation = settled.spread * np.sqrt(posterior.variance(asked, explained))
-        width = self._calibration.factors(asked) * deviation
-        self._unrelated.correct(asked, mean, width)
+        deviation = settled.spread * np.sqrt(posterior.variance(pairs, explained))
+        width = self._calibration.factors(pairs) * deviation
+        self._unrelated.correct(pairs, mean, width)
         speeds = np.maximum([mean, mean - width, mean + width], 0.0) ** 2
         bounded: Floats = np.clip(speeds, [[SLOWEST], [LEAST], [SLOWEST]], [[1.0], [1.0], [FASTEST]])
         return bounded

@@ -256,7 +256,7 @@ def share_slots(demand: Demand, node: Node, eligible: list[int]) -> list[int] | 
 
 
 def needs_amounts(demand: Demand) -> bool:
-    """Pods with containers take the sum of what their containers take: `seating.py` has that rule."""
+    """Pods with containers take the sum of what their containers take: `containers.py` has that rule."""
     return demand.gpus > 0 and not demand.containers
 
 

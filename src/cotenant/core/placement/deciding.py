@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The two doors of the core: `rank` and `decide`. Every engine calls these, and equal arguments give equal answers."""
+"""`rank` and `decide`, the functions that every engine calls; equal arguments give equal answers."""
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator
@@ -17,9 +17,9 @@ from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
 
 Turn = tuple[int, float, str]
-"""whose turn it is: higher priority first, then the policy's order, then the id"""
+"""position in the queue: higher priority first, then the policy's queue order, then the job's ID"""
 Kind = tuple[Demand, tuple[Demand, ...], int]
-"""what jobs have in common that fit or do not fit together: what they ask, and how many times"""
+"""demand, alternatives and replicas of a job: jobs that agree in these fit or do not fit together"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,23 @@ class Decision:
     placements: tuple[Placement, ...]
     cluster: Cluster
     crowding: float = 0.0
-    """jobs that waited per GPU, where the policy has a gate that asks"""
+    """waiting jobs per GPU; 0 if the policy has no sharing gate"""
     kept: Collection[str] = ()
-    """nodes that nothing was put on, for a job that is overdue"""
+    """nodes that were kept free for an overdue job"""
 
 
 def turn_of(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
-    """Whose turn it is, smallest first: priority, then the policy's order."""
+    """Position in the queue, smallest first: priority, then the policy's queue order."""
     return -job.demand.priority, policy.queue(job, now)
 
 
+# Invariant of a pass: nothing is freed while it runs, so a kind of job that failed once fails for the rest of the pass.
+# The heap holds the first untried job of each kind that has not failed; its root is the first of all of them in queue
+# order. A pass therefore costs one attempt per placement and one per kind, however many jobs wait.
+
+
 class Queue:
-    """Waiting jobs by what they ask, each kind in order. Jobs that ask the same fit or do not fit together, so one
-    pass tries each kind until it fails once: thousands may wait at the cost of the few kinds among them."""
+    """Waiting jobs grouped by kind, each kind in queue order."""
 
     def __init__(self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0)) -> None:
         self._policy = policy
@@ -71,7 +75,7 @@ class Queue:
             del self._kinds[kind]
 
     def heads(self) -> list[tuple[Turn, int, int, list[tuple[Turn, Job]]]]:
-        """The first of each kind: its turn, the kind's number, a position to advance, and the kind's list."""
+        """The first job of each kind: its position in the queue, the kind's number, an index, and the kind's list."""
         return [(kind[0][0], number, 0, kind) for number, kind in enumerate(self._kinds.values())]
 
 
@@ -89,10 +93,10 @@ def rank(
     ranker: Ranker | None = None,
     crowding: float | None = 0.0,
 ) -> Ranking:
-    """The best slot of every node (default: all nodes) that has one, best first, and why the others have none."""
+    """The best slot of each of the nodes (default: all) that has one, best first, and the reasons of the others."""
     ranker = Ranker(policy) if ranker is None else ranker
     fits = ranker.top(job.demand, cluster, nodes, most)
-    verdict = _asked(policy, fits[0].score, crowding) if fits else PLACE
+    verdict = _verdict(policy, fits[0].score, crowding) if fits else PLACE
     return Ranking(tuple(fits), ranker.reasons(job.demand, cluster, nodes), verdict)
 
 
@@ -105,10 +109,10 @@ def decide(
     ranker: Ranker | None = None,
     draw: Draw | None = None,
 ) -> Decision:
-    """One scheduling pass: jobs in the policy's order, each on its best slot, those that fit nowhere passed over.
+    """One scheduling pass: jobs in queue order, each on its best slot; jobs that fit nowhere are skipped.
 
-    An overdue one is not asked whether it is worth its place; if it fits nowhere, nodes are kept free for it. The queue
-    is not changed; the caller takes out what was placed.
+    An overdue job skips the sharing gate; if it fits nowhere, nodes are kept free for it. The queue is not changed: the
+    caller removes the jobs that were placed.
     """
     ranker = Ranker(policy) if ranker is None else ranker
     waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now)
@@ -124,7 +128,7 @@ def decide(
         placed = place_together(ranker, job, cluster, draw, None if overdue else crowding, kept)
         if placed is None and overdue:
             kept = roomy_nodes(policy, job, cluster)
-        if placed is None:  # nothing frees up during a pass: what asks the same cannot fit either
+        if placed is None:  # nor does any other job of this kind, in this pass
             heappop(heads)
             continue
         placements.extend(placed.placements)
@@ -140,12 +144,12 @@ def _is_overdue(policy: Policy, job: Job, now: Seconds) -> bool:
     return policy.overdue is not None and policy.overdue(job, now)
 
 
-def _asked(policy: Policy, score: Score, crowding: float | None) -> Verdict:
+def _verdict(policy: Policy, score: Score, crowding: float | None) -> Verdict:
     return PLACE if policy.gate is None or crowding is None else policy.gate(score, crowding)
 
 
 def roomy_nodes(policy: Policy, job: Job, cluster: Cluster) -> list[str]:
-    """As many nodes as a job has replicas: those with most idle cards on which it would fit if they were empty."""
+    """One node for each replica of a job: those with the most idle GPUs on which it would fit if they were empty."""
 
     def idle(name: str) -> int:
         node = cluster.node(name)
@@ -167,18 +171,18 @@ def place_together(
     crowding: float | None = 0.0,
     closed: Collection[str] = (),
 ) -> Decision | None:
-    """All replicas of a job, each on the best slot left by the ones before it; None unless all of them fit.
+    """Places all replicas of a job, each on the best slot that the earlier ones leave; None unless all of them fit.
 
-    Nothing goes on closed nodes. A crowding of None leaves the gate unasked.
+    Closed nodes are not used. A crowding of None skips the sharing gate.
 
-    Where the policy's own choices leave no room for the last ones, the roomiest slots are tried before giving up; then
-    the other ways in which the job may ask. The placements' job asks as it was placed.
+    If the policy's own choices leave no room for the last replicas, the roomiest slots are tried; after that, the
+    alternative demands of the job. The job of the placements has the demand with which it was placed.
     """
     for demand in (job.demand, *job.alternatives):
-        asking = job if demand is job.demand else replace(job, demand=demand, alternatives=())
-        decision = _one_after_the_other(ranker, asking, cluster, draw, crowding, closed)
+        attempt = job if demand is job.demand else replace(job, demand=demand, alternatives=())
+        decision = _one_after_the_other(ranker, attempt, cluster, draw, crowding, closed)
         if decision is None and job.replicas > 1 and (ranker.policy.gate is None or crowding is None):
-            decision = _one_after_the_other(ranker.roomiest(), asking, cluster, draw, crowding, closed)
+            decision = _one_after_the_other(ranker.roomiest(), attempt, cluster, draw, crowding, closed)
         if decision is not None:
             return decision
     return None
@@ -191,8 +195,8 @@ def _one_after_the_other(
     for replica in range(job.replicas):
         fit = ranker.best(job.demand, cluster, draw, closed)
         if fit is None:
-            return None  # the tentative cluster is simply dropped
-        verdict = _asked(ranker.policy, fit.score, crowding)
+            return None  # the tentative cluster is dropped
+        verdict = _verdict(ranker.policy, fit.score, crowding)
         if verdict.reason is not None:
             return None
         placements.append(Placement(job, fit.slot, replica, verdict.trial, crowding is None))
@@ -201,10 +205,10 @@ def _one_after_the_other(
 
 
 def second_look(policy: Policy, placement: Placement, cluster: Cluster, crowding: float) -> Verdict:
-    """What would be said of a tenant if it came only now, with all that has been measured since it did.
+    """The verdict on a tenant as if it arrived now, with all that was measured since it was placed.
 
-    Nobody is to be slower than was promised, and the gate is asked again. Judge it by the crowding of its own time:
-    that fewer wait now is no reason to send it back among them. One that is overdue may only break no promise.
+    No tenant may be slower than promised, and the sharing gate judges again. Pass the crowding of the time when it was
+    placed: a shorter queue is no reason to send a tenant back to it. An overdue tenant only must not break a promise.
     """
     if policy.gate is None:
         return PLACE
@@ -214,4 +218,4 @@ def second_look(policy: Policy, placement: Placement, cluster: Cluster, crowding
     if isinstance(kept, Reason):
         return Verdict(kept)
     score = tuple(order(demand, node, [slot.gpus])[0] for order in policy.nodes)
-    return _asked(policy, score, None if placement.overdue else crowding)
+    return _verdict(policy, score, None if placement.overdue else crowding)

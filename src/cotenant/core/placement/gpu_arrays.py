@@ -20,7 +20,7 @@ from cotenant.core.model import Demand, Machine
 from cotenant.core.placement.checks import Amounts, Check, Feasibility, Mask
 from cotenant.core.placement.scores import Order, binpack, node_binpack, node_spread, spread
 from cotenant.core.placement.shapes import REFUSED, Labels, moved
-from cotenant.core.sharing.orders import residents
+from cotenant.core.sharing.orders import tenants_on
 
 NO_GPU = -1
 """type and tenant number of a GPU index that a node does not have"""
@@ -277,7 +277,7 @@ class GpuArrays:
             number = self._numbers.get(tenants)
             if number is None:
                 number = self._numbers[tenants] = len(self.examples)
-                self.examples.append((node._replace(tenants=tuple(residents(node, i))), i))
+                self.examples.append((node._replace(tenants=tuple(tenants_on(node, i))), i))
             numbers.append(number)
         return numbers
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Floats in the order of score tuples, so that numpy can compare scores of any length without weights or bounds."""
+"""Labels: floats in the order of score tuples, so that numpy can compare scores of any length without weights."""
 
 from bisect import bisect_left
 
@@ -15,7 +15,7 @@ class Ladder:
         self._scores: list[Score] = []
         self._labels: list[float] = []
         self.renumbered = False
-        """whether labels given out before mean nothing any more"""
+        """whether labels given out before are invalid"""
 
     def __len__(self) -> int:
         return len(self._scores)
@@ -46,7 +46,7 @@ class Ladder:
         return new
 
     def _renumber(self) -> None:
-        """Fifty halvings of one gap use up a float's digits: number afresh."""
+        """Numbers all scores again: about fifty halvings of one gap use up the digits of a float."""
         self._labels = [float(i) for i in range(len(self._scores))]
         self._label = dict(zip(self._scores, self._labels, strict=True))
         self.renumbered = True

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The policies by name. A policy is an order of the queue, an order of nodes and an order of the GPUs within a node.
+"""The policies by name. A policy is a queue order, checks, a node order and a GPU order.
 
 `binpack` names a policy; `spread/binpack` chooses nodes by the first and GPUs by the second; `binpack+numa` compares by
 the first and breaks ties by the second.
@@ -18,7 +18,7 @@ from cotenant.core.placement import scores
 from cotenant.core.placement.checks import CHECKS, Check
 from cotenant.core.placement.ranking import Policy, QueueOrder
 from cotenant.core.placement.scores import Order
-from cotenant.core.queueing.patience import UNKNOWN_LENGTH, is_overdue
+from cotenant.core.queueing.overdue import UNKNOWN_LENGTH, is_overdue
 from cotenant.core.sharing import orders as sharing
 from cotenant.core.sharing.gates import Gate, worth_sharing
 from cotenant.core.units import Seconds
@@ -26,15 +26,15 @@ from cotenant.core.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """How a named order compares nodes, and how it chooses GPUs within one."""
+    """How a named order compares nodes, and how it chooses the GPUs of one."""
 
     nodes: tuple[Order, ...]
     gpus: tuple[Order, ...]
     checks: tuple[Check, ...] = ()
     """in addition to those that every policy makes"""
     gate: Gate | None = None
-    by_card: tuple[Order, ...] = ()
-    """see `Policy.by_card`"""
+    by_gpu: tuple[Order, ...] = ()
+    """see `Policy.by_gpu`"""
 
 
 TIGHTEST = (scores.binpack,)
@@ -62,35 +62,35 @@ def _alone(known: Knowledge) -> Orders:
 
 
 def _share(known: Knowledge) -> Orders:
-    """An idle card first, else any that has room, whatever comes of it."""
+    """An idle GPU first, else any GPU with room, however slow the tenants become."""
     orders = sharing.idle, scores.binpack
     return Orders(orders, orders, _sharing_checks(known))
 
 
 def _coscheml(known: Knowledge) -> Orders:
-    """Least predicted interference; an idle card has none. It always shares if it must."""
+    """Least predicted interference; an idle GPU has none. It shares whenever no GPU is idle."""
     orders = sharing.by_gain(known.belief, sharing.mean), sharing.idle
-    return Orders(orders, orders, _sharing_checks(known), by_card=orders)
+    return Orders(orders, orders, _sharing_checks(known), by_gpu=orders)
 
 
 def _iadeep(known: Knowledge) -> Orders:
-    """An idle card first, else the least slowdown in sum. It always shares if it must."""
+    """An idle GPU first, else the least sum of slowdowns. It shares whenever no GPU is idle."""
     orders = sharing.idle, sharing.by_slowdown(known.belief)
     return Orders(orders, orders, _sharing_checks(known))
 
 
 def _lucid(known: Knowledge) -> Orders:
-    """Packs first, where sharing scores allow it; else an idle card, else it waits."""
+    """Shares first, if sharing scores allow it; else an idle GPU, else the job waits."""
     checks = (*_sharing_checks(known), sharing.score_check(known.belief))
     return Orders((sharing.shared,), (sharing.shared,), checks)
 
 
 def _cotenant(known: Knowledge) -> Orders:
-    """An idle card first, by our fragmentation policy; else beside whom it adds most, if that is enough to share."""
+    """An idle GPU first, by our fragmentation policy; else the GPU where it gains most, if the sharing gate agrees."""
     gains = sharing.by_gain(known.belief, sharing.mean), sharing.by_gain(known.belief, sharing.low)
-    by_card = (sharing.idle, *gains)
-    orders = (*by_card, *_fragmentation(known).nodes)
-    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_card)
+    by_gpu = (sharing.idle, *gains)
+    orders = (*by_gpu, *_fragmentation(known).nodes)
+    return Orders(orders, orders, _sharing_checks(known), worth_sharing, by_gpu)
 
 
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
@@ -119,7 +119,7 @@ ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
 
 
 AGEING = 0.3
-"""a second of waiting is worth so many seconds less of work"""
+"""seconds of remaining work that one second of waiting counts for"""
 
 
 def fifo(job: Job, now: Seconds) -> float:
@@ -127,7 +127,7 @@ def fifo(job: Job, now: Seconds) -> float:
 
 
 def shortest_first(job: Job, now: Seconds) -> float:
-    """By the whole work believed; jobs of unknown length last."""
+    """By estimated total work; jobs without an estimate last."""
     if job.estimate is None:
         return float("inf")
     return job.estimate * job.demand.steady.gpus * job.replicas
@@ -138,15 +138,15 @@ def least_attained(job: Job, now: Seconds) -> float:
 
 
 def shortest_remaining(job: Job, now: Seconds) -> float:
-    """By the work believed to be left."""
+    """By estimated remaining work."""
     return shortest_first(job, now) - job.attained
 
 
 def aged_shortest(job: Job, now: Seconds) -> float:
-    """By the work believed to be left, and a part of the time waited: a job waits only so long for shorter ones.
+    """By estimated remaining work less a part of the time waited, so that no job waits forever for shorter ones.
 
-    All waiting jobs age alike, so their order does not depend on the time of day. Of a job that says nothing of its
-    length it is believed that it has done half.
+    All waiting jobs age alike, so their order does not depend on the time. A job without an estimate is assumed to have
+    done half of its work.
     """
     left = max(UNKNOWN_LENGTH, job.attained) if job.estimate is None else shortest_remaining(job, now)
     return left + AGEING * job.submitted
@@ -160,7 +160,7 @@ QUEUES: Mapping[str, QueueOrder] = {
     "aged": aged_shortest,
 }
 PREEMPTIVE = frozenset({"srpt", "las"})
-"""orders that mean something only if running jobs can be set aside"""
+"""queue orders that have an effect only if running jobs can be preempted"""
 
 
 def build_policy(
@@ -174,7 +174,7 @@ def build_policy(
     if slash and not gpu_part:
         raise ValueError(f"{spec!r}: expected an order of GPUs after the slash, for example spread/binpack")
     nodes = _orders(node_part, known)
-    gpus = _orders(gpu_part, known) if gpu_part else nodes  # not built twice: what is checked would be, too
+    gpus = _orders(gpu_part, known) if gpu_part else nodes  # not built twice, since building may be costly
     alone = not gpu_part and len(nodes) == 1 and nodes[0].nodes == nodes[0].gpus
     node_orders = tuple(order for one in nodes for order in one.nodes)
     return Policy(
@@ -182,7 +182,7 @@ def build_policy(
         queue=QUEUES[queue],
         table=table,
         more_checks=_more_checks(known, *nodes, *gpus),
-        by_card=tuple(order for one in nodes for order in one.by_card),
+        by_gpu=tuple(order for one in nodes for order in one.by_gpu),
         gate=nodes[0].gate,
         overdue=is_overdue if QUEUES[queue] is aged_shortest else None,
         nodes=node_orders,

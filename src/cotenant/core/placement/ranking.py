@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking: which slots fit a demand, best first, and why the other nodes will not do.
+"""Ranking: the slots that fit a demand, best first, and the reasons of the nodes that refuse it.
 
-A `Ranker` is a memo of pure functions: for each demand it has been asked about, one number per node and the
-node version it was computed for. To rank, only nodes whose version differs are rated again. Drop it at any time and
-every answer is the same; so tentative clusters, older ones and recorded ones all get right answers from one ranker.
+A `Ranker` is a memo of pure functions. For each demand it keeps one number per node and the node version for which the
+number was computed; only nodes whose version differs are rated again. Its answers do not depend on what it remembers,
+so one ranker serves tentative, older and recorded clusters alike.
 
-Where a policy looks at each card's tenants first, the best node is found without rating all: a node's number is then
-first the most that its score can be, and only those at the top are looked at more closely, until the top one is sure.
+If a policy compares each GPU's tenants first, the best node is found without rating every node: a node's number is then
+an upper bound of its score, and only the nodes at the top are rated, until the score of the first one is exact.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
@@ -25,49 +25,49 @@ from cotenant.core.placement.checks import CHECKS, Check, Feasibility, Reads, fe
 from cotenant.core.placement.gpu_arrays import NO_GPU, GpuArrays, compares_rooms, kept
 from cotenant.core.placement.ladder import Score
 from cotenant.core.placement.scores import Order, node_spread, spread
-from cotenant.core.placement.shapes import BY_CARDS, BY_SLOTS, REFUSED, SURE, Labels, Shape, best_first
+from cotenant.core.placement.shapes import BY_GPUS, BY_TENANTS, REFUSED, SURE, Labels, Shape, best_first
 from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.sharing.gates import PLACE, Gate, Verdict
 from cotenant.core.units import Seconds
 
 QueueOrder = Callable[[Job, Seconds], float]
 Draw = Callable[[int], int]
-"""a number from 0 to n - 1 by lot, for policies that are random"""
+"""a random number from 0 to n - 1, for random policies"""
 
 FEW = 8
-"""nodes that are quicker rated than compared in arrays"""
+"""up to this many nodes are rated faster than compared in arrays"""
 _EXAMPLE = Reads.TYPE | Reads.TENANTS
-"""what an example of a set of tenants is an example of"""
+"""what GPUs with the same set of tenants have in common (`GpuArrays.examples`)"""
 SOME = 64
-"""nodes that are quicker picked out of all than found among all"""
+"""up to this many nodes are looked up by name rather than found in the order of all"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How jobs are ordered, which slots will do and which is best: values and pure functions."""
+    """How jobs are ordered, which slots are feasible and which of them is best: values and pure functions."""
 
     name: str
     queue: QueueOrder
-    """smallest goes first"""
+    """the job with the smallest number goes first"""
     nodes: tuple[Order, ...]
-    """compares nodes, each by its chosen slot"""
+    """compare nodes, each by its chosen slot"""
     gpus: tuple[Order, ...]
-    """chooses the GPUs within a node"""
+    """choose the GPUs within a node"""
     table: tuple[Check, ...] = CHECKS
     """the checks that every policy makes"""
     more_checks: tuple[Check, ...] = ()
     """checks that this policy makes in addition, after those of the table"""
-    by_card: tuple[Order, ...] = ()
-    """those of its orders that look at the type and the tenants of each card alone, and like a slot no better than the
-    card of it that they like least"""
+    by_gpu: tuple[Order, ...] = ()
+    """Orders that score each GPU independently, by its type and its tenants. A slot scores the minimum over its GPUs,
+    so a node can be bounded without rating it."""
     gate: Gate | None = None
-    """asked about the best slot: perhaps it is better to wait"""
+    """the sharing gate: decides whether the best slot is good enough, or the job waits"""
     overdue: Callable[[Job, Seconds], bool] | None = None
-    """whether a job has been passed over for long enough; None: however long"""
+    """whether a job has waited longer than the queue's limit; None: there is no limit"""
     random: bool = False
-    """nodes and GPUs that fit are drawn by lot"""
+    """nodes and GPUs that fit are chosen at random"""
     known: Knowledge = field(default_factory=Knowledge)
-    """what it was built from, so that a decision can be written down whole"""
+    """what it was built from, so that a decision can be recorded completely"""
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -76,7 +76,7 @@ class Policy:
 
 
 class Fit(NamedTuple):
-    """A slot that will do, and its score."""
+    """A feasible slot and its score."""
 
     score: Score
     slot: Slot
@@ -84,14 +84,14 @@ class Fit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a policy makes of a demand on a cluster."""
+    """The answer of a policy for a demand on a cluster."""
 
     fits: tuple[Fit, ...]
     """the best slot of each node that has one, best first"""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
-    """for every other node, what refused"""
+    """for every other node, why it is refused"""
     verdict: Verdict = PLACE
-    """of the policy's gate on the best of them"""
+    """of the policy's sharing gate on the best slot"""
 
 
 def rate(policy: Policy, demand: Demand, node: Node) -> tuple[Score, Gpus] | None:
@@ -107,7 +107,7 @@ def rate_feasible(policy: Policy, demand: Demand, feasible: Feasibility, node: N
     if len(slots) == 1:
         return tuple([order(demand, node, slots)[0] for order in policy.nodes]), slots[0]
     known: dict[Order, float] = {}
-    for order in policy.gpus:  # each is asked only about those that are equal to all before it
+    for order in policy.gpus:  # each order compares only the slots that are equal in all orders before it
         values = order(demand, node, slots)
         known[order] = best = max(values)
         if len(slots) > 1:
@@ -120,24 +120,24 @@ def rate_feasible(policy: Policy, demand: Demand, feasible: Feasibility, node: N
 
 
 class Ranker:
-    """Remembers ratings per demand; the demands asked about least recently are forgotten first."""
+    """Remembers ratings per demand; the least recently used demands are forgotten first."""
 
     def __init__(self, policy: Policy, remember: int = 512, few: int = FEW) -> None:
         self.policy = policy
         self.rated = 0
-        """nodes rated so far: what the memo did not save"""
+        """number of nodes rated so far, which the memo did not save"""
         self._remember = remember
         self._checks = policy.checks
         self._shapes: dict[Demand, Shape] = {}
         self._believed = policy.known.belief.version
         self._roomiest: Ranker | None = None
         self._few = few
-        self._by_card = len(list(takewhile(lambda order: order in policy.by_card, policy.nodes)))
-        self._arrays = GpuArrays(remember, tenants=self._by_card > 0)
+        self._by_gpu = len(list(takewhile(lambda order: order in policy.by_gpu, policy.nodes)))
+        self._arrays = GpuArrays(remember, tenants=self._by_gpu > 0)
         self._by_room = compares_rooms(policy)
 
     def roomiest(self) -> "Ranker":
-        """A ranker with the same checks that takes the slots with the most room."""
+        """A ranker with the same checks that prefers the slots with the most room."""
         if self._roomiest is None:
             orders = (spread, node_spread)
             policy = replace(self.policy, nodes=orders, gpus=orders, gate=None, random=False)
@@ -147,16 +147,16 @@ class Ranker:
     def best(
         self, demand: Demand, cluster: Cluster, draw: Draw | None = None, closed: Collection[str] = ()
     ) -> Fit | None:
-        """The best slot of all nodes that are not closed. A random policy draws among those that fit."""
+        """The best slot of all nodes that are not closed. A random policy draws among the nodes that fit."""
         only = self._home(demand, cluster)
         if only is not None:
             return next(iter(self.top(demand, cluster, only.difference(closed), 1)), None)
-        by_card = self._by_card > 0 and demand.gpus > 0 and not demand.containers
-        labels = self._ceilings(demand, cluster) if by_card else self._labels(demand, cluster)
+        by_gpu = self._by_gpu > 0 and demand.gpus > 0 and not demand.containers
+        labels = self._ceilings(demand, cluster) if by_gpu else self._labels(demand, cluster)
         if closed:
             labels = labels.copy()
             labels[[cluster.index[name] for name in closed]] = REFUSED
-        if by_card and not self._settle(demand, cluster, labels):
+        if by_gpu and not self._settle(demand, cluster, labels):
             return self.best(demand, cluster, draw, closed)
         if self.policy.random and draw is not None:
             fits = np.flatnonzero(labels > REFUSED)
@@ -171,7 +171,7 @@ class Ranker:
     def top(
         self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
     ) -> list[Fit]:
-        """The best slot of each of the named nodes (default: all) that has one, best first, at most so many."""
+        """The best slot of each of the named nodes (default: all) that has one, best first, at most `most`."""
         wanted = self._wanted(demand, cluster, nodes)
         feasible = self._feasible(demand)
         if wanted is not None and len(wanted) <= FEW:
@@ -188,7 +188,7 @@ class Ranker:
     def shortlist(
         self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None, most: int | None = None
     ) -> list[str]:
-        """The names of the best of these nodes that fit, best first: `top` without the slots, and faster."""
+        """The names of the best of these nodes that fit, best first: like `top` without the slots, and faster."""
         names = cluster.names
         return [names[i] for i in islice(self._ordered(demand, cluster, self._wanted(demand, cluster, nodes)), most)]
 
@@ -206,13 +206,13 @@ class Ranker:
         return ordered if wanted is None else (i for i in ordered if names[i] in wanted)
 
     def _wanted(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None) -> Set[str] | None:
-        """The only nodes to look at; None: all."""
+        """The only nodes that count; None: all."""
         only = self._home(demand, cluster)
-        asked = nodes if nodes is None or isinstance(nodes, Set) else set(nodes)
-        return only if asked is None else asked if only is None else only & asked
+        named = nodes if nodes is None or isinstance(nodes, Set) else set(nodes)
+        return only if named is None else named if only is None else only & named
 
     def at_once(self, demand: Demand) -> bool:
-        """Whether all nodes can be compared without rating any."""
+        """Whether all nodes can be compared in arrays, without rating any."""
         return self._by_room and self._feasible(demand).in_arrays
 
     def refusers(self, demand: Demand, cluster: Cluster) -> list[str] | None:
@@ -221,7 +221,7 @@ class Ranker:
         return self._arrays.refusers(feasible, cluster) if feasible.in_arrays else None
 
     def reasons(self, demand: Demand, cluster: Cluster, nodes: Collection[str] | None = None) -> dict[str, Reason]:
-        """For each of the named nodes (default: all) on which the demand does not fit, what refused."""
+        """For each of the named nodes (default: all) on which the demand does not fit, the reason."""
         nodes = None if nodes is None else set(nodes)
         only, feasible = self._home(demand, cluster), self._feasible(demand)
         if only is not None:
@@ -263,7 +263,7 @@ class Ranker:
         return found
 
     def _home(self, demand: Demand, cluster: Cluster) -> set[str] | None:
-        """The only nodes that will do, where a job must join its affinity group."""
+        """The only feasible nodes if a job must join its affinity group; None if there is no such group yet."""
         members = cluster.groups.get(demand.affinity, ()) if demand.affinity is not None else ()
         return {name for name, _ in members} or None
 
@@ -286,10 +286,10 @@ class Ranker:
         return Fit(fit.score, Slot(node.name, chosen))
 
     def _labels(self, demand: Demand, cluster: Cluster) -> Labels:
-        """Of the score of every node."""
+        """Labels of the exact score of every node."""
         shape = self._shape(demand, cluster)
         stale = shape.seen != cluster.versions
-        if self._by_card:
+        if self._by_gpu:
             stale |= shape.doubt > SURE
         stale = stale.nonzero()[0]
         if len(stale):
@@ -299,8 +299,15 @@ class Ranker:
             return self._labels(demand, cluster)
         return shape.labels
 
+    # Ceilings and settling. Invariant: the label of a node is at least the label of its exact score, and equal to it if
+    # `doubt` is SURE; a node whose label is REFUSED does not fit. So if the node with the largest label is sure, no
+    # other node can be better, and no node below it needs a rating. Bounds are computed in two steps of rising cost:
+    #   BY_TENANTS  the orders by GPU are exact, the others are taken to be infinite
+    #   BY_GPUS     the best GPUs are scored by all orders, but the whole slot was not rated
+    # Ties are kept: nodes with equal labels are settled together, so that the first of equals by name wins as in `top`.
+
     def _ceilings(self, demand: Demand, cluster: Cluster) -> Labels:
-        """Of the score of every node, or of the most that it can be."""
+        """Labels of the exact score of every node, or of an upper bound of it."""
         shape = self._shape(demand, cluster)
         stale = (shape.seen != cluster.versions).nonzero()[0]
         if 0 < len(stale) <= self._few:
@@ -309,9 +316,9 @@ class Ranker:
             heights = self._heights(demand, cluster, shape, stale)
             missing = max(0, demand.gpus - len(heights))
             heights = np.pad(heights, ((0, missing), (0, 0)), constant_values=REFUSED)
-            # A slot is no better than the worst of its cards, and these cannot all be among the best.
+            # A slot scores no more than its worst GPU. If n GPUs are needed, that is at most the n-th best of the node.
             labels = np.partition(heights, -demand.gpus, axis=0)[-demand.gpus] if demand.gpus > 1 else heights.max(0)
-            doubt = BY_CARDS if demand.gpus == 1 and len(self.policy.nodes) > self._by_card else BY_SLOTS
+            doubt = BY_TENANTS if demand.gpus == 1 and len(self.policy.nodes) > self._by_gpu else BY_GPUS
             shape.labels[stale], shape.seen[stale] = labels, cluster.versions[stale]
             shape.doubt[stale] = np.where(labels > REFUSED, doubt, SURE)
         if shape.worn_out:
@@ -320,12 +327,12 @@ class Ranker:
         return shape.labels
 
     def _settle(self, demand: Demand, cluster: Cluster, labels: Labels) -> bool:
-        """Looks closer at what is on top until the best is sure; whether labels still mean what they did."""
+        """Rates the nodes with the largest label until the best is sure; False if labels were renumbered meanwhile."""
         shape, versions = self._shapes[demand], cluster.versions
         while len(labels) and labels[i := labels.argmax()] > REFUSED and (doubt := shape.doubt[i]) > SURE:
             level = ((labels == labels[i]) & (shape.doubt == doubt)).nonzero()[0]
-            if doubt == BY_CARDS:
-                self._rate_cards(demand, cluster, shape, level)
+            if doubt == BY_TENANTS:
+                self._rate_gpus(demand, cluster, shape, level)
             else:
                 level = level[versions[level] == versions[i]]
                 self._rate_all(demand, cluster, shape, level)
@@ -335,7 +342,7 @@ class Ranker:
         return True
 
     def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
-        """Labels of the most that a slot with each GPU can score, as far as its type and tenants say."""
+        """Labels of an upper bound of the score of a slot with each GPU, from the GPU's type and tenants."""
         feasible, columns = shape.feasible, self._arrays.columns(cluster, at)
         numbers = np.where(kept(feasible.checks, feasible.demand, columns), columns.tenants, NO_GPU)
         one = feasible if demand.gpus == 1 else self._feasible(replace(demand, gpus=1))
@@ -350,33 +357,33 @@ class Ranker:
     def _height(self, feasible: Feasibility, shape: Shape, node: Node, gpu: int) -> float:
         policy, demand = self.policy, feasible.demand
         for check in feasible.checks:
-            # The example stands for all GPUs of its type with such tenants: only what these decide may be asked of it.
+            # The example stands for all GPUs of its type with such tenants: only checks that read these may judge it.
             if check.reads in _EXAMPLE and isinstance(check.narrow(demand, node, [gpu]), Reason):
                 return REFUSED
         slots: list[Gpus] = [(gpu,)]
-        first = [order(demand, node, slots)[0] for order in policy.nodes[: self._by_card]]
-        return shape.ladder.label((*first, *[np.inf] * (len(policy.nodes) - self._by_card)))
+        first = [order(demand, node, slots)[0] for order in policy.nodes[: self._by_gpu]]
+        return shape.ladder.label((*first, *[np.inf] * (len(policy.nodes) - self._by_gpu)))
 
-    def _rate_cards(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> None:
-        """Labels of the most that a demand for one GPU can score on the best cards of these nodes, alike so far."""
+    def _rate_gpus(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> None:
+        """Closer bounds of nodes with equal labels, for one GPU: its best GPUs are scored by all orders."""
         _, first, again = np.unique(cluster.versions[at], return_index=True, return_inverse=True)
         top = self._heights(demand, cluster, shape, at[first]) == shape.labels[at[first]]
-        known = shape.ladder.score(float(shape.labels[at[0]]))[: self._by_card]
-        rest = self.policy.nodes[self._by_card :]
+        known = shape.ladder.score(float(shape.labels[at[0]]))[: self._by_gpu]
+        rest = self.policy.nodes[self._by_gpu :]
         labels = []
         for i, column in zip(at[first].tolist(), top.T.tolist(), strict=True):
             node = cluster.at(i)
             slots: list[Gpus] = [(gpu,) for gpu, best in enumerate(column) if best]
             scores = zip(*[order(demand, node, slots) for order in rest], strict=True)
             labels.append(shape.ladder.label((*known, *max(scores))))
-        shape.labels[at], shape.doubt[at] = np.array(labels)[again], BY_SLOTS
+        shape.labels[at], shape.doubt[at] = np.array(labels)[again], BY_GPUS
 
     def _shape(self, demand: Demand, cluster: Cluster) -> Shape:
-        if self._believed != self.policy.known.belief.version:  # every score may be another now
+        if self._believed != self.policy.known.belief.version:  # all scores may have changed
             self._believed = self.policy.known.belief.version
             self._shapes.clear()
         if self._arrays.worn_out:
-            self._arrays = GpuArrays(self._remember, tenants=self._by_card > 0)
+            self._arrays = GpuArrays(self._remember, tenants=self._by_gpu > 0)
             self._shapes.clear()
         shape = self._shapes.pop(demand, None)
         if shape is None:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Orders: each rates the candidate slots of one node with a number, larger is better.
+"""Orders: each gives the candidate slots of one node a number; larger is better.
 
-An order sees a demand, a node and slots; never the cluster, a clock or a job's identity. That is the locality contract:
-what was computed for a demand and a node's version stays true. Orders compose left to right, for choosing the GPUs of a
-node and for choosing among nodes apart (`policies.py`).
+An order sees a demand, a node and slots; never the cluster, a clock or a job's identity. So a score stays valid for a
+demand and a version of a node. Orders are compared left to right, separately for the GPUs of a node and for nodes
+(`policies.py`).
 
 The baselines of FGD's evaluation (best-fit, dot-product, clustering, packing) are the published integer scores; their
 128 cores and 8 GPUs are the published normalisation, not a limit.
@@ -23,7 +23,7 @@ _GPU_SCALE = 8_000.0
 
 
 def binpack(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-    """The least room on the chosen GPUs, then on the node: what is nearly full is filled first."""
+    """The least room on the chosen GPUs: nearly full GPUs are filled first."""
     room = node.room
     if demand.gpus == 1 and not demand.containers:
         return [-room[slot[0]] for slot in slots]
@@ -36,17 +36,17 @@ def spread(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 
 def node_binpack(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-    """The node with the least room in all."""
+    """The node with the least room."""
     return [-sum(node.room)] * len(slots)
 
 
 def node_spread(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-    """The node with the most room in all."""
+    """The node with the most room."""
     return [sum(node.room)] * len(slots)
 
 
 def exclusive_first(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-    """GPUs that nobody uses yet before GPUs to share."""
+    """Unused GPUs before GPUs to share."""
     fresh = [1 if node.slots[i] == gpu.slots else 0 for i, gpu in enumerate(node.machine.gpus)]
     return [sum(fresh[i] for i in slot) for slot in slots]
 
@@ -58,24 +58,24 @@ def one_numa(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 
 def anything(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-    """No preference; ties are broken by name and index, or by lot where a policy is random."""
+    """No preference; ties are broken by name and index, or at random by a random policy."""
     return [0.0] * len(slots)
 
 
 def best_fit(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """The node with least CPU and GPU left afterwards, weighed half and half."""
-    asked = demand.total_compute
+    needed = demand.total_compute
     left = 0.0
     left += (float(node.cpu or 0) - demand.cpu) / _CPU_SCALE * 0.5
-    left += (float(sum(node.room)) - asked) / _GPU_SCALE * 0.5
+    left += (float(sum(node.room)) - needed) / _GPU_SCALE * 0.5
     return [int((1.0 - left) * 100.0)] * len(slots)
 
 
 def dot_product(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """The node whose free resources point least the same way as the demand."""
-    asked = demand.total_compute
+    needed = demand.total_compute
     product = ((node.cpu or 0) / _CPU_SCALE) * (demand.cpu / _CPU_SCALE)
-    product += (sum(node.room) / _GPU_SCALE) * (asked / _GPU_SCALE)
+    product += (sum(node.room) / _GPU_SCALE) * (needed / _GPU_SCALE)
     return [int(100.0 * (1 - product / 2.0))] * len(slots)
 
 
@@ -99,8 +99,8 @@ def packing(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     rooms = node.sorted_room
     if rooms[0] == 1000:
         return [max(33 - len(rooms), len(rooms))] * len(slots)
-    asked = demand.steady
-    used = [room for room in rooms if room >= asked.compute][: asked.gpus]
+    needed = demand.steady
+    used = [room for room in rooms if room >= needed.compute][: needed.gpus]
     fresh = used.count(1000)
     if fresh:
         return [max(50 - fresh, 33)] * len(slots)
@@ -130,9 +130,9 @@ def lowest_index(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 
 def _kind(demand: Demand) -> int:
-    """0 for a share, else how many whole GPUs."""
-    asked = demand.steady
-    return 0 if asked.compute < 1000 else asked.gpus
+    """0 for a share, else the number of whole GPUs."""
+    needed = demand.steady
+    return 0 if needed.compute < 1000 else needed.gpus
 
 
 def _free(slots: list[Gpus]) -> list[int]:

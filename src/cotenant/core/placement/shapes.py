@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a ranker remembers of one demand, in arrays over all nodes of a cluster.
 
-A label stands for a score, or for the most that a score can be, which is quicker to find; numpy compares labels.
+A label is a number that stands for a score, or for an upper bound of it, so that numpy can compare scores.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,12 @@ Number = TypeVar("Number", np.float64, np.int64, np.int8)
 Labels = NDArray[np.float64]
 
 REFUSED = -np.inf
-SURE, BY_SLOTS, BY_CARDS = 0, 1, 2
-"""what a label is of: the score, or the most it can be, as far as the node's cards for themselves tell, or as who is on
-them does"""
+SURE, BY_GPUS, BY_TENANTS = 0, 1, 2
+"""what a label stands for: the score, a bound by single GPUs and all orders, or a bound by type and tenants alone"""
 
 
 class Shape:
-    """Of each node a label and what it is of, the best slot where it is sure, and the version all this is true for."""
+    """For each node: a label, what it stands for, the best slot if it is sure, and the version of the node."""
 
     def __init__(self, cluster: Cluster, feasible: Feasibility) -> None:
         self.feasible = feasible
@@ -36,16 +35,16 @@ class Shape:
         self.seen = np.zeros(len(cluster), dtype=np.int64)
         self.doubt = np.zeros(len(cluster), dtype=np.int8)
         self.heights: dict[int, float] = {}
-        """of each crowd on a card, by its number"""
+        """label of the bound for each set of tenants, by its number (`GpuArrays.examples`)"""
         self.ladder = Ladder()
 
     @property
     def worn_out(self) -> bool:
-        """Whether labels mean nothing any more, or most scores on the ladder are of nodes as they once were."""
+        """Whether the labels were renumbered, or most scores on the ladder belong to nodes that have changed since."""
         return self.ladder.renumbered or len(self.ladder) > 2 * (len(self.names) + len(self.heights)) + 64
 
     def forget(self) -> None:
-        """Asks for every label again: of the same ladder where it was only renumbered, else of a fresh one."""
+        """Makes all labels stale; starts a new ladder unless the old one was only renumbered."""
         self.seen[:] = 0
         self.heights.clear()
         if self.ladder.renumbered:
@@ -68,17 +67,17 @@ class Shape:
 
 
 def moved(values: NDArray[Number], came_from: NDArray[np.int64], otherwise: float) -> NDArray[Number]:
-    """Each from its old place, something else for those that had none."""
+    """Each value at its new index, `otherwise` for nodes that are new."""
     return np.append(values, np.array(otherwise, dtype=values.dtype))[came_from]
 
 
 def best_first(labels: Labels, chunk: int = 64) -> Iterator[int]:
-    """Nodes that fit, best first, ties in name order; sorts no more of them than are asked for."""
+    """Nodes that fit, best first, ties in name order; sorts no more of them than the caller takes."""
     rest = np.flatnonzero(labels > REFUSED)
     while len(rest):
         values, at = labels[rest], max(0, len(rest) - chunk)
         floor = np.partition(values, at)[at]
         above = rest[values > floor]
         yield from above[np.argsort(-labels[above], kind="stable")].tolist()
-        yield from map(int, rest[values == floor])  # all ties of the last one: often most nodes, and few are asked for
+        yield from map(int, rest[values == floor])  # all ties of the last one: often most nodes, and few are taken
         rest, chunk = rest[values < floor], chunk * 4

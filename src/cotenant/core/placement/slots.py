@@ -14,7 +14,7 @@ from cotenant.core.cluster import Node
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus, Reason
 from cotenant.core.placement import topology
 from cotenant.core.placement.checks import CHECKS, Check, Feasibility, by_numa, feasibility, linked_slot
-from cotenant.core.placement.seating import seating_refusal, seatings
+from cotenant.core.placement.containers import container_refusal, container_slots
 
 _ALONE: tuple[Gpus, ...] = tuple((i,) for i in range(64))
 """slots of one GPU, made once: millions of them are remembered"""
@@ -39,7 +39,7 @@ def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
                 fitting = [i for i in fitting if i in node.distinct] or fitting
         return [_ALONE[i] if i < len(_ALONE) else (i,) for i in fitting]
     if demand.containers:
-        return seatings(feasible, node)
+        return container_slots(feasible, node)
     if demand.gpus == 0:
         return [] if isinstance(feasible.eligible(node), Reason) else [()]
     fitting = feasible.fitting(node, range(len(node.compute)))
@@ -54,7 +54,7 @@ def refusal(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> R
 def refusal_of(feasible: Feasibility, node: Node) -> Reason | None:
     """The same, for checks that were compiled before."""
     if feasible.demand.containers:
-        return seating_refusal(feasible, node)
+        return container_refusal(feasible, node)
     eligible = feasible.eligible(node)
     return eligible if isinstance(eligible, Reason) else None
 

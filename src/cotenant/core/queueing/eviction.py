@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who must leave a node so that a demand fits there, with the least harm.
+"""Which tenants to evict from a node so that a demand fits there, with the least harm.
 
-Harm is compared in this order: how important the most important of them is, how many they are, how important they are
-together, and how long they have run. So nobody is evicted where less important ones would do, and of equals as few as
-possible, those that have just begun first. `preemption` answers the same for queues, where all are ordered by turn.
+Harm is compared in this order: the highest priority among the victims, their number, the sum of their priorities, and
+how long they have run. So no tenant is evicted if ones of lower priority suffice, and among equals as few as possible,
+those that started last first. `preemption` answers the same question for queues, in queue order.
 """
 
 from collections import Counter
@@ -21,27 +21,27 @@ from cotenant.core.placement.ranking import Policy, rate
 from cotenant.core.units import Seconds
 
 _TRIES = 300
-"""pairs who might leave; else those are taken who are left when all who can stay are put back"""
+"""pairs of victims that are tried, besides the sets that remain when all tenants that can stay are put back"""
 
 
 class Stake(NamedTuple):
-    """What is lost where a tenant has to leave."""
+    """What is lost if a tenant is evicted."""
 
     priority: int
     since: Seconds
-    """when it began: the later, the less is lost"""
+    """when it started: the later, the less is lost"""
 
 
 class Harm(NamedTuple):
-    """Less is better; of sets with the same first parts, the times are of as many tenants, and no clock is needed."""
+    """Less is better. Times are compared only between sets of equal size, so no clock is needed."""
 
     priority: float
-    """of the most important; minus infinity where nobody has to leave"""
+    """highest among the victims; minus infinity if there are none"""
     victims: int
     priorities: int
-    """in sum"""
+    """sum over the victims"""
     begun: float
-    """in sum, negative"""
+    """sum of the start times, negated"""
 
 
 NO_HARM = Harm(float("-inf"), 0, 0, 0.0)
@@ -49,7 +49,7 @@ NO_HARM = Harm(float("-inf"), 0, 0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The GPUs that a demand gets on a node, and who has to leave for that."""
+    """The GPUs that a demand gets on a node, and the tenants to evict for it."""
 
     gpus: Gpus
     score: Score
@@ -58,7 +58,7 @@ class Way:
 
 
 def level(policy: Policy, demand: Demand, node: Node, stakes: Mapping[str, Stake]) -> float | None:
-    """How important one must be whose leaving lets a demand in at last; None where none of them can help."""
+    """The lowest priority up to which all tenants must leave for the demand to fit; None if that is not enough."""
     if rate(policy, demand, node) is not None:
         return NO_HARM.priority
     for priority in sorted({stake.priority for _, stake in _staked(node, stakes)}):
@@ -69,7 +69,7 @@ def level(policy: Policy, demand: Demand, node: Node, stakes: Mapping[str, Stake
 
 
 def least_harm(policy: Policy, demand: Demand, node: Node, stakes: Mapping[str, Stake]) -> Way | None:
-    """The way onto a node that harms least, if those leave who have a stake; None where that is not enough."""
+    """The eviction that harms least, among tenants with a stake; None if evicting all of them is not enough."""
     least = level(policy, demand, node, stakes)
     if least is None:
         return None
@@ -77,7 +77,11 @@ def least_harm(policy: Policy, demand: Demand, node: Node, stakes: Mapping[str, 
         (one for one, stake in _staked(node, stakes) if stake.priority <= least),
         key=lambda one: (stakes[one.job].priority, -stakes[one.job].since, one.job),
     )
-    for leaving in chain([()], ((one,) for one in eligible)):  # least harm first: no other set is better
+    # Search. `level` found the lowest priority up to which tenants must be evictable, so every solution has a victim of
+    # that priority or is empty, and harm differs first in the number of victims. Sets of none and of one are tried in
+    # order of harm: the first that works is optimal. Larger sets are too many to try all; candidates are what remains
+    # when tenants are put back greedily in several orders, and the first pairs. The least harmful of these is taken.
+    for leaving in chain([()], ((one,) for one in eligible)):
         way = _way(policy, demand, node, leaving, stakes)
         if way is not None:
             return way
@@ -99,7 +103,7 @@ def _way(
 
 
 def harm_of(stakes: Iterable[Stake]) -> Harm:
-    """Of all these together."""
+    """The harm of evicting all of these."""
     all_of = tuple(stakes)
     if not all_of:
         return NO_HARM
@@ -110,7 +114,7 @@ def harm_of(stakes: Iterable[Stake]) -> Harm:
 def _cannot_stay(
     policy: Policy, demand: Demand, node: Node, eligible: Iterable[Tenant], order: Iterable[Tenant]
 ) -> list[Tenant]:
-    """Those who are left when all are away and come back in this order, as long as the demand still fits."""
+    """The tenants that cannot stay if all are removed and put back in this order while the demand still fits."""
     there, leaving = _without(node, eligible), []
     for tenant in order:
         beside = there.with_tenant(tenant)
@@ -122,8 +126,8 @@ def _cannot_stay(
 
 
 def _orders(node: Node, eligible: list[Tenant]) -> Iterator[list[Tenant]]:
-    """In which to put back who can stay: the most important first; those who take little, so that few are left; those
-    of the GPUs with the most of them, so that the others are cleared."""
+    """Orders in which tenants are put back: by priority; by size, so that few are evicted; and those on GPUs with the
+    most tenants first, so that other GPUs are cleared."""
     important_first = eligible[::-1]
     yield important_first
     taken = {one.job: claims(one.demand, one.gpus, node.machine.gpus).values() for one in eligible}

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who must give way so that jobs that come first can run: the last in order first, and none that can stay after all.
+"""Preemption by queue order: which running jobs to suspend so that jobs ahead of them can run.
 
-A cluster is a value, so trying means removing tenants from a tentative one; nothing has happened until the caller acts.
+The last in queue order are suspended first, and none that can stay after all. A cluster is a value: trying means
+removing tenants from a tentative one, and nothing happens until the caller acts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,21 +13,21 @@ from itertools import chain
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Job, Placement, Reason
 from cotenant.core.placement.checks import Check, feasibility
+from cotenant.core.placement.containers import amounts_fit
 from cotenant.core.placement.deciding import Decision, place_together
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.seating import amounts_fit
 
 Turn = Callable[[Job], tuple[int, float]]
-"""whose turn it is, smallest first: `deciding.turn_of` at some time"""
+"""position in the queue, smallest first: `deciding.turn_of` at some time"""
 Holder = tuple[Job, tuple[Placement, ...]]
 
 
 def make_way(
     ranker: Ranker, waiting: Iterable[Job], running: Sequence[Holder], cluster: Cluster, turn: Turn
 ) -> Iterator[list[Job]]:
-    """For each waiting job that displaces someone, in order: the jobs it displaces.
+    """For each waiting job that preempts others, in order: the jobs that it preempts.
 
-    A job whose kind found no way is not followed by others that ask the same.
+    If a job cannot be placed this way, jobs of the same kind are not tried.
     """
     last_first = sorted(running, key=lambda holder: (turn(holder[0]), holder[0].id), reverse=True)
     gone: set[str] = set()
@@ -49,7 +50,7 @@ def make_way(
 def _displace(
     ranker: Ranker, job: Job, last_first: Sequence[Holder], cluster: Cluster, turn: Turn
 ) -> tuple[list[Job], Decision] | None:
-    """The fewest last jobs whose leaving lets this one start; those that can stay after all are put back."""
+    """The fewest last jobs whose removal lets this one start, without those that can stay after all."""
     tentative: Cluster = cluster
     removed: list[Holder] = []
     for holder in last_first:

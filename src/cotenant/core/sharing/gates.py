@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gates: asked about the best slot there is, whether it is good enough. Not to share is a choice, too.
+"""Sharing gates: each decides whether the best slot is good enough to share, or the job waits.
 
-A gate sees the slot's score alone, and how crowded it is; so what is remembered of scores stays true when that changes.
+A gate sees only the score of the slot and the crowding of the queue, so remembered scores stay valid when the crowding
+changes.
 """
 
 from collections.abc import Callable
@@ -12,36 +13,36 @@ from cotenant.core.model import Reason
 from cotenant.core.placement.ladder import Score
 
 LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET = 0.05, 0.5
-"""what a newcomer must add to the work that a card does, where many wait and where nobody does"""
+"""what a newcomer must add to the work of a GPU, if many jobs wait and if none does"""
 HALFWAY = 0.5
-"""waiting jobs per GPU at which it is halfway between"""
+"""waiting jobs per GPU at which the least gain is halfway between"""
 
 
 class Verdict(NamedTuple):
-    """On the best slot that there is."""
+    """The answer of a gate for the best slot."""
 
     reason: Reason | None = None
-    """why to wait instead; None: place it there"""
+    """why the job waits; None: it is placed there"""
     trial: bool = False
-    """not sure: look again once it has been measured"""
+    """not sure: judge again after a measurement"""
 
 
 PLACE = Verdict()
 
 Gate = Callable[[Score, float], Verdict]
-"""from the best slot's score and the jobs that wait per GPU"""
+"""from the score of the best slot and the number of waiting jobs per GPU"""
 
 
 def least_gain(crowding: float) -> float:
-    """With few waiting a job does better to wait for a card of its own; with many, little is better than nothing."""
+    """The least gain for which to share: the fewer jobs wait, the more it pays to wait for a GPU alone."""
     return LEAST_GAIN_CROWDED + (LEAST_GAIN_QUIET - LEAST_GAIN_CROWDED) * HALFWAY / (HALFWAY + crowding)
 
 
 def worth_sharing(score: Score, crowding: float) -> Verdict:
-    """For scores that begin with: idle or not, the gain that is expected, the gain that is nearly certain."""
+    """For scores that begin with: idle or not, expected gain, nearly certain gain."""
     idle, expected, certain = score[:3]
     least = least_gain(crowding)
-    # Beside two and more, a difference of lower bounds may be above what is expected: only both together are certain.
+    # Beside two or more tenants, a difference of lower bounds may exceed the expected gain: only both are certain.
     if idle or min(certain, expected) > least:
         return PLACE
     if expected > least:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Orders and checks for who goes beside whom on one card, from what is believed of them together.
+"""Orders and checks for jobs that share a GPU, from the predicted speeds of its tenants.
 
-Speeds are of a job's speed alone, so two tenants at 0.7 do 1.4 cards' worth of work. A newcomer's gain is what it adds
-to that sum: 1 on an idle card, less beside others, below 0 where it costs them more than it does itself.
+Speeds are relative to running alone, so two tenants at 0.7 do the work of 1.4 GPUs. The gain of a newcomer is what it
+adds to that sum: 1 on an idle GPU, less beside others, negative if it costs them more than it does itself.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,20 +17,20 @@ from cotenant.core.placement.scores import Order
 from cotenant.core.sharing.speeds import Belief, Company, company_of
 
 DOMINANT, FELT, MOST_SHARING_SCORE = 0.6, 0.8, 2
-"""Lucid's three kinds of jobs by their mean speed beside others, and what two tenants may add up to"""
+"""Lucid's three kinds of jobs by their mean speed beside others, and the largest sum of scores on one GPU"""
 
 
-def residents(node: Node, gpu: int) -> list[Tenant]:
+def tenants_on(node: Node, gpu: int) -> list[Tenant]:
     return [tenant for tenant in node.tenants if gpu in tenant.gpus]
 
 
 def demands_on(node: Node, gpu: int) -> list[Demand]:
-    """What the tenants of a card have asked for."""
+    """The demands of the tenants of a GPU."""
     return [tenant.demand for tenant in node.tenants if gpu in tenant.gpus]
 
 
 def taken(node: Node) -> set[int]:
-    """The cards that somebody is on."""
+    """The GPUs with a tenant."""
     return {gpu for tenant in node.tenants for gpu in tenant.gpus}
 
 
@@ -39,7 +39,7 @@ def company(node: Node, gpu: int, demands: Iterable[Demand]) -> Company:
 
 
 def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Node, gpu: int) -> float:
-    """What a newcomer adds to the work that a card does."""
+    """What a newcomer adds to the work of a GPU."""
     there = demands_on(node, gpu)
     if not there:
         return 1.0
@@ -49,7 +49,7 @@ def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Nod
 
 
 def by_gain(belief: Belief, of: Callable[[Speed], float]) -> Order:
-    """The most gain; on several cards, that of the worst."""
+    """The most gain; on several GPUs, that of the worst."""
 
     def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
         gains = {i: gain(belief, of, demand, node, i) for i in {i for slot in slots for i in slot}}
@@ -59,7 +59,7 @@ def by_gain(belief: Belief, of: Callable[[Speed], float]) -> Order:
 
 
 def by_slowdown(belief: Belief) -> Order:
-    """The least slowdown of all tenants in sum, each against its speed alone: IADeep's measure of interference."""
+    """The least sum of slowdowns of all tenants, relative to running alone: IADeep's measure of interference."""
 
     def slowdown(demand: Demand, node: Node, gpu: int) -> float:
         there = demands_on(node, gpu)
@@ -74,13 +74,13 @@ def by_slowdown(belief: Belief) -> Order:
 
 
 def idle(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-    """Cards that nobody is on."""
+    """GPUs without a tenant."""
     others = taken(node)
     return [float(others.isdisjoint(slot)) for slot in slots]
 
 
 def shared(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
-    """Cards that somebody is on."""
+    """GPUs with a tenant."""
     return [1.0 - one for one in idle(demand, node, slots)]
 
 
@@ -93,7 +93,7 @@ def low(speed: Speed) -> float:
 
 
 def memory_apart(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
-    """Cards whose tenants and the newcomer are known not to fit into its memory together are left out."""
+    """Leaves out GPUs whose tenants and the newcomer are known not to fit into its memory together."""
     if not belief.knows_memory:
         return eligible
     left = [
@@ -106,7 +106,7 @@ def memory_apart(belief: Belief, demand: Demand, node: Node, eligible: list[int]
 
 
 def promises(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
-    """Nobody is pushed below the speed it was promised, as far as can be told with confidence."""
+    """Keeps GPUs on which no tenant falls below its promised speed, by the lower bound of the prediction."""
     if demand.least_speed is None and all(tenant.demand.least_speed is None for tenant in node.tenants):
         return eligible
     left = [i for i in eligible if _kept(belief, demand, node, i)]
@@ -124,14 +124,14 @@ def _kept(belief: Belief, demand: Demand, node: Node, gpu: int) -> bool:
 
 
 def alone(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
-    """Nobody shares."""
+    """Keeps GPUs without a tenant."""
     others = taken(node)
     left = [i for i in eligible if i not in others]
     return enough(demand, left, "alone", "needs {gpus} without tenants; the node has {available}")
 
 
 def meek(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
-    """Lucid's packing: only with neighbours whose sharing scores and the newcomer's add up to little."""
+    """Lucid's packing: only with tenants whose sharing scores and the newcomer's add up to little."""
     left = [
         i
         for i in eligible
@@ -143,7 +143,7 @@ def meek(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> lis
 
 
 def sharing_score(belief: Belief, card: str, demand: Demand) -> int:
-    """0: hardly felt, 1: felt, 2: dominant; by how much it suffers beside the likes of itself and others."""
+    """0: hardly interferes, 1: interferes, 2: dominates; by its mean speed beside itself and others."""
     mildness = belief.mildness(card, demand.workload)
     return 2 if mildness < DOMINANT else 1 if mildness < FELT else 0
 

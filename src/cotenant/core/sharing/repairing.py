@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Re-pairing: a card has become idle and nobody waits for it. Whose move there is worth the work that a move loses?"""
+"""Re-pairing: if a GPU is idle and no job waits, which tenant to move there, if the gain exceeds the cost of a move."""
 
 from collections.abc import Iterable
 
@@ -11,13 +11,13 @@ from cotenant.core.sharing.speeds import Belief
 from cotenant.core.units import Seconds
 
 WORTH = 2.0
-"""times the work lost that a move must bring"""
+"""a move must gain this many times the work that it loses"""
 
 
 def whom_to_move(
     belief: Belief, running: Iterable[tuple[Job, Placement]], cluster: Cluster, cost: Seconds
 ) -> Job | None:
-    """The tenant of one shared card that all would gain most by on an idle one; None where nothing is worth it."""
+    """The tenant of a shared GPU whose move to an idle one gains most; None if no move is worth its cost."""
     if not any(_idle(node) for node in cluster):
         return None
     best: tuple[float, str, Job] | None = None
@@ -25,7 +25,7 @@ def whom_to_move(
         if len(placement.slot.gpus) != 1:
             continue
         node = cluster.finish(placement).node(placement.slot.node)
-        # On an idle card it does one card's work; here it adds less than that.
+        # On an idle GPU it does the work of one GPU; here it adds less than that.
         lost = 1.0 - gain(belief, mean, job.demand, node, placement.slot.gpus[0])
         left = max(0.0, (job.estimate or Seconds(0.0)) - job.attained)
         if lost * left > WORTH * cost and (best is None or (lost, job.id) > best[:2]):
@@ -34,6 +34,6 @@ def whom_to_move(
 
 
 def _idle(node: Node) -> bool:
-    """Whether it has a usable card that nobody is on."""
+    """Whether it has a usable GPU without a tenant."""
     others = taken(node)
     return any(gpu not in others and slots > 0 for gpu, slots in enumerate(node.slots))

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What policies may believe of workloads that share a card: how fast each is, of its speed alone.
+"""Beliefs: the predicted speed of each of the workloads that share a GPU, relative to running alone.
 
-A belief is asked about companies, the workloads of one card's tenants. What it answers may change when it is told what
-was measured; then its `version` does, and whoever remembers answers asks again.
+A belief predicts for a `Company`: the workloads of the tenants of one GPU. If a measurement changes its predictions,
+its `version` changes too, so that remembered answers are dropped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +14,11 @@ from cotenant.core.interference import ALONE, Predictor, Signature, Speed
 
 UNKNOWN = Signature(None, None, None)
 NEWS = 0.02
-"""a pair that was measured before teaches nothing if it is this near to what was expected"""
+"""a further measurement of a pair is ignored if it differs from the prediction by less than this"""
 
 
 class Company(NamedTuple):
-    """The workloads of one card's tenants, in a fixed order."""
+    """The workloads of the tenants of one GPU, in a fixed order."""
 
     card: str
     workloads: tuple[str | None, ...]
@@ -29,31 +29,31 @@ def company_of(card: str, workloads: Iterable[str | None]) -> Company:
 
 
 class Belief(Protocol):
-    """What a sharing policy asks."""
+    """The predictions that a sharing policy needs."""
 
     version: int
     knows_memory: bool
-    """whether it knows of any that do not fit into one card's memory together; then no policy may put them there"""
+    """whether some workloads are known not to fit into the memory of one GPU together; no policy may place them so"""
 
     def speeds(self, company: Company) -> tuple[Speed, ...]:
-        """Of each tenant, of its speed alone."""
+        """The speed of each tenant, relative to running alone."""
         ...
 
     def mildness(self, card: str, workload: str | None) -> float:
-        """A workload's mean speed beside all others that are known."""
+        """The mean speed of a workload beside all known ones."""
         ...
 
     def apart(self, company: Company) -> bool:
-        """Whether these are known not to fit into one card's memory together."""
+        """Whether these are known not to fit into the memory of one GPU together."""
         ...
 
     def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
-        """What was measured (None: not of this one); whether any answer changes by it."""
+        """Learns measured speeds (None: not measured); True if a prediction changes."""
         ...
 
 
 class Predicted:
-    """One predictor per type of card, and what is known of each workload alone."""
+    """Predictions by one predictor per type of GPU, and the profiles of workloads that run alone."""
 
     def __init__(
         self, signatures: Mapping[str, Signature] | None = None, apart: frozenset[Company] = frozenset()
@@ -66,13 +66,13 @@ class Predicted:
         self._answers: dict[Company, tuple[Speed, ...]] = {}
 
     def describe(self, workload: str, signature: Signature) -> None:
-        """What was learned of a workload alone."""
+        """Sets the signature of a workload."""
         if self._signatures.get(workload) != signature:
             self._signatures[workload] = signature
             self._changed()
 
     def signature(self, workload: str | None) -> Signature:
-        """What is known of a workload: at least its name, which tells it from others."""
+        """The signature of a workload; only its name if nothing else is known."""
         return UNKNOWN if workload is None else self._signatures.get(workload, Signature(workload, None, None))
 
     def predictor(self, card: str) -> Predictor:
@@ -91,7 +91,7 @@ class Predicted:
         return any_apart(self._apart, company)
 
     def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
-        """Pairs teach; a larger company does not say who slowed whom."""
+        """Learns from pairs; a larger company does not show which tenant slowed which."""
         if len(company.workloads) != 2 or None in company.workloads:
             return False
         one, other = (self.signature(workload) for workload in company.workloads)
@@ -119,9 +119,9 @@ class Predicted:
 
 
 class Tabled:
-    """Speeds as a table has them, and as they were measured since; of what it lacks, what an expert guesses.
+    """Speeds from a table, and from measurements if it learns.
 
-    Two published systems are built on this: IADeep's table learns, Co-scheML's model is trained beforehand and stays.
+    Two published systems work this way: IADeep's table learns, Co-scheML's model is trained beforehand and fixed.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Tabled:
         if len(company.workloads) == 1:
             return (ALONE,)
         known = self._table.get(company)
-        if known is None:  # nothing is held against a company that nobody has met, as in IADeep
+        if known is None:  # an unknown company is taken to be undisturbed, as in IADeep
             known = (1.0,) * len(company.workloads)
         return tuple(Speed(speed, speed, speed) for speed in known)
 
@@ -161,7 +161,7 @@ class Tabled:
 def _taken(
     predictor: Predictor, jobs: tuple[Signature, Signature], one_speed: float | None, other_speed: float | None
 ) -> bool:
-    """Tells a predictor what is known of a pair: both speeds, or one."""
+    """Passes the measured speeds of a pair to a predictor: both, or one."""
     one, other = jobs
     if one_speed is not None and other_speed is not None:
         return predictor.observe(one, other, one_speed, other_speed)
@@ -171,14 +171,14 @@ def _taken(
 
 
 def any_apart(apart: frozenset[Company], company: Company) -> bool:
-    """Whether any two of a company are among the pairs that do not fit into one card's memory."""
+    """Whether any two of a company are among the pairs that do not fit into the memory of one GPU."""
     if len(company.workloads) <= 2:
         return company in apart
     return any(company_of(company.card, two) in apart for two in combinations(company.workloads, 2))
 
 
 def mean_speed(belief: Belief, card: str, workload: str | None, others: Iterable[str | None]) -> float:
-    """Of a workload beside each of others, as far as they fit into one card's memory together."""
+    """The mean speed of a workload beside each of the others that fit into the memory of one GPU with it."""
     speeds = []
     for other in others:
         pair = company_of(card, (workload, other))

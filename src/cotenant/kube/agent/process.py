@@ -19,6 +19,7 @@ from cotenant.core.units import MiB, format_memory, parse_memory
 from cotenant.errors import CotenantError, DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces
 from cotenant.kube.agent.jobs import Jobs
+from cotenant.kube.agent.metrics import metrics_text, write_metrics
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.podresources import Drift, PodKey, drift
@@ -27,9 +28,7 @@ from cotenant.kube.agent.reporting import (
     USE_S,
     UsageReport,
     annotations_for,
-    metrics_text,
     shared_machine,
-    write_metrics,
 )
 from cotenant.kube.agent.totals import NodeTotals
 from cotenant.kube.api.access import Access, find_access

@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent reports of its node: its GPUs, their links and their use as annotations, and metrics in a file."""
+"""What the agent reports of its node as annotations: its GPUs, their links and their use."""
 
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import msgspec
 
@@ -20,13 +19,11 @@ from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.settings import KubeSettings
 from cotenant.node.devices.backend import Backend, GpuUsage
 from cotenant.node.devices.vendors import Vendor
-from cotenant.node.limits import write_read_only
 
 USE_S = 30.0
 """Pause between two looks at the use of GPUs."""
 MUCH = 50
 """A change of use is published if it is at least one part in so many of a GPU's memory."""
-METRICS_FILE = "agent.prom"
 _NVLINKS = ("Single NVLink", "Two NVLinks", "Three NVLinks", "Four NVLinks", "Five NVLinks", "Six NVLinks")
 _LINKS = {
     Link.SYS: "Cross CPU socket",
@@ -127,34 +124,3 @@ class UsageReport:
         ):
             self._published = used
             self._publish(used_for(used))
-
-
-# Metrics, in Prometheus' text format: for node exporter's textfile collector.
-
-
-def metrics_text(machine: Machine, drifting: int, error_log: Mapping[str, int]) -> str:
-    """All metrics, always in the same order."""
-    healthy = sum(gpu.healthy for gpu in machine.gpus)
-    counts = {f'kind="{_escaped(kind)}"': count for kind, count in sorted({"drift": 0, **error_log}.items())}
-    parts: tuple[tuple[str, str, str, Mapping[str, float]], ...] = (
-        ("cards", "gauge", "GPUs of this node that are handed out.", {"": len(machine.gpus)}),
-        ("cards_healthy", "gauge", "Those of them that take new tenants.", {"": healthy}),
-        ("drift_pods", "gauge", "Pods with another number of devices than their record says.", {"": drifting}),
-        ("troubles_total", "counter", "Errors by kind; drift is counted at each look.", counts),
-    )
-    return "".join(_metric(f"cotenant_agent_{name}", kind, about, series) for name, kind, about, series in parts)
-
-
-def write_metrics(folder: Path, text: str) -> None:
-    """Whole or not at all, since the collector may read at any moment."""
-    write_read_only(folder / METRICS_FILE, text)
-
-
-def _metric(name: str, kind: str, about: str, series: Mapping[str, float]) -> str:
-    """`series` has a value for each label, such as `kind="drift"`; the label is empty if the metric has none."""
-    rows = "".join(f"{name}{{{label}}} {value}\n" if label else f"{name} {value}\n" for label, value in series.items())
-    return f"# HELP {name} {about}\n# TYPE {name} {kind}\n{rows}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

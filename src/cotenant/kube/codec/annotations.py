@@ -18,7 +18,7 @@ from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers,
 from cotenant.kube.codec.dialect import Dialect, Given
 from cotenant.kube.codec.keys import checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
-from cotenant.kube.codec.request import Asked, AskingContainer, demand_for
+from cotenant.kube.codec.request import Asked, ContainerRequest, demand_for
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
 from cotenant.node.limits import limits_text
@@ -60,7 +60,7 @@ def _variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
 
 
 def _given(
-    pod: Pod, asked: Asked, record: Record, machine: Machine, one: AskingContainer, region: Path | None
+    pod: Pod, asked: Asked, record: Record, machine: Machine, one: ContainerRequest, region: Path | None
 ) -> Given:
     shares = record.held_by(one.number)
     staying = [held.gpus for held in record.containers if held.kind is not ContainerKind.INIT]

@@ -28,17 +28,17 @@ _OTHERS = ("exclusive", "one-numa", "link", "affinity", "anti-affinity", "worklo
 T = TypeVar("T")
 
 
-def wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
+def constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
     """A Demand without amounts; InputError if an annotation cannot be understood."""
     spoken = tuple(dialects)
     if _keys(spoken).isdisjoint(annotations):  # nearly always
-        return _no_wishes(spoken)
-    return _wishes_of(annotations, namespace, spoken)
+        return _no_constraints(spoken)
+    return _constraints_of(annotations, namespace, spoken)
 
 
 @lru_cache(maxsize=64)
-def _no_wishes(dialects: tuple[Dialect, ...]) -> Demand:
-    return _wishes_of({}, "", dialects)
+def _no_constraints(dialects: tuple[Dialect, ...]) -> Demand:
+    return _constraints_of({}, "", dialects)
 
 
 @lru_cache(maxsize=64)
@@ -48,7 +48,7 @@ def _keys(dialects: tuple[Dialect, ...]) -> frozenset[str]:
     return frozenset((*map(own_key, (*_LISTS, *_OTHERS)), *(key for key in theirs if key is not None)))
 
 
-def _wishes_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
+def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
     def listed(ours: str) -> list[str]:
         keys = [own_key(ours), *(key for one in dialects if (key := getattr(one, _LISTS[ours])) is not None)]
         return list(dict.fromkeys(name for key in keys for name in _read(annotations, key, _names) or ()))

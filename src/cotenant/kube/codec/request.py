@@ -17,7 +17,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
-from cotenant.kube.codec.constraints import wishes_of
+from cotenant.kube.codec.constraints import constraints_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
 from cotenant.node.devices.vendors import Vendor
@@ -34,7 +34,7 @@ NOTHING = Demand(gpus=0, compute=MilliGpu(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskingContainer:
+class ContainerRequest:
     """A container with GPUs."""
 
     number: int
@@ -49,7 +49,7 @@ class Asked:
     demand: Demand
     wishes: Demand
     """The constraints: the demand without amounts."""
-    containers: tuple[AskingContainer, ...]
+    containers: tuple[ContainerRequest, ...]
     """Those with GPUs, in the order of the demand."""
     vendor: Vendor | None
     """Whose GPUs it needs; None: it needs no GPU."""
@@ -69,7 +69,7 @@ def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
         return Asked(demand=NOTHING, wishes=NOTHING, containers=(), vendor=None)
     numbers = {name: number for number, name in enumerate(container_names(pod))}
     containers = [
-        AskingContainer(number=numbers[name], name=name, amounts=amounts)
+        ContainerRequest(number=numbers[name], name=name, amounts=amounts)
         for name, amounts in wanting.items()
         if amounts is not None
     ]
@@ -78,7 +78,7 @@ def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
     gpus = sum(one.amounts.asked.gpus for one in containers)
     if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
-    wishes = _wishes(pod, containers)
+    wishes = _constraints(pod, containers)
     demand = demand_for([one.amounts.asked for one in containers], wishes)
     return Asked(demand=demand, wishes=wishes, containers=tuple(containers), vendor=_vendor(containers))
 
@@ -125,9 +125,9 @@ def _demand_for(containers: tuple[Container, ...], wishes: Demand) -> Demand:
     return replace(wishes, gpus=only.gpus, memory=only.memory, memory_percent=only.memory_percent, compute=only.compute)
 
 
-def _wishes(pod: Pod, containers: Sequence[AskingContainer]) -> Demand:
+def _constraints(pod: Pod, containers: Sequence[ContainerRequest]) -> Demand:
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in containers}
-    wishes = wishes_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
+    wishes = constraints_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
     alone = all(has_gpu_alone(one.amounts) for one in containers)
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
     exclusive = wishes.exclusive or alone
@@ -136,7 +136,7 @@ def _wishes(pod: Pod, containers: Sequence[AskingContainer]) -> Demand:
     return replace(wishes, exclusive=exclusive, priority=priority)
 
 
-def _vendor(containers: Sequence[AskingContainer]) -> Vendor:
+def _vendor(containers: Sequence[ContainerRequest]) -> Vendor:
     vendors = sorted({one.amounts.dialect.vendor for one in containers})
     if len(vendors) > 1:
         titles = " and ".join(vendor.row.title for vendor in vendors)

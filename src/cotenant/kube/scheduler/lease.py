@@ -19,7 +19,7 @@ from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Reflector
 from cotenant.kube.scheduler.leadership import LEASES, WRITE_S, WRITER, Candidacy, Lease
-from cotenant.kube.scheduler.signals import Signal
+from cotenant.signals import Signal
 
 LEASE_LIMITS = Limits(connect_s=2.0, answer_s=2.0, tries=1, concurrency=1)
 """for a client of its own: a read that waits behind other requests is worthless"""

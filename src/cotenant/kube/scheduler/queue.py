@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from cotenant.core.model import Job, Reason
 from cotenant.core.placement.deciding import turn_of
 from cotenant.core.placement.policies import build_policy
-from cotenant.core.queueing.patience import is_overdue
+from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, is_unschedulable

@@ -5,29 +5,10 @@
 `Scheduler` in process.py makes all subscriptions, so the wiring can be read in one place.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, ParamSpec
 
 from cotenant.kube.api.objects import Pod
-
-P = ParamSpec("P")
-
-
-class Signal(Generic[P]):
-    """Calls its subscribers at once, in the order of subscription. An exception of one skips those after it."""
-
-    def __init__(self) -> None:
-        self._subscribers: list[Callable[P, object]] = []
-
-    def subscribe(self, *callbacks: Callable[P, object]) -> None:
-        """Call these, too, whenever the signal is sent."""
-        self._subscribers.extend(callbacks)
-
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call every subscriber."""
-        for subscriber in self._subscribers:
-            subscriber(*args, **kwargs)
+from cotenant.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cotenant.kube.codec.annotations import variable_names
 from cotenant.kube.codec.keys import container_key
 from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
 from cotenant.kube.codec.protected import VISIBLE
-from cotenant.kube.codec.request import AskingContainer
+from cotenant.kube.codec.request import ContainerRequest
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.webhook.review import Json
 
@@ -28,7 +28,7 @@ _FOREIGN_RESOURCE = re.compile(r"nvidia\.com/(?:gpu(?:\..*)?|mig-.*)")
 _FILE_MODE = 0o644
 
 
-def with_gpus(container: Json, one: AskingContainer) -> Json:
+def with_gpus(container: Json, one: ContainerRequest) -> Json:
     """Return a container that reads its GPUs and limits from the annotations that the binding will add."""
     dialect, gpus = one.amounts.dialect, one.amounts.asked.gpus
     names = variable_names(dialect, gpus)
@@ -56,7 +56,7 @@ def hide_gpus(container: Json) -> Json:
     return _with_env(container, [VOID])
 
 
-def with_limits(spec: Json, containers: Iterable[AskingContainer]) -> Json:
+def with_limits(spec: Json, containers: Iterable[ContainerRequest]) -> Json:
     """Return a pod's spec with one volume per container with GPUs, so no container sees the limits of another."""
     foreign = [volume for volume in spec.get("volumes", []) if not is_our_volume(volume.get("name", ""))]
     return _with_list(spec, "volumes", [*(_volume(one.number) for one in containers), *foreign])

@@ -105,7 +105,7 @@ def _pairs(decision: Decision) -> Iterator[Company]:
     for placement in decision.placements:
         node = decision.cluster.node(placement.slot.node)
         for gpu in placement.slot.gpus:
-            tenants = sharing.residents(node, gpu)
+            tenants = sharing.tenants_on(node, gpu)
             if len(tenants) > 1:
                 yield sharing.company(node, gpu, (tenant.demand for tenant in tenants))
 

@@ -26,7 +26,7 @@ from cotenant.core.tuning.coordination import (
 )
 from cotenant.core.tuning.goodput import GradientNoise, efficiency
 from cotenant.core.units import Seconds
-from tests.core.fifo_device import Work, fifo_speeds
+from tests.core.tuning.fifo_device import Work, fifo_speeds
 
 TICK = 0.25
 

@@ -25,8 +25,8 @@ from cotenant.core.tuning.coordination import (
 )
 from cotenant.core.tuning.goodput import GradientNoise, LearningRate
 from cotenant.core.units import MiB, Seconds
-from tests.core.fifo_device import Work, random_work
-from tests.core.virtual_device import TICK, Device, speeds_of
+from tests.core.tuning.fifo_device import Work, random_work
+from tests.core.tuning.virtual_device import TICK, Device, speeds_of
 
 QUICK = Work(fixed=0.004, per_sample=0.0001)
 """gains much by larger batches"""

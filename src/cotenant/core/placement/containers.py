@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pods whose containers ask for different things: which container goes on which GPUs of a node."""
+"""Slots for pods whose containers have different demands: which container gets which GPUs of a node."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -13,13 +13,13 @@ from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gp
 from cotenant.core.placement.checks import Feasibility, by_numa, linked_slot
 from cotenant.core.units import MiB, MilliGpu
 
-_SEATING_STEPS = 300
-"""how many ways to seat a pod's containers are tried where the obvious ones fail"""
+_STEPS = 300
+"""assignments of containers to GPUs that are tried if the greedy ones fail"""
 
 
 class _Load(NamedTuple):
-    """What the containers that are seated so far take of one GPU; as in `footprint`, but one container at a time, since
-    thousands of ways are tried."""
+    """What the containers that are placed so far take of one GPU: the rule of `footprint`, one container at a time,
+    since thousands of assignments are tried."""
 
     peak: Claim = NOTHING
     """of init containers and sidecars"""
@@ -46,34 +46,34 @@ _Loads = Mapping[int, _Load]
 _EMPTY = _Load()
 
 
-def seatings(feasible: Feasibility, node: Node) -> list[Gpus]:
-    """Slots for a pod: each container on the tightest, or the roomiest, GPUs that still take it; else any way."""
+def container_slots(feasible: Feasibility, node: Node) -> list[Gpus]:
+    """Slots for a pod: each container on the tightest, or the roomiest, GPUs that can take it; else any slot."""
     demand, pools = feasible.demand, _pools(feasible, node)
     if isinstance(pools, Reason):
         return []
-    outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
+    outcomes = [_greedy_slot(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
     found = [slot for slot in outcomes if not isinstance(slot, Reason)]
-    return list(dict.fromkeys(found)) or _seated_somehow(demand, node, pools)
+    return list(dict.fromkeys(found)) or _searched_slots(demand, node, pools)
 
 
-def seating_refusal(feasible: Feasibility, node: Node) -> Reason | None:
+def container_refusal(feasible: Feasibility, node: Node) -> Reason | None:
     demand, pools = feasible.demand, _pools(feasible, node)
     if isinstance(pools, Reason):
         return pools
-    outcomes = [_seat_containers(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
+    outcomes = [_greedy_slot(demand, node, pool, sign) for pool in pools for sign in (1, -1)]
     reasons = [one for one in outcomes if isinstance(one, Reason)]
-    return reasons[0] if len(reasons) == len(outcomes) and not _seated_somehow(demand, node, pools) else None
+    return reasons[0] if len(reasons) == len(outcomes) and not _searched_slots(demand, node, pools) else None
 
 
-def _seated_somehow(demand: Demand, node: Node, pools: list[list[int]]) -> list[Gpus]:
-    """The first way to seat all containers, for pods that no greedy pass can seat."""
-    steps = iter(range(_SEATING_STEPS))
-    found = (_seat_rest(demand, node, pool, (), {}, steps) for pool in pools if _is_thinkable(demand, node, pool))
+def _searched_slots(demand: Demand, node: Node, pools: list[list[int]]) -> list[Gpus]:
+    """The first slot for all containers, for pods that no greedy pass can place."""
+    steps = iter(range(_STEPS))
+    found = (_place_rest(demand, node, pool, (), {}, steps) for pool in pools if _could_fit(demand, node, pool))
     return [slot for slot in found if slot is not None][:1]
 
 
-def _is_thinkable(demand: Demand, node: Node, pool: list[int]) -> bool:
-    """Whether each container would fit alone, and those that stay would in sum: nearly always it ends here."""
+def _could_fit(demand: Demand, node: Node, pool: list[int]) -> bool:
+    """Whether each container fits alone, and those that stay fit in sum: a quick test that spares most searches."""
     needed, there = NOTHING, NOTHING
     for container in demand.containers:
         fits = [i for i in pool if _takes(demand, node, {}, container, i)]
@@ -88,20 +88,20 @@ def _is_thinkable(demand: Demand, node: Node, pool: list[int]) -> bool:
     return _within(needed, there)
 
 
-def _seat_rest(
-    demand: Demand, node: Node, pool: list[int], seated: tuple[Gpus, ...], loads: _Loads, steps: Iterator[int]
+def _place_rest(
+    demand: Demand, node: Node, pool: list[int], placed: tuple[Gpus, ...], loads: _Loads, steps: Iterator[int]
 ) -> Gpus | None:
-    """Depth first: the containers that are not seated yet, beside those that are."""
-    if len(seated) == len(demand.containers):
-        return tuple(gpu for own in seated for gpu in own)
-    container = demand.containers[len(seated)]
+    """Depth first: the containers that are not placed yet, beside those that are."""
+    if len(placed) == len(demand.containers):
+        return tuple(gpu for own in placed for gpu in own)
+    container = demand.containers[len(placed)]
     fits = [i for i in pool if _takes(demand, node, loads, container, i)]
     for own in combinations(fits, container.gpus):
         if next(steps, None) is None:
             return None
         if not _linked_enough(demand, node, own):
             continue
-        found = _seat_rest(demand, node, pool, (*seated, own), _loaded(loads, node, container, own), steps)
+        found = _place_rest(demand, node, pool, (*placed, own), _loaded(loads, node, container, own), steps)
         if found is not None:
             return found
     return None
@@ -117,7 +117,7 @@ def _linked_enough(demand: Demand, node: Node, own: Gpus) -> bool:
 def _pools(feasible: Feasibility, node: Node) -> list[list[int]] | Reason:
     """The GPUs that the pod as a whole may use, by NUMA node if it must stay on one.
 
-    Checks of amounts and of sets do not apply to pods with containers: that is what seating looks at.
+    Checks of amounts and of sets do not apply to pods with containers: this module decides these.
     """
     eligible = feasible.eligible(node)
     if isinstance(eligible, Reason):
@@ -125,7 +125,7 @@ def _pools(feasible: Feasibility, node: Node) -> list[list[int]] | Reason:
     return list(by_numa(node, eligible).values()) or [[]] if feasible.demand.one_numa else [eligible]
 
 
-def _seat_containers(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus | Reason:
+def _greedy_slot(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus | Reason:
     """One greedy pass: tightest first (sign 1) or roomiest first (sign -1), init containers' before all."""
     chosen: Gpus = ()
     loads: _Loads = {}
@@ -156,7 +156,7 @@ def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Load
 
 
 def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> bool:
-    """Whether a container fits on that GPU beside the ones that are seated."""
+    """Whether a container fits on that GPU beside the ones that are placed."""
     card = node.machine.gpus[gpu]
     claim = loads.get(gpu, _EMPTY).beside(container, card).claim
     return _within(claim._replace(slots=card.slots) if demand.exclusive else claim, node.free(gpu))
@@ -167,9 +167,9 @@ def _sum(a: Claim, b: Claim) -> Claim:
 
 
 def amounts_fit(demand: Demand, node: Node, gpus: Gpus, counted: Collection[int]) -> bool:
-    """Whether those GPUs of a slot that count have what the demand takes of them."""
-    asked = claims(demand, gpus, node.machine.gpus)
-    return all(_within(claim, node.free(i)) for i, claim in asked.items() if i in counted)
+    """Whether the `counted` GPUs of a slot have what the demand takes of them."""
+    needed = claims(demand, gpus, node.machine.gpus)
+    return all(_within(claim, node.free(i)) for i, claim in needed.items() if i in counted)
 
 
 def _within(claim: Claim, free: Claim) -> bool:

@@ -18,7 +18,7 @@ from cotenant.core.tuning.goodput import efficiency
 from cotenant.core.tuning.model import prior
 from cotenant.core.tuning.proposals import Tuner
 from cotenant.core.units import MiB
-from tests.core.fifo_device import Work, fifo_speeds, random_work
+from tests.core.tuning.fifo_device import Work, fifo_speeds, random_work
 
 Speeds = Callable[[Point], Sequence[float]]
 

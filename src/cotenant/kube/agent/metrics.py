@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of an agent, as a file in Prometheus' text format for node exporter's textfile collector.
+
+A metric is one row of `METRICS`; docs/reference/metrics.md describes each of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.core.model import Machine
+from cotenant.node.limits import write_read_only
+
+METRICS_FILE = "agent.prom"
+Series = Mapping[str, float]
+"""a value for each label, such as `kind="drift"`; the label is empty if the metric has none"""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """What the metrics are computed from."""
+
+    machine: Machine
+    drifting: int
+    """pods with another number of devices than their assignment says"""
+    errors: Mapping[str, int]
+    """errors since the agent started, by kind"""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    type: str
+    """gauge or counter"""
+    help: str
+    value: Callable[[AgentState], Series]
+
+
+def _errors(state: AgentState) -> Series:
+    return {f'kind="{_escaped(kind)}"': count for kind, count in sorted({"drift": 0, **state.errors}.items())}
+
+
+METRICS = (
+    Metric("cards", "gauge", "GPUs of this node that are handed out.", lambda state: {"": len(state.machine.gpus)}),
+    Metric(
+        "cards_healthy",
+        "gauge",
+        "Those of them that take new tenants.",
+        lambda state: {"": sum(gpu.healthy for gpu in state.machine.gpus)},
+    ),
+    Metric(
+        "drift_pods",
+        "gauge",
+        "Pods with another number of devices than their assignment says.",
+        lambda state: {"": state.drifting},
+    ),
+    Metric("troubles_total", "counter", "Errors by kind; drift is counted at each look.", _errors),
+)
+
+
+def metrics_text(machine: Machine, drifting: int, errors: Mapping[str, int]) -> str:
+    """All metrics, in the order of the table."""
+    state = AgentState(machine, drifting, errors)
+    return "".join(_lines(metric, metric.value(state)) for metric in METRICS)
+
+
+def write_metrics(folder: Path, text: str) -> None:
+    """Whole or not at all, since the collector may read at any moment."""
+    write_read_only(folder / METRICS_FILE, text)
+
+
+def _lines(metric: Metric, series: Series) -> str:
+    name = f"cotenant_agent_{metric.name}"
+    rows = "".join(f"{name}{{{label}}} {value}\n" if label else f"{name} {value}\n" for label, value in series.items())
+    return f"# HELP {name} {metric.help}\n# TYPE {name} {metric.type}\n{rows}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
