@@ -36,12 +36,7 @@ def packages() -> list[str]:
     return sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists() and path.name[0] != "_")
 
 
-PENDING = pytest.mark.xfail(reason="the map is being redrawn", strict=False)
-
-
-@pytest.mark.parametrize(
-    "package", [pytest.param(one, marks=PENDING if one in ("core", "kube") else ()) for one in packages()]
-)
+@pytest.mark.parametrize("package", packages())
 def test_every_module_is_on_a_map(package: str) -> None:
     assert maps_of(PACKAGE / package / "__init__.py"), f"src/cotenant/{package} has no README.md"
     own = [module for module in modules() if module.is_relative_to(PACKAGE / package)]

@@ -42,16 +42,7 @@ OTHERS_WORK = (
     "docs/decisions",  # history
 )
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs")
-DOCSTRINGS = (
-    "src/cotenant/cli",
-    "src/cotenant/job",
-    "src/cotenant/kube",
-    "src/cotenant/local",
-    "src/cotenant/node",
-    "src/cotenant/sim",
-    "src/cotenant/wire",
-    "src/cotenant/workloads",
-)
+DOCSTRINGS = ("src",)
 """folders or modules whose docstrings and comments are checked, too"""
 
 READERS = "users|operators|administrators|contributors|researchers|newcomers|authors|readers|people|everybody"

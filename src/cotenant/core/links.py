@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the GPUs of a node are linked, as tools and drivers tell it; which of them to choose is in topology.py.
 
-Apart from it, since whoever only looks at hardware needs no arrays and should stay small.
+It is a module of its own, because code that only reads the hardware needs no arrays and should stay small.
 """
 
 import re

@@ -68,7 +68,7 @@ class Fragmentation:
         return -self._look_up(card, cpu, rooms)[0]
 
     def amounts(self, node: Node) -> Amounts:
-        """The seven amounts of one node; nodes with different cards are not part of this measure."""
+        """The seven amounts of one node; nodes with different GPUs are not part of this measure."""
         if node.machine.card is None:
             return (0.0,) * 7
         return self._look_up(node.machine.card, node.cpu, node.sorted_room)[1]
@@ -106,7 +106,7 @@ class Fragmentation:
         return fragmented(amounts), tuple(amounts)
 
     def _typical_on(self, card: Card) -> "list[_Typical]":
-        """The typical pods as they look from one kind of card: CPU, GPUs, size (None: wrong model), popularity."""
+        """The typical pods as seen from one kind of GPU: CPU, GPUs, size (None: wrong model), popularity."""
         if card not in self._on_card:
             self._on_card[card] = [
                 (spec.cpu, spec.gpus, spec.size_on(card) if type_allowed(card.type, spec.types, ()) else None, share)

@@ -4,7 +4,7 @@
 
 Per GPU, a remainder is worth what the best packing could still cut from it (`cutting.py`), less where the CPU to use it
 is gone. Per node, free room that some demand cannot use counts against it, each demand weighed by how scarce its places
-are, so that the few nodes that can hold an 8-GPU job or a rare card are kept for it.
+are, so that the few nodes that can hold an 8-GPU job or have a rare GPU are kept for it.
 
     value = packing - strands - places, in milli-GPU, for rooms r_i, T = sum r_i, C free milli-CPU
     packing  PACKING * 1000 * sum_i v(r_i)            what can still be cut from each GPU
@@ -48,7 +48,7 @@ class FreeRoom:
         self._expected: dict[tuple[int, int, Card], float] = {}
 
     def expected_loss(self, demand: Demand, card: Card) -> float:
-        """What a demand costs on each fresh card of this kind in packing alone, in whole quanta."""
+        """What a demand costs on each fresh GPU of this kind in packing alone, in whole quanta."""
         spec = spec_of(demand)
         key = (spec.compute, spec.memory, card)
         loss = self._expected.get(key)
@@ -74,7 +74,7 @@ class FreeRoom:
 
 
 class _CardTables:
-    """The tables of one kind of card: sizes of the demands on it, values of remainders."""
+    """The tables of one kind of GPU: sizes of the demands on it, values of remainders."""
 
     def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float]) -> None:
         own = {spec: count for spec, count in asking.items() if type_allowed(card.type, spec.types, ())}
@@ -161,5 +161,5 @@ def _room_of_copies(spec: Spec, kind: MachineKind) -> int:
 
 
 def _size(spec: Spec, card: Card) -> int:
-    """Thousandths of the card; what asks nothing that can be counted there counts as the least."""
+    """Thousandths of the GPU. A demand for nothing that can be counted there has the smallest size."""
     return max(1, spec.size_on(card))

@@ -90,7 +90,7 @@ class Likeness(NamedTuple):
     """of one family, and near in batch size"""
     time: Floats
     profile: Floats | None = None
-    """None: nobody has one"""
+    """None: no job has one"""
 
 
 def likeness(types: Sequence[JobType]) -> Likeness:

@@ -28,11 +28,11 @@ EXACT_UP_TO = 16
 _PRODUCT = 250_000
 """Multiplications in one matrix product; for more, numpy starts threads, and on busy cores they cost 40 ms."""
 _CLIMBS = 32
-"""How many grown sets are improved by swaps, best first, where there are too many GPUs to weigh every set."""
+"""How many grown sets are improved by swaps, best first, if the GPUs are too many to weigh every set."""
 _LARGEST = 2**61
 """What a sum may reach before it might overflow; with hundreds of GPUs the rest is then left out of account."""
 _CLIQUE_STEPS = 50_000
-"""How long a set above a least link is looked for where there are too many GPUs to weigh every set."""
+"""Steps in which a set above a least link is searched if the GPUs are too many to weigh every set."""
 
 
 def total_link(links: LinkMatrix, gpus: Collection[int]) -> int:

@@ -25,7 +25,7 @@ LONGEST_WAIT = 8.0
 RATIO_VARIANCES = 1.5
 """a ratio of one window to two others errs like so many windows"""
 LONGEST_PAUSE = Seconds(20.0)
-"""nobody is kept waiting longer for a neighbour's speed alone; a job goes on by itself after 30 s"""
+"""no job waits longer than this for a neighbour's speed alone; a job goes on by itself after 30 s"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ class Episode:
         sizes = self.window.sizes if alone is None else {alone: self.window.sizes[alone]}
         note = "other work used the device"
         self.trials.append(Trial(at=at, kind=kind, rejected=True, sizes=sizes, note=note))
-        # What disturbs goes on for a moment or for long: each wait is twice the one before, unless somebody pauses.
+        # What disturbs goes on for a moment or for long: each wait is twice the one before, unless a job pauses.
         if alone is None:
             wait = min(2.0**self._disturbances, LONGEST_WAIT)
             self._deadline += wait
@@ -203,7 +203,7 @@ class Episode:
         self.window = self._next_window(at)
 
     def _next_window(self, at: Seconds) -> Window:
-        # A floor is a share of the speed alone. Nobody is made to pause for a job without one.
+        # A floor is a share of the speed alone. No job is paused for a job without one.
         unknown = (m.job for m in self.members if m.floor and self.solo[m.job] is None and len(self.members) > 1)
         alone = next(unknown, None)
         point = self._trial if self._trial is not None and self._tried is None else self._default

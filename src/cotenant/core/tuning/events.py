@@ -27,9 +27,9 @@ class Joined:
     workload: str | None = None
     """what kind of work it is; jobs of one kind are expected to behave alike"""
     solo: float | None = None
-    """samples per second alone at its default size, if somebody knows"""
+    """samples per second alone at its default size, if known"""
     remaining: Seconds | None = None
-    """how much longer it is expected to run, if somebody knows"""
+    """how much longer it is expected to run, if known"""
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -64,7 +64,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A job ended, or nobody can reach it any more."""
+    """A job ended, or cannot be reached any more."""
 
     at: Seconds
     job: str

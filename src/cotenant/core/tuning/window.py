@@ -11,7 +11,7 @@ from cotenant.core.units import Seconds
 SLACK = 0.05
 """seconds by which a report may seem to have begun too early: it travels, and its clock is another one"""
 SETTLING = 1.0
-"""seconds until whoever is told to pause has finished its step"""
+"""seconds until a job that was asked to pause has finished its step"""
 LONGEST = Seconds(15.0)
 """of one window; where steps take so long, a few of them must do"""
 USUAL_WEIGHT = 4
@@ -78,7 +78,7 @@ class Window:
         return sum(report.wall for report in reports) / max(sum(report.steps for report in reports), 1)
 
     def _counted(self, job: str) -> list[StepReport]:
-        """Reports of which the whole was made after everybody had switched."""
+        """Reports that began after every job had switched."""
         opened = self.opened
         if opened is None:
             return []
