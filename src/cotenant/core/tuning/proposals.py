@@ -79,7 +79,7 @@ class Tuner:
         return self.points[min(rest, key=lambda index: (-expected[index], believed[index]))]
 
     def choose(self, margin: float = 0.03) -> Point:
-        """The best measured point if it beats the default, as measured and by a margin as predicted; else the default."""
+        """The best measured point if it beats the default, measured and by a margin as predicted; else the default."""
         believed = self._mean_costs()
         best = min(self._keepable(), key=lambda index: float(believed[index]), default=0)
         better = self._measured_cost(best) <= self._measured_cost(0) and believed[best] <= (1 - margin) * believed[0]
