@@ -4,7 +4,7 @@
 
     value(i beside j) = mean + sensitivity_i + aggressiveness_j + u_i . v_j
 
-It needs no knowledge of a job, but several measurements of each. It serves jobs whose program nobody named, and as the
+It needs no knowledge of a job, but several measurements of each. It serves jobs whose program has no name, and as the
 baseline that the structured model must beat.
 """
 

@@ -9,7 +9,7 @@ multiplied by a ratio of two sums, so that it stays positive and the likelihood 
 
 Tables of several types of GPU are fitted together, each with its own mean and scale, so that the shares say what holds
 for all of them. What such tables cannot tell stays as it was: the share of the mean, which is taken away first, and
-those of profiles where nobody has one. A table in which all speeds are equal tells nothing.
+those of profiles if no job has one. A table in which all speeds are equal tells nothing.
 """
 
 from collections.abc import Sequence

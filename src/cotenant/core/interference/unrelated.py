@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pairs of jobs of which neither has a relative: no other batch size of the program, or no name for the program at all.
 
-The structured model lives on families and is worse than plain factors where there are none, once each of the two was
+The structured model relies on families and is worse than plain factors without them, once each of the two was
 measured a few times. Of a pair that was measured itself, the measurement still says more.
 """
 

@@ -3,7 +3,7 @@
 """The tenants of one device and their batch sizes, as a state machine: reports in, batch sizes out.
 
 Who trains on the device decides what to do: when that changes, an episode of tuning begins; when it ends, its choice
-stands until somebody comes or goes, or until goodput strays far from what was measured. The coordinator owns no clock
+stands until a job comes or goes, or until goodput strays far from what was measured. The coordinator owns no clock
 and no socket. What it wants and what it has asked for are kept apart, and actions are their difference.
 """
 

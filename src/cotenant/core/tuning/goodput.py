@@ -69,8 +69,8 @@ class NoiseAverage:
 def efficiency(batch: float, default_batch: float, noise: float | None) -> float:
     """What a sample in a batch of this size is worth, against one in the default batch.
 
-    Where the noise scale is not known a larger batch costs what the prior says, and a smaller one gains nothing: nobody
-    is made slower for a benefit that is only assumed.
+    If the noise scale is not known, a larger batch costs what the prior says, and a smaller one gains nothing: no job
+    is slowed down for a benefit that is only assumed.
     """
     if noise is None:
         return min(efficiency(batch, default_batch, PRIOR_NOISE * default_batch), 1.0)

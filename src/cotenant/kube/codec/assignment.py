@@ -121,7 +121,7 @@ def as_containers(kind: ContainerKind, shares: Sequence[Share]) -> list[Containe
 
 
 def gpus_of(shares: Sequence[Share], machine: Machine) -> Gpus:
-    """The indices of these GPUs. A GPU that is gone gets an index behind the last, where it claims nothing."""
+    """The indices of these GPUs. A GPU that is gone gets an index behind the last one, so it claims nothing."""
     places = {gpu.uuid: place for place, gpu in enumerate(machine.gpus)}
     beyond = count(len(machine.gpus))
     for uuid in _uuids(shares):

@@ -65,7 +65,7 @@ class Dialect:
     alone: bool = False
     """Whether all of a GPU's compute means a GPU that no other tenant uses, whatever memory is requested."""
     one_share: bool = False
-    """Whether a pod can get a share of one GPU only, because its programs can be told of one only."""
+    """Whether a pod can get a share of one GPU only, because its programs can use one only."""
     enforces: Enforcement | None = None
     """What enforces the limits of pods that use this dialect; None: what the row of the vendor says."""
     use_types: str | None = None

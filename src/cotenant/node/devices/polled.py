@@ -69,7 +69,7 @@ class Library(Protocol):
     def reading(self, index: int) -> Reading: ...
 
     def links(self, indices: Sequence[int]) -> Iterable[tuple[int, int, int]]:
-        """(index, index, score) for each pair of which the library knows how it is linked."""
+        """(index, index, score) for each pair whose link the library knows."""
 
 
 @dataclass(slots=True)

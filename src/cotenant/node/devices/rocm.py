@@ -140,7 +140,7 @@ class RocmSmi:
         found = (ProcessInfo * count.value)()
         # More may have started since they were counted; those are seen at the next look.
         self._library.rsmi_compute_process_info_get(found, ctypes.byref(count))
-        # The list of all processes has no amounts: these are asked for each process and GPU.
+        # The list of all processes has no amounts: they are read for each process and GPU.
         processes, own = [], ProcessInfo()
         for one in found[: count.value]:
             if self._may("rsmi_compute_process_info_by_device_get", one.pid, index, ctypes.byref(own)):
