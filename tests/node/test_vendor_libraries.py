@@ -6,11 +6,15 @@ The libraries are the stand-in's (native/standin), called as the vendors' would 
 """
 
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cotenant.core.model import Link
+from cotenant.node.devices import cndev, rocm
 from tests.node.standin_gpus import StandinGpus
 
 CNDEV, ROCM = "cotenant.node.devices.cndev", "cotenant.node.devices.rocm"
@@ -18,7 +22,7 @@ UUIDS = {
     CNDEV: "MLU-00000000-0000-0000-0000-00000000000{}",
     ROCM: "GPU-a3d000000000000{}",
 }
-UNKNOWN_ERROR, IN_PROBLEM = 7, 18
+UNKNOWN_ERROR, NOT_SUPPORTED, IN_PROBLEM = 7, 10, 18
 both = pytest.mark.parametrize("module", [CNDEV, ROCM])
 
 
@@ -123,10 +127,89 @@ def test_links_are_known_for_each_pair(module: str, tmp_path: Path) -> None:
 
 
 def test_more_processes_than_the_first_list_has_room_for(tmp_path: Path) -> None:
-    from contextlib import ExitStack
-
     there = gpus(tmp_path, devices=1)
     with there.adapter(CNDEV) as adapter, ExitStack() as stack:
         pids = {stack.enter_context(there.held(0, 1)) for _ in range(18)}
         ((used, _, processes),) = adapter.look()["usage"]
         assert (used, {process[0] for process in processes}) == (18, pids)
+
+
+# questions that the stand-ins do not answer
+
+
+class FakeLibrary:
+    """A library whose functions fill in what they are given; each takes its arguments as ctypes passes them."""
+
+    def __init__(self, **functions: Callable[..., int | bytes]) -> None:
+        self.__dict__.update(functions)
+
+    def cndevGetErrorString(self, status: int) -> bytes:  # noqa: N802 -- the vendor's name
+        return b"error"
+
+    def cndevGetDeviceHandleByIndex(self, index: int, handle: Any) -> int:  # noqa: N802 -- the vendor's name
+        handle._obj.value = index
+        return 0
+
+    def rsmi_dev_unique_id_get(self, index: int, found: Any) -> int:
+        found._obj.value = 1 + index
+        return 0
+
+
+def numa_file(sysfs: Path, address: str, node: int) -> None:
+    folder = sysfs / "bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "numa_node").write_text(f"{node}\n")
+
+
+@pytest.mark.parametrize(("said", "expected"), [(1, 1), (-1, 3)])
+def test_numa_nodes_of_mlus_come_from_cndev_or_from_their_pci_address(said: int, expected: int, tmp_path: Path) -> None:
+    numa_file(tmp_path, "0000:3b:00.0", 3)
+
+    def numa(node: Any, handle: int) -> int:
+        assert node._obj.version == cndev.VERSION
+        node._obj.node = said
+        return 0
+
+    def pcie(info: Any, handle: int) -> int:
+        info._obj.bus = 0x3B
+        return 0
+
+    library = FakeLibrary(
+        cndevGetNUMANodeIdByDevId=numa,
+        cndevGetPCIeInfo=pcie,
+        cndevGetMemoryUsageV2=lambda memory, handle: NOT_SUPPORTED,
+        cndevGetCardNameStringByDevId=lambda handle: b"MLU370",
+    )
+    assert cndev.Cndev(library, tmp_path).identity(0) == ("MLU370", 0, expected)
+
+
+def test_a_driver_older_than_a_question_leaves_it_unanswered() -> None:
+    library = FakeLibrary(cndevGetProcessInfo=lambda count, found, handle: NOT_SUPPORTED)
+    assert cndev.Cndev(library).reading(0) == (None, None, None)
+    assert cndev.Cndev(library).fault(0) is None
+
+
+def test_numa_nodes_of_amd_gpus_come_from_their_pci_address(tmp_path: Path) -> None:
+    numa_file(tmp_path, "0001:c1:02.0", 2)
+
+    def pci(index: int, found: Any) -> int:
+        found._obj.value = 1 << 32 | 0xC1 << 8 | 2 << 3
+        return 0
+
+    assert rocm.RocmSmi(FakeLibrary(rsmi_dev_pci_id_get=pci), tmp_path).identity(0) == ("AMD", 0, 2)
+
+
+def test_new_uncorrectable_errors_of_an_amd_gpu_are_a_fault_and_old_ones_are_not() -> None:
+    counts = iter([5, 5, 6, 8])
+
+    def errors(index: int, block: Any, found: Any) -> int:
+        found._obj.uncorrectable = next(counts)
+        return 0
+
+    library = rocm.RocmSmi(FakeLibrary(rsmi_dev_ecc_count_get=errors))
+    assert [library.fault(0) for _ in range(4)] == [
+        None,
+        None,
+        "1 new uncorrectable memory error",
+        "2 new uncorrectable memory errors",
+    ]

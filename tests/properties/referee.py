@@ -86,7 +86,7 @@ def host_fits(demand: Demand, node: Node) -> bool:
     )
 
 
-def broken_wishes(demand: Demand, node: Node, gpus: Gpus) -> list[str]:
+def broken_constraints(demand: Demand, node: Node, gpus: Gpus) -> list[str]:
     """Which of the demand's wishes, other than amounts, these GPUs do not meet."""
     cards = [node.machine.gpus[i] for i in gpus]
     others = [set(one.gpus) for one in node.tenants if one.demand.affinity == demand.affinity]

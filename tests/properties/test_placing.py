@@ -16,9 +16,9 @@ from cotenant.core.placement.deciding import decide, place_together, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.placement.slots import candidate_slots, refusal
-from cotenant.core.queueing.preemption import make_way
+from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.units import Seconds
-from tests.properties.referee import broken_wishes, group_nodes, host_fits, overfull, peak
+from tests.properties.referee import broken_constraints, group_nodes, host_fits, overfull, peak
 from tests.properties.strategies import clusters, demands, examples, machines, plain_demands, policies, queues
 
 NOW = Seconds(0.0)
@@ -97,7 +97,7 @@ def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand)
         for slot in slots:
             assert host_fits(demand, node)
             assert amounts_fit(demand, node, slot, slot)
-            assert broken_wishes(demand, node, slot) == []
+            assert broken_constraints(demand, node, slot) == []
             assert overfull(Cluster.of([node.after(demand, slot)])) == []
 
 
@@ -187,7 +187,7 @@ def test_when_the_displaced_have_left_the_waiting_job_fits_beside_all_others(dat
     running = {job.id: job for job in (placed.job for placed in decision.placements)}
     holders = [(job, tuple(one for one in decision.placements if one.job.id == job.id)) for job in running.values()]
     first = Job(id="first", demand=data.draw(demands()), submitted=Seconds(-1.0))
-    ways = list(make_way(Ranker(policy), [first], holders, decision.cluster, lambda job: (0, job.submitted)))
+    ways = list(find_preemptions(Ranker(policy), [first], holders, decision.cluster, lambda job: (0, job.submitted)))
     left, by_job = decision.cluster, {job.id: own for job, own in holders}
     for victim in (job for victims in ways for job in victims):
         for placement in by_job[victim.id]:

@@ -18,12 +18,12 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Slot
 from cotenant.core.placement.checks import CHECKS, Check, GpuColumns, Mask, Reads, enough
-from cotenant.core.placement.deciding import decide, place_together, rank, roomy_nodes
+from cotenant.core.placement.deciding import decide, idlest_nodes, place_together, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Fit, Policy, Ranker, rate
 from cotenant.core.placement.slots import candidate_slots, refusal
 from cotenant.core.queueing.eviction import Stake, least_harm
-from cotenant.core.queueing.preemption import make_way
+from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.units import Seconds
 from tests.core.builders import card, machine, machine_of
 from tests.core.builders import node as node_of
@@ -202,7 +202,7 @@ def test_decisions_and_gangs_keep_to_the_new_check(
         assert (decision is not None) == bool(naive_fits(old, check, demand, cluster))
     assert decision is None or keeps(check, cluster, decision.placements)
     assert keeps(check, cluster, decide(new, [job], cluster, NOW).placements)
-    for name in roomy_nodes(new, job, cluster):
+    for name in idlest_nodes(new, job, cluster):
         empty = Cluster.of([cluster.node(name).machine])
         assert naive_fits(old, check, demand, empty) == {name}
 
@@ -255,7 +255,7 @@ def test_preemption_evicts_none_that_the_newcomer_does_not_displace(
         if tenant.replica == 0
     ]
     first = Job(id="first", demand=demand, submitted=Seconds(-1.0))
-    ways = list(make_way(Ranker(new), [first], holders, cluster, lambda job: (0, job.submitted)))
+    ways = list(find_preemptions(Ranker(new), [first], holders, cluster, lambda job: (0, job.submitted)))
     left = cluster
     for job, own in holders:
         if any(job.id == victim.id for victims in ways for victim in victims):

@@ -46,3 +46,9 @@ def test_every_reason_is_in_some_scenario() -> None:
 def test_an_unknown_word_in_a_table_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown gpu; there are: gpus"):
         load({"name": "x", "cluster": {"a": {"gpus": 1}}, "submit": [{"job": "j", "gpu": 1}], "expect": {}})
+
+
+def test_a_label_that_no_check_reads_is_refused() -> None:
+    labelled = {"a": {"gpus": 1, "labels": {"spot": "true"}}}
+    with pytest.raises(ValueError, match="no check reads the label spot; name it in the check's `labels`"):
+        load({"name": "x", "cluster": labelled, "submit": [], "expect": {}})

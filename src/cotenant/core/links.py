@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How the GPUs of a node are linked, as tools and drivers tell it; which of them to choose is in topology.py.
+"""How the GPUs of a node are linked, from the output of tools and drivers; `topology.py` chooses among them.
 
-It is a module of its own, because code that only reads the hardware needs no arrays and should stay small.
+It is separate because processes that only read hardware do without numpy, to stay small.
 """
 
 import re

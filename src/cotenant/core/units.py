@@ -44,5 +44,5 @@ def parse_compute(text: str) -> MilliGpu:
 
 
 def format_memory(memory: MiB) -> str:
-    """The shortest exact way to write it: whole GiB where it is whole, MiB otherwise."""
+    """The shortest exact form: whole GiB if possible, MiB otherwise."""
     return f"{memory // 1024} GiB" if memory and memory % 1024 == 0 else f"{memory} MiB"

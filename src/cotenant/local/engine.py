@@ -20,7 +20,7 @@ from cotenant import __version__
 from cotenant.core.fragmentation.mix import inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Machine, Placement, Slot
-from cotenant.core.placement.deciding import decide, second_look
+from cotenant.core.placement.deciding import decide, judge_again
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
@@ -386,7 +386,7 @@ class Engine:
     def _on_newcomer_measured(self, newcomer: Newcomer) -> None:
         """Asks the policy again about the newest tenant of a GPU, now that its effect is measured."""
         policy, cluster = self._learner.policy, self._tenants.cluster
-        reason = second_look(policy, newcomer.placement, cluster, newcomer.crowding).reason
+        reason = judge_again(policy, newcomer.placement, cluster, newcomer.crowding).reason
         if reason is not None:
             self.interference.separate(newcomer)
             self._revert(newcomer.placement.job.id, f"{newcomer.text}; {reason}")

@@ -19,11 +19,11 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, Mix, inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand, Job, Machine, Placement
-from cotenant.core.placement.deciding import Decision, Queue, decide, place_together, second_look, turn_of
+from cotenant.core.placement.deciding import Decision, Queue, decide, judge_again, place_together, turn_of
 from cotenant.core.placement.policies import PREEMPTIVE, build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.queueing.preemption import make_way
-from cotenant.core.sharing.repairing import whom_to_move
+from cotenant.core.queueing.preemption import find_preemptions
+from cotenant.core.sharing.repairing import find_move
 from cotenant.core.sharing.speeds import Belief, Predicted
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
@@ -373,7 +373,7 @@ class TimedRun:
             return False
         running.unjudged = False
         verdicts = [
-            second_look(self._ranker.policy, placement, self._cluster, running.crowding)
+            judge_again(self._ranker.policy, placement, self._cluster, running.crowding)
             for placement in running.placements
         ]
         if all(verdict.reason is None for verdict in verdicts):
@@ -402,7 +402,7 @@ class TimedRun:
         while not len(self._queue):
             holders = ((self._attained(one, now), one.placements[0]) for one in self._running.values())
             belief = self._ranker.policy.known.belief
-            mover = whom_to_move(belief, holders, self._cluster, self._timing.restart)
+            mover = find_move(belief, holders, self._cluster, self._timing.restart)
             if mover is None:
                 return
             self._requeue(self._running.pop(mover.id), mover, now)
@@ -420,7 +420,7 @@ class TimedRun:
         running = {one.job.id: self._attained(one, now) for one in self._running.values()}
         holders = [(job, self._running[job.id].placements) for job in running.values()]
         turn = partial(turn_of, self._ranker.policy, now=Seconds(now))
-        for victims in make_way(self._ranker, self._queue, holders, self._cluster, turn):
+        for victims in find_preemptions(self._ranker, self._queue, holders, self._cluster, turn):
             for victim in victims:
                 self._requeue(self._running.pop(victim.id), running[victim.id], now)
                 self._tally.preemptions += 1

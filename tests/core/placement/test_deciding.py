@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Placement
-from cotenant.core.placement.deciding import Queue, decide, rank, second_look
+from cotenant.core.placement.deciding import Queue, decide, judge_again, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MilliGpu, Seconds
@@ -167,7 +167,7 @@ def test_an_overdue_job_shares_even_where_that_is_not_worth_it() -> None:
     policy = build_policy("cotenant", queue="aged")
     (placement,) = decide(policy, [waiting], busy, Seconds(1.3 * 3600)).placements
     assert placement.overdue
-    assert second_look(policy, placement, busy.place(placement), 0.0).reason is None, "nor is it sent back"
+    assert judge_again(policy, placement, busy.place(placement), 0.0).reason is None, "nor is it sent back"
 
 
 def test_a_stream_of_small_jobs_does_not_starve_a_large_one() -> None:

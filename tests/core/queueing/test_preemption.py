@@ -9,7 +9,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Machine, Placement
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.queueing.preemption import make_way
+from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.units import MilliCpu
 from tests.core.builders import card, cluster_with, job, machine, machine_of, placed, share
 
@@ -26,7 +26,9 @@ def displaced_on(cluster: Cluster, waiting: Sequence[Job], running: Sequence[Pla
         (job, tuple(one for one in running if one.job.id == job.id))
         for job in {one.job.id: one.job for one in running}.values()
     ]
-    ways = make_way(Ranker(build_policy("binpack")), waiting, holders, cluster, lambda job: (0, float(job.id[1:])))
+    ways = find_preemptions(
+        Ranker(build_policy("binpack")), waiting, holders, cluster, lambda job: (0, float(job.id[1:]))
+    )
     return [[victim.id for victim in victims] for victims in ways]
 
 

@@ -12,7 +12,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.interference import ALONE, Signature
 from cotenant.core.model import Demand, Placement
-from cotenant.core.placement.deciding import Queue, decide, second_look
+from cotenant.core.placement.deciding import Queue, decide, judge_again
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.sharing.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
@@ -197,10 +197,10 @@ def test_an_uncertain_pair_is_placed_on_trial_and_sent_back_once_measured() -> N
     assert placement.trial
     assert sum(map(low, belief.speeds(PAIR))) - 1 <= least_gain(3.0) < sum(map(mean, belief.speeds(PAIR))) - 1
     pair = cluster.place(Placement(placement.job, placement.slot))
-    assert second_look(policy, placement, pair, decision.crowding).reason is None
+    assert judge_again(policy, placement, pair, decision.crowding).reason is None
     belief.observe(PAIR, [0.3, 0.3])
     belief.observe(PAIR, [0.3, 0.3])
-    assert second_look(policy, placement, pair, decision.crowding).reason is not None
+    assert judge_again(policy, placement, pair, decision.crowding).reason is not None
 
 
 def test_jobs_without_a_workload_are_still_placed() -> None:
@@ -287,9 +287,9 @@ def test_a_newcomer_that_turns_out_to_break_a_servers_objective_is_sent_back() -
     cluster = cluster_with([machine()], placed("s", first, "a", 0))
     decision = decide(policy, [job("t", guest("training"))], cluster, Seconds(0.0))
     (placement,) = decision.placements
-    assert second_look(policy, placement, decision.cluster, 1.0).reason is None
+    assert judge_again(policy, placement, decision.cluster, 1.0).reason is None
     belief.observe(pair, (0.55, 0.97))  # more work in sum than asked for, and too little for the server
-    reason = second_look(policy, placement, decision.cluster, 1.0).reason
+    reason = judge_again(policy, placement, decision.cluster, 1.0).reason
     assert reason is not None
     assert reason.check == "least-speed"
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a piece of free room is worth, from the cutting-stock problem.
+"""The value of free room on a GPU, from the cutting-stock problem.
 
 Filling GPUs with shares is cutting stock: GPUs are rolls of 1000, shares are the pieces. The dual prices of its linear
 relaxation say how much of a GPU each size of share is worth when everything is packed as well as possible; the value of

@@ -3,8 +3,8 @@
 """The fragmentation measure and the descent rule of FGD (Weng et al., USENIX ATC 2023), exactly as published.
 
 F_n(m) is the free GPU room of node n that a typical pod m cannot use:
-    all of it, if m asks no GPU, the model is wrong, or n lacks CPU or GPUs for m
-    the GPUs with less room than m asks, otherwise
+    all of it, if m needs no GPU, the model is wrong, or n lacks CPU or GPUs for m
+    the GPUs with less room than m needs, otherwise
 F_n = sum_m p_m F_n(m), p_m the popularity of m among the most popular 95 % of pods.
 
 The order of the float additions matters: near-zero gradients round to a score of 49 or 50 by their last bit, so the
@@ -55,7 +55,7 @@ def typical_pods(mix: Mix) -> list[tuple[Spec, float]]:
 
 
 class Fragmentation:
-    """F_n for one mix, remembered for every state of a node that was asked about (they recur)."""
+    """F_n for one mix, remembered for every state of a node, since states recur."""
 
     def __init__(self, mix: Mix) -> None:
         self._typical = typical_pods(mix)
@@ -106,7 +106,7 @@ class Fragmentation:
         return fragmented(amounts), tuple(amounts)
 
     def _typical_on(self, card: Card) -> "list[_Typical]":
-        """The typical pods as seen from one kind of GPU: CPU, GPUs, size (None: wrong model), popularity."""
+        """The typical pods on one model of GPU: CPU, GPUs, size (None: wrong model), popularity."""
         if card not in self._on_card:
             self._on_card[card] = [
                 (spec.cpu, spec.gpus, spec.size_on(card) if type_allowed(card.type, spec.types, ()) else None, share)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our own potential of free room, for a known mix of demands: what can still be done with a node, priced.
 
-Per GPU, a remainder is worth what the best packing could still cut from it (`cutting.py`), less where the CPU to use it
+Per GPU, a remainder is worth what the best packing could still cut from it (`cutting.py`), less if the CPU to use it
 is gone. Per node, free room that some demand cannot use counts against it, each demand weighed by how scarce its places
 are, so that the few nodes that can hold an 8-GPU job or have a rare GPU are kept for it.
 
@@ -29,7 +29,7 @@ from cotenant.core.placement.checks import type_allowed
 PACKING = 30
 COPIES = 0.25
 QUANTUM = 100
-"""milli-GPU: smaller differences are ties, which go to the first node; chasing them costs more than it brings"""
+"""milli-GPU: smaller differences are ties, which go to the first node"""
 
 
 def descent_score(change: float) -> int:
@@ -38,7 +38,7 @@ def descent_score(change: float) -> int:
 
 
 class FreeRoom:
-    """The potential for one mix on one inventory, remembered for every state of a node that was asked about."""
+    """The potential for one mix on one inventory, remembered for every state of a node."""
 
     def __init__(self, mix: Mix, inventory: Inventory) -> None:
         self._asking = {spec: count for spec, count in mix.items() if spec.gpus > 0}
@@ -48,7 +48,7 @@ class FreeRoom:
         self._expected: dict[tuple[int, int, Card], float] = {}
 
     def expected_loss(self, demand: Demand, card: Card) -> float:
-        """What a demand costs on each fresh GPU of this kind in packing alone, in whole quanta."""
+        """The loss in packing that a demand causes on an empty GPU of this model, in whole quanta."""
         spec = spec_of(demand)
         key = (spec.compute, spec.memory, card)
         loss = self._expected.get(key)
@@ -74,7 +74,7 @@ class FreeRoom:
 
 
 class _CardTables:
-    """The tables of one kind of GPU: sizes of the demands on it, values of remainders."""
+    """The tables of one model of GPU: sizes of the demands on it, values of remainders."""
 
     def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float]) -> None:
         own = {spec: count for spec, count in asking.items() if type_allowed(card.type, spec.types, ())}
@@ -100,7 +100,7 @@ class _CardTables:
         self._usable: dict[tuple[int, int], float] = {}
 
     def worth(self, room: int) -> float:
-        """What so much room on one GPU is worth, as a share of a whole one."""
+        """The value of this much room on one GPU, as a share of a whole one."""
         return self._worth[room // STEP]
 
     def value(self, cpu: int, rooms: Rooms) -> float:
@@ -150,7 +150,7 @@ def _weights(asking: Mix, inventory: Inventory) -> dict[Spec, float]:
 
 
 def _room_of_copies(spec: Spec, kind: MachineKind) -> int:
-    """The GPU room taken on an empty machine of that kind by as many such jobs as it holds."""
+    """The GPU room that an empty machine of that kind gives to as many such jobs as it holds."""
     if not type_allowed(kind.card.type, spec.types, ()):
         return 0
     size = _size(spec, kind.card)
@@ -161,5 +161,5 @@ def _room_of_copies(spec: Spec, kind: MachineKind) -> int:
 
 
 def _size(spec: Spec, card: Card) -> int:
-    """Thousandths of the GPU. A demand for nothing that can be counted there has the smallest size."""
+    """Thousandths of the GPU, at least 1."""
     return max(1, spec.size_on(card))

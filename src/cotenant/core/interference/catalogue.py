@@ -20,7 +20,7 @@ REMEMBERED = 8 * MOST_TYPES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a job was seen to take while it ran alone; None: not measured."""
+    """The measured use of a job that ran alone; None: not measured."""
 
     utilisation: float | None = None
     """of the compute units, from 0 to 1"""
@@ -31,7 +31,7 @@ class Profile:
 
 
 class Signature(NamedTuple):
-    """What is known of a workload before it has met anyone."""
+    """What is known of a workload before it shares a GPU."""
 
     family: str | None
     """the program, whatever its batch size; None: not known"""

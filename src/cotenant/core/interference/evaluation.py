@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How good predictions are: some measured pairs are hidden, and predicted from the others."""
+"""Evaluates predictions: some measured pairs are hidden, and predicted from the others."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from cotenant.core.interference.predictor import Predictor
 
 
 class Pair(NamedTuple):
-    """Two jobs that ran together, and the speed of each, of its speed alone."""
+    """Two jobs that ran together, and the speed of each relative to running alone."""
 
     jobs: tuple[Signature, Signature]
     speeds: tuple[float, float]
 
     def directions(self) -> list[Measured]:
-        """Two, or one where both jobs are of one type."""
+        """Two directions, or one if both jobs are of one type."""
         one, other = self.jobs
         there = Measured(one, other, self.speeds[0])
         return [there] if one == other else [there, Measured(other, one, self.speeds[1])]
@@ -39,7 +39,7 @@ class Score(NamedTuple):
 
 
 def trained(pairs: Sequence[Pair], shares: Shares) -> Predictor:
-    """A predictor that has seen these."""
+    """A predictor that has observed these pairs."""
     predictor = Predictor(shares)
     for pair in pairs:
         predictor.observe(*pair.jobs, *pair.speeds)
@@ -47,7 +47,7 @@ def trained(pairs: Sequence[Pair], shares: Shares) -> Predictor:
 
 
 def score(predictor: Predictor, unseen: Sequence[Pair]) -> Score:
-    """On both directions of some pairs."""
+    """The score on both directions of some pairs."""
     errors, covered = [], []
     for pair in unseen:
         for speed, true in zip(predictor.pair(*pair.jobs), pair.speeds, strict=True):

@@ -28,7 +28,7 @@ PROFILE_REACH = (0.25, 0.25, 1.5, 2.0)
 
 
 class JobType(NamedTuple):
-    """What is known of a job before it has met anyone."""
+    """What is known of a job before it shares a GPU."""
 
     family: str
     """the program, whatever its batch size"""
@@ -63,7 +63,7 @@ class Shares:
     """the victim's batch size, with the partner's family"""
     batch_and_time: float = 0.043
     victim_profile: float = 0.1
-    """solo profiles, where both jobs have one; not fitted: no public table of pairs comes with profiles"""
+    """solo profiles, if both jobs have one; not fitted: no public table of pairs comes with profiles"""
     partner_profile: float = 0.1
 
 

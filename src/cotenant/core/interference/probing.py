@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whom to try a new job beside: a few measurements, chosen so that they tell most of all the others."""
+"""Chooses the partners to measure a new job beside, so that few measurements tell most about all others."""
 
 import numpy as np
 

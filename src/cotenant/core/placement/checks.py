@@ -7,7 +7,7 @@ This is the only place where feasibility is decided. Every fast path is compiled
 name and a function is right everywhere; `reads` and `mask` only make it fast.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from fnmatch import fnmatchcase
@@ -44,6 +44,10 @@ class Reads(Flag):
     NAMES = auto()
     """UUIDs and the name of the node"""
     EVERYTHING = TYPE | HARDWARE | AMOUNTS | TENANTS | NAMES
+
+
+_BY_KIND = Reads.TYPE | Reads.HARDWARE
+"""what is equal on all machines of one kind"""
 
 
 class GpuColumns(Protocol):
@@ -106,11 +110,15 @@ class Floors(NamedTuple):
     memory: int = NO_FLOOR
     slots: int = NO_FLOOR
 
+    def masks(self, gpus: GpuColumns) -> Iterator[Mask]:
+        """For each amount with a floor: whether each GPU has it, or each node if it is the host's."""
+        for name, floor in zip(self._fields, self, strict=True):
+            if floor > NO_FLOOR:
+                yield getattr(gpus, name) >= floor
+
     def mask(self, gpus: GpuColumns) -> Mask:
-        """Whether each GPU has the amounts, or each node if only the host's count."""
-        host = (self.cpu, gpus.cpu), (self.host_memory, gpus.host_memory)
-        each = (self.compute, gpus.compute), (self.memory, gpus.memory), (self.slots, gpus.slots)
-        met: list[Mask] = [free >= floor for floor, free in (*host, *each) if floor > NO_FLOOR]
+        """All of them together."""
+        met = list(self.masks(gpus))
         return reduce(np.logical_and, met) if met else gpus.type >= 0
 
 
@@ -405,6 +413,13 @@ class Feasibility:
     in_arrays: bool
     """all checks have a form in arrays, and judge each GPU for itself"""
 
+    def masks(self, gpus: GpuColumns) -> Iterator[Mask]:
+        """All checks that have a form in arrays, the floors of each amount at once."""
+        yield from self.floors.masks(gpus)
+        for check in self.checks:
+            if check.mask is not None and (check.floors is None or check.floors(self.demand) is None):
+                yield check.mask(self.demand, gpus)
+
     def eligible(self, node: Node) -> list[int] | Reason:
         """The GPUs that satisfy the demand, at least as many as it needs; or the first refusal."""
         eligible = list(range(len(node.compute)))
@@ -426,11 +441,10 @@ def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], ot
         machine, _, compute, memory, slots, _, free_cpu, free_memory, _, _, _ = node
         if (free_cpu is not None and free_cpu < cpu) or (free_memory is not None and free_memory < host_memory):
             return []
-        kind = machine.kind
-        if kind in known:
-            allowed = known[kind]
-        else:
-            allowed = known[kind] = _allowed(demand, node, of_machines)
+        try:
+            allowed = known[machine.kind]
+        except KeyError:
+            allowed = known[machine.kind] = _allowed(demand, node, of_machines)
         if allowed is not None:
             gpus = [i for i in gpus if i in allowed]
         left = [
@@ -466,13 +480,13 @@ def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibili
         demand = replace(demand, gpus=1 if any(container.gpus for container in demand.containers) else 0)
     applied = tuple(sorted((check for check in checks if check.applies(demand)), key=lambda check: check.of_sets))
     floors, of_machines, others = Floors(), list[Narrow](), list[Narrow]()
-    reads, in_arrays = Reads(0), needs_amounts(demand)
+    reads, in_arrays = set[Reads](), needs_amounts(demand)
     for check in applied:
-        reads |= check.reads
+        reads.add(check.reads)
         own = None if check.floors is None else check.floors(demand)
         if own is None:
-            is_first = not check.of_sets and not check.reads & ~(Reads.TYPE | Reads.HARDWARE)
-            (of_machines if is_first else others).append(check.narrow)
+            by_kind = not check.of_sets and check.reads in _BY_KIND
+            (of_machines if by_kind else others).append(check.narrow)
             in_arrays = in_arrays and check.mask is not None
         else:
             floors = Floors(*map(max, floors, own))
@@ -481,8 +495,8 @@ def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibili
         applied,
         floors,
         _fitting(demand, floors, tuple(of_machines), tuple(others)),
-        by_name=Reads.NAMES in reads,
-        interchangeable=not reads & (Reads.TENANTS | Reads.NAMES),
+        by_name=any(Reads.NAMES in one for one in reads),
+        interchangeable=not any(one & (Reads.TENANTS | Reads.NAMES) for one in reads),
         in_arrays=in_arrays,
     )
 

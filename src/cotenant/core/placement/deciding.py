@@ -127,7 +127,7 @@ def decide(
         overdue = not kept and _is_overdue(policy, job, now)
         placed = place_together(ranker, job, cluster, draw, None if overdue else crowding, kept)
         if placed is None and overdue:
-            kept = roomy_nodes(policy, job, cluster)
+            kept = idlest_nodes(policy, job, cluster)
         if placed is None:  # nor does any other job of this kind, in this pass
             heappop(heads)
             continue
@@ -148,7 +148,7 @@ def _verdict(policy: Policy, score: Score, crowding: float | None) -> Verdict:
     return PLACE if policy.gate is None or crowding is None else policy.gate(score, crowding)
 
 
-def roomy_nodes(policy: Policy, job: Job, cluster: Cluster) -> list[str]:
+def idlest_nodes(policy: Policy, job: Job, cluster: Cluster) -> list[str]:
     """One node for each replica of a job: those with the most idle GPUs on which it would fit if they were empty."""
 
     def idle(name: str) -> int:
@@ -204,7 +204,7 @@ def _one_after_the_other(
     return Decision(tuple(placements), cluster)
 
 
-def second_look(policy: Policy, placement: Placement, cluster: Cluster, crowding: float) -> Verdict:
+def judge_again(policy: Policy, placement: Placement, cluster: Cluster, crowding: float) -> Verdict:
     """The verdict on a tenant as if it arrived now, with all that was measured since it was placed.
 
     No tenant may be slower than promised, and the sharing gate judges again. Pass the crowding of the time when it was

@@ -161,6 +161,7 @@ class GpuArrays:
         self._hosts: Amounts = np.zeros((3, 0), dtype=np.int64)
         self._machines: list[Machine | None] = []
         self._types: dict[str, int] = {}
+        self._type_names: tuple[str, ...] = ()
 
     @property
     def worn_out(self) -> bool:
@@ -170,11 +171,15 @@ class GpuArrays:
     def columns(self, cluster: Cluster, at: NDArray[np.intp] | None = None) -> Columns:
         """The GPUs of these nodes of a cluster (default: all)."""
         self._look(cluster)
-        return Columns(self._gpus, self._hosts, tuple(self._types), self._machines, at)  # type: ignore[arg-type]
+        return self._columns(at)
+
+    def _columns(self, at: NDArray[np.intp] | None) -> Columns:
+        return Columns(self._gpus, self._hosts, self._type_names, self._machines, at)  # type: ignore[arg-type]
 
     def labels(self, policy: Orders, feasible: Feasibility, cluster: Cluster) -> Labels:
         """A number for every node, larger if the policy prefers it, `REFUSED` if the demand does not fit; read-only."""
-        demand, columns = feasible.demand, self.columns(cluster)
+        self._look(cluster)
+        demand = feasible.demand
         known = self._known.get(demand)
         if known is None:
             known = self._known[demand] = _Known(np.full(len(cluster), REFUSED), np.zeros(len(cluster), dtype=np.int64))
@@ -183,10 +188,10 @@ class GpuArrays:
         self._known.move_to_end(demand)
         stale = (known.seen != self._seen).nonzero()[0]
         if 2 * len(stale) > len(cluster):  # all of them are found quicker than picked out
-            known.labels[:] = _labels(policy, feasible, columns)
+            known.labels[:] = _labels(policy, feasible, self._columns(None))
             known.seen[:] = self._seen
         elif len(stale):
-            known.labels[stale] = _labels(policy, feasible, self.columns(cluster, stale))
+            known.labels[stale] = _labels(policy, feasible, self._columns(stale))
             known.seen[stale] = self._seen[stale]
         return known.labels
 
@@ -231,16 +236,15 @@ class GpuArrays:
         self._gpus[:_CHANGING, :, stale] = np.array(changed, dtype=np.int64).transpose(1, 2, 0)
         hosts = [(_or_uncounted(node.cpu), _or_uncounted(node.host_memory), sum(node.room)) for node in nodes]
         self._hosts[:, stale] = np.array(hosts, dtype=np.int64).T
-        others = [(i, node) for i, node in zip(stale.tolist(), nodes, strict=True) if self._differs(i, node)]
-        if others:
-            fixed = [[_wide(row, width) for row in self._fixed(node.machine)] for _, node in others]
-            at = [i for i, _ in others]
+        machines = self._machines
+        at = [i for i, node in zip(stale.tolist(), nodes, strict=True) if machines[i] is not node.machine]
+        if at:
+            new = [cluster.at(i).machine for i in at]
+            fixed = [[_wide(row, width) for row in self._fixed(machine)] for machine in new]
             self._gpus[_CHANGING:, :, at] = np.array(fixed, dtype=np.int64).transpose(1, 2, 0)
-            for i, node in others:
-                self._machines[i] = node.machine
-
-    def _differs(self, i: int, node: Node) -> bool:
-        return self._machines[i] is not node.machine
+            self._type_names = tuple(self._types)
+            for i, machine in zip(at, new, strict=True):
+                machines[i] = machine
 
     def _align(self, cluster: Cluster) -> None:
         """Nodes joined or left: keep what is known of those that stayed."""
@@ -282,18 +286,23 @@ class GpuArrays:
         return numbers
 
 
-def kept(checks: Iterable[Check], demand: Demand, columns: Columns) -> Mask:
-    """The GPUs that all of the checks that have a form in arrays keep; the others are not asked."""
+def kept(feasible: Feasibility, columns: Columns) -> Mask:
+    """The GPUs that all checks with a form in arrays keep; checks without one are left out."""
     left: Mask = columns.type != NO_GPU
-    for check in checks:
-        if (mask := check.mask_of(demand, columns)) is not None:
-            left = left & mask
+    of_nodes: Mask | None = None
+    for mask in feasible.masks(columns):
+        if mask.ndim > 1:
+            left &= mask
+        else:
+            of_nodes = mask if of_nodes is None else of_nodes & mask
+    if of_nodes is not None and not of_nodes.all():
+        left &= of_nodes
     return left
 
 
 def _labels(policy: Orders, feasible: Feasibility, columns: Columns) -> Labels:
     demand = feasible.demand
-    fits = kept(feasible.checks, demand, columns)
+    fits = kept(feasible, columns)
     tight = policy.gpus[0] is binpack
     room = columns.room
     rooms = np.where(fits, room, _SPAN) if tight else np.where(fits, -room, _SPAN)
@@ -325,9 +334,12 @@ def _steps(feasible: Feasibility, columns: Columns) -> Iterator[_Step]:
     for check in feasible.checks:
         mask = check.mask_of(feasible.demand, columns)
         assert mask is not None
-        before, left = left, left & mask
         # A check of nodes refuses by its own rule, however few GPUs are left; the others refuse if too few are.
-        yield _Step(check, before, left, ~mask if mask.ndim == 1 else left.sum(axis=0) < feasible.demand.gpus)
+        if mask.ndim == 1:
+            yield _Step(check, left, left, ~mask)
+        else:
+            before, left = left, left & mask
+            yield _Step(check, before, left, left.sum(axis=0) < feasible.demand.gpus)
 
 
 def _refused(feasible: Feasibility, columns: Columns) -> tuple[NDArray[np.int8], list[_Step]]:

@@ -344,7 +344,7 @@ class Ranker:
     def _heights(self, demand: Demand, cluster: Cluster, shape: Shape, at: NDArray[np.intp]) -> Labels:
         """Labels of an upper bound of the score of a slot with each GPU, from the GPU's type and tenants."""
         feasible, columns = shape.feasible, self._arrays.columns(cluster, at)
-        numbers = np.where(kept(feasible.checks, feasible.demand, columns), columns.tenants, NO_GPU)
+        numbers = np.where(kept(feasible, columns), columns.tenants, NO_GPU)
         one = feasible if demand.gpus == 1 else self._feasible(replace(demand, gpus=1))
         for number in np.bincount(numbers.ravel() + 1)[1:].nonzero()[0].tolist():
             if number not in shape.heights:

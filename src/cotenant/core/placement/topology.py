@@ -28,11 +28,11 @@ EXACT_UP_TO = 16
 _PRODUCT = 250_000
 """Multiplications in one matrix product; for more, numpy starts threads, and on busy cores they cost 40 ms."""
 _CLIMBS = 32
-"""How many grown sets are improved by swaps, best first, if the GPUs are too many to weigh every set."""
+"""How many grown sets are improved by swaps, best first, if there are too many GPUs to weigh every set."""
 _LARGEST = 2**61
-"""What a sum may reach before it might overflow; with hundreds of GPUs the rest is then left out of account."""
+"""Limit of a sum, so that it cannot overflow; beyond it, with hundreds of GPUs, the burden is ignored."""
 _CLIQUE_STEPS = 50_000
-"""Steps in which a set above a least link is searched if the GPUs are too many to weigh every set."""
+"""Steps of the search for a set above a least link, if there are too many GPUs to weigh every set."""
 
 
 def total_link(links: LinkMatrix, gpus: Collection[int]) -> int:
@@ -174,7 +174,7 @@ def _weigh_all(worth: _Worth, size: int) -> list[int]:
 
 def _climb(worth: _Worth, size: int) -> list[int]:
     """Grow a set around each GPU by its best next member, then swap members while that gains."""
-    # One whole number for both wishes: any gain in links outweighs every difference in burden.
+    # One whole number for both goals: any gain in links outweighs every difference in burden.
     scale, burden = int(worth.burden.sum()) + 1, worth.burden.astype(np.int64)
     if scale * float(np.abs(worth.pairs).sum()) > _LARGEST:
         scale, burden = 1, np.zeros_like(burden)

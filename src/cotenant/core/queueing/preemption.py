@@ -22,7 +22,7 @@ Turn = Callable[[Job], tuple[int, float]]
 Holder = tuple[Job, tuple[Placement, ...]]
 
 
-def make_way(
+def find_preemptions(
     ranker: Ranker, waiting: Iterable[Job], running: Sequence[Holder], cluster: Cluster, turn: Turn
 ) -> Iterator[list[Job]]:
     """For each waiting job that preempts others, in order: the jobs that it preempts.

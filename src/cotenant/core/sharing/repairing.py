@@ -14,9 +14,7 @@ WORTH = 2.0
 """a move must gain this many times the work that it loses"""
 
 
-def whom_to_move(
-    belief: Belief, running: Iterable[tuple[Job, Placement]], cluster: Cluster, cost: Seconds
-) -> Job | None:
+def find_move(belief: Belief, running: Iterable[tuple[Job, Placement]], cluster: Cluster, cost: Seconds) -> Job | None:
     """The tenant of a shared GPU whose move to an idle one gains most; None if no move is worth its cost."""
     if not any(_idle(node) for node in cluster):
         return None

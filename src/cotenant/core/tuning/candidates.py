@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What may be tried: the tenants of a GPU as the tuner sees them, and the batch sizes that are open to them."""
+"""The tenants of a GPU as the tuner sees them, and the batch sizes that may be tried."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Tenant:
     noise: float | None = None
     """gradient noise scale; infinite: larger batches lose nothing; None: not known"""
     step_seconds: float = 1.0
-    """of a default step, alone; a rough value will do"""
+    """of a default step, alone; an approximate value is enough"""
     alone: Mapping[int, float] | None = None
     """speed alone at each size, relative to the default size; None: not known"""
     floor: float = 0.0
@@ -53,14 +53,14 @@ class Tenant:
 
 
 def candidate_sizes(default: int, least: int, most: int, memory: MemoryModel | None = None) -> tuple[int, ...]:
-    """Powers of two within bounds and memory, and the default. Without a memory model the owner's bounds must do."""
+    """Powers of two within the owner's bounds and the memory (if its model is known), and the default."""
     powers = (1 << exponent for exponent in range(max(least, 1).bit_length() - 1, max(most, 1).bit_length()))
     sizes = {size for size in powers if least <= size <= most and (memory is None or memory.fits(size))}
     return tuple(sorted(sizes | {default}))
 
 
 def candidate_points(tenants: Sequence[Tenant], most: int = 256) -> list[Point]:
-    """All combinations of sizes, the default first; of too many, those nearest to it."""
+    """All combinations of sizes, the default first; if they are too many, those nearest to it."""
     nearest: list[tuple[float, Point]] = [(0.0, ())]
     for tenant in tenants:
         octaves = [(abs(math.log2(size / tenant.default)), size) for size in tenant.sizes]

@@ -45,7 +45,7 @@ WATCHED = Seconds(20.0)
 
 @dataclass(slots=True)
 class _Seat:
-    """One tenant: what it said of itself, what it was asked to do, and when it was last heard."""
+    """One tenant: its description, the size it was told to use, and the time of its last report."""
 
     joined: Joined
     sizes: tuple[int, ...]
@@ -54,9 +54,9 @@ class _Seat:
     solo: float | None = None
     heard: Seconds | None = None
     training: bool = False
-    """reports; only such tenants are tuned"""
+    """whether it reports; only such tenants are tuned"""
     unsteady: bool = False
-    """fell silent before: its return is not worth an episode at once"""
+    """whether it stopped reporting before: its return does not start an episode at once"""
     paused: bool = False
     every: Seconds = UNHURRIED
     expected: float | None = None
@@ -76,7 +76,7 @@ class _Seat:
 
 
 class Coordinator:
-    """Tunes the tenants of one device together; call `handle` with every event and carry out what it returns."""
+    """Tunes the tenants of one GPU together; call `handle` with every event and carry out the actions it returns."""
 
     def __init__(self, device: str, settings: Tuning | None = None) -> None:
         self.device = device
@@ -86,7 +86,7 @@ class Coordinator:
         self._episode: Episode | None = None
         self._chosen: dict[str, int] = {}
         self._tuned: frozenset[str] | None = frozenset()
-        """whom the last episode was about; None: it is to be repeated"""
+        """the tenants of the last episode; None: it is to be repeated"""
         self._cut_short = False
         """the last episode was; it is worth another one later"""
         self._began = Seconds(-math.inf)
@@ -94,7 +94,7 @@ class Coordinator:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being tried."""
+        """Whether no episode is running."""
         return self._episode is None
 
     def history(self, job: str) -> list[Trial]:
@@ -103,15 +103,15 @@ class Coordinator:
         return [trial for trial in trials if job in trial.sizes]
 
     def sizes(self) -> dict[str, int]:
-        """The batch size each tenant was last asked to use."""
+        """The batch size that each tenant was last told to use."""
         return {job: seat.asked for job, seat in self._seats.items()}
 
     def solo(self, job: str) -> float | None:
-        """A tenant's samples per second alone at its default size, if that is known."""
+        """Samples per second of a tenant alone at its default size, if known."""
         return self._seats[job].solo if job in self._seats else None
 
     def handle(self, event: Event) -> list[Action]:
-        """Takes note of an event and says what is to be done now."""
+        """Handles an event and returns the actions to carry out."""
         self._now = max(self._now, event.at)
         match event:
             case Joined():
@@ -162,7 +162,7 @@ class Coordinator:
         seat.stray += weight * (math.log(now / seat.expected) - seat.stray)
 
     def _drive(self) -> None:
-        """Ends, abandons or begins an episode as the tenants and the time want it."""
+        """Ends, abandons or begins an episode, as the tenants and the time require."""
         self._leave_out_the_silent()
         training = frozenset(job for job, seat in self._seats.items() if seat.training)
         if self._episode and self._episode.jobs != training:
@@ -248,7 +248,7 @@ class Coordinator:
         return actions
 
     def check(self) -> None:
-        """Raises AssertionError unless the state makes sense; tests call it after every event."""
+        """Raises AssertionError if the state is inconsistent; tests call it after every event."""
         for job, seat in self._seats.items():
             least, most = seat.joined.bounds or (seat.default, seat.default)
             assert least <= seat.asked <= most, f"{job} was asked for {seat.asked}, outside {least} to {most}"

@@ -19,25 +19,25 @@ from cotenant.core.tuning.window import Window
 from cotenant.core.units import Seconds
 
 SURE = 0.12
-"""who is better than the default by this share needs no second look"""
+"""a point that is better than the default by this share is not measured again"""
 LONGEST_WAIT = 8.0
 """seconds to wait after a disturbance"""
 RATIO_VARIANCES = 1.5
-"""a ratio of one window to two others errs like so many windows"""
+"""variance of the ratio of one window to two others, in variances of one window"""
 LONGEST_PAUSE = Seconds(20.0)
-"""no job waits longer than this for a neighbour's speed alone; a job goes on by itself after 30 s"""
+"""longest pause of a tenant while a neighbour is measured alone; a job resumes by itself after 30 s"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """How tenants of a device are tuned."""
+    """Settings of the tuner."""
 
     probe: Seconds = Seconds(1.0)
     """every tenant is measured for at least this long; much longer is no more precise, as the machine drifts"""
     steps: int = 8
-    """and over at least so many steps"""
+    """and over at least this many steps"""
     report: Seconds = Seconds(0.3)
-    """how often tenants report meanwhile, if they can"""
+    """interval of reports during an episode, if tenants support it"""
     share: float = 0.25
     """of the time that the first tenant to end is expected to have left, for one episode"""
     probes: int = 8
@@ -51,11 +51,11 @@ class Tuning:
     repeats: int = 6
     """windows measured again in one episode, because they were disturbed or the machine drifted"""
     patience: Seconds = Seconds(60.0)
-    """for all tenants to have switched and been measured, compilation included; then the episode ends"""
+    """limit for all tenants to switch and be measured, compilation included; then the episode ends"""
     silence: Seconds = Seconds(30.0)
     """a tenant that has not reported for this long is left out"""
     retune_after: Seconds = Seconds(300.0)
-    """the least time between episodes that no coming or going asked for"""
+    """least time between episodes, unless a tenant came or left"""
     retune_drift: float = 0.3
     """an episode is due when a tenant's goodput differs from what was measured by this share"""
     points: int = 256
@@ -64,7 +64,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A tenant as an episode finds it."""
+    """A tenant at the start of an episode."""
 
     job: str
     family: str
@@ -95,7 +95,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What a window says of each job."""
+    """The speed of each job in a window."""
 
     speeds: Mapping[str, float]
     """samples per second"""
@@ -107,12 +107,12 @@ class Episode:
     """The state machine of one episode; it ends with a choice after a bounded number of windows of bounded length."""
 
     def __init__(self, members: Sequence[Member], settings: Tuning, at: Seconds, until: Seconds) -> None:
-        """It ends soon after `until`, whatever is known by then."""
+        """The episode ends soon after `until`, with what is known by then."""
         self.members = tuple(members)
         self.trials: list[Trial] = []
         self.choice: Trial | None = None
         self.cut_short = False
-        """whether it ended before it had tried what it wanted"""
+        """whether it ended before all planned points were tried"""
         self.solo = {member.job: member.solo for member in members}
         self.probes = 0
         self._noise = {member.job: member.noise for member in members}
@@ -142,16 +142,16 @@ class Episode:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """What everybody should run at now."""
+        """The sizes at which the tenants should run now."""
         return self.choice.sizes if self.choice else self.window.sizes
 
     def report(self, report: StepReport, noise: float | None) -> None:
-        """Steps of a tenant, and what is known of its gradient noise by now."""
+        """Adds a report of a tenant, with its current gradient noise scale."""
         self.window.add(report)
         self._noise[report.job] = noise
 
     def disturbed(self, at: Seconds) -> None:
-        """What is being measured is measured again, a bounded number of times."""
+        """Repeats the current window, a bounded number of times."""
         if self.window.opened is None or self.window.opened > at:
             return
         alone = self.window.alone
@@ -159,7 +159,7 @@ class Episode:
         sizes = self.window.sizes if alone is None else {alone: self.window.sizes[alone]}
         note = "other work used the device"
         self.trials.append(Trial(at=at, kind=kind, rejected=True, sizes=sizes, note=note))
-        # What disturbs goes on for a moment or for long: each wait is twice the one before, unless a job pauses.
+        # What disturbs goes on for a moment or for long: each wait is twice the one before, unless a tenant is paused.
         if alone is None:
             wait = min(2.0**self._disturbances, LONGEST_WAIT)
             self._deadline += wait
@@ -203,7 +203,7 @@ class Episode:
         self.window = self._next_window(at)
 
     def _next_window(self, at: Seconds) -> Window:
-        # A floor is a share of the speed alone. No job is paused for a job without one.
+        # A floor is a share of the speed alone. No tenant is paused for a job without a floor.
         unknown = (m.job for m in self.members if m.floor and self.solo[m.job] is None and len(self.members) > 1)
         alone = next(unknown, None)
         point = self._trial if self._trial is not None and self._tried is None else self._default
@@ -217,7 +217,7 @@ class Episode:
         return self._trial is not None and self._tried is None
 
     def _begin(self, at: Seconds, measured: _Measured) -> None:
-        """The default has been measured once: now it is known what to compare with."""
+        """The default was measured once: sets up the comparison with it."""
         speeds = measured.speeds
         if len(self.members) == 1:
             self.solo.update(speeds)
@@ -237,8 +237,8 @@ class Episode:
             sizes=member.sizes,
             noise=self._noise[member.job],
             step_seconds=self.window.step_seconds(member.job) * math.exp(SLOWDOWN * partners),
-            # The margin is for errors of measurement. Where sharing itself already took more than the floor, tuning
-            # must not take anything on top.
+            # The margin is for errors of measurement. If sharing itself already took more than the floor, tuning
+            # must not take more.
             floor=min((member.floor or 0.0) * (solo or 0.0) / speed * (1 + self._settings.margin), 1.0),
         )
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a coordinator hears and what it asks for. Events carry their time; actions are a closed set."""
+"""Events and actions of the coordinator. Events carry their time; actions are a closed set."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,7 +12,7 @@ from cotenant.core.units import Seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A job introduced itself on the device."""
+    """A job registered on the GPU."""
 
     at: Seconds
     job: str
@@ -25,11 +25,11 @@ class Joined:
     floor: float | None = None
     """the share of its speed alone that tuning must leave it"""
     workload: str | None = None
-    """what kind of work it is; jobs of one kind are expected to behave alike"""
+    """the kind of work; jobs of one kind are expected to behave alike"""
     solo: float | None = None
     """samples per second alone at its default size, if known"""
     remaining: Seconds | None = None
-    """how much longer it is expected to run, if known"""
+    """expected remaining run time, if known"""
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -64,7 +64,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A job ended, or cannot be reached any more."""
+    """A job ended or cannot be reached."""
 
     at: Seconds
     job: str
@@ -79,7 +79,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbed:
-    """Work that is not a tenant's used the device: what is being measured says nothing."""
+    """Other work used the GPU, so the current measurement is invalid."""
 
     at: Seconds
 

@@ -20,7 +20,7 @@ from cotenant.core.tuning.model import MEASURED_VARIANCE, prior
 
 
 class Tuner:
-    """Ask and tell: `suggest` a point, `observe` its speeds, and in the end `choose`."""
+    """Call `suggest` for a point, `observe` with its speeds, and in the end `choose`."""
 
     def __init__(
         self, tenants: Sequence[Tenant], points: Sequence[Point], *, against_default: bool = True, seed: int = 0
@@ -79,23 +79,23 @@ class Tuner:
         return self.points[min(rest, key=lambda index: (-expected[index], believed[index]))]
 
     def choose(self, margin: float = 0.03) -> Point:
-        """The best measured point if it beats the default, measured and by a margin as predicted; else the default."""
+        """The best measured point, if it beats the default as measured and, by a margin, as predicted."""
         believed = self._mean_costs()
         best = min(self._keepable(), key=lambda index: float(believed[index]), default=0)
         better = self._measured_cost(best) <= self._measured_cost(0) and believed[best] <= (1 - margin) * believed[0]
         return self.points[best] if better else self.default
 
     def cost(self, point: Point) -> float:
-        """The sum of slowdowns that is believed at a point."""
+        """The predicted sum of slowdowns at a point."""
         return float(self._mean_costs()[self._place[point]])
 
     def speeds(self, point: Point) -> tuple[float, ...]:
-        """What each tenant's speed at a point is believed to be, relative to the reference."""
+        """The predicted speed of each tenant at a point, relative to the reference."""
         logs = self._belief.mean.reshape(len(self.tenants), -1)[:, self._place[point]]
         return tuple(math.exp(log) for log in logs)
 
     def _keepable(self) -> list[int]:
-        """Measured points at which no tenant is below its floor, neither as measured nor as believed."""
+        """Measured points at which no tenant is below its floor, neither as measured nor as predicted."""
         believed = self._allowed(self._belief.mean.reshape(1, len(self.tenants), -1))[0]
         return [
             index

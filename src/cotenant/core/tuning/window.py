@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A stretch of time in which tenants are measured at given batch sizes: which reports count, and what they say."""
+"""A window of time in which tenants are measured at given batch sizes: which reports count, and the speeds."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from cotenant.core.tuning.events import StepReport
 from cotenant.core.units import Seconds
 
 SLACK = 0.05
-"""seconds by which a report may seem to have begun too early: it travels, and its clock is another one"""
+"""seconds by which a report may seem to begin too early, because of transport and different clocks"""
 SETTLING = 1.0
-"""seconds until a job that was asked to pause has finished its step"""
+"""seconds until a paused tenant has finished its step"""
 LONGEST = Seconds(15.0)
-"""of one window; where steps take so long, a few of them must do"""
+"""longest window; with very long steps, a few of them are enough"""
 USUAL_WEIGHT = 4
-"""the usual noise counts as much as so many reports"""
+"""weight of the usual noise, in reports"""
 
 
 class Window:
-    """Everybody runs at given sizes, or one job runs while the others pause."""
+    """All tenants run at given sizes, or one runs while the others pause."""
 
     def __init__(self, asked: Seconds, sizes: Mapping[str, int], fixed: frozenset[str], alone: str | None) -> None:
         self.sizes = sizes
@@ -34,7 +34,7 @@ class Window:
         self._reports: dict[str, list[tuple[float, StepReport]]] = {job: [] for job in self._measured}
 
     def add(self, report: StepReport) -> None:
-        """Takes note of a report; one of another size means that the job has not switched yet."""
+        """Adds a report; a report with another size means that the job has not switched yet."""
         if report.job not in self._reports:
             return
         reports = self._reports[report.job]
@@ -47,7 +47,7 @@ class Window:
 
     @property
     def opened(self) -> float | None:
-        """Since when everybody has run as asked; None: not yet."""
+        """Time since which all tenants run at their sizes; None: not yet."""
         if not all(self._reports.values()):
             return None
         if self.alone is None:
@@ -57,7 +57,7 @@ class Window:
         return None if first is None else max(first, self.asked + SETTLING)
 
     def complete(self, seconds: Seconds, steps: int) -> bool:
-        """Whether everybody has been measured for long enough and over enough steps."""
+        """Whether all tenants were measured for long enough and over enough steps."""
         measured = [self._counted(job) for job in self._measured]
         walls = [sum(report.wall for report in reports) for reports in measured]
         return all(
@@ -78,7 +78,7 @@ class Window:
         return sum(report.wall for report in reports) / max(sum(report.steps for report in reports), 1)
 
     def _counted(self, job: str) -> list[StepReport]:
-        """Reports that began after every job had switched."""
+        """Reports that began after all tenants had switched."""
         opened = self.opened
         if opened is None:
             return []

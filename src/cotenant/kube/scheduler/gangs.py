@@ -12,7 +12,7 @@ from math import inf
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Reason
-from cotenant.core.placement.deciding import place_together, roomy_nodes
+from cotenant.core.placement.deciding import idlest_nodes, place_together
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
@@ -300,7 +300,7 @@ class GangSlots:
                 return []
             empty = decision.cluster
         policy = self.placer.ranker(first.pod).policy
-        return roomy_nodes(policy, _job(first, len(pods)), cluster.leave(*closed) if closed else cluster)
+        return idlest_nodes(policy, _job(first, len(pods)), cluster.leave(*closed) if closed else cluster)
 
     def _hold_alike(
         self, alike: Sequence[QueuedPod], until: float, kept: Collection[str], crowding: float | None, held: list[str]

@@ -30,6 +30,7 @@ permission, not found."""
 GOOD = 1
 """Value of `health` of a healthy GPU. The two states beside it are zero in older drivers, so they decide nothing."""
 KIB_IN_MIB = 1024
+NAME_OF_GPU = "cndevGetCardNameStringByDevId"
 FEWEST_PROCESSES, MOST_PROCESSES = 16, 4096
 RELATIONS = {1: Link.PSB, 2: Link.PIX, 3: Link.PXB, 4: Link.PHB, 5: Link.NODE, 6: Link.SYS}
 """How two MLUs are connected over PCIe, by CNDEV's number."""
@@ -109,7 +110,11 @@ def open_backend() -> PolledBackend:
     """The Cambricon MLUs; DeviceError if no driver answers."""
     home = os.environ.get("NEUWARE_HOME") or "/usr/local/neuware"
     names = ("libcndev.so", f"{home}/lib64/libcndev.so")
-    return PolledBackend(Cndev(load_shared_library(names, Vendor.CAMBRICON.row.title)))
+    library = load_shared_library(names, Vendor.CAMBRICON.row.title)
+    for name in ("cndevGetErrorString", NAME_OF_GPU):
+        if hasattr(library, name):
+            getattr(library, name).restype = ctypes.c_char_p
+    return PolledBackend(Cndev(library))
 
 
 class Cndev:
@@ -119,9 +124,6 @@ class Cndev:
 
     def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
         self._library, self._sysfs = library, sysfs
-        for text in ("cndevGetErrorString", "cndevGetCardNameStringByDevId"):
-            if hasattr(library, text):
-                getattr(library, text).restype = ctypes.c_char_p
 
     def open(self) -> int:
         title = self.vendor.row.title
@@ -145,7 +147,8 @@ class Cndev:
 
     def identity(self, index: int) -> Identity:
         handle = self._handle(index)
-        name = self._library.cndevGetCardNameStringByDevId(handle)
+        name_of = getattr(self._library, NAME_OF_GPU, None)  # an older driver does not have it
+        name = None if name_of is None else name_of(handle)
         text = "" if name is None else name.decode(errors="replace")
         memory = self._memory(handle)
         # The row of the vendor promises that all types begin with MLU, and some of its products do not.
