@@ -45,7 +45,7 @@ WATCHED = Seconds(20.0)
 
 @dataclass(slots=True)
 class _Seat:
-    """One tenant: its description, the size it was told to use, and the time of its last report."""
+    """One tenant: its description, the size it was last sent, and the time of its last report."""
 
     joined: Joined
     sizes: tuple[int, ...]
