@@ -11,6 +11,7 @@ import pytest
 from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.install.admission import webhook_configuration
@@ -36,6 +37,8 @@ WORD = "ALIYUN_COM_GPU_MEM_IDX"
 PROFILE, MADE = "CAMBRICON_DSMLU_PROFILE", "CAMBRICON_DSMLU_ASSIGNED"
 KUBELET = "system:node:node1"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+NAMES_GPUS = f"must not set {', '.join(sorted(RUNTIME_VARIABLES))}"
+NOT_HIDDEN = f"must set {', '.join(sorted(RUNTIME_VARIABLES))} to none"
 OURS = {"fieldRef": {"fieldPath": f"metadata.annotations['{VARIABLE}']"}}
 REGISTRY = f"/apis/{API}"
 
@@ -73,6 +76,10 @@ def setting(*env: Json) -> Json:
 
 def seen(value: str) -> Json:
     return setting({"name": VISIBLE, "value": value})
+
+
+def seeing_none() -> Json:
+    return setting(*({"name": name, "value": none} for name, none in RUNTIME_VARIABLES.items()))
 
 
 def says_of_node1(cluster: Cluster, agent_of: str) -> str:
@@ -213,7 +220,10 @@ def test_an_agent_writes_about_its_own_node_only(policed: Cluster) -> None:
         (seen("void"), True),
         (seen(""), True),
         (setting({"name": VISIBLE, "valueFrom": OURS}), True),
+        (seeing_none(), True),
         (seen("all"), False),
+        (setting({"name": "AMD_VISIBLE_DEVICES", "value": "all"}), False),
+        (setting({"name": "CAMBRICON_VISIBLE_DEVICES", "value": "0"}), False),
         (seen("$(PATH)"), False),
         (setting({"name": VISIBLE, "value": "void"}, {"name": VISIBLE, "value": "0"}), False),
         (setting({"name": VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['all']"}}}), False),
@@ -225,13 +235,14 @@ def test_a_pod_that_was_not_prepared_names_no_gpus(policed: Cluster, container: 
     init["spec"]["initContainers"] = [{**container, "name": "i"}]
     for made in (pod("p", container), init):
         refusal = wrote(policed, "POST", f"{PODS}?dryRun=All", made)
-        assert refusal == "" if is_taken else f"must not set {VISIBLE}" in refusal
+        assert refusal == "" if is_taken else NAMES_GPUS in refusal
 
 
 def test_a_pod_that_skips_the_webhook_by_its_own_label_says_that_it_sees_none(policed: Cluster) -> None:
     given = setting({"name": VISIBLE, "valueFrom": OURS})  # it would have no limits
     for container, is_taken in (
-        (seen("void"), True),
+        (seeing_none(), True),
+        (seen("void"), False),  # an image may name the GPUs of another vendor
         (setting(), False),
         ({"name": "a", "image": "none"}, False),
         (given, False),
@@ -239,7 +250,7 @@ def test_a_pod_that_skips_the_webhook_by_its_own_label_says_that_it_sees_none(po
         made = pod("p", container)
         made["metadata"]["labels"] = {"cotenant.io/webhook": "ignore"}
         refusal = wrote(policed, "POST", f"{PODS}?dryRun=All", made)
-        assert refusal == "" if is_taken else "must set NVIDIA_VISIBLE_DEVICES to void" in refusal
+        assert refusal == "" if is_taken else NOT_HIDDEN in refusal
 
 
 def test_a_debug_container_that_was_not_prepared_names_no_gpus(policed: Cluster) -> None:
@@ -248,7 +259,7 @@ def test_a_debug_container_that_was_not_prepared_names_no_gpus(policed: Cluster)
     for value, is_taken in (("all", False), ("void", True)):
         made["spec"]["ephemeralContainers"] = [{**seen(value), "name": "d"}]
         refusal = wrote(policed, "PUT", f"{PODS}/looked-at/ephemeralcontainers?dryRun=All", made)
-        assert refusal == "" if is_taken else f"must not set {VISIBLE}" in refusal
+        assert refusal == "" if is_taken else NAMES_GPUS in refusal
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

@@ -21,7 +21,7 @@ from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.engine import Engine, record_of
 from tests.cluster.pods import path_of
-from tests.cluster.test_admission import REGISTRY, VISIBLE, asks, pod, seen, setting, wrote
+from tests.cluster.test_admission import NAMES_GPUS, NOT_HIDDEN, REGISTRY, asks, pod, seeing_none, seen, setting, wrote
 from tests.cluster.test_failover import EXTENDER, scale, send
 
 GPU = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"}
@@ -114,10 +114,10 @@ def without_webhook(installed: Engine) -> Iterator[Engine]:
         ("default", pod("p", asks(GPU)), "gpus.pods.cotenant.io"),
         ("default", pod("p", asks({"aliyun.com/gpu-mem": "1"})), "gpus.pods.cotenant.io"),
         ("default", pod("p", asks({"cpu": "1"})), ""),
-        ("default", pod("p", seen("all")), f"must not set {VISIBLE}"),
+        ("default", pod("p", seen("all")), NAMES_GPUS),
         ("default", pod("p", seen("void")), ""),
-        ("default", labelled(pod("p", {**asks(GPU), **seen("void")})), ""),
-        ("default", labelled(pod("p", {**asks(GPU), **setting()})), f"must set {VISIBLE} to void"),
+        ("default", labelled(pod("p", {**asks(GPU), **seeing_none()})), ""),
+        ("default", labelled(pod("p", {**asks(GPU), **setting()})), NOT_HIDDEN),
         ("kube-system", pod("p", asks(GPU)), ""),
         ("kube-system", pod("p", seen("all")), ""),
         (OURS, pod("p", asks(GPU)), ""),

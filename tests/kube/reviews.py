@@ -88,6 +88,6 @@ def changed(made: Json, answer: bytes) -> Json:
 def environment(container: Json) -> dict[str, str]:
     """Return the variables of a container: the value, or the path of the field; the last of a name counts."""
     return {
-        one["name"]: one["value"] if "value" in one else one["valueFrom"]["fieldRef"]["fieldPath"]
+        one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] if "valueFrom" in one else one.get("value", "")
         for one in container.get("env", [])
     }

@@ -19,6 +19,8 @@ from tests.kube.reviews import SETTINGS, UNCHANGED, Json, admitted, changed, env
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ALL = {"name": VISIBLE, "value": "all"}
+HIDDEN = {VISIBLE: "void", "CAMBRICON_VISIBLE_DEVICES": "", "AMD_VISIBLE_DEVICES": "none"}
+"""what hides the GPUs of every vendor"""
 
 
 def field(number: int, name: str) -> str:
@@ -37,7 +39,7 @@ def app(pod: Json, number: int = 0) -> Json:
 def test_a_container_is_prepared_for_all_that_the_binding_will_tell_it(dialect: Any) -> None:
     pod = admitted(written({dialect.count: 1}, {}))
     told = {name: field(0, name) for name in variable_names(dialect, 1)}
-    assert environment(app(pod)) == {VISIBLE: "void", **told}
+    assert environment(app(pod)) == {**HIDDEN, **told}
     assert pod["spec"]["schedulerName"] == "cotenant-scheduler"
     assert pod["spec"]["volumes"] == [
         {
@@ -49,7 +51,7 @@ def test_a_container_is_prepared_for_all_that_the_binding_will_tell_it(dialect: 
         }
     ]
     assert app(pod)["volumeMounts"] == [{"name": "cotenant-limits-0", "readOnly": True, "mountPath": "/etc/cotenant"}]
-    assert environment(app(pod, 1)) == {VISIBLE: "void"}
+    assert environment(app(pod, 1)) == HIDDEN
     assert "volumeMounts" not in app(pod, 1)
 
 
@@ -97,7 +99,7 @@ def test_numbers_stay_when_others_put_containers_in_between() -> None:
     meddled["spec"]["volumes"].insert(0, {"name": "mesh", "emptyDir": {}})
     second = admitted(meddled)
     assert json.loads(second["metadata"]["annotations"][NUMBERS]) == ["app-0", "app-1", "mesh"]
-    assert environment(second["spec"]["initContainers"][0]) == {VISIBLE: "void"}
+    assert environment(second["spec"]["initContainers"][0]) == HIDDEN
     assert environment(app(second, 1))[VISIBLE] == field(1, VISIBLE)
     assert app(second, 1)["env"][-1] == {"name": "MESH", "value": "1"}, "ours come first"
     assert response(mutate(review(second), SETTINGS)) == {
@@ -113,7 +115,10 @@ def test_what_the_author_set_of_our_names_is_gone() -> None:
         container["env"] = [ALL, {"name": "MINE", "value": "1"}, secret, ALL]
     pod = admitted(made)
     assert [one["name"] for one in app(pod)["env"]] == [*variable_names(DIALECTS[0], 1), "MINE"]
-    assert app(pod, 1)["env"] == [{"name": VISIBLE, "value": "void"}, {"name": "MINE", "value": "1"}, secret]
+    assert app(pod, 1)["env"][: len(HIDDEN)] == [
+        {"name": name, "value": value} if value else {"name": name} for name, value in HIDDEN.items()
+    ]
+    assert app(pod, 1)["env"][len(HIDDEN) :] == [{"name": "MINE", "value": "1"}, secret]
 
 
 def test_a_copy_of_a_placed_pod_is_admitted_as_if_it_was_new() -> None:
@@ -173,12 +178,12 @@ def test_cards_of_another_plugin_are_left_to_it_but_not_to_the_author(resource: 
     made["spec"]["containers"][0]["env"] = [ALL]
     pod = admitted(made, KubeSettings(dialects={"vgpu": ResourceNames(count="example.com/vgpu")}))
     assert "env" not in app(pod)
-    assert environment(app(pod, 1)) == {VISIBLE: "void"}
+    assert environment(app(pod, 1)) == HIDDEN
 
 
 def test_where_nobody_chose_the_node_cards_of_another_plugin_are_not_believed_in() -> None:
     pod = admitted(written({"nvidia.com/mig-1g.5gb": 1}, nodeName="n1"))
-    assert environment(app(pod)) == {VISIBLE: "void"}
+    assert environment(app(pod)) == HIDDEN
 
 
 def test_what_has_to_be_changed_in_long_lists_is_said_shortly() -> None:
@@ -220,7 +225,7 @@ def test_a_debug_container_sees_no_gpu_and_older_ones_are_not_touched() -> None:
     asked = review(new, old, operation="UPDATE", resource="pods/ephemeralcontainers")
     pod = changed(new, mutate(asked, SETTINGS))
     assert pod["spec"]["ephemeralContainers"][0] == earlier
-    assert environment(pod["spec"]["ephemeralContainers"][1]) == {VISIBLE: "void"}
+    assert environment(pod["spec"]["ephemeralContainers"][1]) == HIDDEN
     assert pod["spec"]["containers"] == old["spec"]["containers"]
 
 

@@ -15,13 +15,17 @@ from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import PREFIX
 from cotenant.kube.codec.request import asked_of
 from cotenant.kube.codec.settings import Settings
+from cotenant.node.devices.vendors import REAL
 
 CONTAINER_KEYS = rf"^{re.escape(PREFIX)}/[0-9]+[.]"
 """Regular expression of the annotations that containers read through the downward API. The admission policies use it
 too, so it must mean the same in RE2, the syntax of CEL."""
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""Environment variable from which NVIDIA's container runtime reads the GPUs of a container."""
+RUNTIME_VARIABLES: Mapping[str, str] = {
+    row.runtime_variable: row.runtime_none or "" for row in (vendor.row for vendor in REAL) if row.runtime_variable
+}
+"""Environment variables from which the container runtimes of the vendors read the GPUs of a container, each with the
+value that means none. An image can set them too, so a container without GPUs must be given that value."""
 
 _CONTAINER_KEYS = re.compile(CONTAINER_KEYS, re.ASCII)
 

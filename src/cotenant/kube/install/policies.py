@@ -10,7 +10,7 @@ from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER, Json
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import SAID
-from cotenant.kube.codec.protected import CONTAINER_KEYS, VISIBLE, foreign_records
+from cotenant.kube.codec.protected import CONTAINER_KEYS, RUNTIME_VARIABLES, foreign_records
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.admission import label_selector, namespace_selector
@@ -47,7 +47,8 @@ _NOT_THE_SCHEDULER = named_expressions(
     {"not-the-scheduler": f"request.userInfo.username != {cel(SCHEDULER_USER)}"},
 )
 _GATES = "schedulingGates"
-_OUR_FIELD = rf"^metadata[.]annotations\['{CONTAINER_KEYS.removeprefix('^')}{VISIBLE}'\]$"
+_VARIABLES = sorted(RUNTIME_VARIABLES)
+_OUR_FIELD = rf"^metadata[.]annotations\['{CONTAINER_KEYS.removeprefix('^')}({'|'.join(_VARIABLES)})'\]$"
 _SEES_NONE = "!has(e.valueFrom) && (!has(e.value) || e.value in ['void', 'none', ''])"
 _SEES_ITS_ASSIGNMENT = (
     f"has(e.valueFrom) && has(e.valueFrom.fieldRef) && e.valueFrom.fieldRef.fieldPath.matches({cel(_OUR_FIELD)})"
@@ -113,7 +114,7 @@ def _visibility(settings: KubeSettings) -> list[Json]:
     """Pods that the webhook did not prepare must not name GPUs themselves.
 
     CEL cannot read the variables of an image or a ConfigMap. So a pod that skips the webhook by its own label, which
-    every user can set, must set the variable to void itself; otherwise it could mimic a prepared pod without limits.
+    every user can set, must set the variables to none itself; otherwise it could mimic a prepared pod without limits.
     """
     debug, old_debug = "object.spec.ephemeralContainers", "oldObject.spec.ephemeralContainers"
     variables = {
@@ -124,17 +125,19 @@ def _visibility(settings: KubeSettings) -> list[Json]:
         " : variables.debugs.filter(c, !variables.debugged.exists(o, o.name == c.name))",
         "skips": _skips(settings.webhook),
     }
-    is_visible = f"e.name == {cel(VISIBLE)}"
+    is_visible = f"e.name in {cel(_VARIABLES)}"
+    names = ", ".join(_VARIABLES)
     names_no_gpu = {
         "expression": f"variables.fresh.all(c, !has(c.env) || c.env.all(e, !({is_visible}) || ({_SEES_NONE})"
         f" || ({_SEES_ITS_ASSIGNMENT})))",
-        "message": f"cotenant: a pod must not set {VISIBLE}: remove the variable, and request GPUs under resources",
+        "message": f"cotenant: a pod must not set {names}: remove the variable, and request GPUs under resources",
         "reason": "Forbidden",
     }
     sets_void = {
-        "expression": f"!variables.skips || variables.fresh.all(c, has(c.env) && c.env.exists(e, {is_visible})"
+        "expression": f"!variables.skips || variables.fresh.all(c, has(c.env)"
+        f" && {cel(_VARIABLES)}.all(v, c.env.exists(e, e.name == v))"
         f" && c.env.all(e, !({is_visible}) || ({_SEES_NONE})))",
-        "message": f"cotenant: a pod that skips the webhook by its own label must set {VISIBLE} to void in every"
+        "message": f"cotenant: a pod that skips the webhook by its own label must set {names} to none in every"
         " container; label the namespace instead to skip the webhook without this condition",
         "reason": "Forbidden",
     }

@@ -14,13 +14,16 @@ from typing import Any
 from cotenant.kube.codec.annotations import variable_names
 from cotenant.kube.codec.keys import container_key
 from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
-from cotenant.kube.codec.protected import VISIBLE
+from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from cotenant.kube.codec.request import ContainerRequest
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.webhook.review import Json
 
-VOID: Json = {"name": VISIBLE, "value": "void"}
-"""Hides all GPUs, which matters because CUDA images set the variable to `all`."""
+# The API server leaves out an empty value, so it must be left out here: a second review has to change nothing.
+HIDDEN: Mapping[str, Json] = {
+    name: {"name": name, "value": none} if none else {"name": name} for name, none in RUNTIME_VARIABLES.items()
+}
+"""Hides the GPUs of each vendor, which matters because images set these variables: CUDA images to `all`."""
 
 _VOLUME = re.compile(r"cotenant-limits-[0-9]+", re.ASCII)
 _FOREIGN_RESOURCE = re.compile(r"nvidia\.com/(?:gpu(?:\..*)?|mig-.*)")
@@ -33,7 +36,7 @@ def with_gpus(container: Json, one: ContainerRequest) -> Json:
     dialect, gpus = one.amounts.dialect, one.amounts.asked.gpus
     names = variable_names(dialect, gpus)
     variables = [{"name": name, "valueFrom": {"fieldRef": _annotation(one.number, name)}} for name in names]
-    changed = _with_env(container, variables if VISIBLE in names else [VOID, *variables])
+    changed = _with_env(container, [*(hidden for name, hidden in HIDDEN.items() if name not in names), *variables])
     mount = {"name": _volume_name(one.number), "readOnly": True, "mountPath": str(LIMITS_FOLDER)}
     changed = _with_list(changed, "volumeMounts", [mount, *_foreign_mounts(changed)])
     if not one.amounts.counted:
@@ -53,7 +56,7 @@ def without_gpus(container: Json, resources: Mapping[str, str | int], codec: Set
 
 def hide_gpus(container: Json) -> Json:
     """Return a container that sees no GPU, whatever its image or its author set."""
-    return _with_env(container, [VOID])
+    return _with_env(container, list(HIDDEN.values()))
 
 
 def with_limits(spec: Json, containers: Iterable[ContainerRequest]) -> Json:
@@ -69,7 +72,7 @@ def is_our_volume(name: str) -> bool:
 
 def _with_env(container: Json, variables: list[Json]) -> Json:
     """Put our variables first, so that others can refer to them, and remove the author's of the same names."""
-    names = {VISIBLE, *(variable["name"] for variable in variables)}
+    names = {*RUNTIME_VARIABLES, *(variable["name"] for variable in variables)}
     others = [variable for variable in container.get("env", []) if variable.get("name") not in names]
     return _with_list(container, "env", [*variables, *others])
 
