@@ -164,7 +164,7 @@ def test_one_that_waits_in_the_queue_displaces_others_when_its_turn_comes(engine
     engine.started("high")
     leaves(engine, "low")
     assert stays(engine, "middle")
-    assert "others of lower priority could leave" in told(engine, "high", RELEASED)
+    assert "pods of lower priority could be evicted" in told(engine, "high", RELEASED)
     assert engine.cluster.get(path_of("equal"))["spec"]["schedulingGates"], "it may displace nobody"
 
 
