@@ -55,6 +55,11 @@ def response(answer: bytes) -> Json:
     return dict(said["response"])
 
 
+def without_warnings(answer: Json) -> Json:
+    """Return the answer without the warnings for people, which name limits that nothing enforces."""
+    return {key: value for key, value in answer.items() if key != "warnings"}
+
+
 def refusal(answer: bytes) -> str:
     """Return the message of a refusal."""
     said = response(answer)

@@ -258,7 +258,7 @@ def test_without_openssl_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_words_for_simulated_gpus_alone_install_nothing() -> None:
     for words in (["--gpu-memory", "16GiB"], ["--gpu-type", "T4"]):
-        with pytest.raises(InputError, match="say --simulate COUNT"):
+        with pytest.raises(InputError, match="need --simulate COUNT"):
             kube.main(["install", "--dev", *words], standalone_mode=False)
 
 

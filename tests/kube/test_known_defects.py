@@ -275,7 +275,11 @@ def test_many_pods_are_bound_to_one_node_at_the_same_time_without_a_lock() -> No
 
 @pytest.mark.parametrize(
     ("amount", "sentence"),
-    [({PERCENT: 101}, "expected 1 to 100"), ({CORES: 101}, "expected 1 to 100"), ({GPU: 0, MEMORY: 5}, "on no GPU")],
+    [
+        ({PERCENT: 101}, "expected 1 to 100"),
+        ({CORES: 101}, "expected 1 to 100"),
+        ({GPU: 0, MEMORY: 5}, "nvidia.com/gpu: 0;"),
+    ],
 )
 def test_nonsense_is_refused_when_it_is_written(amount: dict[str, int], sentence: str) -> None:
     """HAMi: some of it was an internal error of the webhook, some a pod that waits for ever."""
