@@ -245,10 +245,10 @@ def test_the_sharing_gate_sees_how_many_pods_wait() -> None:
 def test_nonsense_is_refused_with_its_sentence(state: ClusterState) -> None:
     pod = waiting("a", {GPU: 1, PERCENT: 120})
     refused = placer_of(state).filter(args(pod, "n1"), 0.0).failed_and_unresolvable_nodes
-    assert "120 % of a card" in refused["n1"]
+    assert "120 % of a GPU" in refused["n1"]
     assert [one.score for one in placer_of(state).prioritize(args(pod, "n1"), 0.0)] == [0]
     why = placer_of(state).why(pod)
-    assert "120 % of a card" in str(why.waits)
+    assert "120 % of a GPU" in str(why.waits)
     assert placer_of(state).preempt(PreemptionArgs(pod=pod)).node_name_to_meta_victims == {}
 
 
@@ -311,7 +311,7 @@ def test_two_binds_at_once_cannot_have_the_same_memory() -> None:
     placer, amounts = placer_of(state), {GPU: 1, MEMORY: 9000}
     chosen(placer, waiting("a", amounts), "n1")
     refused = placer.choose(waiting("b", amounts), "n1", 0.0, 1)
-    assert refused == ("memory", "needs {needed} MiB on one GPU, the freest has {available}", 9000, 7000)
+    assert refused == ("memory", "needs {needed} MiB on one GPU; the freest has {available} MiB free", 9000, 7000)
     state.release("uid-a")
     chosen(placer, waiting("b", amounts), "n1")
 
