@@ -255,6 +255,7 @@ def add_dialect(scratch: Scratch, name: str, title: str, domain: str, more: str 
         )
         '''),
     )
+    scratch.append("src/cotenant/kube/README.md", f"\n[{name}.py](codec/{name}.py)\n")
     table = f"{CODEC}/settings.py"
     scratch.replace(
         table,
@@ -304,7 +305,7 @@ play(story, parse_settings(b"dialects: {{{name}: {{}}}}"))
 print(json.dumps(answers))
 """
 """admits and places a pod that requests 3000 MiB in a dialect"""
-DIALECT_TESTS = ("tests/kube/test_codec_dialects.py", "tests/kube/test_settings.py", *DOCS, "-k", "dialect")
+DIALECT_TESTS = ("tests/kube/test_codec_dialects.py", "tests/kube/test_settings.py", *DOCS, "-k", "dialect or map")
 
 
 def test_recipe_dialect(scratch: Scratch) -> None:
@@ -386,6 +387,25 @@ def test_recipe_vendor(scratch: Scratch) -> None:
     variables = "variables=lambda dialect, given: {'ACME_VISIBLE_DEVICES': ','.join(map(str, given.gpus))},"
     add_dialect(scratch, "acme", "Acme's plugin (`ACME_VISIBLE_DEVICES`)", "acme.example", variables)
     scratch.replace_all(COMMANDS, r"cambricon\\\|amd", r"cambricon\\|amd\\|acme")
+    scratch.write(
+        "tests/node/test_acme.py",
+        textwrap.dedent("""\
+        import importlib
+        from pathlib import Path
+
+        import pytest
+
+        from cotenant.node.devices.vendors import Vendor
+
+
+        def test_the_driver_s_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+            (tmp_path / "driver").write_text("GPU-a Acme-1 16000\\n")
+            monkeypatch.setenv("ACME_DRIVER", str(tmp_path / "driver"))
+            backend = importlib.import_module(Vendor("acme").row.adapter).open_backend()
+            assert [gpu.uuid for gpu in backend.machine().gpus] == ["GPU-a"]
+            backend.close()
+        """),
+    )
     follows(scratch, "vendor")
 
     driver = scratch.root.parent / "driver"
@@ -399,6 +419,7 @@ def test_recipe_vendor(scratch: Scratch) -> None:
     assert placed == ["cotenant-scheduler", "1", "n1", 3000]
     scratch.test(*DIALECT_TESTS)
     scratch.test("tests/node/test_vendors.py", "tests/docs/test_commands.py", "-k", "vendor or choices")
+    scratch.test("tests/node/test_acme.py")
 
 
 def test_recipe_setting(scratch: Scratch) -> None:
@@ -410,6 +431,19 @@ def test_recipe_setting(scratch: Scratch) -> None:
         scratch.find("src/cotenant/kube/webhook", 'spec["schedulerName"] = '),
         r"^( +)spec\[\"schedulerName\"\] = .*$",
         r"\g<0>\n\1if settings.webhook.team_label:\n\1    annotations[settings.webhook.team_label] = namespace",
+    )
+    scratch.write(
+        "tests/kube/test_team_label.py",
+        textwrap.dedent("""\
+        from cotenant.kube.settings import parse_settings
+        from tests.kube.reviews import admitted, written
+
+
+        def test_the_annotation_carries_the_namespace() -> None:
+            settings = parse_settings(b"webhook: {team-label: example.com/team}")
+            pod = admitted(written({"nvidia.com/gpumem": 3000}), settings)
+            assert pod["metadata"]["annotations"]["example.com/team"] == "team"
+        """),
     )
     follows(scratch, "setting")
 
@@ -429,6 +463,7 @@ def test_recipe_setting(scratch: Scratch) -> None:
     words = ("kube", "install", "--dev", "--image", "a:1", "--scheduler-image", "b:1", "--settings", "settings.yaml")
     assert "team-label: example.com/team" in scratch.run(*words).stdout
     scratch.test("tests/kube/test_settings.py", *DOCS, "-k", "setting")
+    scratch.test("tests/kube/test_team_label.py")
 
 
 def test_recipe_metric(scratch: Scratch) -> None:
@@ -491,6 +526,16 @@ $ cotenant count --state queued
 """
     scratch.replace(COMMANDS, r"^(## cotenant jobs$)", section.replace("\\", r"\\") + r"\1")
     scratch.append("src/cotenant/cli/README.md", "\n| `cotenant count` | [count.py](count.py) |\n")
+    scratch.write(
+        "tests/cli/test_count.py",
+        textwrap.dedent("""\
+        from tests.cli.command import run
+
+
+        def test_without_a_daemon_it_says_so() -> None:
+            assert "cotenant up" in run("count").stderr
+        """),
+    )
     follows(scratch, "local command")
 
     assert "count " in scratch.run("--help").stdout
@@ -501,6 +546,7 @@ $ cotenant count --state queued
     scratch.test(
         "tests/docs/test_commands.py", "-k", "count or every_command_is_on or lists_every", "-p", "no:randomly"
     )
+    scratch.test("tests/cli/test_count.py")
 
 
 def test_recipe_trace(scratch: Scratch) -> None:

@@ -4,7 +4,8 @@
 
 This is the only place where feasibility is decided. Every fast path is compiled from `CHECKS` for the demand at hand
 (`Feasibility`), and none repeats a rule. To add a check, write a function and give it a row in the table. A row with a
-name and a function is right everywhere; `reads` and `mask` only make it fast.
+name and a function is right everywhere, unless it reads labels (`labels`) or judges sets of GPUs (`of_sets`); the
+other fields only make it fast.
 """
 
 from collections.abc import Callable, Iterator, Sequence
