@@ -15,7 +15,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.inventory import AWAY
 from cotenant.kube.codec.policy import policy_of
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.protocol import ExtenderArgs, MetaPod, MetaVictims, NodeList, PreemptionArgs, Victims
 from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers
@@ -135,7 +135,7 @@ def test_reasons_follow_the_cluster(state: ClusterState) -> None:
 
 def test_of_equal_nodes_one_is_checked() -> None:
     state = state_of(*(node(machine(name)) for name in ("n1", "n2")), node(machine("n3", cards=1)))
-    demand = asked_of(waiting("a", {GPU: 1, MEMORY: 99_000})).demand
+    demand = request_of(waiting("a", {GPU: 1, MEMORY: 99_000})).demand
     one, other, third = Refusals().of(build_policy("binpack"), demand, state.cluster)
     assert one is other is not None
     assert third is not one
@@ -245,10 +245,10 @@ def test_the_sharing_gate_sees_how_many_pods_wait() -> None:
 def test_nonsense_is_refused_with_its_sentence(state: ClusterState) -> None:
     pod = waiting("a", {GPU: 1, PERCENT: 120})
     refused = placer_of(state).filter(args(pod, "n1"), 0.0).failed_and_unresolvable_nodes
-    assert "120 % of a card" in refused["n1"]
+    assert "120 % of a GPU" in refused["n1"]
     assert [one.score for one in placer_of(state).prioritize(args(pod, "n1"), 0.0)] == [0]
     why = placer_of(state).why(pod)
-    assert "120 % of a card" in str(why.waits)
+    assert "120 % of a GPU" in str(why.waits)
     assert placer_of(state).preempt(PreemptionArgs(pod=pod)).node_name_to_meta_victims == {}
 
 

@@ -13,7 +13,7 @@ from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import MOST_GPUS, GpuLimit, Limits, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
-from cotenant.node.variables import Grant, Granted, percent_of, variables_for
+from cotenant.node.variables import GpuGrants, Grant, percent_of, variables_for
 
 RESERVED = 2
 """One process may reserve this many times its memory limit, since reserved memory need not be used."""
@@ -93,7 +93,7 @@ def launch_for(
     """How to start the job's first process on this slot. `cores` are those that the backend gives to the slot."""
     grants = _grants(machine, slot, demand)
     limits = _limits(grants, demand, slice_.region)
-    env = variables_for(vendor, _granted(machine, slot, grants)) | {
+    env = variables_for(vendor, _gpu_grants(machine, slot, grants)) | {
         "COTENANT_JOB": job,
         "COTENANT_AGENT": str(paths.agent),
         "COTENANT_LIMITS": str(slice_.limits),
@@ -191,9 +191,9 @@ def _limits(grants: tuple[Grant, ...], demand: Demand, region: Path | None) -> L
     )
 
 
-def _granted(machine: Machine, slot: Slot, grants: tuple[Grant, ...]) -> Granted:
+def _gpu_grants(machine: Machine, slot: Slot, grants: tuple[Grant, ...]) -> GpuGrants:
     smallest = min((machine.gpus[gpu].memory for gpu in slot.gpus), default=MiB(0))
-    return Granted(tuple(dict.fromkeys(slot.gpus)), grants, smallest)
+    return GpuGrants(tuple(dict.fromkeys(slot.gpus)), grants, smallest)
 
 
 def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:

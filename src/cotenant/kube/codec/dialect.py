@@ -22,8 +22,8 @@ VENDORS = {name: vendor for vendor, row in ROWS.items() for name in row.dialects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What one container was given, for a dialect to translate."""
+class ContainerAssignment:
+    """The GPUs and amounts of one container, which a dialect translates into variables and annotations."""
 
     launch: Launch
     """How the one-machine engine would start a process on the same GPUs."""
@@ -37,12 +37,12 @@ class Given:
     """Its position among the pod's app containers; None: it is an init container or a sidecar."""
 
 
-Variables = Callable[["Dialect", Given], Mapping[str, str]]
-Annotations = Callable[["Dialect", Sequence[Given], int], Mapping[str, str]]
+Variables = Callable[["Dialect", ContainerAssignment], Mapping[str, str]]
+Annotations = Callable[["Dialect", Sequence[ContainerAssignment], int], Mapping[str, str]]
 """Takes all containers of a pod that use the dialect, and the time in nanoseconds since 1970."""
 
 
-def nothing(dialect: "Dialect", given: Sequence[Given], moment: int) -> Mapping[str, str]:
+def nothing(dialect: "Dialect", assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
     """No annotations at all."""
     return {}
 
