@@ -297,6 +297,6 @@ def test_the_author_is_warned_of_limits_that_nothing_enforces(limits: dict[str, 
         assert "warnings" not in said
     else:
         (warning,) = said["warnings"]
-        assert warning.startswith("cotenant: the memory and the compute limits of a pod or job cannot be enforced on")
+        assert warning.startswith("cotenant: the memory and the compute limits cannot be enforced on")
         assert f"on {title} GPUs" in warning
         assert len(warning) <= 256, "longer ones may be cut by the API server"
