@@ -250,7 +250,8 @@ def test_a_detached_daemon_that_cannot_start_says_why_and_exits_as_it_did(daemon
 def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = environment(COTENANT_STATE=str(tmp_path / "file" / "state"))
-    assert refusal(*MACHINE, "--detach", env=env) == f"{tmp_path}/file/state: cannot be made: Not a directory"
+    expected = "the state folder cannot be created: Not a directory; set COTENANT_STATE to another folder"
+    assert refusal(*MACHINE, "--detach", env=env) == f"{tmp_path}/file/state: {expected}"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

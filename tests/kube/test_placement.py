@@ -311,7 +311,7 @@ def test_two_binds_at_once_cannot_have_the_same_memory() -> None:
     placer, amounts = placer_of(state), {GPU: 1, MEMORY: 9000}
     chosen(placer, waiting("a", amounts), "n1")
     refused = placer.choose(waiting("b", amounts), "n1", 0.0, 1)
-    assert refused == ("memory", "needs {needed} MiB on one GPU, the freest has {available}", 9000, 7000)
+    assert refused == ("memory", "needs {needed} MiB on one GPU; the freest has {available} MiB free", 9000, 7000)
     state.release("uid-a")
     chosen(placer, waiting("b", amounts), "n1")
 

@@ -216,10 +216,10 @@ def config(tmp_path: Path) -> Iterator[Path]:
 def test_the_command_prints_the_nearest_nodes_first_and_how_many_more(config: Path) -> None:
     asked = ("why", "pod/a", "-n", "team", "--kubeconfig", config)
     assert run(*asked, "--most", "2").stdout.splitlines() == [
-        "pod team/a waits under binpack: 3 nodes: 5 MiB free",
+        "pod team/a is pending (policy binpack): 3 nodes: 5 MiB free",
         "n5  5 MiB free",
         "n4  4 MiB free",
-        "and 3 more nodes (--most, or -o wide)",
+        "and 3 more nodes (see --most and -o wide)",
     ]
     assert run(*asked, "-o", "wide").stdout.splitlines()[3:] == ["n3  3 MiB free", "and 2 more nodes"]
     assert '"state":"waiting"' in run(*asked, "-o", "json").stdout

@@ -25,8 +25,8 @@ from cotenant.kube.api.names import (
     object_of,
 )
 from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
+from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
-from cotenant.node.devices.vendors import REAL
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
 WHY_FOLDER = "/etc/cotenant-why"
@@ -184,7 +184,7 @@ def _agent(images: Images, flags: AgentFlags, folders: Sequence[HostFolder]) -> 
     return {
         **_container("agent", images.ours, images.pull, command),
         # One agent serves all nodes: the runtime of each vendor adds its library if its variable is set.
-        "env": [node, *({"name": vendor.row.runtime_variable, "value": "all"} for vendor in REAL)],
+        "env": [node, *({"name": name, "value": "all"} for name in RUNTIME_VARIABLES)],
         # Kubelet's sockets and our folders belong to root; FOWNER is for repairing usage regions that tenants damaged.
         "securityContext": {**CONFINED, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["FOWNER"]}},
         "volumeMounts": [
