@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tables in `dialects`: what pods ask for, what they are told, and which sentence refuses nonsense.
+"""The tables in `dialects`: what pods request, what they receive, and the message that refuses an invalid request.
+
+A case has `expect` or `refused`; a case with `at` is also placed, and then needs `told`. All keys:
 
 name: what it shows
 settings: {default_memory: 5000}        # of the codec
@@ -10,9 +12,9 @@ init: [{...}]                           # limits of each init container; sidecar
 containers: [{...}]
 expect: {...}                           # fields of the Demand that are not at their defaults
 refused: sentence                       # instead
-at: [0, 2]                              # GPUs of `pods.NODE`; then:
-told: [{...}]                           # variables of each container with GPUs
-pinned: {...}                           # annotations of the pod that are not ours
+at: [0, 2]                              # indices of the GPUs of `pods.NODE` on which the pod is placed
+told: [{...}]                           # all variables of each container with GPUs, but COTENANT_JOB
+pinned: {...}                           # all annotations of the placed pod that do not begin with cotenant.io/
 """
 
 from dataclasses import replace

@@ -180,5 +180,8 @@ def test_only_what_is_not_ours_is_left_out() -> None:
     for scenario, policy in tables.CASES:
         host = any(one.cpu is not None or one.host_memory is not None for one in machines(scenario))
         together = any(job.replicas > 1 for job in jobs(scenario))
-        assert (scenario, policy) in CASES or host or together or policy == "random", scenario.name
+        assert (scenario, policy) in CASES or host or together or policy == "random", (
+            f"{scenario.name}: no pod can express one of its jobs; a pod that names no memory requests all memory of "
+            "its GPUs, so name the memory of each job"
+        )
     assert len(CASES) >= 0.7 * len(tables.CASES)

@@ -60,7 +60,9 @@ class Launch:
     """How to start a job; the names are those of the supervisor's `spec.json`."""
 
     env: Mapping[str, str]
-    """Variables that replace those of the same name in the job's own environment."""
+    """Variables that replace those of the same name in the job's own environment: those of `variables_for` (the
+    vendor's `visible`, and those of its `other_systems`), COTENANT_JOB, COTENANT_AGENT and COTENANT_LIMITS; if they
+    apply, LD_PRELOAD, COTENANT_BATCH and those of a simulated GPU."""
     grants: tuple[Grant, ...]
     limits: Limits
     """The grants in the form that the vGPU library reads."""
