@@ -33,7 +33,7 @@ from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.assignment import record_for
 from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.paths import REGION
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.preload import find_library
 from tests.kube.api_server import ApiServer
@@ -185,8 +185,8 @@ def _bound_pods(machine: Machine) -> Iterator[dict[str, Any]]:
     for number in range(PODS):
         made = pod_object(f"pod-{number}", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000})
         pod = decode_pod(json.dumps(made).encode())
-        asked = asked_of(pod)
-        record = record_for(pod, asked, Slot(machine.name, (number % GPUS,)), machine)
-        made["metadata"]["annotations"] |= binding_annotations(pod, asked, record, machine, moment=1, region=REGION)
+        request = request_of(pod)
+        record = record_for(pod, request, Slot(machine.name, (number % GPUS,)), machine)
+        made["metadata"]["annotations"] |= binding_annotations(pod, request, record, machine, moment=1, region=REGION)
         made["spec"]["nodeName"] = machine.name
         yield made

@@ -19,10 +19,10 @@ from cotenant.core.placement.ranking import rate
 from cotenant.core.units import MiB
 from cotenant.kube.api.objects import decode_pod
 from cotenant.kube.codec.annotations import binding_annotations
-from cotenant.kube.codec.assignment import record_for, seated
+from cotenant.kube.codec.assignment import record_for, tenant_for
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.codec.paths import REGION
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.settings import SCHEDULER_NAME
 from cotenant.node.devices.vendors import Vendor
 
@@ -79,13 +79,13 @@ def placed_pods(machines: list[Machine], count: int) -> Iterator[dict[str, Any]]
     for number in range(count):
         made = pod_object(f"placed-{number}", random.choice(KINDS))
         pod = decode_pod(json.dumps(made).encode())
-        asked = asked_of(pod)
+        request = request_of(pod)
         tries = iter(lambda: random.randrange(len(nodes)), None)
-        at, fit = next((at, fit) for at in tries if (fit := rate(policy, asked.demand, nodes[at])) is not None)
-        record = record_for(pod, asked, Slot(nodes[at].name, fit[1]), machines[at])
-        nodes[at] = nodes[at].with_tenant(seated(record, asked.wishes, machines[at]))
+        at, fit = next((at, fit) for at in tries if (fit := rate(policy, request.demand, nodes[at])) is not None)
+        record = record_for(pod, request, Slot(nodes[at].name, fit[1]), machines[at])
+        nodes[at] = nodes[at].with_tenant(tenant_for(record, request.constraints, machines[at]))
         made["metadata"]["annotations"] |= binding_annotations(
-            pod, asked, record, machines[at], moment=1, region=REGION
+            pod, request, record, machines[at], moment=1, region=REGION
         )
         made["spec"]["nodeName"], made["status"]["phase"] = nodes[at].name, "Running"
         yield made

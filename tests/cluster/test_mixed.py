@@ -197,9 +197,7 @@ def test_what_is_used_of_mlus_is_published(mixed: Engine) -> None:
 def test_limits_that_nothing_enforces_are_said(mixed: Engine) -> None:
     mixed.create("part", {"cambricon.com/mlumem": 100})
     mixed.started("part")
-    assert "note: the memory and the compute limits of a pod or job cannot be enforced on Cambricon" in why(
-        mixed, "part"
-    )
+    assert "note: the memory and the compute limits cannot be enforced on Cambricon" in why(mixed, "part")
 
 
 def test_a_pod_waits_for_cards_of_its_vendor_and_type(mixed: Engine) -> None:

@@ -11,7 +11,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.annotations import variable_names
 from cotenant.kube.codec.assignment import decode_record
 from cotenant.kube.codec.dialect import Dialect
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DIALECTS
 from tests.kube.pods import pod
 
@@ -43,5 +43,5 @@ def test_the_record_that_is_shown_can_be_read() -> None:
 )
 def test_the_sentences_that_are_shown_are_those_that_are_said(limits: dict[str, str | int]) -> None:
     with pytest.raises(InputError) as refusal:
-        asked_of(pod(limits))
+        request_of(pod(limits))
     assert f"`{str(refusal.value).replace('app-0', 'a')}`" in PAGE

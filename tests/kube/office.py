@@ -39,7 +39,7 @@ KNOWS = {WHY_HEADER: KEY.decode()}
 
 @dataclass
 class Office:
-    """The scheduler's two doors (both without TLS), and the server behind it."""
+    """A scheduler with its two ports (both without TLS), and the API server that it uses."""
 
     server: ApiServer
     scheduler: Scheduler

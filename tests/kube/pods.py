@@ -10,8 +10,8 @@ from cotenant.core.model import Gpu, Machine, Tenant
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
-from cotenant.kube.codec.assignment import Record, seated
-from cotenant.kube.codec.request import NOTHING, asked_of
+from cotenant.kube.codec.assignment import Record, tenant_for
+from cotenant.kube.codec.request import NOTHING, request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 
 UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
@@ -77,7 +77,7 @@ def _container(name: str, limits: Amounts) -> dict[str, Any]:
 def tenant_of(pod: Pod, record: Record, machine: Machine, settings: Settings = DEFAULTS) -> Tenant:
     """The pod in its place, with the amounts of its record; its constraints count if they can be understood."""
     try:
-        wishes = asked_of(pod, settings).wishes
+        constraints = request_of(pod, settings).constraints
     except InputError:
-        wishes = NOTHING
-    return seated(record, wishes, machine)
+        constraints = NOTHING
+    return tenant_for(record, constraints, machine)

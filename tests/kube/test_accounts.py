@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.model import Slot
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.scheduler.queue_entry import EntryState
 from cotenant.kube.state.accounts import (
     INACTIVE,
@@ -45,7 +45,7 @@ from tests.kube.worlds import machine, waiting
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "pod-states.md"
 POD, NEWER = waiting("a"), waiting("a", annotations={"newer": "yes"})
-SMALL, OTHER = (planned_allocation(POD, asked_of(POD), Slot("n1", (gpu,)), machine("n1")) for gpu in (0, 1))
+SMALL, OTHER = (planned_allocation(POD, request_of(POD), Slot("n1", (gpu,)), machine("n1")) for gpu in (0, 1))
 HELD, RESERVED = Held(SMALL, 30.0, False, POD), Held(SMALL, 30.0, True, POD)
 BINDING, BOUND, ASSUMED = Binding(SMALL, POD), Bound(SMALL, SMALL), Bound(SMALL, None)
 RESIZING = Resizing(OTHER, BOUND)

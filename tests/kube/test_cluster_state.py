@@ -13,7 +13,7 @@ from cotenant.core.model import Slot
 from cotenant.kube.api.objects import ContainerState, ContainerStatus, Ended, Node, Pod, Running
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.inventory import AWAY, INVENTORY, ORPHANS
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import (
@@ -275,7 +275,7 @@ def test_pods_that_others_bound_take_nothing(state: ClusterState) -> None:
 def test_a_hold_of_a_pod_that_others_bind_is_given_up(state: ClusterState) -> None:
     pod = waiting("a")
     state.pod_changed(None, pod)
-    state.hold_slot(pod, asked_of(pod), Slot("n1", (0,)), 30.0)
+    state.hold_slot(pod, request_of(pod), Slot("n1", (0,)), 30.0)
     assert free_memory(state, "n1") == TAKEN
     state.pod_changed(pod, replace(pod, spec=replace(pod.spec, node_name="n1")))
     assert free_memory(state, "n1") == FULL
@@ -287,7 +287,7 @@ def test_holds_lapse_unless_they_are_being_written() -> None:
     state.node_changed(None, node(N1))
     for name, gpu, until in (("a", 0, 30.0), ("b", 1, inf)):
         pod = waiting(name)
-        state.hold_slot(pod, asked_of(pod), Slot("n1", (gpu,)), until)
+        state.hold_slot(pod, request_of(pod), Slot("n1", (gpu,)), until)
     told.clear()
     assert state.expire(29.9) == []
     assert state.expire(30.0) == ["uid-a"]
@@ -299,7 +299,7 @@ def test_a_new_hold_replaces_the_old_one(state: ClusterState) -> None:
     state.node_changed(None, node(machine("n2")))
     pod = waiting("a")
     for slot in (Slot("n1", (0,)), Slot("n2", (1,))):
-        state.hold_slot(pod, asked_of(pod), slot, 30.0)
+        state.hold_slot(pod, request_of(pod), slot, 30.0)
     assert (free_memory(state, "n1"), free_memory(state, "n2")) == (FULL, (16000, 12000))
 
 

@@ -15,7 +15,7 @@ from cotenant.kube.codec.annotations import binding_annotations, variable_names
 from cotenant.kube.codec.assignment import RECORD, Share, decode_record, record_for
 from cotenant.kube.codec.keys import checked_annotations, container_key, is_key
 from cotenant.kube.codec.paths import LIMITS
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.limits import GpuLimit, Limits, Priority, parse_limits
 from tests.kube.pods import NODE, pod
@@ -24,9 +24,9 @@ MIB = 1024 * 1024
 
 
 def bound(wanting: Pod, *gpus: int, region: Path | None = None) -> dict[str, str]:
-    asked = asked_of(wanting)
-    record = record_for(wanting, asked, Slot(NODE.name, gpus), NODE)
-    return binding_annotations(wanting, asked, record, NODE, moment=0, region=region)
+    request = request_of(wanting)
+    record = record_for(wanting, request, Slot(NODE.name, gpus), NODE)
+    return binding_annotations(wanting, request, record, NODE, moment=0, region=region)
 
 
 def limits(annotations: dict[str, str], number: int = 0) -> Limits:
@@ -68,11 +68,11 @@ def test_a_pod_without_gpus_carries_a_record_and_nothing_else() -> None:
 
 def test_a_resized_record_changes_what_is_told() -> None:
     wanting = pod({"nvidia.com/gpumem": 1000})
-    asked = asked_of(wanting)
-    record = record_for(wanting, asked, Slot(NODE.name, (0,)), NODE)
+    request = request_of(wanting)
+    record = record_for(wanting, request, Slot(NODE.name, (0,)), NODE)
     held = msgspec.structs.replace(record.containers[0], gpus=(Share(gpu="GPU-a", memory=7000, compute=500),))
     larger = msgspec.structs.replace(record, containers=(held,))
-    told = binding_annotations(wanting, asked, larger, NODE, moment=0)
+    told = binding_annotations(wanting, request, larger, NODE, moment=0)
     assert told["cotenant.io/0.CUDA_DEVICE_MEMORY_LIMIT_0"] == "7000m"
     assert told["cotenant.io/0.CUDA_DEVICE_SM_LIMIT"] == "50"
     assert limits(told).gpus[0].memory_bytes == 7000 * MIB
@@ -80,11 +80,11 @@ def test_a_resized_record_changes_what_is_told() -> None:
 
 def test_a_gpu_that_the_node_does_not_have_is_refused() -> None:
     wanting = pod({"nvidia.com/gpumem": 1000})
-    record = record_for(wanting, asked_of(wanting), Slot(NODE.name, (0,)), NODE)
+    record = record_for(wanting, request_of(wanting), Slot(NODE.name, (0,)), NODE)
     held = msgspec.structs.replace(record.containers[0], gpus=(Share(gpu="GPU-z", memory=1, compute=0),))
     elsewhere = msgspec.structs.replace(record, containers=(held,))
     with pytest.raises(InputError, match="node n1 has no GPU GPU-z"):
-        binding_annotations(wanting, asked_of(wanting), elsewhere, NODE, moment=0)
+        binding_annotations(wanting, request_of(wanting), elsewhere, NODE, moment=0)
 
 
 def test_variables_are_known_before_a_card_is_chosen() -> None:

@@ -28,7 +28,7 @@ from cotenant.kube.codec.assignment import (
     record_for,
     record_of,
 )
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.vgpu import VGPU
 from tests.kube.pods import NODE, UID, pod, tenant_of
@@ -57,7 +57,7 @@ records = st.builds(
 
 def placed(wanting: Pod, *gpus: int, **record: Any) -> Pod:
     """The pod after it was bound to these GPUs."""
-    made = record_for(wanting, asked_of(wanting), Slot(NODE.name, gpus), NODE)
+    made = record_for(wanting, request_of(wanting), Slot(NODE.name, gpus), NODE)
     text = json.dumps(json.loads(encode_record(made)) | record)
     return pod_with(wanting, text)
 
@@ -160,7 +160,7 @@ def test_a_bound_pod_is_the_tenant_that_was_placed() -> None:
 def test_percentages_come_back_as_what_they_came_to_on_each_card() -> None:
     wanting = pod({"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 50})
     tenant = seen(placed(wanting, 0, 2))
-    assert claims(tenant.demand, tenant.gpus, NODE.gpus) == claims(asked_of(wanting).demand, (0, 2), NODE.gpus)
+    assert claims(tenant.demand, tenant.gpus, NODE.gpus) == claims(request_of(wanting).demand, (0, 2), NODE.gpus)
 
 
 def test_a_resized_pod_has_what_the_record_says() -> None:
@@ -209,7 +209,7 @@ def test_a_node_rebuilt_from_its_pods_is_the_node(
     containers: list[dict[str, int]], init: list[tuple[dict[str, int], bool]]
 ) -> None:
     wanting = pod(*containers, init=[{**limits, "sidecar": sidecar} for limits, sidecar in init])
-    demand = asked_of(wanting).demand
+    demand = request_of(wanting).demand
     for gpus in candidate_slots(demand, Node.of(NODE)):
         then = Node.of(NODE, [Tenant(UID, demand, gpus)])
         now = Node.of(NODE, [seen(placed(wanting, *gpus))])

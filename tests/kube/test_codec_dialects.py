@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tables in `dialects`: what pods ask for, what they are told, and which sentence refuses nonsense.
+"""The tables in `dialects`: what pods request, what they receive, and the message that refuses an invalid request.
+
+A case has `expect` or `refused`; a case with `at` is also placed, and then needs `told`. All keys:
 
 name: what it shows
 settings: {default_memory: 5000}        # of the codec
@@ -10,9 +12,9 @@ init: [{...}]                           # limits of each init container; sidecar
 containers: [{...}]
 expect: {...}                           # fields of the Demand that are not at their defaults
 refused: sentence                       # instead
-at: [0, 2]                              # GPUs of `pods.NODE`; then:
-told: [{...}]                           # variables of each container with GPUs
-pinned: {...}                           # annotations of the pod that are not ours
+at: [0, 2]                              # indices of the GPUs of `pods.NODE` on which the pod is placed
+told: [{...}]                           # all variables of each container with GPUs, but COTENANT_JOB
+pinned: {...}                           # all annotations of the placed pod that do not begin with cotenant.io/
 """
 
 from dataclasses import replace
@@ -31,7 +33,7 @@ from cotenant.kube.codec.assignment import record_for
 from cotenant.kube.codec.gpushare import GPUSHARE
 from cotenant.kube.codec.keys import PREFIX
 from cotenant.kube.codec.paths import LIMITS
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import Settings
 from tests.kube.pods import NODE, UID, pod
 
@@ -78,27 +80,27 @@ def expected_demand(said: Case) -> Demand:
 
 @pytest.mark.parametrize("case", cases("expect"))
 def test_what_a_pod_asks_for(case: Case) -> None:
-    assert asked_of(pod_of(case), settings_of(case)).demand == expected_demand(case["expect"])
+    assert request_of(pod_of(case), settings_of(case)).demand == expected_demand(case["expect"])
 
 
 @pytest.mark.parametrize("case", cases("refused"))
 def test_nonsense_is_refused_with_a_sentence(case: Case) -> None:
     with pytest.raises(InputError) as refusal:
-        asked_of(pod_of(case), settings_of(case))
+        request_of(pod_of(case), settings_of(case))
     assert str(refusal.value) == case["refused"]
 
 
 @pytest.mark.parametrize("case", cases("at"))
 def test_what_containers_and_other_programs_are_told(case: Case) -> None:
     wanting = pod_of(case)
-    asked = asked_of(wanting, settings_of(case))
-    record = record_for(wanting, asked, Slot(NODE.name, tuple(case["at"])), NODE)
-    annotations = binding_annotations(wanting, asked, record, NODE, moment=MOMENT)
-    for one, told in zip(asked.containers, case["told"], strict=True):
+    request = request_of(wanting, settings_of(case))
+    record = record_for(wanting, request, Slot(NODE.name, tuple(case["at"])), NODE)
+    annotations = binding_annotations(wanting, request, record, NODE, moment=MOMENT)
+    for one, told in zip(request.containers, case["told"], strict=True):
         start = f"{PREFIX}/{one.number}."
         own = {key.removeprefix(start): value for key, value in annotations.items() if key.startswith(start)}
         assert own.pop(LIMITS).startswith("cotenant-limits ")
         assert own == {"COTENANT_JOB": UID, **told}
-        assert set(variable_names(one.amounts.dialect, one.amounts.asked.gpus)) == set(own)
+        assert set(variable_names(one.amounts.dialect, one.amounts.container.gpus)) == set(own)
     if "pinned" in case:
         assert {key: value for key, value in annotations.items() if not key.startswith(f"{PREFIX}/")} == case["pinned"]

@@ -14,7 +14,7 @@ from cotenant.core.model import Demand
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, decode_pod
-from cotenant.kube.codec.request import NUMBERS, asked_of, container_names
+from cotenant.kube.codec.request import NUMBERS, container_names, request_of
 from cotenant.kube.codec.settings import DIALECTS, Settings
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.devices.vendors import Vendor
@@ -32,7 +32,7 @@ KEYS = [
 def demand_of(**annotations: str) -> Demand:
     """What our own annotations make of a share; names are written with `_`."""
     keys = {f"cotenant.io/{name.replace('_', '-')}": value for name, value in annotations.items()}
-    return asked_of(pod(SHARE, annotations=keys)).demand
+    return request_of(pod(SHARE, annotations=keys)).demand
 
 
 # wishes
@@ -41,7 +41,7 @@ def demand_of(**annotations: str) -> Demand:
 def test_our_own_annotations_are_understood_in_every_dialect() -> None:
     keys = {"cotenant.io/use-types": "A100", "cotenant.io/exclusive": "true", "cotenant.io/one-numa": "True"}
     for dialect in DIALECTS:
-        demand = asked_of(pod({dialect.count: 1}, annotations=keys)).demand
+        demand = request_of(pod({dialect.count: 1}, annotations=keys)).demand
         assert (demand.use_types, demand.exclusive, demand.one_numa) == (("*A100*",), True, True)
 
 
@@ -56,7 +56,7 @@ def test_a_card_type_may_hold_any_letter() -> None:
 
 def test_annotations_of_a_dialect_that_is_not_spoken_say_nothing() -> None:
     wanting = pod({"aliyun.com/gpu-mem": 4}, annotations={"nvidia.com/use-gputype": "A100"})
-    assert asked_of(wanting).demand.use_types == ()
+    assert request_of(wanting).demand.use_types == ()
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_annotations_that_are_not_understood_are_refused(annotations: dict[str, 
 
 @pytest.mark.parametrize(("given_", "used"), [(None, 0), (5, 5), (-5, -5), (2_000_001_000, 1_000_000_000)])
 def test_priority_is_that_of_kubernetes(given_: int | None, used: int) -> None:
-    assert asked_of(pod(SHARE, priority=given_)).demand.priority == used
+    assert request_of(pod(SHARE, priority=given_)).demand.priority == used
 
 
 def test_a_pod_without_gpus_is_never_refused() -> None:
     odd = {"cotenant.io/link": "rope", NUMBERS: "[", "nvidia.com/numa-bind": "yes"}
-    assert asked_of(pod({}, {"nvidia.com/gpu": 0}, annotations=odd, priority=5)).demand == Demand(
+    assert request_of(pod({}, {"nvidia.com/gpu": 0}, annotations=odd, priority=5)).demand == Demand(
         gpus=0, compute=MilliGpu(0)
     )
 
@@ -91,27 +91,27 @@ def test_a_pod_without_gpus_is_never_refused() -> None:
 
 
 def test_a_pod_says_whose_cards_it_needs() -> None:
-    assert asked_of(pod({})).vendor is None
-    assert asked_of(pod({"aliyun.com/gpu": 1})).vendor is Vendor.NVIDIA
-    assert asked_of(pod({"cambricon.com/mlunum": 1})).vendor is Vendor.CAMBRICON
+    assert request_of(pod({})).vendor is None
+    assert request_of(pod({"aliyun.com/gpu": 1})).vendor is Vendor.NVIDIA
+    assert request_of(pod({"cambricon.com/mlunum": 1})).vendor is Vendor.CAMBRICON
 
 
 def test_containers_of_one_pod_may_speak_different_dialects() -> None:
-    asked = asked_of(pod({"nvidia.com/gpumem": 1000}, {"aliyun.com/gpu-mem": 2}))
-    assert [one.amounts.dialect.name for one in asked.containers] == ["vgpu", "gpushare"]
-    assert [one.memory for one in asked.demand.containers] == [1000, 2048]
+    request = request_of(pod({"nvidia.com/gpumem": 1000}, {"aliyun.com/gpu-mem": 2}))
+    assert [one.amounts.dialect.name for one in request.containers] == ["vgpu", "gpushare"]
+    assert [one.memory for one in request.demand.containers] == [1000, 2048]
 
 
 def test_it_is_known_where_a_count_is_missing() -> None:
-    asked = asked_of(pod({"nvidia.com/gpumem": 1000}, {"nvidia.com/gpu": 1}))
-    assert [one.amounts.counted for one in asked.containers] == [False, True]
+    request = request_of(pod({"nvidia.com/gpumem": 1000}, {"nvidia.com/gpu": 1}))
+    assert [one.amounts.counted for one in request.containers] == [False, True]
 
 
 def test_limits_count_where_requests_differ() -> None:
     resources = {"limits": {"nvidia.com/gpumem": "2k"}, "requests": {"nvidia.com/gpumem": "1k", "nvidia.com/gpu": "2"}}
     wanting = {"spec": {"containers": [{"name": "a", "resources": resources}]}}
-    assert asked_of(decode_pod(json.dumps(wanting).encode())).demand.memory == 2000
-    assert asked_of(decode_pod(json.dumps(wanting).encode())).demand.gpus == 2
+    assert request_of(decode_pod(json.dumps(wanting).encode())).demand.memory == 2000
+    assert request_of(decode_pod(json.dumps(wanting).encode())).demand.gpus == 2
 
 
 # settings
@@ -119,8 +119,9 @@ def test_limits_count_where_requests_differ() -> None:
 
 def test_resources_may_have_other_names() -> None:
     volcano = replace(VGPU, count="volcano.sh/vgpu-number", memory="volcano.sh/vgpu-memory", memory_unit=MiB(10))
-    asked = asked_of(pod({"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 300}), Settings(dialects=(volcano,)))
-    assert (asked.demand.gpus, asked.demand.memory) == (2, 3000)
+    wanting = pod({"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 300})
+    request = request_of(wanting, Settings(dialects=(volcano,)))
+    assert (request.demand.gpus, request.demand.memory) == (2, 3000)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +147,14 @@ def test_settings_that_make_no_sense_are_refused(changed: dict[str, Any], said: 
 
 def test_containers_are_numbered_in_the_order_in_which_they_start() -> None:
     assert container_names(pod({}, SHARE, init=[{}])) == ("init-0", "app-0", "app-1")
-    assert [one.number for one in asked_of(pod({}, SHARE, init=[SHARE])).containers] == [0, 2]
+    assert [one.number for one in request_of(pod({}, SHARE, init=[SHARE])).containers] == [0, 2]
 
 
 def test_a_number_stays_when_containers_are_put_in_front() -> None:
     admitted = {NUMBERS: '["app-0","app-1"]'}
     later = pod({}, SHARE, init=[SHARE], annotations=admitted)
     assert container_names(later) == ("app-0", "app-1", "init-0")
-    assert [one.number for one in asked_of(later).containers] == [2, 1]
+    assert [one.number for one in request_of(later).containers] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -161,26 +162,26 @@ def test_a_number_stays_when_containers_are_put_in_front() -> None:
 )
 def test_numbers_that_somebody_made_up_are_refused(written: str) -> None:
     with pytest.raises(InputError, match=r"annotation cotenant\.io/containers: not a list of names"):
-        asked_of(pod(SHARE, annotations={NUMBERS: written}))
+        request_of(pod(SHARE, annotations={NUMBERS: written}))
 
 
 def test_containers_of_one_name_are_refused() -> None:
     twins = pod_object([SHARE, SHARE], [], {}, None, {})
     twins["spec"]["containers"][1]["name"] = "app-0"
     with pytest.raises(InputError, match="two containers have the same name"):
-        asked_of(decode_pod(json.dumps(twins).encode()))
+        request_of(decode_pod(json.dumps(twins).encode()))
 
 
 def test_more_containers_than_anybody_needs_are_refused() -> None:
-    assert len(asked_of(pod(*[SHARE] * 100)).containers) == 100
+    assert len(request_of(pod(*[SHARE] * 100)).containers) == 100
     with pytest.raises(InputError, match="101 containers with GPUs: expected at most 100"):
-        asked_of(pod(*[SHARE] * 101))
+        request_of(pod(*[SHARE] * 101))
 
 
 def test_more_cards_than_a_pod_could_be_told_of_are_refused() -> None:
-    assert asked_of(pod({"nvidia.com/gpu": 1000}, {"nvidia.com/gpu": 24})).vendor is not None
+    assert request_of(pod({"nvidia.com/gpu": 1000}, {"nvidia.com/gpu": 24})).vendor is not None
     with pytest.raises(InputError, match="1025 GPUs in 2 containers: expected at most 1024"):
-        asked_of(pod({"nvidia.com/gpu": 1000}, {"nvidia.com/gpu": 25}))
+        request_of(pod({"nvidia.com/gpu": 1000}, {"nvidia.com/gpu": 25}))
 
 
 # what somebody made up
@@ -200,13 +201,13 @@ def test_any_pod_is_understood_or_refused_in_a_line(
 ) -> None:
     wanting: Pod = pod(*containers, init=init, annotations=annotations)
     try:
-        asked = asked_of(wanting)
+        request = request_of(wanting)
     except InputError as refusal:
         line = str(refusal)
     else:
         line = ""
-        for one in asked.containers:
-            wanted = one.amounts.asked
+        for one in request.containers:
+            wanted = one.amounts.container
             assert 1 <= wanted.gpus <= 1024
             assert 0 <= wanted.memory < 1 << 20
             assert 0 <= wanted.compute <= 1000

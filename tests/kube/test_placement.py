@@ -15,7 +15,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.codec.inventory import AWAY
 from cotenant.kube.codec.policy import policy_of
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.protocol import ExtenderArgs, MetaPod, MetaVictims, NodeList, PreemptionArgs, Victims
 from cotenant.kube.scheduler.rankers import MOST_POLICIES, Rankers
@@ -135,7 +135,7 @@ def test_reasons_follow_the_cluster(state: ClusterState) -> None:
 
 def test_of_equal_nodes_one_is_checked() -> None:
     state = state_of(*(node(machine(name)) for name in ("n1", "n2")), node(machine("n3", cards=1)))
-    demand = asked_of(waiting("a", {GPU: 1, MEMORY: 99_000})).demand
+    demand = request_of(waiting("a", {GPU: 1, MEMORY: 99_000})).demand
     one, other, third = Refusals().of(build_policy("binpack"), demand, state.cluster)
     assert one is other is not None
     assert third is not one

@@ -13,10 +13,10 @@ from cotenant.kube.scheduler.protocol import (
     MOST_NODES,
     BindingResult,
     FilterResult,
-    Given,
     HostPriority,
     MetaPod,
     MetaVictims,
+    NodeQuery,
     PreemptionResult,
     decode_args,
     decode_binding,
@@ -39,8 +39,8 @@ def body(**fields: Any) -> bytes:
 def test_names_come_once_and_in_order() -> None:
     args = decode_args(body(NodeNames=["b", "a", "b"]))
     assert args.pod.metadata.name == "p"
-    assert Given.of(args).names == ("b", "a")
-    assert encoded(Given.of(args).answer(["a"])) == {
+    assert NodeQuery.of(args).names == ("b", "a")
+    assert encoded(NodeQuery.of(args).answer(["a"])) == {
         "Nodes": None,
         "NodeNames": ["a"],
         "FailedNodes": {},
@@ -51,10 +51,10 @@ def test_names_come_once_and_in_order() -> None:
 
 def test_whole_nodes_go_back_as_they_came() -> None:
     items = [{"metadata": {"name": name}, "spec": {"podCIDR": "10.0.0.0/24"}, "x": [1, 2]} for name in ("a", "b")]
-    given = Given.of(decode_args(body(Nodes={"metadata": {}, "items": items})))
-    assert given.names == ("a", "b")
-    assert encoded(given.answer(["b"]))["Nodes"] == {"items": [items[1]]}
-    assert encoded(given.refuse({"a": "why"}))["FailedAndUnresolvableNodes"] == {"a": "why"}
+    query = NodeQuery.of(decode_args(body(Nodes={"metadata": {}, "items": items})))
+    assert query.names == ("a", "b")
+    assert encoded(query.answer(["b"]))["Nodes"] == {"items": [items[1]]}
+    assert encoded(query.refuse({"a": "why"}))["FailedAndUnresolvableNodes"] == {"a": "why"}
 
 
 def test_answers_are_named_as_go_names_them() -> None:
@@ -108,7 +108,7 @@ def test_nonsense_is_refused_in_one_line(content: bytes) -> None:
 
 def test_a_whole_node_that_is_none_is_refused() -> None:
     with pytest.raises(InputError):
-        Given.of(decode_args(body(Nodes={"items": [{"metadata": 3}]})))
+        NodeQuery.of(decode_args(body(Nodes={"items": [{"metadata": 3}]})))
 
 
 @pytest.mark.parametrize("decode", [decode_binding, decode_preemption])

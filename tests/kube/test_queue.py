@@ -16,7 +16,7 @@ from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Condition, Gate, Pod, Resources
 from cotenant.kube.codec.queueing import ATTAINED, GANG, GATE, Gang, estimate_of, is_gated
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.scheduler.gangs import RECENT_S, Grant
 from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.queue import MOST_BLOCKED, MOST_REFUSED, MOST_RELEASED, UNSCHEDULABLE_S
@@ -208,7 +208,7 @@ def test_a_reserved_slot_is_not_taken_back_by_the_queue() -> None:
     world.run_pass()
     assert world.queue.release_to_preempt(urgent)
     world.tell(open_gate(urgent))
-    seat = planned_allocation(urgent, asked_of(urgent), Slot("n1", (0,)), world.state.cluster.node("n1").machine)
+    seat = planned_allocation(urgent, request_of(urgent), Slot("n1", (0,)), world.state.cluster.node("n1").machine)
     world.state.hold(seat, 1000.0, reserved=True)
     assert not world.queue.awaits_preemption(urgent)
     assert world.go() == []
@@ -562,7 +562,7 @@ def test_the_queue_releases_what_the_core_would_place_and_where(pods: list[Any],
     jobs = [
         Job(
             id=f"{TODAY - pods[i][1]:020} {pod.metadata.uid}",  # of equals, the first that came
-            demand=asked_of(pod).demand,
+            demand=request_of(pod).demand,
             submitted=Seconds(TODAY - pods[i][1]),
             estimate=estimate_of(pod),
         )

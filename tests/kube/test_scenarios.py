@@ -23,7 +23,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
 from cotenant.kube.codec.inventory import machine_of
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.state.cluster import ClusterState
@@ -103,7 +103,7 @@ def can_say(job: Job, without_memory: bool) -> bool:
     if job.replicas > 1:
         return False
     try:
-        return meant(asked_of(pod_for(job)).demand, without_memory) == job.demand
+        return meant(request_of(pod_for(job)).demand, without_memory) == job.demand
     except InputError:
         return False
 
@@ -145,7 +145,7 @@ def decided(scenario: Scenario, policy: str) -> dict[str, Answer]:
         state.node_changed(None, node_of(one))
     for job, slot in running(scenario):
         pod = pod_for(job)
-        record = record_for(pod, asked_of(pod), slot, scenario.cluster.node(slot.node).machine)
+        record = record_for(pod, request_of(pod), slot, scenario.cluster.node(slot.node).machine)
         there = annotated(pod, {RECORD: encode_record(record)})
         state.pod_changed(None, replace(there, spec=replace(there.spec, node_name=slot.node)))
     placer = Placer(state, Quotas(), policy=policy, known=scenario.known)
@@ -180,5 +180,8 @@ def test_only_what_is_not_ours_is_left_out() -> None:
     for scenario, policy in tables.CASES:
         host = any(one.cpu is not None or one.host_memory is not None for one in machines(scenario))
         together = any(job.replicas > 1 for job in jobs(scenario))
-        assert (scenario, policy) in CASES or host or together or policy == "random", scenario.name
+        assert (scenario, policy) in CASES or host or together or policy == "random", (
+            f"{scenario.name}: no pod can express one of its jobs; a pod that names no memory requests all memory of "
+            "its GPUs, so name the memory of each job"
+        )
     assert len(CASES) >= 0.7 * len(tables.CASES)

@@ -9,7 +9,7 @@ import pytest
 from cotenant.core.placement.policies import QUEUES
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.settings import GpuSharing, KubeSettings, parse_settings, read_settings
 from tests.kube.pods import pod
@@ -22,9 +22,9 @@ def test_nothing_said_is_the_defaults(tmp_path: Path) -> None:
 
 def test_resources_may_have_other_names() -> None:
     said = parse_settings(b"dialects: {vgpu: {count: example.com/vgpu, memory: example.com/mem, memory-unit: GiB}}")
-    asked = asked_of(pod({"example.com/vgpu": 1, "example.com/mem": 3}), said.codec())
-    assert asked.demand.memory == MiB(3072)
-    assert asked_of(pod({"nvidia.com/gpu": 1}), said.codec()).containers == ()
+    request = request_of(pod({"example.com/vgpu": 1, "example.com/mem": 3}), said.codec())
+    assert request.demand.memory == MiB(3072)
+    assert request_of(pod({"nvidia.com/gpu": 1}), said.codec()).containers == ()
 
 
 def test_a_dialect_that_is_null_is_not_spoken() -> None:
@@ -35,7 +35,7 @@ def test_a_dialect_that_is_null_is_not_spoken() -> None:
 
 def test_what_a_pod_does_not_say_is_settable() -> None:
     codec = parse_settings(b"defaults: {memory: 2000, compute: 30}").codec()
-    assert asked_of(pod({"nvidia.com/gpu": 2}), codec).demand.memory == MiB(2000)
+    assert request_of(pod({"nvidia.com/gpu": 2}), codec).demand.memory == MiB(2000)
 
 
 def test_the_nearest_word_on_a_card_wins() -> None:

@@ -11,7 +11,7 @@ import pytest
 from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.annotations import variable_names
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.request import NUMBERS, asked_of
+from cotenant.kube.codec.request import NUMBERS, request_of
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.settings import Defaults, KubeSettings, ResourceNames, SchedulerPart, WebhookPart
 from cotenant.kube.webhook.mutation import mutate
@@ -85,7 +85,7 @@ def test_each_container_has_a_number_and_sees_its_own_limits_alone() -> None:
     assert mounts == {"init-0": [], "init-1": limits[:1], "app-0": limits[1:2], "app-1": [], "app-2": limits[2:]}
     assert [volume["name"] for volume in pod["spec"]["volumes"]] == limits
     assert environment(app(pod, 2))[VISIBLE] == field(4, VISIBLE)
-    assert [one.number for one in asked_of(read(pod)).containers] == [1, 2, 4]
+    assert [one.number for one in request_of(read(pod)).containers] == [1, 2, 4]
 
 
 def test_numbers_stay_when_others_put_containers_in_between() -> None:
@@ -297,6 +297,6 @@ def test_the_author_is_warned_of_limits_that_nothing_enforces(limits: dict[str, 
         assert "warnings" not in said
     else:
         (warning,) = said["warnings"]
-        assert warning.startswith("cotenant: the memory and the compute limits of a pod or job cannot be enforced on")
+        assert warning.startswith("cotenant: the memory and the compute limits cannot be enforced on")
         assert f"on {title} GPUs" in warning
         assert len(warning) <= 256, "longer ones may be cut by the API server"

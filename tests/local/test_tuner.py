@@ -51,7 +51,7 @@ class Loop:
     call: Callable[[Callable[[], object]], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        paths = Paths(agent=self.folder / "agent", engines={0: self.folder / "engine"})
+        paths = Paths(agent=self.folder / "agent", compute_locks={0: self.folder / "engine"})
         self.tuning = TuningLoop(paths, self.leaders.get, settings=BRIEF)
         self.tuning.noted.subscribe(lambda job, text: self.said.append((job, text)))
 

@@ -61,8 +61,8 @@ def test_jobs_run_on_them_and_their_owners_know_what_is_not_enforced(daemon: Dae
     sentence = vendor.row.unenforced()
     assert sentence is not None
     memory, compute, _, why = daemon.job(job.id).enforcement
-    assert "256 MiB on each GPU is told to the job and kept free by placement, not enforced" in memory
-    assert "50 % is told to the job and kept free by placement, not enforced" in compute
+    assert "256 MiB on each GPU is reserved for the job, but not enforced" in memory
+    assert "50 % is reserved for the job, but not enforced" in compute
     assert why == sentence
     assert daemon.client.get(f"/v1/jobs/{job.id}/why", dict[str, Any])["notes"] == [sentence]
     assert output(daemon, job.id) == visible

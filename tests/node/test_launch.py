@@ -17,7 +17,7 @@ from cotenant.node.variables import Grant
 
 PATHS = Paths(
     agent=Path("/state/agent"),
-    engines={gpu: Path(f"/state/engine-{gpu}") for gpu in range(4)},
+    compute_locks={gpu: Path(f"/state/engine-{gpu}") for gpu in range(4)},
 )
 SLOTS = Shares(Means.SLOTS, None, "t")
 CGROUP = Shares(Means.CGROUP_V1, Path("/cgroups/cotenant"), "t")
@@ -199,8 +199,8 @@ def test_enforcement_says_what_is_held_in_memory_and_what_is_not() -> None:
 def test_enforcement_promises_nothing_on_real_gpus_without_the_library() -> None:
     lines = enforcement(Vendor.NVIDIA, launch(demand(), vendor=Vendor.NVIDIA, cores=()), SLOTS.means)
     assert lines[:2] == [
-        "memory: 2 GiB on each GPU is told to the job and kept free by placement, not enforced",
-        "compute: 30 % is told to the job and kept free by placement, not enforced",
+        "memory: 2 GiB on each GPU is reserved for the job, but not enforced",
+        "compute: 30 % is reserved for the job, but not enforced",
     ]
     assert lines[-1] == NONE_BUILT
 

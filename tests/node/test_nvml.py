@@ -348,7 +348,7 @@ def test_the_structures_of_the_real_binding_are_filled_as_it_expects() -> None:
     nvml = Bound()
     nvml.nvmlInit()
     counters, card = Counters(nvml), hopper()
-    assert [counters.look(card, pcie=False) for _ in range(2)] == [Counted(), Counted(SM, DRAM, SENT + RECEIVED)]
+    assert [counters.poll(card, pcie=False) for _ in range(2)] == [Counted(), Counted(SM, DRAM, SENT + RECEIVED)]
 
 
 # health

@@ -47,7 +47,7 @@ def test_notes_name_the_models_and_what_is_not_enforced(tmp_path: Path) -> None:
     with gpus(tmp_path, names="MLU370-X8").adapter(CNDEV) as adapter:
         models, unenforced = adapter.look()["notes"]
     assert models == "Cambricon GPUs: 2 x MLU370-X8"
-    assert unenforced.startswith("the memory and the compute limits of a pod or job cannot be enforced on Cambricon")
+    assert unenforced.startswith("the memory and the compute limits cannot be enforced on Cambricon")
 
 
 @both

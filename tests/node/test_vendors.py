@@ -73,7 +73,7 @@ def test_the_sentence_names_the_limits_that_are_missing() -> None:
     assert row.unenforced(Enforcement("x", "y")) is None
     memory = row.unenforced(Enforcement(compute="y"))
     assert memory is not None
-    assert memory.startswith("the memory limit of a pod or job cannot be enforced on AMD GPUs: ")
+    assert memory.startswith("the memory limit cannot be enforced on AMD GPUs: ")
 
 
 def test_a_simulated_gpu_stands_for_one_of_the_vendor_that_its_type_names() -> None:

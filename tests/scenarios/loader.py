@@ -1,22 +1,31 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Scenario tables as core values. An engine that wants to run the same tables needs only `load` and `expected`.
+"""Scenario tables as core values. The core, the daemon and the Kubernetes engine run the same tables.
 
 A file holds one scenario per YAML document:
 
     name: what it shows
     cluster: {a: {gpus: 2, memory: 16GiB}}            # or gpus: [{memory: 16GiB, type: V100}, ...]; UUIDs are a-0, a-1
     running: [{job: first, memory: 4GiB, at: a/0}]    # at: node/gpu+gpu
-    submit: [{job: second, memory: 4GiB}]             # who asks for memory claims compute only if it says so
+    submit: [{job: second, memory: 4GiB}]             # claims no compute, since it names memory and no compute
     expect:
       binpack: {second: a/0}                          # of several replicas: [a/0, a/1]
       spread: {second: {a: memory 9000 8138}}         # not placed: for each node the check and its two numbers
-    mix: [{count: 3, compute: 500m}]                  # what fgd and fragmentation know; default: every job above
-    together: [{of: [bert, lstm], speeds: [0.8, 0.9]}] # what is believed of workloads on one card (type gpu)
-    apart: [[bert, vgg]]                              # do not fit into one card's memory together
-    queue: fifo
+    mix: [{count: 3, compute: 500m}]                  # what fgd and fragmentation expect; default: all jobs above
+    together: [{of: [bert, lstm], speeds: [0.8, 0.9]}] # predicted speeds of workloads that share a GPU (type gpu)
+    apart: [[bert, vgg]]                              # workloads that do not fit into the memory of one GPU together
+    queue: fifo                                       # the queue order
 
-A policy that draws lots always draws the last.
+Other keys of a node: `links` (a matrix as `nvidia-smi topo -m` prints it), `labels` (only those that a check reads),
+`cpu`, `host_memory`. Other keys of a GPU, also allowed for all GPUs of a node: `slots`, `numa`, `healthy`, `cordoned`,
+`memory_scaling`, `compute_scaling`. A job has the fields of `Demand`, and `replicas`, `submitted`, `estimate`,
+`attained`. A job that names neither memory nor compute claims all compute of its GPUs.
+
+On Kubernetes, a pod that names no memory requests all memory of its GPUs. So if the GPUs of a scenario have memory,
+each job must name an amount, or no pod can express it. Scenarios with replicas, or with CPU or memory of the host, do
+not run there.
+
+The policy `random` always draws the last slot.
 """
 
 from collections.abc import Mapping

@@ -209,8 +209,8 @@ class Session:
         self._since = now
         if now is not None and self._link is not None:
             self._report_at = now + self._every
-        self._n = self._samples = self._largest = 0
-        self._busy = self._apart = 0.0
+        self._steps = self._samples = self._largest = 0
+        self._busy = self._excluded_s = 0.0
 
     def _before(self) -> float:
         """Does what is due before a step; the time after it."""
@@ -236,7 +236,7 @@ class Session:
                 self._listen()
             now = time.monotonic()
         self._paused_until = None
-        self._apart += now - began if self._since is not None else 0.0
+        self._excluded_s += now - began if self._since is not None else 0.0
         return now
 
     def _after(self, samples: int, started: float, grad_sqr: Number, grad_var: Number) -> None:
@@ -253,7 +253,7 @@ class Session:
             if self._since is None:
                 self._since = now - busy
             whole_samples = _positive(samples) or 0
-            self._n += steps
+            self._steps += steps
             self._samples += whole_samples
             self._busy += busy
             self._largest = max(self._largest, whole_samples // steps)
@@ -283,15 +283,15 @@ class Session:
         )
 
     def _send_report(self, now: float) -> None:
-        if self._link is None or self._since is None or self._n == 0:
+        if self._link is None or self._since is None or self._steps == 0:
             return
         if self._link.is_open:
-            wall = max(now - self._since - self._apart, self._busy)
+            wall = max(now - self._since - self._excluded_s, self._busy)
             batch = self._used.size if self._named else max(1, self._largest)
             noise = self._measured_noise()
             self._link.send(
                 messages.steps(
-                    n=self._n, samples=self._samples, busy_s=self._busy, wall_s=wall, batch=batch, noise=noise
+                    n=self._steps, samples=self._samples, busy_s=self._busy, wall_s=wall, batch=batch, noise=noise
                 )
             )
         self._begin(now)
@@ -308,11 +308,11 @@ class Session:
         for _ in range(MOST_MESSAGES):
             if (message := self._link.receive()) is None:
                 break
-            self._obey(messages.action(message))
+            self._apply(messages.action(message))
         if not self._link.is_open:
             self._paused_until = None
 
-    def _obey(self, action: messages.BatchSetting | messages.ReportInterval | str | None) -> None:
+    def _apply(self, action: messages.BatchSetting | messages.ReportInterval | str | None) -> None:
         if isinstance(action, messages.BatchSetting):
             least, most = self._range or (1, messages.LARGEST_BATCH)
             if least <= action.size <= most:
@@ -390,7 +390,7 @@ class Untimed:
         session = self._session
         with session._lock:
             if session._since is not None:
-                session._apart += time.monotonic() - max(self._started, session._since)
+                session._excluded_s += time.monotonic() - max(self._started, session._since)
 
 
 def _float(value: Number) -> float | None:

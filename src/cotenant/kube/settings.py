@@ -194,7 +194,7 @@ class KubeSettings(_Section, frozen=True):
     version: Literal[1] = 1
     """Version of this format."""
     dialects: Mapping[str, ResourceNames | None] = {}
-    """by name (vgpu, gpushare, topology, iadeep, cambricon, cambricon-smlu, amd); null: not spoken here"""
+    """Resource names by dialect (see dialects.md for the names of dialects); null disables the dialect."""
     defaults: Defaults = Defaults()
     """Amounts that a pod omits."""
     scheduler: SchedulerPart = SchedulerPart()

@@ -75,7 +75,7 @@ def run(options: Options) -> None:
             state=options.state,
             journal=journal,
             backend=backend,
-            paths=Paths(agent=options.state / "agent.sock", engines=engines),
+            paths=Paths(agent=options.state / "agent.sock", compute_locks=engines),
             shares=find_shares(owner),
             slices=find_slices(owner) if backend.vendor.row.preload else None,
         )

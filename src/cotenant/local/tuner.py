@@ -81,9 +81,9 @@ class TuningLoop:
         """jobs for which `noted` was sent because they cannot be tuned"""
         self._coordinators: dict[int, Coordinator] = {}
         self._agent = AgentServer(str(paths.agent), job_of=self._job_of, sink=self._hear)
-        self._engines = [ComputeLockServer(str(path)) for path in paths.engines.values()]
+        self._engines = [ComputeLockServer(str(path)) for path in paths.compute_locks.values()]
         self._usual: dict[int, deque[float]] = {}
-        self._foreign = ForeignWork({gpu: cores for gpu in paths.engines if (cores := cores_of((gpu,)))})
+        self._foreign = ForeignWork({gpu: cores for gpu in paths.compute_locks if (cores := cores_of((gpu,)))})
 
     async def run(self) -> None:
         """Runs until it is cancelled."""

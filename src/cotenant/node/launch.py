@@ -13,7 +13,7 @@ from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import MOST_GPUS, GpuLimit, Limits, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
-from cotenant.node.variables import Grant, Granted, percent_of, variables_for
+from cotenant.node.variables import GpuGrants, Grant, percent_of, variables_for
 
 RESERVED = 2
 """One process may reserve this many times its memory limit, since reserved memory need not be used."""
@@ -40,8 +40,8 @@ class Paths:
     """The sockets that jobs connect to."""
 
     agent: Path
-    engines: Mapping[int, Path] = field(default_factory=dict)
-    """Of each simulated GPU."""
+    compute_locks: Mapping[int, Path] = field(default_factory=dict)
+    """By index of the simulated GPU; one training step at a time holds the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,9 @@ class Launch:
     """How to start a job; the names are those of the supervisor's `spec.json`."""
 
     env: Mapping[str, str]
-    """Variables that replace those of the same name in the job's own environment."""
+    """Variables that replace those of the same name in the job's own environment: those of `variables_for` (the
+    vendor's `visible`, and those of its `other_systems`), COTENANT_JOB, COTENANT_AGENT and COTENANT_LIMITS; if they
+    apply, LD_PRELOAD, COTENANT_BATCH and those of a simulated GPU."""
     grants: tuple[Grant, ...]
     limits: Limits
     """The grants in the form that the vGPU library reads."""
@@ -93,7 +95,7 @@ def launch_for(
     """How to start the job's first process on this slot. `cores` are those that the backend gives to the slot."""
     grants = _grants(machine, slot, demand)
     limits = _limits(grants, demand, slice_.region)
-    env = variables_for(vendor, _granted(machine, slot, grants)) | {
+    env = variables_for(vendor, _gpu_grants(machine, slot, grants)) | {
         "COTENANT_JOB": job,
         "COTENANT_AGENT": str(paths.agent),
         "COTENANT_LIMITS": str(slice_.limits),
@@ -155,7 +157,7 @@ def enforcement(vendor: Vendor, launch: Launch, means: Means) -> list[str]:
         f"memory: {format_memory(whole)} above the runtime's own {launch.memory_baseline_mib} MiB; one process "
         f"that reserves {RESERVED} times that is refused it (RLIMIT_DATA), all of them are ended as out of memory",
         _simulated_compute(launch, means),
-        "steps: only programs that use the job library take turns on the engine; others just share the cores",
+        "steps: only programs that use the job library wait for the compute lock; others just share the cores",
         "not enforced: caches, memory bandwidth, and memory that is shared between processes or mapped from files "
         "until it is resident",
     ]
@@ -191,9 +193,9 @@ def _limits(grants: tuple[Grant, ...], demand: Demand, region: Path | None) -> L
     )
 
 
-def _granted(machine: Machine, slot: Slot, grants: tuple[Grant, ...]) -> Granted:
+def _gpu_grants(machine: Machine, slot: Slot, grants: tuple[Grant, ...]) -> GpuGrants:
     smallest = min((machine.gpus[gpu].memory for gpu in slot.gpus), default=MiB(0))
-    return Granted(tuple(dict.fromkeys(slot.gpus)), grants, smallest)
+    return GpuGrants(tuple(dict.fromkeys(slot.gpus)), grants, smallest)
 
 
 def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:
@@ -205,9 +207,9 @@ def _simulated_env(slot: Slot, paths: Paths, cores: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(cores),
     }
     # A job on several devices steps on all at once: in one order for all jobs, or two could wait for each other.
-    engines = [str(paths.engines[gpu]) for gpu in sorted(set(slot.gpus)) if gpu in paths.engines]
-    if engines:
-        env["COTENANT_ENGINE"] = "\n".join(engines)
+    locks = [str(paths.compute_locks[gpu]) for gpu in sorted(set(slot.gpus)) if gpu in paths.compute_locks]
+    if locks:
+        env["COTENANT_ENGINE"] = "\n".join(locks)
     return env
 
 
@@ -215,10 +217,10 @@ def _real_enforcement(vendor: Vendor, launch: Launch) -> list[str]:
     compute = launch_compute(launch.grants)
     devices = f"devices: {vendor.row.visible[0]} names the job's GPUs; a program that ignores it "
     if "LD_PRELOAD" not in launch.env:
-        told = "is told to the job and kept free by placement, not enforced"
+        reserved = "is reserved for the job, but not enforced"
         return [
-            f"memory: {_memory_words(launch)} on each GPU {told}",
-            f"compute: {percent_of(compute)} % {told}" if is_throttled(compute) else "compute: not limited",
+            f"memory: {_memory_words(launch)} on each GPU {reserved}",
+            f"compute: {percent_of(compute)} % {reserved}" if is_throttled(compute) else "compute: not limited",
             f"{devices}can reach the others",
             vendor.row.unenforced() or NONE_BUILT,
         ]
@@ -226,8 +228,8 @@ def _real_enforcement(vendor: Vendor, launch: Launch) -> list[str]:
     return [
         "memory: not limited"
         if unlimited
-        else f"memory: {_memory_words(launch)} on each GPU, by the vGPU library: beyond it the job is told that it is "
-        "out of memory",
+        else f"memory: {_memory_words(launch)} on each GPU, by the vGPU library: beyond it an allocation fails as out "
+        "of memory",
         f"compute: {percent_of(compute)} % while others want the GPU, by the vGPU library"
         if is_throttled(compute)
         else "compute: not limited",

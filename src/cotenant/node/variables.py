@@ -26,8 +26,8 @@ class Grant(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """All GPUs of a process."""
+class GpuGrants:
+    """The GPUs of a process, and what it may use of each."""
 
     gpus: Gpus
     """Indices on the node, each once."""
@@ -37,13 +37,13 @@ class Granted:
     """Memory of the smallest of these GPUs."""
 
 
-def variables_for(vendor: Vendor, granted: Granted) -> dict[str, str]:
+def variables_for(vendor: Vendor, gpu_grants: GpuGrants) -> dict[str, str]:
     """The variables in the words of the vendor, and of the other systems that its row names."""
     row = vendor.row
-    listed = _indices(granted) if row.visible_by_index else ",".join(grant.uuid for grant in granted.grants)
+    listed = _indices(gpu_grants) if row.visible_by_index else ",".join(grant.uuid for grant in gpu_grants.grants)
     env = dict.fromkeys(row.visible, listed)
     for system in row.other_systems:
-        env |= OTHER_SYSTEMS[system](granted)
+        env |= OTHER_SYSTEMS[system](gpu_grants)
     return env
 
 
@@ -52,25 +52,25 @@ def percent_of(compute: MilliGpu) -> int:
     return 0 if compute <= 0 else max(1, min(100, compute // 10))
 
 
-def _indices(granted: Granted) -> str:
-    return ",".join(map(str, granted.gpus))
+def _indices(gpu_grants: GpuGrants) -> str:
+    return ",".join(map(str, gpu_grants.gpus))
 
 
-def _gpushare(granted: Granted) -> Mapping[str, str]:
+def _gpushare(gpu_grants: GpuGrants) -> Mapping[str, str]:
     """Aliyun's gpushare, with memory in MiB: programs divide ..._CONTAINER by ..._DEV to learn their fraction."""
-    total = str(sum(grant.memory for grant in granted.grants))
+    total = str(sum(grant.memory for grant in gpu_grants.grants))
     return {
-        "ALIYUN_COM_GPU_MEM_IDX": _indices(granted),
+        "ALIYUN_COM_GPU_MEM_IDX": _indices(gpu_grants),
         "ALIYUN_COM_GPU_MEM_POD": total,
         "ALIYUN_COM_GPU_MEM_CONTAINER": total,
-        "ALIYUN_COM_GPU_MEM_DEV": str(granted.smallest_gpu),
+        "ALIYUN_COM_GPU_MEM_DEV": str(gpu_grants.smallest_gpu),
     }
 
 
-def _vgpu(granted: Granted) -> Mapping[str, str]:
+def _vgpu(gpu_grants: GpuGrants) -> Mapping[str, str]:
     """4paradigm's vGPU and HAMi: a limit for each visible GPU, and one share of compute for all of them."""
-    env = {f"CUDA_DEVICE_MEMORY_LIMIT_{place}": f"{grant.memory}m" for place, grant in enumerate(granted.grants)}
-    return env | ({"CUDA_DEVICE_SM_LIMIT": str(percent_of(granted.grants[0].compute))} if granted.grants else {})
+    env = {f"CUDA_DEVICE_MEMORY_LIMIT_{place}": f"{grant.memory}m" for place, grant in enumerate(gpu_grants.grants)}
+    return env | ({"CUDA_DEVICE_SM_LIMIT": str(percent_of(gpu_grants.grants[0].compute))} if gpu_grants.grants else {})
 
 
-OTHER_SYSTEMS: Mapping[str, Callable[[Granted], Mapping[str, str]]] = {"gpushare": _gpushare, "vgpu": _vgpu}
+OTHER_SYSTEMS: Mapping[str, Callable[[GpuGrants], Mapping[str, str]]] = {"gpushare": _gpushare, "vgpu": _vgpu}

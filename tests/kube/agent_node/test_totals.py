@@ -20,7 +20,7 @@ from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
 from cotenant.kube.codec.cambricon import CAMBRICON_SMLU
 from cotenant.kube.codec.gpushare import GPUSHARE
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.devices.vendors import Vendor
@@ -109,13 +109,13 @@ def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:
     for apps, init in data.draw(st.lists(pods, max_size=12)):
         fresh = pod(*apps, init=init, node="n1")
         try:
-            asked = asked_of(fresh)
+            request = request_of(fresh)
         except InputError:  # the webhook refuses it
             continue
-        slots = candidate_slots(asked.demand, node)
+        slots = candidate_slots(request.demand, node)
         if not slots or not _are_counted([*here, fresh], machine):
             continue
-        record = record_for(fresh, asked, Slot("n1", data.draw(st.sampled_from(list(slots)))), machine)
+        record = record_for(fresh, request, Slot("n1", data.draw(st.sampled_from(list(slots)))), machine)
         node = node.with_tenant(tenant_of(fresh, record, machine))
         here.append(pod(*apps, init=init, node="n1", annotations={RECORD: encode_record(record)}))
     totals = NodeTotals(Vendor.NVIDIA, DEFAULTS).of(machine)
@@ -130,8 +130,8 @@ def test_fifteen_tenants_of_seven_percent_of_a_small_card_are_more_than_all_of_i
         Node.of(machine),
         0,
     )
-    while slots := candidate_slots(asked_of(wanting).demand, node):
-        record = record_for(wanting, asked_of(wanting), Slot("n1", slots[0]), machine)
+    while slots := candidate_slots(request_of(wanting).demand, node):
+        record = record_for(wanting, request_of(wanting), Slot("n1", slots[0]), machine)
         node, placed = node.with_tenant(tenant_of(wanting, record, machine)), placed + 1
     assert placed == 15
     assert NodeTotals(Vendor.NVIDIA, DEFAULTS).of(machine)["nvidia.com/gpumem-percentage"] >= 15 * 7
@@ -159,7 +159,7 @@ def test_kubelet_counts_the_larger_of_init_and_app_containers_beside_sidecars() 
 def placed(given: int, *, asked: int = 1000, phase: str = "Running") -> Pod:
     """A pod that asked for so many MiB and has so many, on the first card of NODE."""
     wanting = pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": given}, node="n1")
-    record = encode_record(record_for(wanting, asked_of(wanting), Slot("n1", (0,)), NODE))
+    record = encode_record(record_for(wanting, request_of(wanting), Slot("n1", (0,)), NODE))
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": asked}
     made = pod_object([limits], [], {RECORD: record}, "n1", {})
     return decode_pod(json.dumps({**made, "status": {"phase": phase}}).encode())

@@ -15,7 +15,7 @@ from cotenant.kube.api.client import Client, Limits
 from cotenant.kube.api.objects import decode_pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from tests.kube.api_server import ApiServer
 from tests.kube.pods import pod_object
 
@@ -75,7 +75,7 @@ def add_pod(server: ApiServer, name: str, uid: str, machine: Machine, *, phase: 
     made = pod_object([{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}], [], {}, machine.name, {})
     made["metadata"] |= {"name": name, "uid": uid}
     wanting = decode_pod(json.dumps(made).encode())
-    record = encode_record(record_for(wanting, asked_of(wanting), Slot(machine.name, (gpu,)), machine))
+    record = encode_record(record_for(wanting, request_of(wanting), Slot(machine.name, (gpu,)), machine))
     made["metadata"]["annotations"] = {RECORD: record}
     made["status"] = {"phase": phase}
     server.merge(name, made, "team")

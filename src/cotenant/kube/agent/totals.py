@@ -18,7 +18,7 @@ from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_o
 from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.quantity import parse_quantity
-from cotenant.kube.codec.request import MOST_CONTAINERS, asked_of
+from cotenant.kube.codec.request import MOST_CONTAINERS, request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import Vendor
 
@@ -31,7 +31,7 @@ class _Part:
     """What one pod adds to the sums."""
 
     pod: Pod
-    asked: Totals
+    requested: Totals
     placed: bool
 
 
@@ -49,19 +49,19 @@ class NodeTotals:
         if machine != self._machine:
             self._machine, self._own, self._parts = machine, self._without_pods(machine), {}
         self._parts = {pod.metadata.uid: self._part(pod, machine) for pod in pods if not has_ended(pod)}
-        asked, not_placed = dict.fromkeys(self._own, 0), dict.fromkeys(self._own, 0)
+        requested, not_placed = dict.fromkeys(self._own, 0), dict.fromkeys(self._own, 0)
         for part in self._parts.values():
-            for name, amount in part.asked.items():
-                asked[name] += amount
+            for name, amount in part.requested.items():
+                requested[name] += amount
                 not_placed[name] += 0 if part.placed else amount
-        return {name: max(total + not_placed[name], asked[name]) for name, total in self._own.items()}
+        return {name: max(total + not_placed[name], requested[name]) for name, total in self._own.items()}
 
     def _part(self, pod: Pod, machine: Machine) -> _Part:
         known = self._parts.get(pod.metadata.uid)
         if known is not None and known.pod is pod:
             return known
-        asked = kubelet_sum(pod, self._own)
-        return _Part(pod, asked, placed=not asked or _is_counted(pod, machine, self._settings))
+        requested = kubelet_sum(pod, self._own)
+        return _Part(pod, requested, placed=not requested or _is_counted(pod, machine, self._settings))
 
     def _without_pods(self, machine: Machine) -> Totals:
         totals: Counter[str] = Counter()
@@ -123,17 +123,17 @@ def _is_counted(pod: Pod, machine: Machine, settings: Settings) -> bool:
     """Whether the core counts as much as kubelet does: the pod was placed, and has no less than it requested."""
     try:
         record = record_of(pod)
-        return record is not None and _is_as_asked(pod, record, machine, settings)
+        return record is not None and _meets_request(pod, record, machine, settings)
     except InputError:
         return False
 
 
-def _is_as_asked(pod: Pod, record: Record, machine: Machine, settings: Settings) -> bool:
+def _meets_request(pod: Pod, record: Record, machine: Machine, settings: Settings) -> bool:
     gpus = {gpu.uuid: gpu for gpu in machine.gpus}
-    for one in asked_of(pod, settings).containers:
-        asked, shares = one.amounts.asked, record.held_by(one.number)
-        if len(shares) != asked.gpus or any(share.gpu not in gpus for share in shares):
+    for one in request_of(pod, settings).containers:
+        wanted, shares = one.amounts.container, record.held_by(one.number)
+        if len(shares) != wanted.gpus or any(share.gpu not in gpus for share in shares):
             return False
-        if any(share.memory < memory_on(asked, gpus[share.gpu]) or share.compute < asked.compute for share in shares):
+        if any(share.memory < memory_on(wanted, gpus[share.gpu]) or share.compute < wanted.compute for share in shares):
             return False
     return True

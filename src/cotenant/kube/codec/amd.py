@@ -4,13 +4,13 @@
 
 from collections.abc import Mapping
 
-from cotenant.kube.codec.dialect import Dialect, Given
+from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
 from cotenant.node.variables import Grant
 
 
-def _variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
     # For AMD's container runtime. ROCR_VISIBLE_DEVICES would then choose once more, among those that were brought in.
-    return {"AMD_VISIBLE_DEVICES": ",".join(map(_unique_id, given.launch.grants))}
+    return {"AMD_VISIBLE_DEVICES": ",".join(map(_unique_id, assignment.launch.grants))}
 
 
 def _unique_id(grant: Grant) -> str:

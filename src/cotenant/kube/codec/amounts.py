@@ -25,7 +25,7 @@ class Amounts:
     """The request of a container, and the dialect in which it is written."""
 
     dialect: Dialect
-    asked: Container
+    container: Container
     low: bool = False
     """Whether it is of the lower priority class."""
     counted: bool = True
@@ -52,13 +52,13 @@ def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings
     priority = said.get(dialect.priority or "", 0)
     if priority > 1:
         raise InputError(f"{dialect.priority}: {priority}, expected 0 (high) or 1 (low)")
-    asked = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
-    return Amounts(dialect=dialect, asked=asked, low=priority == 1, counted=dialect.count in said)
+    container = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
+    return Amounts(dialect=dialect, container=container, low=priority == 1, counted=dialect.count in said)
 
 
 def has_gpu_alone(amounts: Amounts) -> bool:
     """Whether the request means, in its dialect, GPUs that no other tenant uses."""
-    return amounts.dialect.alone and amounts.asked.compute == WHOLE_GPU
+    return amounts.dialect.alone and amounts.container.compute == WHOLE_GPU
 
 
 def _gpus(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> int:

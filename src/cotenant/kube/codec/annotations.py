@@ -15,10 +15,10 @@ from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of
-from cotenant.kube.codec.dialect import Dialect, Given
+from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
 from cotenant.kube.codec.keys import checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
-from cotenant.kube.codec.request import Asked, ContainerRequest, demand_for
+from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
 from cotenant.node.limits import limits_text
@@ -29,19 +29,19 @@ _NO_SHARES = Shares(Means.SLOTS, None, "")
 
 
 def binding_annotations(
-    pod: Pod, asked: Asked, record: Record, machine: Machine, *, moment: int, region: Path | None = None
+    pod: Pod, request: PodRequest, record: Record, machine: Machine, *, moment: int, region: Path | None = None
 ) -> dict[str, str]:
     """All annotations that a pod needs to run where the record says; `moment` is in nanoseconds since 1970."""
     annotations = {RECORD: encode_record(record)}
-    given: dict[str, list[Given]] = {}
-    for one in asked.containers:
+    assignments: dict[str, list[ContainerAssignment]] = {}
+    for one in request.containers:
         if record.held_by(one.number):
-            dialect, what = one.amounts.dialect, _given(pod, asked, record, machine, one, region)
-            own = {LIMITS: limits_text(what.launch.limits), **_variables(dialect, what)}
+            dialect, assignment = one.amounts.dialect, _assignment(pod, request, record, machine, one, region)
+            own = {LIMITS: limits_text(assignment.launch.limits), **_variables(dialect, assignment)}
             annotations |= {container_key(one.number, name): value for name, value in own.items()}
-            given.setdefault(dialect.name, []).append(what)
-    dialects = {one.amounts.dialect.name: one.amounts.dialect for one in asked.containers}
-    for name, containers in given.items():
+            assignments.setdefault(dialect.name, []).append(assignment)
+    dialects = {one.amounts.dialect.name: one.amounts.dialect for one in request.containers}
+    for name, containers in assignments.items():
         annotations |= dialects[name].annotations(dialects[name], containers, moment)
     return checked_annotations(annotations, pod.metadata.annotations)
 
@@ -52,21 +52,23 @@ def variable_names(dialect: Dialect, gpus: int) -> tuple[str, ...]:
     machine = Machine(name="any", gpus=tuple(Gpu(uuid=f"GPU-{i}", memory=MiB(1)) for i in range(gpus)))
     shares = tuple(Share(gpu=gpu.uuid, memory=1, compute=0) for gpu in machine.gpus)
     launch = _launch("any", shares, machine, dialect.vendor, low=False, region=None)
-    return tuple(_variables(dialect, Given(launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False)))
+    return tuple(
+        _variables(dialect, ContainerAssignment(launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False))
+    )
 
 
-def _variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
-    return {"COTENANT_JOB": given.launch.env["COTENANT_JOB"], **dialect.variables(dialect, given)}
+def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
+    return {"COTENANT_JOB": assignment.launch.env["COTENANT_JOB"], **dialect.variables(dialect, assignment)}
 
 
-def _given(
-    pod: Pod, asked: Asked, record: Record, machine: Machine, one: ContainerRequest, region: Path | None
-) -> Given:
+def _assignment(
+    pod: Pod, request: PodRequest, record: Record, machine: Machine, one: ContainerRequest, region: Path | None
+) -> ContainerAssignment:
     shares = record.held_by(one.number)
     staying = [held.gpus for held in record.containers if held.kind is not ContainerKind.INIT]
     apps = [container.name for container in pod.spec.containers]
-    low = one.amounts.low or asked.demand.priority < 0
-    return Given(
+    low = one.amounts.low or request.demand.priority < 0
+    return ContainerAssignment(
         launch=_launch(record.pod, shares, machine, one.amounts.dialect.vendor, low=low, region=region),
         gpus=_present(shares, machine),
         pod_memory=MiB(sum(share.memory for gpus in staying for share in gpus)),

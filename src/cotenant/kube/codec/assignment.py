@@ -20,7 +20,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NUMBERS
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.keys import decode_annotation, own_key
-from cotenant.kube.codec.request import MOST_CONTAINERS, Asked, demand_for
+from cotenant.kube.codec.request import MOST_CONTAINERS, PodRequest, demand_for
 from cotenant.kube.codec.settings import MOST_GPUS
 from cotenant.node.limits import LONGEST_UUID
 
@@ -66,16 +66,18 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return next((held.gpus for held in self.containers if held.number == number), ())
 
 
-def record_for(pod: Pod, asked: Asked, slot: Slot, machine: Machine) -> Record:
+def record_for(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> Record:
     """The shares of each container on a slot; percentages become MiB of the GPU that was chosen."""
     gpus = iter(slot.gpus)
     containers = []
-    for one in asked.containers:
-        wanted = one.amounts.asked
+    for one in request.containers:
+        wanted = one.amounts.container
         own = [machine.gpus[gpu] for gpu in islice(gpus, wanted.gpus)]
         shares = [Share(gpu=gpu.uuid, memory=memory_on(wanted, gpu), compute=wanted.compute) for gpu in own]
         containers.append(Held(number=one.number, kind=wanted.kind, gpus=tuple(shares)))
-    return Record(pod=pod.metadata.uid, node=slot.node, exclusive=asked.demand.exclusive, containers=tuple(containers))
+    return Record(
+        pod=pod.metadata.uid, node=slot.node, exclusive=request.demand.exclusive, containers=tuple(containers)
+    )
 
 
 def encode_record(record: Record) -> str:
@@ -103,12 +105,12 @@ def record_of(pod: Pod) -> Record | None:
     return record
 
 
-def seated(record: Record, wishes: Demand, machine: Machine) -> Tenant:
-    """The tenant that takes what a record says, with these constraints."""
+def tenant_for(record: Record, constraints: Demand, machine: Machine) -> Tenant:
+    """The tenant that uses the shares of this record and has these constraints."""
     containers = [part for held in record.containers for part in as_containers(held.kind, held.gpus)]
-    if wishes.exclusive != record.exclusive:
-        wishes = replace(wishes, exclusive=record.exclusive)
-    demand = demand_for(containers, wishes)
+    if constraints.exclusive != record.exclusive:
+        constraints = replace(constraints, exclusive=record.exclusive)
+    demand = demand_for(containers, constraints)
     return Tenant(record.pod, demand, gpus_of([share for held in record.containers for share in held.gpus], machine))
 
 

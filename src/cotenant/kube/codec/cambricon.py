@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cotenant.core.units import MiB
-from cotenant.kube.codec.dialect import GIB, Dialect, Given, in_units
+from cotenant.kube.codec.dialect import GIB, ContainerAssignment, Dialect, in_units
 from cotenant.node.devices.vendors import Enforcement
 
 
-def _split_variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+def _split_variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
     return {
         "CAMBRICON_SPLIT_ENABLE": "1",
-        "CAMBRICON_SPLIT_VISIBLE_DEVICES": ",".join(map(str, given.gpus)),
-        "CAMBRICON_SPLIT_MEMS": ",".join(str(in_units(grant.memory, GIB)) for grant in given.launch.grants),
+        "CAMBRICON_SPLIT_VISIBLE_DEVICES": ",".join(map(str, assignment.gpus)),
+        "CAMBRICON_SPLIT_MEMS": ",".join(str(in_units(grant.memory, GIB)) for grant in assignment.launch.grants),
     }
 
 
-def _no_variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+def _no_variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
     return {}
 
 
-def _profile(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
+def _profile(dialect: Dialect, assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
     """The slice that the vendor's plugin makes; the plugin sets the variables itself."""
-    (one,) = given
+    (one,) = assignments
     (gpu,), (grant,) = one.gpus, one.launch.grants
     memory = in_units(grant.memory, dialect.memory_unit)
     return {

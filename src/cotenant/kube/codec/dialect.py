@@ -3,7 +3,8 @@
 """A dialect is one way in which pods request GPUs: names of resources with their units, annotations, and the
 variables that its programs expect.
 
-To add one, write it in a file of its own, add it to `DIALECTS` in settings.py and its name to the row of its vendor.
+To add one, write it in a file of its own, add it to `DIALECTS` in settings.py and its name to the row of its vendor. A
+`Dialect` needs a name, the resource that counts GPUs, and a function that returns the variables of a container.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +23,12 @@ VENDORS = {name: vendor for vendor, row in ROWS.items() for name in row.dialects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What one container was given, for a dialect to translate."""
+class ContainerAssignment:
+    """The GPUs and amounts of one container, which a dialect translates into variables and annotations."""
 
     launch: Launch
-    """How the one-machine engine would start a process on the same GPUs."""
+    """How the one-machine engine would start a process on the same GPUs. `launch.env` has its variables by name, such
+    as NVIDIA_VISIBLE_DEVICES; `node.variables` lists them. `launch.grants` has the amounts on each GPU."""
     gpus: Gpus
     """Indices on the node."""
     pod_memory: MiB
@@ -37,12 +39,12 @@ class Given:
     """Its position among the pod's app containers; None: it is an init container or a sidecar."""
 
 
-Variables = Callable[["Dialect", Given], Mapping[str, str]]
-Annotations = Callable[["Dialect", Sequence[Given], int], Mapping[str, str]]
+Variables = Callable[["Dialect", ContainerAssignment], Mapping[str, str]]
+Annotations = Callable[["Dialect", Sequence[ContainerAssignment], int], Mapping[str, str]]
 """Takes all containers of a pod that use the dialect, and the time in nanoseconds since 1970."""
 
 
-def nothing(dialect: "Dialect", given: Sequence[Given], moment: int) -> Mapping[str, str]:
+def nothing(dialect: "Dialect", assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
     """No annotations at all."""
     return {}
 
@@ -75,7 +77,8 @@ class Dialect:
     avoid_uuids: str | None = None
     one_numa: str | None = None
     variables: Variables
-    """Of each container."""
+    """Returns the variables of one container, by name. Their names must depend on the number of GPUs only, since the
+    webhook declares them before GPUs are chosen."""
     annotations: Annotations = nothing
     """Of the pod, for other programs that look for them."""
 

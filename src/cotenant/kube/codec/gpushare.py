@@ -9,40 +9,40 @@ import json
 from collections.abc import Mapping, Sequence
 
 from cotenant.core.units import MiB
-from cotenant.kube.codec.dialect import GIB, Dialect, Given, in_units
+from cotenant.kube.codec.dialect import GIB, ContainerAssignment, Dialect, in_units
 
 _AMOUNTS = ("ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV")
 
 
-def variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
+def variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
     """Of each container; IADeep has the same."""
-    env = given.launch.env
+    env = assignment.launch.env
     return {
         "NVIDIA_VISIBLE_DEVICES": env["NVIDIA_VISIBLE_DEVICES"],
         "ALIYUN_COM_GPU_MEM_IDX": env["ALIYUN_COM_GPU_MEM_IDX"],
-        "ALIYUN_COM_GPU_MEM_POD": str(in_units(given.pod_memory, dialect.memory_unit)),
+        "ALIYUN_COM_GPU_MEM_POD": str(in_units(assignment.pod_memory, dialect.memory_unit)),
         **{name: str(in_units(MiB(int(env[name])), dialect.memory_unit)) for name in _AMOUNTS},
     }
 
 
-def annotations(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
+def annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
     """What `kubectl inspect gpushare` and arena read; only the last one can state several GPUs."""
-    gpus = {gpu for one in given for gpu in one.gpus}
-    shares = {str(one.app): _shares(dialect, one) for one in given if one.app is not None}
-    devices = [int(variables(dialect, one)["ALIYUN_COM_GPU_MEM_DEV"]) for one in given]
+    gpus = {gpu for one in assignments for gpu in one.gpus}
+    shares = {str(one.app): _shares(dialect, one) for one in assignments if one.app is not None}
+    devices = [int(variables(dialect, one)["ALIYUN_COM_GPU_MEM_DEV"]) for one in assignments]
     return {
         **({"ALIYUN_COM_GPU_MEM_IDX": str(min(gpus))} if len(gpus) == 1 else {}),
         "ALIYUN_COM_GPU_MEM_DEV": str(min(devices)),
-        "ALIYUN_COM_GPU_MEM_POD": str(in_units(given[0].pod_memory, dialect.memory_unit)),
+        "ALIYUN_COM_GPU_MEM_POD": str(in_units(assignments[0].pod_memory, dialect.memory_unit)),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(moment),
         "scheduler.framework.gpushare.allocation": json.dumps(shares, separators=(",", ":")),
     }
 
 
-def _shares(dialect: Dialect, given: Given) -> dict[str, int]:
-    amounts = (in_units(grant.memory, dialect.memory_unit) for grant in given.launch.grants)
-    return {str(gpu): amount for gpu, amount in zip(given.gpus, amounts, strict=True)}
+def _shares(dialect: Dialect, assignment: ContainerAssignment) -> dict[str, int]:
+    amounts = (in_units(grant.memory, dialect.memory_unit) for grant in assignment.launch.grants)
+    return {str(gpu): amount for gpu, amount in zip(assignment.gpus, amounts, strict=True)}
 
 
 GPUSHARE = Dialect(

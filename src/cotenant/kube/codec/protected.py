@@ -13,7 +13,7 @@ from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.assignment import RECORD, record_for
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import PREFIX
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import REAL
 
@@ -47,9 +47,9 @@ def _foreign_records(dialect: Dialect) -> frozenset[str]:
     container = PodContainer(name="any", resources=Resources(limits={dialect.count: 1}))
     pod = Pod(metadata=Metadata(uid="any"), spec=PodSpec(containers=(container,)))
     machine = Machine(name="any", gpus=(Gpu(uuid="any", memory=MiB(1)),))
-    asked = asked_of(pod, codec)
-    record = record_for(pod, asked, Slot(machine.name, (0,)), machine)
-    annotations = binding_annotations(pod, asked, record, machine, moment=0)
+    request = request_of(pod, codec)
+    record = record_for(pod, request, Slot(machine.name, (0,)), machine)
+    annotations = binding_annotations(pod, request, record, machine, moment=0)
     return frozenset(key for key in annotations if not is_assignment(key))
 
 

@@ -43,11 +43,11 @@ class ContainerRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PodRequest:
     """The request of a pod."""
 
     demand: Demand
-    wishes: Demand
+    constraints: Demand
     """The constraints: the demand without amounts."""
     containers: tuple[ContainerRequest, ...]
     """Those with GPUs, in the order of the demand."""
@@ -55,18 +55,18 @@ class Asked:
     """Whose GPUs it needs; None: it needs no GPU."""
 
 
-def unenforced(asked: Asked) -> tuple[str, ...]:
+def unenforced(request: PodRequest) -> tuple[str, ...]:
     """A sentence for each vendor whose GPUs cannot enforce the limits of this pod; a whole GPU has no limit."""
-    parts = [one.amounts for one in asked.containers if one.amounts.asked.memory_percent != WHOLE_MEMORY]
-    sentences = () if asked.demand.exclusive else (part.dialect.unenforced for part in parts)
+    parts = [one.amounts for one in request.containers if one.amounts.container.memory_percent != WHOLE_MEMORY]
+    sentences = () if request.demand.exclusive else (part.dialect.unenforced for part in parts)
     return tuple(dict.fromkeys(sentence for sentence in sentences if sentence is not None))
 
 
-def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
+def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a pod; InputError says in a sentence what to write instead."""
     wanting = {container.name: _amounts(container, kind, settings) for kind, container in containers_of(pod)}
     if not any(wanting.values()):  # other annotations of such a pod are not ours to judge
-        return Asked(demand=NOTHING, wishes=NOTHING, containers=(), vendor=None)
+        return PodRequest(demand=NOTHING, constraints=NOTHING, containers=(), vendor=None)
     numbers = {name: number for number, name in enumerate(container_names(pod))}
     containers = [
         ContainerRequest(number=numbers[name], name=name, amounts=amounts)
@@ -75,12 +75,12 @@ def asked_of(pod: Pod, settings: Settings = DEFAULTS) -> Asked:
     ]
     if len(containers) > MOST_CONTAINERS:
         raise InputError(f"{len(containers)} containers with GPUs: expected at most {MOST_CONTAINERS}")
-    gpus = sum(one.amounts.asked.gpus for one in containers)
+    gpus = sum(one.amounts.container.gpus for one in containers)
     if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
-    wishes = _constraints(pod, containers)
-    demand = demand_for([one.amounts.asked for one in containers], wishes)
-    return Asked(demand=demand, wishes=wishes, containers=tuple(containers), vendor=_vendor(containers))
+    constraints = _constraints(pod, containers)
+    demand = demand_for([one.amounts.container for one in containers], constraints)
+    return PodRequest(demand=demand, constraints=constraints, containers=tuple(containers), vendor=_vendor(containers))
 
 
 def _amounts(container: PodContainer, kind: ContainerKind, settings: Settings) -> Amounts | None:
@@ -111,29 +111,31 @@ def _names_then(pod: Pod) -> list[str]:
     return names
 
 
-def demand_for(containers: Sequence[Container], wishes: Demand) -> Demand:
+def demand_for(containers: Sequence[Container], constraints: Demand) -> Demand:
     """The constraints with amounts; a single app container has the short form, which the core handles faster."""
-    return _demand_for(tuple(containers), wishes) if containers else NOTHING
+    return _demand_for(tuple(containers), constraints) if containers else NOTHING
 
 
 @lru_cache(maxsize=1024)
-def _demand_for(containers: tuple[Container, ...], wishes: Demand) -> Demand:
+def _demand_for(containers: tuple[Container, ...], constraints: Demand) -> Demand:
     """Cached, since thousands of pods have the same few requests: equal requests share one value."""
     if len(containers) > 1 or containers[0].kind is not ContainerKind.APP:
-        return replace(wishes, gpus=1, compute=WHOLE_GPU, containers=containers)
+        return replace(constraints, gpus=1, compute=WHOLE_GPU, containers=containers)
     only = containers[0]
-    return replace(wishes, gpus=only.gpus, memory=only.memory, memory_percent=only.memory_percent, compute=only.compute)
+    return replace(
+        constraints, gpus=only.gpus, memory=only.memory, memory_percent=only.memory_percent, compute=only.compute
+    )
 
 
 def _constraints(pod: Pod, containers: Sequence[ContainerRequest]) -> Demand:
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in containers}
-    wishes = constraints_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
+    constraints = constraints_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
     alone = all(has_gpu_alone(one.amounts) for one in containers)
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
-    exclusive = wishes.exclusive or alone
-    if (exclusive, priority) == (wishes.exclusive, wishes.priority):
-        return wishes
-    return replace(wishes, exclusive=exclusive, priority=priority)
+    exclusive = constraints.exclusive or alone
+    if (exclusive, priority) == (constraints.exclusive, constraints.priority):
+        return constraints
+    return replace(constraints, exclusive=exclusive, priority=priority)
 
 
 def _vendor(containers: Sequence[ContainerRequest]) -> Vendor:
@@ -142,8 +144,9 @@ def _vendor(containers: Sequence[ContainerRequest]) -> Vendor:
         titles = " and ".join(vendor.row.title for vendor in vendors)
         raise InputError(f"GPUs of {titles} in one pod: a node has GPUs of one vendor; use two pods")
     for one in containers:
-        if one.amounts.dialect.one_share and (len(containers) > 1 or one.amounts.asked.gpus > 1):
+        if one.amounts.dialect.one_share and (len(containers) > 1 or one.amounts.container.gpus > 1):
             raise InputError(
-                f"{one.amounts.dialect.count}: expected 1 GPU in 1 container, since the plugin can be told of one only"
+                f"{one.amounts.dialect.count}: expected 1 GPU in 1 container, since the vendor's device plugin "
+                "supports one only"
             )
     return vendors[0]

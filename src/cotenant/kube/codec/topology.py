@@ -4,15 +4,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from cotenant.kube.codec.dialect import Dialect, Given
+from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
 
 
-def _variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
-    return {"NVIDIA_VISIBLE_DEVICES": given.launch.env["NVIDIA_VISIBLE_DEVICES"]}
+def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
+    return {"NVIDIA_VISIBLE_DEVICES": assignment.launch.env["NVIDIA_VISIBLE_DEVICES"]}
 
 
-def _annotations(dialect: Dialect, given: Sequence[Given], moment: int) -> Mapping[str, str]:
-    gpus = sorted({gpu for one in given for gpu in one.gpus})
+def _annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
+    gpus = sorted({gpu for one in assignments for gpu in one.gpus})
     return {
         "ALIYUN_COM_GPU_GROUP": ",".join(map(str, gpus)),
         "ALIYUN_COM_GPU_ASSIGNED": "true",

@@ -4,15 +4,15 @@
 
 from collections.abc import Mapping
 
-from cotenant.kube.codec.dialect import Dialect, Given
+from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
 
 
-def _variables(dialect: Dialect, given: Given) -> Mapping[str, str]:
-    own = {name: value for name, value in given.launch.env.items() if name.startswith("CUDA_DEVICE_")}
+def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
+    own = {name: value for name, value in assignment.launch.env.items() if name.startswith("CUDA_DEVICE_")}
     return {
-        "NVIDIA_VISIBLE_DEVICES": given.launch.env["NVIDIA_VISIBLE_DEVICES"],
+        "NVIDIA_VISIBLE_DEVICES": assignment.launch.env["NVIDIA_VISIBLE_DEVICES"],
         **own,
-        "CUDA_TASK_PRIORITY": "1" if given.low else "0",
+        "CUDA_TASK_PRIORITY": "1" if assignment.low else "0",
     }
 
 

@@ -18,7 +18,7 @@ from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.inventory import used_of
-from cotenant.kube.codec.request import Asked, asked_of
+from cotenant.kube.codec.request import PodRequest, request_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.allocation import peak_of
 from cotenant.kube.state.cluster import ClusterState
@@ -129,22 +129,22 @@ def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettin
     state = ClusterState(codec, scheduler=settings.scheduler.name)
     for node in nodes:
         state.node_changed(None, node)
-    asking: dict[str, tuple[Pod, Asked | None]] = {}
+    requests: dict[str, tuple[Pod, PodRequest | None]] = {}
     for pod in pods:
         state.pod_changed(None, pod)
         try:
-            asked = asked_of(pod, codec)
+            request = request_of(pod, codec)
         except InputError:
-            asked = None
-        if asked is None or asked.containers:
-            asking[pod.metadata.uid] = pod, asked
+            request = None
+        if request is None or request.containers:
+            requests[pod.metadata.uid] = pod, request
     pending: dict[str, list[PodUse]] = {}
-    for uid, (pod, asked) in asking.items():
+    for uid, (pod, request) in requests.items():
         if (uid in state.waiting or pod.spec.node_name) and state.bound(uid) is None and not has_ended(pod):
-            pending.setdefault(pod.spec.node_name, []).append(_pending(pod, asked))
+            pending.setdefault(pod.spec.node_name, []).append(_pending(pod, request))
     shown = sorted((node for node in nodes if node.metadata.name in state.cluster.index), key=_name)
     return ClusterUse(
-        nodes=tuple(_node(node, state, asking, pending.get(node.metadata.name, ())) for node in shown),
+        nodes=tuple(_node(node, state, requests, pending.get(node.metadata.name, ())) for node in shown),
         pending=_sorted(pending.get("", ())),
         policy=settings.scheduler.policy,
         unread=tuple(
@@ -165,7 +165,7 @@ def _sorted(pods: Iterable[PodUse]) -> tuple[PodUse, ...]:
 
 
 def _node(
-    node: Node, state: ClusterState, asking: Mapping[str, tuple[Pod, Asked | None]], pending: Iterable[PodUse]
+    node: Node, state: ClusterState, requests: Mapping[str, tuple[Pod, PodRequest | None]], pending: Iterable[PodUse]
 ) -> NodeUse:
     name = node.metadata.name
     placed = state.cluster.node(name)
@@ -176,7 +176,7 @@ def _node(
         type=machine.labels.get(MACHINE_TYPE_LABEL) or ", ".join(sorted(machine.types)),
         cards=_gpu_uses(placed, _used(node)),
         links=machine.links,
-        pods=_sorted(_placed(tenant, state, placed, asking.get(tenant.job)) for tenant in placed.tenants),
+        pods=_sorted(_placed(tenant, state, placed, requests.get(tenant.job)) for tenant in placed.tenants),
         pending=_sorted(pending),
         closed=tuple(state.closed.get(name, {}).values()),
         vendor=state.vendors[name],
@@ -214,18 +214,20 @@ def _state(gpu: Gpu) -> str:
     return "unhealthy" if not gpu.healthy else "cordoned" if gpu.cordoned else "ok"
 
 
-def _placed(tenant: Tenant, state: ClusterState, placed: PlacedNode, known: tuple[Pod, Asked | None] | None) -> PodUse:
+def _placed(
+    tenant: Tenant, state: ClusterState, placed: PlacedNode, known: tuple[Pod, PodRequest | None] | None
+) -> PodUse:
     gpus = placed.machine.gpus
     allocation = state.allocations_on(placed.name)[tenant.job]
-    asked = None if known is None else known[1]
+    request = None if known is None else known[1]
     wanted = None
-    if asked is not None and sum(one.amounts.asked.gpus for one in asked.containers) == len(tenant.gpus):
-        wanted = sum(claim.memory for claim in claims(asked.demand, tenant.gpus, gpus).values())
+    if request is not None and sum(one.amounts.container.gpus for one in request.containers) == len(tenant.gpus):
+        wanted = sum(claim.memory for claim in claims(request.demand, tenant.gpus, gpus).values())
     return PodUse(
         namespace=allocation.namespace,
         name=allocation.name,
         uid=allocation.uid,
-        gpus=_gpus(asked),
+        gpus=_gpus(request),
         requested_mib=wanted,
         assigned=tuple(
             Part(gpu=gpu, memory_mib=claim.memory, compute_percent=claim.compute / 10)
@@ -235,21 +237,21 @@ def _placed(tenant: Tenant, state: ClusterState, placed: PlacedNode, known: tupl
     )
 
 
-def _pending(pod: Pod, asked: Asked | None) -> PodUse:
+def _pending(pod: Pod, request: PodRequest | None) -> PodUse:
     about = pod.metadata
-    containers = [] if asked is None else [one.amounts.asked for one in asked.containers]
+    containers = [] if request is None else [one.amounts.container for one in request.containers]
     return PodUse(
         namespace=about.namespace,
         name=about.name,
         uid=about.uid,
-        gpus=_gpus(asked),
-        requested_mib=None if asked is None else _peak((one.memory * one.gpus for one in containers), containers),
+        gpus=_gpus(request),
+        requested_mib=None if request is None else _peak((one.memory * one.gpus for one in containers), containers),
         requested_percent=_peak(((one.memory_percent or 0) * one.gpus for one in containers), containers),
     )
 
 
-def _gpus(asked: Asked | None) -> int:
-    return 0 if asked is None else max((one.amounts.asked.gpus for one in asked.containers), default=0)
+def _gpus(request: PodRequest | None) -> int:
+    return 0 if request is None else max((one.amounts.container.gpus for one in request.containers), default=0)
 
 
 def _peak(amounts: Iterable[int], containers: Sequence[Container]) -> int:

@@ -11,7 +11,7 @@ from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record
 from cotenant.kube.scheduler.placement import Placer, Refused, Why
 from cotenant.kube.scheduler.preemption import Plan
-from cotenant.kube.scheduler.why import EvictionView, FitView, Given, Named, RefusalView, WhyPod
+from cotenant.kube.scheduler.why import EvictionView, FitView, GpuShareView, Named, RefusalView, WhyPod
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
 
@@ -44,7 +44,7 @@ def explain(
         policy=why.policy,
         reason="; ".join(_reasons(why, plan)) if queued is None or why.allocation is not None else queued,
         node=None if why.allocation is None else why.allocation.node,
-        gpus=() if why.allocation is None else tuple(_given(why.allocation.record)),
+        gpus=() if why.allocation is None else tuple(_gpu_shares(why.allocation.record)),
         fits=fits,
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
@@ -111,15 +111,15 @@ def describe_allocation(allocation: Allocation) -> str:
     """The GPUs and amounts of a pod."""
     return ", ".join(
         f"{one.gpu} {one.memory_mib} MiB" + (f" {one.compute_percent:g}% compute" if one.compute_percent else "")
-        for one in _given(allocation.record)
+        for one in _gpu_shares(allocation.record)
     )
 
 
-def _given(record: Record) -> Iterable[Given]:
+def _gpu_shares(record: Record) -> Iterable[GpuShareView]:
     for held in record.containers:
         for share in held.gpus:
             percent = share.compute / 10
-            yield Given(container=held.number, gpu=share.gpu, memory_mib=share.memory, compute_percent=percent)
+            yield GpuShareView(container=held.number, gpu=share.gpu, memory_mib=share.memory, compute_percent=percent)
 
 
 def _refusal(node: str, reason: Reason) -> RefusalView:

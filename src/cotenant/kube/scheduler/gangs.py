@@ -19,7 +19,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.policy import policy_of
 from cotenant.kube.codec.queueing import Gang, gang_of, gates_of_others
-from cotenant.kube.codec.request import Asked
+from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.refusing import invalid_request
@@ -231,7 +231,7 @@ class QueuedPod:
     """A pod that waits in the queue, as it was read when it last changed."""
 
     pod: Pod
-    request: Asked
+    request: PodRequest
     submitted: Seconds
     """since 1970"""
     estimate: Seconds | None

@@ -24,16 +24,16 @@ from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.policy import policy_of
-from cotenant.kube.codec.request import Asked, asked_of, unenforced
+from cotenant.kube.codec.request import PodRequest, request_of, unenforced
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.preemption_search import Candidate, Evictable, candidate_nodes, without_tenants
 from cotenant.kube.scheduler.protocol import (
     HIGHEST,
     ExtenderArgs,
     FilterResult,
-    Given,
     HostPriority,
     MetaVictims,
+    NodeQuery,
     PreemptionArgs,
     PreemptionResult,
     victims_of,
@@ -63,7 +63,7 @@ _UNKNOWN = Reason("unknown", "no agent reports GPUs on it")
 class Choice:
     """The node and the GPUs that were chosen for a pod, as its Binding must carry them."""
 
-    request: Asked
+    request: PodRequest
     node: str
     allocation: Allocation | None
     """None if the pod needs no GPU: then nothing is held for it, and nothing is to be assumed"""
@@ -100,7 +100,7 @@ class _View:
     """The request of a pod, and the cluster as it is for this pod."""
 
     pod: Pod
-    request: Asked
+    request: PodRequest
     cluster: Cluster
     """without the pod itself"""
     nodes: frozenset[str]
@@ -136,37 +136,37 @@ class Placer:
 
     def filter(self, args: ExtenderArgs, now: float) -> FilterResult:
         """The best nodes for a pod, or a reason class for every node. Holds the slot if only one node is left."""
-        given = Given.of(args)
+        query = NodeQuery.of(args)
         try:
-            view = self._view(args.pod, given)
+            view = self._view(args.pod, query)
         except InputError as error:
-            return given.refuse(dict.fromkeys(given.names, str(error)))
+            return query.refuse(dict.fromkeys(query.names, str(error)))
         if view is None:
-            return given.answer(given.names)
-        names, waits = self._best(view, given.every, self._shortlist)
+            return query.answer(query.names)
+        names, waits = self._best(view, query.every, self._shortlist)
         if not names:
             uid = args.pod.metadata.uid
-            if given.whole is None and self._state.node_of(uid) is None and not self._state.is_reserved(uid):
+            if query.whole is None and self._state.node_of(uid) is None and not self._state.is_reserved(uid):
                 self._state.release(uid)
-            return given.refuse(self._classes(view, given, waits))
-        if len(names) == 1 and given.whole is None:
+            return query.refuse(self._classes(view, query, waits))
+        if len(names) == 1 and query.whole is None:
             self._hold(view, names[0], now)
-        return given.answer(names)
+        return query.answer(names)
 
     def prioritize(self, args: ExtenderArgs, now: float) -> list[HostPriority]:
         """10 for the best node, whose slot is held; 0 for all nodes if the request is invalid."""
-        given = Given.of(args)
+        query = NodeQuery.of(args)
         names: list[str] = []
         try:
-            view = self._view(args.pod, given)
+            view = self._view(args.pod, query)
             if view is not None:
-                names, _ = self._best(view, given.every, len(given.names))
-                if names and given.whole is None:
+                names, _ = self._best(view, query.every, len(query.names))
+                if names and query.whole is None:
                     self._hold(view, names[0], now)
         except InputError:  # `filter` has reported it
             pass
         ranks = {name: rank for rank, name in enumerate(names)}
-        return [HostPriority(host=name, score=max(0, HIGHEST - ranks.get(name, HIGHEST))) for name in given.names]
+        return [HostPriority(host=name, score=max(0, HIGHEST - ranks.get(name, HIGHEST))) for name in query.names]
 
     def choose(self, pod: Pod, node: str, now: float, moment: int) -> Choice | Reason:
         """Choose the GPUs of a node for a pod. `moment` is in nanoseconds since 1970.
@@ -176,7 +176,7 @@ class Placer:
         try:
             view = self._view(pod)
             if view is None:
-                return Choice(request=asked_of(pod, self._settings), node=node, allocation=None, annotations={})
+                return Choice(request=request_of(pod, self._settings), node=node, allocation=None, annotations={})
             allocation = self._allocation_on(view, node)
             if isinstance(allocation, Reason):
                 return allocation
@@ -203,7 +203,7 @@ class Placer:
     def unenforced(self, pod: Pod) -> tuple[str, ...]:
         """A sentence for each vendor whose GPUs cannot enforce the limits of this pod."""
         try:
-            return unenforced(asked_of(pod, self._settings))
+            return unenforced(request_of(pod, self._settings))
         except InputError:
             return ()
 
@@ -288,19 +288,19 @@ class Placer:
             return None
         return Candidate(planned_allocation(view.pod, view.request, fit.slot, node.machine), way.victims, way.harm)
 
-    def _view(self, pod: Pod, given: Given | None = None) -> _View | None:
+    def _view(self, pod: Pod, query: NodeQuery | None = None) -> _View | None:
         """None if the pod requests no GPU; InputError if its request is invalid."""
-        request = asked_of(pod, self._settings)
+        request = request_of(pod, self._settings)
         if request.vendor is None:
             return None
         state, vendor = self._state, request.vendor
         ranker = self.ranker(pod)
         cluster = state.without(pod.metadata.uid)
         open_nodes = state.open_nodes(vendor)
-        if given is None or given.whole is None:
+        if query is None or query.whole is None:
             return _View(pod, request, cluster, open_nodes, ranker, self._refusals)
-        nodes = {name: cluster.node(name) for name in given.names if name in open_nodes}
-        unknown = (node for node, _ in given.whole.values() if node.metadata.name not in state.nodes)
+        nodes = {name: cluster.node(name) for name in query.names if name in open_nodes}
+        unknown = (node for node, _ in query.whole.values() if node.metadata.name not in state.nodes)
         nodes |= {node.name: node for node in _empty_nodes(unknown, vendor)}
         # What-if queries are rare, and must not evict anything from the caches of the real cluster.
         return _View(pod, request, Cluster.of(nodes.values()), frozenset(nodes), Ranker(ranker.policy, 1), Refusals())
@@ -383,16 +383,16 @@ class Placer:
             if why is not None:
                 yield name, why
 
-    def _classes(self, view: _View, given: Given, waits: Reason | None) -> dict[str, str]:
+    def _classes(self, view: _View, query: NodeQuery, waits: Reason | None) -> dict[str, str]:
         """The classes of what `_reasons` would return, without computing the numbers if possible."""
-        names, refusers = given.names, view.ranker.refusers(view.request.demand, view.cluster)
+        names, refusers = query.names, view.ranker.refusers(view.request.demand, view.cluster)
         if refusers is None:
             return {name: class_of(why) for name, why in self._reasons(view, names, waits)}
         classes = {check: class_named(check) for check in set(refusers)}
         if "" in classes:  # the pod would fit there
             classes[""] = "" if waits is None else class_of(waits)
         by_node = dict(zip(view.cluster.names, map(classes.__getitem__, refusers), strict=True))
-        if not (len(view.nodes) == len(by_node) == len(names) and view.nodes <= given.every):
+        if not (len(view.nodes) == len(by_node) == len(names) and view.nodes <= query.every):
             known, nodes = by_node, view.nodes  # kube-scheduler offers other nodes than we have
             by_node = {name: known[name] if name in nodes else class_of(self._not_open(name)) for name in names}
         return {name: text for name, text in by_node.items() if text} if "" in classes.values() else by_node

@@ -131,7 +131,7 @@ def decode_preemption(content: bytes) -> PreemptionArgs:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class NodeQuery:
     """The nodes of a query, and how to answer with some of them."""
 
     names: tuple[str, ...]
@@ -142,7 +142,7 @@ class Given:
     """in a what-if query, each node as we read it and as it came; None otherwise"""
 
     @classmethod
-    def of(cls, args: ExtenderArgs) -> "Given":
+    def of(cls, args: ExtenderArgs) -> "NodeQuery":
         """InputError if one of the objects is not a node."""
         if args.nodes is None:
             names = args.node_names or ()

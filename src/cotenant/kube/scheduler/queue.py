@@ -22,7 +22,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, is_unschedulable
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
-from cotenant.kube.codec.request import asked_of
+from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.gangs import NO_CAPACITY, Gangs, GangSlots, QueuedPod, RevokedGang, by_shape
 from cotenant.kube.scheduler.placement import HOLD_S
@@ -229,7 +229,7 @@ class Queue:
             gang = gang_of(pod)
             has_gpus = RECORD in pod.metadata.annotations
             if uid in self._state.waiting and (entry.is_gated or entry.state in PREEMPTS or gang is not None):
-                request = asked_of(pod, self._settings)
+                request = request_of(pod, self._settings)
                 has_gpus = request.vendor is not None
                 if has_gpus:
                     self._slots.placer.ranker(pod)  # raises if the pod's policy does not exist

@@ -28,10 +28,10 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.annotations import binding_annotations
-from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, seated
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, tenant_for
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.paths import REGION
-from cotenant.kube.codec.request import asked_of, container_names
+from cotenant.kube.codec.request import container_names, request_of
 from cotenant.kube.codec.settings import DEFAULTS, MOST_MEMORY, Settings
 from cotenant.kube.scheduler.events import RESIZE_REFUSED, RESIZED
 from cotenant.kube.scheduler.explaining import describe_allocation
@@ -91,7 +91,7 @@ def resize(
         record = _resized(now.record, _amounts(text, pod), machine)
         if record == now.record:
             return None
-        request = asked_of(pod, settings)
+        request = request_of(pod, settings)
         if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
             raise InputError(f"annotation {RESIZE}: the pod requested GPUs by resource names that are not enabled here")
         annotations = binding_annotations(pod, request, record, machine, moment=moment, region=REGION)
@@ -182,7 +182,7 @@ def _refusal(old: Allocation, new: Allocation, state: ClusterState, quotas: Quot
     name = new.node
     node = state.without(new.uid).node(name)
     machine = node.machine
-    before, after = (seated(one.record, one.constraints, machine) for one in (old, new))
+    before, after = (tenant_for(one.record, one.constraints, machine) for one in (old, new))
     had = claims(before.demand, before.gpus, machine.gpus)
     grows = False
     for gpu, claim in claims(after.demand, after.gpus, machine.gpus).items():

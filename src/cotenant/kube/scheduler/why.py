@@ -33,7 +33,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     resource_version: str = ""
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class GpuShareView(msgspec.Struct, frozen=True, kw_only=True):
     """What a container gets of one GPU."""
 
     container: int
@@ -80,7 +80,7 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """the most important sentence"""
     node: str | None = None
-    gpus: tuple[Given, ...] = ()
+    gpus: tuple[GpuShareView, ...] = ()
     fits: tuple[FitView, ...] = ()
     """best first"""
     refusals: tuple[RefusalView, ...] = ()

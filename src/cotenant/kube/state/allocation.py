@@ -15,7 +15,7 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record, record_for, record_of
-from cotenant.kube.codec.request import NOTHING, Asked, asked_of
+from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import Vendor
 
@@ -67,9 +67,9 @@ def peak_of(containers: Iterable[Container]) -> Used:
     return Used(claim.memory, claim.compute)
 
 
-def planned_allocation(pod: Pod, request: Asked, slot: Slot, machine: Machine) -> Allocation:
+def planned_allocation(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> Allocation:
     """What a pod would use of a slot."""
-    return _allocation(pod, record_for(pod, request, slot, machine), request.wishes, request.vendor)
+    return _allocation(pod, record_for(pod, request, slot, machine), request.constraints, request.vendor)
 
 
 def recorded_allocation(pod: Pod, settings: Settings) -> Allocation | None:
@@ -78,11 +78,11 @@ def recorded_allocation(pod: Pod, settings: Settings) -> Allocation | None:
     if record is None:
         return None
     try:
-        request = asked_of(pod, settings)
+        request = request_of(pod, settings)
     except InputError:
         # The request was valid when the pod was bound. It runs, whatever its annotations or the settings say now.
         return _allocation(pod, record, NOTHING, _vendor_of(pod, settings))
-    return _allocation(pod, record, request.wishes, request.vendor)
+    return _allocation(pod, record, request.constraints, request.vendor)
 
 
 def _vendor_of(pod: Pod, settings: Settings) -> Vendor | None:
@@ -92,7 +92,7 @@ def _vendor_of(pod: Pod, settings: Settings) -> Vendor | None:
     """
     bare = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations={}))
     try:
-        return asked_of(bare, settings).vendor
+        return request_of(bare, settings).vendor
     except InputError:
         return None
 

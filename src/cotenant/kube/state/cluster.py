@@ -16,7 +16,7 @@ from cotenant.core.model import MACHINE_TYPE_LABEL, Slot
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
-from cotenant.kube.codec.request import Asked
+from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.settings import SCHEDULER_NAME
 from cotenant.kube.state.accounts import (
@@ -167,7 +167,7 @@ class ClusterState:
 
     # Acts of the scheduler.
 
-    def hold_slot(self, pod: Pod, request: Asked, slot: Slot, until: float) -> Allocation:
+    def hold_slot(self, pod: Pod, request: PodRequest, slot: Slot, until: float) -> Allocation:
         """Hold a slot for a pod until that time, instead of the slot held before."""
         allocation = planned_allocation(pod, request, slot, self._totals.machine(slot.node))
         self.hold(allocation, until)

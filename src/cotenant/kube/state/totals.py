@@ -12,7 +12,7 @@ from types import MappingProxyType
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Job, Machine, Placement, Slot
 from cotenant.core.units import MiB, MilliGpu
-from cotenant.kube.codec.assignment import seated
+from cotenant.kube.codec.assignment import tenant_for
 from cotenant.kube.state.allocation import Allocation, Used
 from cotenant.node.devices.vendors import Vendor
 
@@ -95,7 +95,7 @@ class Totals:
 
     def _node(self, machine: Machine) -> Node:
         here = self.on(machine.name).values()
-        return Node.of(machine, [seated(one.record, one.constraints, machine) for one in here])
+        return Node.of(machine, [tenant_for(one.record, one.constraints, machine) for one in here])
 
     def _add(self, allocation: Allocation, sign: int) -> None:
         if allocation.vendor is None:
@@ -113,7 +113,7 @@ def _same_gpus(one: Machine, other: Machine) -> bool:
 
 
 def _with_tenant(cluster: Cluster, machine: Machine, allocation: Allocation) -> Cluster:
-    tenant = seated(allocation.record, allocation.constraints, machine)
+    tenant = tenant_for(allocation.record, allocation.constraints, machine)
     return cluster.seat(Job(id=tenant.job, demand=tenant.demand), Slot(machine.name, tenant.gpus))
 
 

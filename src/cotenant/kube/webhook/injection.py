@@ -33,7 +33,7 @@ _FILE_MODE = 0o644
 
 def with_gpus(container: Json, one: ContainerRequest) -> Json:
     """Return a container that reads its GPUs and limits from the annotations that the binding will add."""
-    dialect, gpus = one.amounts.dialect, one.amounts.asked.gpus
+    dialect, gpus = one.amounts.dialect, one.amounts.container.gpus
     names = variable_names(dialect, gpus)
     variables = [{"name": name, "valueFrom": {"fieldRef": _annotation(one.number, name)}} for name in names]
     changed = _with_env(container, [*(hidden for name, hidden in HIDDEN.items() if name not in names), *variables])

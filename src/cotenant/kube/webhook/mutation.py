@@ -12,7 +12,7 @@ from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, 
 from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.protected import foreign_records, without_assignment
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
-from cotenant.kube.codec.request import NUMBERS, Asked, asked_of, container_names, unenforced
+from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings, QueuePart, has_label
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
@@ -54,8 +54,8 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         old = decode_object(bytes(request.object), Json, "a pod")
         if not creates:
             return allow(request, old, _prepare_debug(old, pod, request))
-        new, asked = _prepare(old, pod, settings, request.namespace)
-        return allow(request, old, new, unenforced(asked))
+        new, pod_request = _prepare(old, pod, settings, request.namespace)
+        return allow(request, old, new, unenforced(pod_request))
     except InputError as error:
         return refuse(request, str(error))
     except RecursionError:
@@ -67,18 +67,18 @@ def _is_skipped(pod: PodManifest, namespace: str, settings: KubeSettings) -> boo
     return namespace in settings.webhook.skip_namespaces or has_label(pod.metadata.labels, settings.webhook.skip_label)
 
 
-def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> tuple[Json, Asked]:
+def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> tuple[Json, PodRequest]:
     codec = settings.codec()
     annotations = without_assignment(pod.metadata.annotations)
     if not _are_numbers_valid(pod, annotations):
         annotations.pop(NUMBERS, None)
-    asked = asked_of(to_pod(pod, annotations), codec)
-    check_pod(pod, asked, settings)
-    spec = _with_containers(old.get("spec", {}), pod, asked, codec)
-    spec = _with_gate(spec, to_pod(pod, annotations), asked, namespace, settings.queue)
-    if asked.containers or pod.spec.scheduler_name == settings.scheduler.name:
+    pod_request = request_of(to_pod(pod, annotations), codec)
+    check_pod(pod, pod_request, settings)
+    spec = _with_containers(old.get("spec", {}), pod, pod_request, codec)
+    spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings.queue)
+    if pod_request.containers or pod.spec.scheduler_name == settings.scheduler.name:
         annotations = without_assignment(annotations, foreign_records(codec))
-    if asked.containers:
+    if pod_request.containers:
         names = container_names(to_pod(pod, annotations))
         annotations[NUMBERS] = msgspec.json.encode(names).decode()
         spec["schedulerName"] = settings.scheduler.name
@@ -87,8 +87,8 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
     else:
         annotations.pop(NUMBERS, None)
     if annotations == pod.metadata.annotations:
-        return {**old, "spec": spec}, asked
-    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, asked
+        return {**old, "spec": spec}, pod_request
+    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, pod_request
 
 
 def _are_numbers_valid(pod: PodManifest, annotations: dict[str, str]) -> bool:
@@ -103,8 +103,8 @@ def _are_numbers_valid(pod: PodManifest, annotations: dict[str, str]) -> bool:
     return len(names) == len(pod.spec.containers) + len(pod.spec.init_containers)
 
 
-def _with_containers(spec: Json, pod: PodManifest, asked: Asked, codec: Settings) -> Json:
-    requests = {one.name: one for one in asked.containers}
+def _with_containers(spec: Json, pod: PodManifest, pod_request: PodRequest, codec: Settings) -> Json:
+    requests = {one.name: one for one in pod_request.containers}
     # Kubelet ignores extended resources that its node does not have. If the user chose the node, they prove nothing.
     is_scheduled = not pod.spec.node_name
     resources = {one.name: resources_of(one) if is_scheduled else {} for _, one in containers_of(to_pod(pod, {}))}
@@ -115,21 +115,21 @@ def _with_containers(spec: Json, pod: PodManifest, asked: Asked, codec: Settings
             return with_gpus(container, requests[name])
         return without_gpus(container, resources[name], codec)
 
-    changed = with_limits(spec, asked.containers)
+    changed = with_limits(spec, pod_request.containers)
     for kind in ("initContainers", "containers"):
         if kind in spec:
             changed[kind] = [prepare(container) for container in spec[kind]]
     return changed
 
 
-def _with_gate(spec: Json, pod: Pod, asked: Asked, namespace: str, queue: QueuePart) -> Json:
+def _with_gate(spec: Json, pod: Pod, pod_request: PodRequest, namespace: str, queue: QueuePart) -> Json:
     """Return the spec with our scheduling gate if the pod has to queue, and without it if not.
 
     InputError if an annotation about the queue cannot be parsed. Kubernetes admits no gate after the creation of a pod.
     """
-    if asked.containers:
+    if pod_request.containers:
         estimate_of(pod), attained_of(pod)
-    waits = bool(asked.containers) and (gang_of(pod) is not None or queue.takes(namespace, pod.metadata.labels))
+    waits = bool(pod_request.containers) and (gang_of(pod) is not None or queue.takes(namespace, pod.metadata.labels))
     before = spec.get(_GATES) or []
     gates = [gate for gate in before if gate.get("name") != GATE or waits]
     if waits and not any(gate.get("name") == GATE for gate in gates):

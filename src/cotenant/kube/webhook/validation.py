@@ -13,7 +13,7 @@ from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.errors import InputError
 from cotenant.kube.codec.paths import AGENT_FOLDER, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
 from cotenant.kube.codec.policy import parse_policy, policy_of
-from cotenant.kube.codec.request import Asked
+from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.injection import is_our_volume
 from cotenant.kube.webhook.manifest import ContainerManifest, PodManifest, SpecManifest
@@ -26,9 +26,9 @@ HOST_FOLDERS = tuple(map(str, (HOST_LASTING, AGENT_FOLDER, HOST_PASSING)))
 """Folders of the node that belong to its agent or to `cotenant run`."""
 
 
-def check_pod(pod: PodManifest, asked: Asked, settings: KubeSettings) -> None:
+def check_pod(pod: PodManifest, request: PodRequest, settings: KubeSettings) -> None:
     """InputError if the pod must not be admitted; the message says what to write instead."""
-    with_gpus = {one.name for one in asked.containers}
+    with_gpus = {one.name for one in request.containers}
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     for container in containers:
         check_mounts(container, has_gpus=container.name in with_gpus)
@@ -37,7 +37,7 @@ def check_pod(pod: PodManifest, asked: Asked, settings: KubeSettings) -> None:
         return
     _check_scheduling(pod.spec, settings)
     _check_policy(pod.metadata.annotations, settings.scheduler.policy)
-    if not asked.demand.exclusive and not settings.webhook.allow_privileged:
+    if not request.demand.exclusive and not settings.webhook.allow_privileged:
         for container in containers:
             if container.name in with_gpus and container.security_context.privileged:
                 raise InputError(

@@ -37,7 +37,7 @@ class GpuUsage:
     uuid: str
     used_mib: MiB | None
     utilisation: int | None
-    """Percent of the time, or of its cores or SMs, since the last look."""
+    """Percent of the time, or of its cores or SMs, since the last poll."""
     processes: tuple[ProcessUsage, ...] | None
     bandwidth: int | None = None
     """Percent of the bandwidth of its memory, or else of the time in which it was read or written."""

@@ -142,7 +142,7 @@ class Cndev:
 
     def uuid(self, index: int) -> str:
         found = Uuid(VERSION)
-        self._must("cndevGetUUID", ctypes.byref(found), self._handle(index))
+        self._require("cndevGetUUID", ctypes.byref(found), self._handle(index))
         return f"MLU-{found.uuid.decode(errors='replace')}"
 
     def identity(self, index: int) -> Identity:
@@ -157,7 +157,7 @@ class Cndev:
 
     def fault(self, index: int) -> str | None:
         state = HealthState(VERSION)
-        if not self._may("cndevGetCardHealthState", ctypes.byref(state), self._handle(index)):
+        if not self._query("cndevGetCardHealthState", ctypes.byref(state), self._handle(index)):
             return None
         if state.health == GOOD:
             return None
@@ -166,7 +166,7 @@ class Cndev:
     def reading(self, index: int) -> Reading:
         handle = self._handle(index)
         memory, busy = self._memory(handle), UtilizationInfo(VERSION)
-        has_busy = self._may("cndevGetDeviceUtilizationInfo", ctypes.byref(busy), handle)
+        has_busy = self._query("cndevGetDeviceUtilizationInfo", ctypes.byref(busy), handle)
         return Reading(
             None if memory is None else MiB(memory.physical_used),
             min(100, busy.average) if has_busy else None,
@@ -177,26 +177,26 @@ class Cndev:
         handles = {index: self._handle(index) for index in indices}
         for a, b in combinations(indices, 2):
             found = Relationship(VERSION)
-            if self._may("cndevTopologyGetRelationship", ctypes.byref(found), handles[a], handles[b]):
+            if self._query("cndevTopologyGetRelationship", ctypes.byref(found), handles[a], handles[b]):
                 link = RELATIONS.get(found.relation)
                 if link is not None:
                     yield from ((a, b, link), (b, a, link))
 
     def _handle(self, index: int) -> int:
         handle = ctypes.c_int32()
-        self._must("cndevGetDeviceHandleByIndex", index, ctypes.byref(handle))
+        self._require("cndevGetDeviceHandleByIndex", index, ctypes.byref(handle))
         return handle.value
 
     def _memory(self, handle: int) -> MemoryInfoV2 | None:
         memory = MemoryInfoV2()
-        return memory if self._may("cndevGetMemoryUsageV2", ctypes.byref(memory), handle) else None
+        return memory if self._query("cndevGetMemoryUsageV2", ctypes.byref(memory), handle) else None
 
     def _numa(self, handle: int) -> int | None:
         node = NumaNode(VERSION)
-        if self._may("cndevGetNUMANodeIdByDevId", ctypes.byref(node), handle) and node.node >= 0:
+        if self._query("cndevGetNUMANodeIdByDevId", ctypes.byref(node), handle) and node.node >= 0:
             return int(node.node)
         pcie = PcieInfo(VERSION)
-        if self._may("cndevGetPCIeInfo", ctypes.byref(pcie), handle):
+        if self._query("cndevGetPCIeInfo", ctypes.byref(pcie), handle):
             return numa_node(self._sysfs, (pcie.domain, pcie.bus, pcie.device))
         return None
 
@@ -218,13 +218,13 @@ class Cndev:
             room = max(2 * room, count.value)
         return None
 
-    def _may(self, question: str, *about: Any) -> bool:
-        """Whether the question was answered; an error that is about the GPU itself is raised."""
-        function = getattr(self._library, question, None)  # a driver may be older than the question
-        return function is not None and self._check(function(*about))
+    def _query(self, function: str, *arguments: Any) -> bool:
+        """Calls a function; False if the library or the GPU does not support it, DeviceError if the GPU has a fault."""
+        call = getattr(self._library, function, None)  # an older library may lack the function
+        return call is not None and self._check(call(*arguments))
 
-    def _must(self, question: str, *about: Any) -> None:
-        status = getattr(self._library, question)(*about)
+    def _require(self, function: str, *arguments: Any) -> None:
+        status = getattr(self._library, function)(*arguments)
         if status != SUCCESS:
             raise DeviceError(self._error(status))
 

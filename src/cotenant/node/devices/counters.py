@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 _KIB_IN_MIB = 1024
 _ABSURD = 1e7
-"""Percent or MiB/s above what any GPU can do: the counter wrapped, or was reset between two looks."""
+"""Percent or MiB/s above what any GPU can do: the counter wrapped, or was reset between two polls."""
 
 
 class Counted(NamedTuple):
     """What one GPU did; None if it is not counted."""
 
     utilisation: float | None = None
-    """Percent of its SMs that were busy, on average since the last look."""
+    """Percent of its SMs that were busy, on average since the last poll."""
     bandwidth: float | None = None
-    """Percent of the bandwidth of its memory, on average since the last look."""
+    """Percent of the bandwidth of its memory, on average since the last poll."""
     pcie_mib_s: float | None = None
     """Traffic to and from it."""
 
@@ -30,24 +30,24 @@ class Counters:
     def __init__(self, library: Any) -> None:
         self._nvml = library
         self._samples: list[Any] = []
-        """At most one between two looks."""
+        """At most one between two polls."""
         self._has_gpm: bool | None = None
-        """None: not asked yet."""
+        """None: not queried yet."""
         self._has_pcie = True
 
-    def look(self, handle: Any, *, pcie: bool) -> Counted:
+    def poll(self, handle: Any, *, pcie: bool) -> Counted:
         """The counters now; with `pcie`, the driver first watches the traffic for 20 ms in each direction."""
-        counted = self._since_last_look(handle)
+        counted = self._since_last_poll(handle)
         if counted.pcie_mib_s is None and pcie:
             return counted._replace(pcie_mib_s=self._pcie_now(handle))
         return counted
 
     def close(self) -> None:
-        """Returns the sample to the driver; a later look begins anew."""
+        """Returns the sample to the driver; a later poll begins anew."""
         self._free_samples()
         self._has_gpm, self._has_pcie = None, True
 
-    def _since_last_look(self, handle: Any) -> Counted:
+    def _since_last_poll(self, handle: Any) -> Counted:
         try:
             if self._has_gpm is None:
                 self._has_gpm = bool(self._nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
@@ -76,12 +76,12 @@ class Counters:
             nvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
             nvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
         )
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(wanted)
-        asked.sample1, asked.sample2 = earlier, later
+        query = nvml.c_nvmlGpmMetricsGet_t()
+        query.version, query.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(wanted)
+        query.sample1, query.sample2 = earlier, later
         for place, metric in enumerate(wanted):
-            asked.metrics[place].metricId = metric
-        answered = nvml.nvmlGpmMetricsGet(asked).metrics
+            query.metrics[place].metricId = metric
+        answered = nvml.nvmlGpmMetricsGet(query).metrics
         busy, bandwidth, sent, received = (self._value(answered[place]) for place in range(len(wanted)))
         return Counted(_percent(busy), _percent(bandwidth), None if None in (sent, received) else sent + received)
 

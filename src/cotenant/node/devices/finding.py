@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs this machine has: the vendors' drivers are asked in the order of the table."""
+"""Which GPUs this machine has: the vendors' drivers are queried in the order of the table."""
 
 from collections.abc import Mapping
 from importlib import import_module

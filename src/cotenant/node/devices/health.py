@@ -33,7 +33,7 @@ class Health:
         self.reason, self._quiet_since, self._healthy_since = reason, None, None
 
     def answered(self, at: Seconds) -> None:
-        """Takes a look in which all questions were answered."""
+        """Takes a poll in which all queries were answered."""
         if self.healthy:
             return
         if self._quiet_since is None:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA GPUs through NVML. The only module that imports `pynvml`: bytes, handles and error numbers stay in it.
 
-A question that a gpu or a permission leaves unanswered is answered with None. Any other error makes that one GPU
-unhealthy; the others go on.
+A query that the GPU does not support, or that needs a missing permission, returns None. Any other error makes that one
+GPU unhealthy; the others go on.
 """
 
 import os
@@ -35,9 +35,9 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 _IN_MIG_MODE = "in MIG mode; its instances are not used yet, so it takes no jobs"
 _MOST_EVENTS = 100
-"""Events read in one look, so that a storm of events cannot delay it."""
+"""Events read in one poll, so that a storm of events cannot delay it."""
 
-# Errors by which NVML means that a question has no answer here. They say nothing about the health of the GPU.
+# Errors by which NVML says that it cannot answer a query here. They say nothing about the health of the GPU.
 _UNANSWERED = (
     "NOT_SUPPORTED",
     "NO_PERMISSION",
@@ -119,7 +119,7 @@ class NvmlBackend:
         if not self._gpus:
             self.close()
             raise DeviceError("the NVIDIA driver answers but lists no GPU; see nvidia-smi -L")
-        self.look()
+        self.poll()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class NvmlBackend:
         return f"NVIDIA GPUs: {models}", *(f"GPU {gpu.index}: {_IN_MIG_MODE}" for gpu in self._gpus if gpu.mig)
 
     def machine(self) -> Machine:
-        self.look()
+        self.poll()
         return Machine(
             name=MACHINE,
             gpus=tuple(
@@ -168,10 +168,10 @@ class NvmlBackend:
         except self._nvml.NVMLError:
             pass  # a driver that is gone holds nothing of ours
 
-    # A look asks every GPU, and passes faults and answers to its health.
+    # A poll queries every GPU, and passes faults and answers to its health.
 
-    def look(self) -> None:
-        """Asks every GPU for its state."""
+    def poll(self) -> None:
+        """Queries the state of every GPU."""
         now = Seconds(self._clock())
         faults = self._reported_faults()
         silent = 0
@@ -208,7 +208,7 @@ class NvmlBackend:
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError:
-            return  # still gone; the next look tries again
+            return  # still gone; the next poll tries again
         for gpu in self._gpus:
             self._watch(gpu)
 
@@ -224,35 +224,35 @@ class NvmlBackend:
         if gpu.uuid is None:
             self._identify(gpu, handle)
             self._watch(gpu)
-        self._ask("nvmlDeviceGetMemoryInfo", handle)
+        self._query("nvmlDeviceGetMemoryInfo", handle)
         return self._memory_fault(gpu, handle)
 
     def _identify(self, gpu: _Gpu, handle: Handle) -> None:
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        memory = self._query("nvmlDeviceGetMemoryInfo", handle)
         gpu.memory = MiB(memory.total // MIB_BYTES if memory else 0)
-        gpu.type = _text(self._ask("nvmlDeviceGetName", handle) or gpu.type)
-        pci = self._ask("nvmlDeviceGetPciInfo", handle)
+        gpu.type = _text(self._query("nvmlDeviceGetName", handle) or gpu.type)
+        pci = self._query("nvmlDeviceGetPciInfo", handle)
         gpu.bus = _bus(pci) if pci else None
         gpu.numa = numa_node(self._sysfs, gpu.bus) if gpu.bus else None
-        gpu.mig = bool((self._ask("nvmlDeviceGetMigMode", handle) or [0])[0])
+        gpu.mig = bool((self._query("nvmlDeviceGetMigMode", handle) or [0])[0])
         gpu.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
 
     def _memory_fault(self, gpu: _Gpu, handle: Handle) -> str | None:
         nvml = self._nvml
-        errors = self._ask(
+        errors = self._query(
             "nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         )
         before, gpu.ecc_errors = gpu.ecc_errors, errors
         if errors is not None and before is not None and errors > before:
             return f"{errors - before} new uncorrectable memory errors"
-        remapped = self._ask("nvmlDeviceGetRemappedRows", handle)
+        remapped = self._query("nvmlDeviceGetRemappedRows", handle)
         if remapped is not None and remapped[3]:
             return "memory rows could not be remapped; the card needs replacing"
         if remapped is not None and remapped[2]:
             return "memory rows wait to be remapped; the GPU needs a reset"
         return None
 
-    # Events: faults that the driver reports between two looks.
+    # Events: faults that the driver reports between two polls.
 
     def _watch(self, gpu: _Gpu) -> None:
         nvml = self._nvml
@@ -265,10 +265,10 @@ class NvmlBackend:
             if supported:
                 nvml.nvmlDeviceRegisterEvents(handle, supported, self._events)
         except nvml.NVMLError:
-            pass  # without events, faults are still found when the GPU is asked
+            pass  # without events, faults are still found when the GPU is queried
 
     def _reported_faults(self) -> dict[str, str]:
-        """The faults reported since the last look, by UUID."""
+        """The faults reported since the last poll, by UUID."""
         faults: dict[str, str] = {}
         for _ in range(_MOST_EVENTS):
             if self._events is None:
@@ -277,7 +277,7 @@ class NvmlBackend:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
                 uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
             except self._nvml.NVMLError:
-                break  # no more events, or a GPU that cannot even be named: the look will find its fault
+                break  # no more events, or a GPU that cannot even be named: the poll will find its fault
             if event.eventType == self._nvml.nvmlEventTypeDoubleBitEccError:
                 faults[uuid] = "an uncorrectable memory error was reported"
             elif event.eventData not in APPLICATION_XIDS:
@@ -290,15 +290,15 @@ class NvmlBackend:
         """`slots` has the GPUs of each job that uses this one."""
         try:
             handle = self._handle(gpu)
-            memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-            rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
+            memory = self._query("nvmlDeviceGetMemoryInfo", handle)
+            rates = self._query("nvmlDeviceGetUtilizationRates", handle)
             processes = self._processes(gpu, handle, owners)
         except self._nvml.NVMLError as error:
             gpu.health.fault(self._described(error), Seconds(self._clock()))
             gpu.counters.close()  # samples from before a GPU fell off the bus say nothing about it afterwards
             return GpuUsage(uuid=gpu.name, used_mib=None, utilisation=None, processes=None)
         # The traffic of a GPU is known to be a job's only if the GPU has one job and the job has one GPU.
-        counted = gpu.counters.look(handle, pcie=slots == [(gpu.index,)])
+        counted = gpu.counters.poll(handle, pcie=slots == [(gpu.index,)])
         return GpuUsage(
             uuid=gpu.name,
             used_mib=MiB(memory.used // MIB_BYTES) if memory else None,
@@ -309,9 +309,9 @@ class NvmlBackend:
         )
 
     def _processes(self, gpu: _Gpu, handle: Handle, owners: Mapping[int, str]) -> tuple[ProcessUsage, ...] | None:
-        listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+        listed = self._query("nvmlDeviceGetComputeRunningProcesses_v3", handle)
         if listed is None:  # drivers before 510
-            listed = self._ask("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+            listed = self._query("nvmlDeviceGetComputeRunningProcesses_v2", handle)
         if listed is None:
             return None
         busy = self._process_utilisation(gpu, handle) if listed else None
@@ -351,7 +351,7 @@ class NvmlBackend:
             try:
                 self._links, self._linked = self._read_links(), known
             except self._nvml.NVMLError:
-                return None  # a GPU went away meanwhile; the result is not kept, so the next look tries again
+                return None  # a GPU went away meanwhile; the result is not kept, so the next poll tries again
         return self._links
 
     def _read_links(self) -> LinkMatrix | None:
@@ -370,7 +370,7 @@ class NvmlBackend:
             nvml.NVML_TOPOLOGY_SYSTEM: Link.SYS,
         }
         for a, b in combinations(handles, 2):
-            level = self._ask("nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
+            level = self._query("nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
             if level in scores:
                 yield from ((a, b, scores[level]), (b, a, scores[level]))
 
@@ -382,17 +382,17 @@ class NvmlBackend:
         """What is at the far end of each active NVLink of a GPU."""
         nvml, ends = self._nvml, []
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            if self._ask("nvmlDeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
+            if self._query("nvmlDeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
                 continue
-            device = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-            pci = self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            device = self._query("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            pci = self._query("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
             ends.append(Far(_bus(pci) if pci else None, device == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH))
         return ends
 
-    def _ask(self, question: str, *about: Handle) -> Any:
+    def _query(self, function: str, *arguments: Handle) -> Any:
         """The answer, None if there is none; other errors are faults of the GPU and are raised."""
         try:
-            return getattr(self._nvml, question)(*about)
+            return getattr(self._nvml, function)(*arguments)
         except self._nvml.NVMLError as error:
             if error.value in self._unanswered:
                 return None

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A backend over a management library that is only polled: what such libraries have in common.
 
-An adapter of a vendor implements `Library`, one short method for each question. This module keeps what is known of each
-GPU between two looks: its identity, its health, and at which index the library lists it now.
+An adapter of a vendor implements `Library`, one short method for each query. This module keeps what is known of each
+GPU between two polls: its identity, its health, and at which index the library lists it now.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ class Reading(NamedTuple):
 
 
 class Library(Protocol):
-    """The questions to a vendor's library. A GPU that does not answer raises DeviceError, which makes it unhealthy."""
+    """The queries to a vendor's library. A GPU that does not answer raises DeviceError, which makes it unhealthy."""
 
     @property
     def vendor(self) -> Vendor: ...
@@ -110,7 +110,7 @@ class PolledBackend:
         if not self._gpus:
             self.close()
             raise DeviceError(f"the {self.vendor.row.title} driver answers but lists no GPU")
-        self._look()
+        self._poll()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class PolledBackend:
         return f"{self.vendor.row.title} GPUs: {models}", *([] if unenforced is None else [unenforced])
 
     def machine(self) -> Machine:
-        self._look()
+        self._poll()
         return Machine(
             name=MACHINE,
             gpus=tuple(
@@ -151,7 +151,7 @@ class PolledBackend:
     def close(self) -> None:
         self._library.close()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         now = Seconds(self._clock())
         listed = self._listed()
         if not listed:
@@ -161,7 +161,7 @@ class PolledBackend:
                 self._count = self._library.open()
                 listed = self._listed()
             except DeviceError:
-                pass  # the next look tries again
+                pass  # the next poll tries again
         for gpu in self._gpus:
             fault = self._examine(gpu, listed)
             if fault is None:
@@ -212,7 +212,7 @@ class PolledBackend:
             try:
                 pairs = [(places[a], places[b], score) for a, b, score in self._library.links(tuple(places))]
             except DeviceError:
-                return self._links  # a GPU went away meanwhile; the next look tries again
+                return self._links  # a GPU went away meanwhile; the next poll tries again
             self._links = link_matrix_of_pairs(len(self._gpus), pairs) if pairs else None
             self._linked = now
         return self._links

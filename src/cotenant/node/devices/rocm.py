@@ -65,7 +65,7 @@ class RocmSmi:
     def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
         self._library, self._sysfs = library, sysfs
         self._errors: dict[int, int] = {}
-        """Uncorrectable errors at the last look, by unique ID."""
+        """Uncorrectable errors at the last poll, by unique ID."""
 
     def open(self) -> int:
         title = self.vendor.row.title
@@ -87,7 +87,7 @@ class RocmSmi:
 
     def identity(self, index: int) -> Identity:
         name = ctypes.create_string_buffer(LONGEST_NAME)
-        has_name = self._may("rsmi_dev_name_get", index, name, ctypes.c_size_t(LONGEST_NAME))
+        has_name = self._query("rsmi_dev_name_get", index, name, ctypes.c_size_t(LONGEST_NAME))
         text = name.value.decode(errors="replace") if has_name else ""
         # The row of the vendor promises that all types begin with AMD; the library may say a code name first.
         type_ = text if text.startswith("AMD") else f"AMD {text}".strip()
@@ -97,7 +97,7 @@ class RocmSmi:
     def fault(self, index: int) -> str | None:
         unique_id, counted = self._unique_id(index), ErrorCount()
         self._number("rsmi_dev_memory_usage_get", index, VRAM)
-        if not self._may("rsmi_dev_ecc_count_get", index, ctypes.c_uint64(MEMORY_BLOCK), ctypes.byref(counted)):
+        if not self._query("rsmi_dev_ecc_count_get", index, ctypes.c_uint64(MEMORY_BLOCK), ctypes.byref(counted)):
             return None
         before = self._errors.setdefault(unique_id, counted.uncorrectable)
         self._errors[unique_id] = counted.uncorrectable
@@ -106,7 +106,7 @@ class RocmSmi:
 
     def reading(self, index: int) -> Reading:
         used, busy = self._number("rsmi_dev_memory_usage_get", index, VRAM), ctypes.c_uint32()
-        has_busy = self._may("rsmi_dev_busy_percent_get", index, ctypes.byref(busy))
+        has_busy = self._query("rsmi_dev_busy_percent_get", index, ctypes.byref(busy))
         return Reading(
             None if used is None else MiB(used // MIB_BYTES),
             min(100, busy.value) if has_busy else None,
@@ -116,7 +116,7 @@ class RocmSmi:
     def links(self, indices: Sequence[int]) -> Iterable[tuple[int, int, int]]:
         for a, b in combinations(indices, 2):
             hops, kind = ctypes.c_uint64(), ctypes.c_uint32()
-            if self._may("rsmi_topo_get_link_type", a, b, ctypes.byref(hops), ctypes.byref(kind)):
+            if self._query("rsmi_topo_get_link_type", a, b, ctypes.byref(hops), ctypes.byref(kind)):
                 # xGMI connects GPUs as NVLink does. Over PCIe the library knows no more than that it is PCIe.
                 link = Link.NVLINK if kind.value == XGMI and hops.value == 1 else Link.SYS
                 yield from ((a, b, link), (b, a, link))
@@ -135,29 +135,29 @@ class RocmSmi:
 
     def _processes(self, index: int) -> tuple[ProcessUsage, ...] | None:
         count = ctypes.c_uint32()
-        if not self._may("rsmi_compute_process_info_get", None, ctypes.byref(count)):
+        if not self._query("rsmi_compute_process_info_get", None, ctypes.byref(count)):
             return None
         found = (ProcessInfo * count.value)()
-        # More may have started since they were counted; those are seen at the next look.
+        # More may have started since they were counted; those are seen at the next poll.
         self._library.rsmi_compute_process_info_get(found, ctypes.byref(count))
         # The list of all processes has no amounts: they are read for each process and GPU.
         processes, own = [], ProcessInfo()
         for one in found[: count.value]:
-            if self._may("rsmi_compute_process_info_by_device_get", one.pid, index, ctypes.byref(own)):
+            if self._query("rsmi_compute_process_info_by_device_get", one.pid, index, ctypes.byref(own)):
                 occupancy = None if own.occupancy == NO_OCCUPANCY else min(100, own.occupancy)
                 processes.append(ProcessUsage(int(one.pid), MiB(own.vram // MIB_BYTES), occupancy))
         return tuple(processes)
 
-    def _number(self, question: str, *about: int) -> int | None:
+    def _number(self, function: str, *arguments: int) -> int | None:
         found = ctypes.c_uint64()
-        return found.value if self._may(question, *about, ctypes.byref(found)) else None
+        return found.value if self._query(function, *arguments, ctypes.byref(found)) else None
 
-    def _may(self, question: str, *about: Any) -> bool:
-        """Whether the question was answered; an error that is about the GPU itself is raised."""
-        function = getattr(self._library, question, None)  # a driver may be older than the question
-        if function is None:
+    def _query(self, function: str, *arguments: Any) -> bool:
+        """Calls a function; False if the library or the GPU does not support it, DeviceError if the GPU has a fault."""
+        call = getattr(self._library, function, None)  # an older library may lack the function
+        if call is None:
             return False
-        status = function(*about)
+        status = call(*arguments)
         if status != SUCCESS and status not in UNANSWERED:
             raise DeviceError(self._error(status))
         return bool(status == SUCCESS)

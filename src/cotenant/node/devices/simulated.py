@@ -135,7 +135,7 @@ class SimulatedBackend:
         return min(100, round(100 * cores / len(self._device_cores[gpu])))
 
     def _cores_in_use(self, processes: Iterable[Process]) -> dict[tuple[int, int], float] | None:
-        """Number of cores that each process kept busy since the last look; None at the first look."""
+        """Number of cores that each process kept busy since the last poll; None at the first poll."""
         now = self._clock()
         times = {(process.pid, process.started): process.cpu_s for process in processes}
         if self._seen is not None:
@@ -143,7 +143,7 @@ class SimulatedBackend:
             elapsed = now - before
             if elapsed < _SHORTEST_LOOK:
                 return self._shares
-            # A process that did not exist at the last look has used all its time since.
+            # A process that did not exist at the last poll has used all its time since.
             self._shares = {key: max(0.0, cpu_s - earlier.get(key, 0.0)) / elapsed for key, cpu_s in times.items()}
         self._seen = now, times
         return self._shares

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of vendors: everything that differs between them and is no call of a driver.
+"""The table of vendors: everything vendor-specific except driver calls.
 
 A new vendor is a member of `Vendor` with its row in `ROWS`, and an adapter module beside this one that reads its
 library. Engines look things up here and never compare a vendor with another.
@@ -74,7 +74,7 @@ class Row:
             return None
         limits = f"the {' and the '.join(missing)} limit{'s' if len(missing) > 1 else ''}"
         return (
-            f"{limits} of a pod or job cannot be enforced on {self.title} GPUs: cotenant reserves the amounts, and a "
+            f"{limits} cannot be enforced on {self.title} GPUs: cotenant reserves the amounts, and a "
             "process that uses more takes it from its neighbours"
         )
 
@@ -123,7 +123,7 @@ ROWS: Mapping[Vendor, Row] = {
 }
 
 REAL = tuple(vendor for vendor in ROWS if vendor is not Vendor.SIMULATED)
-"""Vendors whose driver is asked, in this order."""
+"""Vendors whose drivers are queried, in this order."""
 REAL_NAMES = tuple(vendor.value for vendor in REAL)
 
 
