@@ -71,12 +71,19 @@ def program(
     sanitize: str | None = None,
     flags: Sequence[str] = (),
     library: Path | None = None,
+    observed: bool = False,
 ) -> Path:
-    """Builds one program of programs/, linked with the stand-in driver if it calls it directly."""
+    """Builds one program of programs/, linked with the stand-in driver if it calls it directly.
+
+    An `observed` program defines the functions that the compiler calls before each access to memory.
+    """
     drivers = [] if standin is None else ["-Wl,--as-needed", *(str(standin / one) for one in STANDIN)]
     before = [] if library is None else [str(library)]
     includes = [f"-I{HERE / 'lib'}", f"-I{HERE / 'standin'}"]
     source = _existing(HERE / "programs" / f"{name}.c")
+    if observed:  # in two steps, since with this option the linker would add the sanitizer's own functions
+        calls = ["-c", "-fsanitize=thread", *includes, source, *flags]
+        source = str(_compile(out / f"{name}.o", calls, cc, sanitize))
     return _compile(out / name, [*includes, source, *flags, *before, *drivers, "-pthread", "-ldl"], cc, sanitize)
 
 
@@ -148,6 +155,7 @@ def main() -> None:
                     sanitize=options.sanitize,
                     flags=[*flags, *linking],
                     library=options.library,
+                    observed=options.observed,
                 )
                 print(made)
             case "fuzz":
@@ -181,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     made["program"].add_argument("--standin", type=Path, help="folder of the stand-in driver to link with")
     made["program"].add_argument("--library", type=Path, help="the vGPU library to link with, before the driver")
     made["program"].add_argument("--static", action="store_true", help="links everything in; it loads a driver itself")
+    made["program"].add_argument("--observed", action="store_true", help="calls its functions before each access")
     return parser
 
 

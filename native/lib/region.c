@@ -21,7 +21,9 @@
 #include "base.h"
 #include "lock.h"
 
+#ifndef RESERVE_TRIES
 #define RESERVE_TRIES 6
+#endif
 #define LARGEST (UINT64_C(1) << 60) // no GPU has so much; sums of larger numbers would wrap
 
 struct ct_region ct_private_region;
