@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.harness import Figure, at_most, benchmark
 from tests.native.kit import Slice
+from tests.native.namespaces import can_unshare, namespaced_shares
 from tests.native.shares import PERCENT, burn, long_share, slice_in
 
 LIMITS = (10, 30, 60)
@@ -59,6 +60,9 @@ def share_accuracy() -> Iterator[Figure]:
             shares = together([300, 600], "seconds=20", *given, engine=engine)
             baseline = "HAMi-core 45.6, 54.3 %" if (engine, what) == ("fifo", "1 ms") else None
             yield farthest(f"two tenants, {what}, {engine}", shares, (30, 60), limit=2, baseline=baseline)
+    if can_unshare():
+        shares = in_folder(beside_a_neighbour)
+        yield farthest("PID namespaces, an idle sibling beside a neighbour", shares, (10, 0, 90), limit=2)
     shares = in_folder(lambda folder: four_of_one_slice(slice_in(folder, 300)))
     yield farthest("four processes of one slice together", [sum(shares)], (30,), limit=1, note=said(shares))
     for limit in LIMITS:
@@ -87,6 +91,13 @@ def together(computes: Sequence[int], *given: str, **settings: str | int) -> lis
         return shares_of(places, *given, **settings)
 
     return in_folder(run)
+
+
+def beside_a_neighbour(folder: Path) -> list[float]:
+    """A tenant with an idle sibling, and its neighbour, each process in a PID namespace of its own."""
+    tenant = slice_in(folder / "a", 100, "conserving")
+    places = [tenant, tenant, slice_in(folder / "b", 900, "conserving")]
+    return namespaced_shares(places, [[], ["idle=1"], []], listed=True)
 
 
 def four_of_one_slice(place: Slice) -> list[float]:
