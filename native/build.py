@@ -22,6 +22,8 @@ COMPILERS = ("cc", "gcc", "clang")
 FUZZ_COMPILER = "clang-14"
 COMMON = ("-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-Wall", "-Wextra")
 SHARED = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack")
+HARDENED = ("-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-Wl,-z,separate-code")
+"""for the library, which runs inside every job; a sanitizer checks the same and more"""
 STANDIN = ("libcuda.so.1", "libnvidia-ml.so.1")
 IN_BOTH = ("state.c", "cards.c", "ledger.c", "clock.c", "engine.c", "gates.c")
 """sources of the stand-in driver that NVML needs too; its own begin with nvml, all others are CUDA's"""
@@ -38,7 +40,8 @@ def library(out: Path, *, cc: str | None = None, sanitize: str | None = None, fl
     # A sanitizer looks functions up before it is ready for ours to be called: a checked library has no dlsym, and is
     # linked with a program instead of preloaded.
     look_ups = sorted(map(str, lib.glob("*.S"))) if sanitize is None else []
-    return _compile(out / LIBRARY, [*SHARED, script, *_sources(lib), *look_ups, *flags], cc, sanitize)
+    hardened = HARDENED if sanitize is None else ()
+    return _compile(out / LIBRARY, [*SHARED, *hardened, script, *_sources(lib), *look_ups, *flags], cc, sanitize)
 
 
 def standin(headers: Path, out: Path, *, cc: str | None = None, sanitize: str | None = None) -> Path:

@@ -65,6 +65,7 @@ int ct_name_device(const char *uuid); // its index, which it gets if it has none
 void ct_forget_devices(void);         // in a forked child
 
 // start.c
+bool ct_has_limits(void); // whether the process is in a slice; reads nothing but what names the limits file
 void ct_restart_after_fork(void); // in a forked child: forgets all that belongs to the parent
 int ct_stat(const char *path, struct stat *found); // fstatat and fstat, which an older C library does not export
 int ct_fstat(int file, struct stat *found);
