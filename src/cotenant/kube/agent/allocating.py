@@ -7,9 +7,7 @@ processes write down what they use: the only thing of its node that it can write
 means that a container whose pod has no record sees none, while the variable of a pod that has one comes later and wins.
 """
 
-import contextlib
 import hashlib
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ from cotenant.kube.codec.paths import (
 )
 from cotenant.node.limits import write_read_only
 from cotenant.node.preload import preload, stage
-from cotenant.node.region import SIZE, make_region
+from cotenant.node.region import cut_region, make_region
 from cotenant.wire.text import printable
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -185,14 +183,17 @@ def tidy_slices(host: HostPlaces, listed: Iterable[Listed], unclaimed: Unclaimed
 
 def cut_regions(host: HostPlaces) -> list[str]:
     """Cuts off what tenants have added to their regions, which would fill the memory of the node; says which did."""
-    grown = []
-    for path in host.slices.seen.glob(f"*/{REGION.name}"):
-        with contextlib.suppress(FileNotFoundError):  # it has just been removed
-            seen = path.stat()
-            if seen.st_size > SIZE or seen.st_blocks * 512 > 2 * SIZE:  # or there is more behind its end
-                path.chmod(0o666)  # root in a container can make it somebody's who shuts us out
-                os.truncate(path, SIZE)
+    grown, failed = [], None
+    for path in sorted(host.slices.seen.glob(f"*/{REGION.name}")):
+        try:
+            if cut_region(path):
                 grown.append(path.parent.name)
+        except FileNotFoundError:  # it has just been removed
+            continue
+        except OSError as error:  # of one tenant: the others' regions are cut all the same
+            failed = error
+    if failed is not None and not grown:
+        raise failed
     return grown
 
 
