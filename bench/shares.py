@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench.harness import Figure, at_most, benchmark
 from tests.native.kit import Slice
-from tests.native.shares import PERCENT, burn, slice_in
+from tests.native.namespaces import can_unshare, namespaced_shares
+from tests.native.shares import PERCENT, burn, long_share, slice_in
 
 LIMITS = (10, 30, 60)
 ONE: dict[str, tuple[Sequence[str], dict[str, int], str | None]] = {
@@ -30,6 +31,14 @@ ONE: dict[str, tuple[Sequence[str], dict[str, int], str | None]] = {
     "300 streams in turn": (["streams=300"], {}, None),
     "events up to 50 µs off": (["ns=1000000"], {"jitter_ns": 50_000}, None),
 }
+LONG: dict[str, tuple[str, int, int]] = {
+    "kernels of 10 s": ("synced", 10 * 10**9, 10),
+    "kernels of 60 s": ("synced", 60 * 10**9, 10),
+    "60 s, tiny kernels beside": ("tiny", 60 * 10**9, 10),
+    "riding launches of 20 ms": ("riding", 20 * 10**6, 100),
+    "riding launches of 1 s": ("riding", 10**9, 40),
+}
+"""by name: the mode of share_long, the device time of a launch in nanoseconds, and the number of launches"""
 TWO: dict[str, Sequence[str]] = {
     "1 ms": ["ns=1000000"],
     "0.1 to 1.9 ms": ["mode=variable"],
@@ -44,11 +53,17 @@ def share_accuracy() -> Iterator[Figure]:
     for what, (given, settings, baseline) in ONE.items():
         shares = [alone(limit, *given, **settings) for limit in LIMITS]
         yield farthest(f"one process, {what}", shares, LIMITS, limit=1, baseline=baseline)
+    for what, (mode, nanoseconds, launches) in LONG.items():
+        shares = [alone_long(limit, mode, nanoseconds, launches) for limit in LIMITS]
+        yield farthest(f"one process, {what}", shares, LIMITS, limit=2)
     for engine in ("fifo", "round-robin"):
         for what, given in TWO.items():
             shares = together([300, 600], "seconds=20", *given, engine=engine)
             baseline = "HAMi-core 45.6, 54.3 %" if (engine, what) == ("fifo", "1 ms") else None
             yield farthest(f"two tenants, {what}, {engine}", shares, (30, 60), limit=2, baseline=baseline)
+    if can_unshare():
+        shares = in_folder(beside_a_neighbour)
+        yield farthest("PID namespaces, an idle sibling beside a neighbour", shares, (10, 0, 90), limit=2)
     shares = in_folder(lambda folder: four_of_one_slice(slice_in(folder, 300)))
     yield farthest("four processes of one slice together", [sum(shares)], (30,), limit=1, note=said(shares))
     for limit in LIMITS:
@@ -64,6 +79,11 @@ def alone(limit: int, *given: str, **settings: str | int) -> float:
     return in_folder(lambda folder: shares_of([slice_in(folder, limit * 10)], *given, **settings))[0]
 
 
+def alone_long(limit: int, mode: str, nanoseconds: int, launches: int) -> float:
+    """Per cent of the GPU that launches get which are long, or longer than before."""
+    return in_folder(lambda folder: [long_share(slice_in(folder, limit * 10), mode, nanoseconds, launches)])[0]
+
+
 def together(computes: Sequence[int], *given: str, **settings: str | int) -> list[float]:
     """Percent of the GPU that each process gets, each in its own slice."""
 
@@ -72,6 +92,13 @@ def together(computes: Sequence[int], *given: str, **settings: str | int) -> lis
         return shares_of(places, *given, **settings)
 
     return in_folder(run)
+
+
+def beside_a_neighbour(folder: Path) -> list[float]:
+    """A tenant with an idle sibling, and its neighbour, each process in a PID namespace of its own."""
+    tenant = slice_in(folder / "a", 100, "conserving")
+    places = [tenant, tenant, slice_in(folder / "b", 900, "conserving")]
+    return namespaced_shares(places, [[], ["idle=1"], []], listed=True)
 
 
 def four_of_one_slice(place: Slice) -> list[float]:

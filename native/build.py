@@ -22,6 +22,8 @@ COMPILERS = ("cc", "gcc", "clang")
 FUZZ_COMPILER = "clang-14"
 COMMON = ("-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-Wall", "-Wextra")
 SHARED = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack")
+HARDENED = ("-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-Wl,-z,separate-code")
+"""for the library, which runs inside every job; a sanitizer checks the same and more"""
 STANDIN = ("libcuda.so.1", "libnvidia-ml.so.1")
 IN_BOTH = ("state.c", "cards.c", "ledger.c", "clock.c", "engine.c", "gates.c")
 """sources of the stand-in driver that NVML needs too; its own begin with nvml, all others are CUDA's"""
@@ -40,7 +42,8 @@ def library(out: Path, *, cc: str | None = None, sanitize: str | None = None, fl
     # A sanitizer looks functions up before it is ready for ours to be called: a checked library has no dlsym, and is
     # linked with a program instead of preloaded.
     look_ups = sorted(map(str, lib.glob("*.S"))) if sanitize is None else []
-    return _compile(out / LIBRARY, [*SHARED, script, *_sources(lib), *look_ups, *flags], cc, sanitize)
+    hardened = HARDENED if sanitize is None else ()
+    return _compile(out / LIBRARY, [*SHARED, *hardened, script, *_sources(lib), *look_ups, *flags], cc, sanitize)
 
 
 def standin(headers: Path, out: Path, *, cc: str | None = None, sanitize: str | None = None) -> Path:
@@ -78,12 +81,19 @@ def program(
     sanitize: str | None = None,
     flags: Sequence[str] = (),
     library: Path | None = None,
+    observed: bool = False,
 ) -> Path:
-    """Builds one program of programs/, linked with the stand-in driver if it calls it directly."""
+    """Builds one program of programs/, linked with the stand-in driver if it calls it directly.
+
+    An `observed` program defines the functions that the compiler calls before each access to memory.
+    """
     drivers = [] if standin is None else ["-Wl,--as-needed", *(str(standin / one) for one in STANDIN)]
     before = [] if library is None else [str(library)]
     includes = [f"-I{HERE / 'lib'}", f"-I{HERE / 'standin'}"]
     source = _existing(HERE / "programs" / f"{name}.c")
+    if observed:  # in two steps, since with this option the linker would add the sanitizer's own functions
+        calls = ["-c", "-fsanitize=thread", *includes, source, *flags]
+        source = str(_compile(out / f"{name}.o", calls, cc, sanitize))
     return _compile(out / name, [*includes, source, *flags, *before, *drivers, "-pthread", "-ldl"], cc, sanitize)
 
 
@@ -155,6 +165,7 @@ def main() -> None:
                     sanitize=options.sanitize,
                     flags=[*flags, *linking],
                     library=options.library,
+                    observed=options.observed,
                 )
                 print(made)
             case "fuzz":
@@ -188,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     made["program"].add_argument("--standin", type=Path, help="folder of the stand-in driver to link with")
     made["program"].add_argument("--library", type=Path, help="the vGPU library to link with, before the driver")
     made["program"].add_argument("--static", action="store_true", help="links everything in; it loads a driver itself")
+    made["program"].add_argument("--observed", action="store_true", help="calls its functions before each access")
     return parser
 
 

@@ -44,6 +44,7 @@ void ct_open_region(const char *path);
 void ct_check_region(void);       // stops using the file if it has become shorter than the mapping
 int ct_open_region_again(void);   // a new file description, for locks; -1: the file is gone
 bool ct_is_region(int file);
+bool ct_describe_region(char *text, size_t size); // as it is in a line of /proc/PID/maps; false: it is private memory
 bool ct_lock_byte(int file, int64_t byte);
 void ct_unlock_byte(int file, int64_t byte);
 void ct_use_private_region(void);
@@ -64,6 +65,7 @@ int ct_name_device(const char *uuid); // its index, which it gets if it has none
 void ct_forget_devices(void);         // in a forked child
 
 // start.c
+bool ct_has_limits(void); // whether the process is in a slice; reads nothing but what names the limits file
 void ct_restart_after_fork(void); // in a forked child: forgets all that belongs to the parent
 int ct_stat(const char *path, struct stat *found); // fstatat and fstat, which an older C library does not export
 int ct_fstat(int file, struct stat *found);

@@ -4,10 +4,14 @@
 // What NVML says of contention. Between two events of this process another tenant's kernel may have run, and only NVML
 // knows: over some seconds, the use that it saw of this process divided by the time that its events span is the
 // fraction of that time that was ours. NVML also tells whether other processes use the GPU; if none does, a share need
-// not be enforced.
+// not be enforced. Which of them are of this slice is what the limits file says, or else the kernel; never the region.
 
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base.h"
 #include "compute.h"
 #include "lock.h"
 #include "region.h"
@@ -20,6 +24,8 @@
 #define TRY_AGAIN (60000 * MILLISECOND) // if there is no NVML, or it does not answer
 #define COST_SHARE 50                 // asking NVML takes at most 1/50 of the time
 #define SAMPLES 128
+#define KNOWN 64
+#define RECHECK (5000 * MILLISECOND)
 #define BUSY 1      // per cent: less is a monitor or a rounding error
 #define STAYS (2000 * MILLISECOND) // other processes count as present for so long after they were last seen
 #define MEMORY 0.9  // weight of what was seen before, at each look
@@ -27,6 +33,12 @@
 #define NVML_NOT_FOUND 6
 
 enum company { UNKNOWN, CONTENDED, ALONE };
+
+struct known {
+    unsigned pid;
+    bool sibling;
+    uint64_t at; // clock
+};
 
 struct view {
     _Atomic uint64_t next; // clock of the next look
@@ -41,6 +53,7 @@ struct view {
     unsigned others; // number of them, at the last look
     unsigned long long stamp; // of the newest sample
     double seen, spanned;     // by NVML and by events, fading
+    struct known known[KNOWN];
 };
 
 static struct view views[CT_DEVICES];
@@ -69,33 +82,47 @@ static bool open_nvml(struct view *view, int device) {
            REAL(nvmlDeviceGetHandleByUUID)(ct_uuid_of(device), &view->handle) == CUDA_SUCCESS && view->handle;
 }
 
-static unsigned live_slots(void) {
-    unsigned live = 0, high = atomic_load_explicit(&ct_region->high, memory_order_relaxed);
-    for (unsigned i = 0; i < high && i < CT_SLOTS; i++) live += ct_region->slot[i].state == 1;
-    return live;
+// Whether the process has mapped our region: then it is of this slice. What the region says of it could be false, but no
+// process of another slice can be made to map it. False also if this cannot be found out.
+static bool maps_region(unsigned pid) {
+    char path[32], text[4096], wanted[64];
+    if (!ct_describe_region(wanted, sizeof wanted)) return false;
+    snprintf(path, sizeof path, "/proc/%u/maps", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    bool found = false;
+    size_t kept = 0;
+    for (ssize_t more; !found && (more = read(file, text + kept, sizeof text - 1 - kept)) > 0;) {
+        size_t length = kept + (size_t)more;
+        text[length] = 0;
+        found = strstr(text, wanted) != NULL;
+        kept = length < sizeof wanted ? length : sizeof wanted; // the words may continue in the next part
+        memmove(text, text + length - kept, kept);
+    }
+    close(file);
+    return found;
 }
 
-static bool in_slice(unsigned pid, const struct ct_slot *mine) {
-    unsigned high = atomic_load_explicit(&ct_region->high, memory_order_relaxed);
-    for (unsigned i = 0; mine && i < high && i < CT_SLOTS; i++) {
-        const struct ct_slot *slot = &ct_region->slot[i];
-        if (slot->state == 1 && slot->pid == pid && slot->pid_space == mine->pid_space) return true;
+// The answers of maps_region, which takes some microseconds, for the processes of one GPU.
+static bool is_sibling(struct view *view, unsigned pid, uint64_t now) {
+    struct known *known = &view->known[pid % KNOWN];
+    if (known->pid != pid || now - known->at > RECHECK) {
+        struct ct_thread_state before = ct_save_thread();
+        *known = (struct known){.pid = pid, .at = now, .sibling = maps_region(pid)};
+        ct_restore_thread(before);
     }
-    return false;
+    return known->sibling;
 }
 
 // In a container NVML may name processes by the host's process IDs, none of which is known here. Then the use of the
-// whole GPU bounds our own, and the number of processes that use it tells whether there are others.
-static struct use estimate_use(struct view *view, unsigned busy_processes) {
+// whole GPU bounds our own. This process is one of those that are busy, so if there are two, one of them is not: it may
+// be of this slice, but what could tell that is written by the slice itself.
+static void estimate_use(struct view *view, unsigned busy_processes, struct use *use) {
     nvmlUtilization_t rates;
-    struct use use = {.mine = -1, .others = -1};
+    use->mine = -1;
     if (HAS(nvmlDeviceGetUtilizationRates) && REAL(nvmlDeviceGetUtilizationRates)(view->handle, &rates) == CUDA_SUCCESS)
-        use.mine = rates.gpu;
-    if (busy_processes > 0) {
-        ct_reap();
-        use.others = busy_processes > live_slots() ? 100 : 0;
-    }
-    return use;
+        use->mine = rates.gpu;
+    use->others = busy_processes > 1 ? 100 : busy_processes == 1 ? 0 : -1;
 }
 
 enum answer { NEW_SAMPLES, NO_SAMPLES, NO_ANSWER };
@@ -108,21 +135,21 @@ static enum answer read_use(struct view *view, uint64_t now, double spanned, str
     else if (answer != CUDA_SUCCESS || count > SAMPLES) return NO_ANSWER;
     if (count > 0) view->fresh = now;
     if (now - view->fresh < STAYS && count == 0) return NO_SAMPLES;
-    const struct ct_slot *slot = ct_my_slot();
     bool found = false;
     *use = (struct use){0};
     for (unsigned i = 0; i < count; i++) {
         if (samples[i].timeStamp > view->stamp) view->stamp = samples[i].timeStamp;
         busy += samples[i].smUtil > BUSY;
-        if (samples[i].pid == self) {
+        enum ct_relation relation = ct_relation_of(samples[i].pid);
+        if (relation == CT_SELF || (relation == CT_UNLISTED && samples[i].pid == self)) {
             use->mine += samples[i].smUtil;
             found = true;
-        } else if (!in_slice(samples[i].pid, slot)) {
+        } else if (relation == CT_STRANGER || (relation == CT_UNLISTED && !is_sibling(view, samples[i].pid, now))) {
             use->others += samples[i].smUtil;
             use->processes++;
         }
     }
-    if (!found && spanned > BUSY) *use = estimate_use(view, busy);
+    if (!found && spanned > BUSY) estimate_use(view, busy, use);
     return NEW_SAMPLES;
 }
 

@@ -3,7 +3,8 @@
 //
 // dlsym and dlvsym as programs find them. ct_look_up returns either the answer or the address of the real function. The
 // latter is reached by a jump, because the loader's functions interpret RTLD_NEXT and RTLD_DEFAULT relative to their
-// return address, which must be the program's.
+// return address, which must be the program's. dlopen is the loader's own, without RTLD_DEEPBIND in a slice: an object
+// that is opened with it would find the driver's functions in the driver before it finds ours.
 
 #if defined(__x86_64__)
 
@@ -32,6 +33,35 @@
     test %r11, %r11
     jz 1f
     jmp *%r11
+1:  ret
+    .cfi_endproc
+    .size \name, . - \name
+.endm
+
+.macro OPEN name
+    .globl \name
+    .type \name, @function
+\name:
+    .cfi_startproc
+    endbr64
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    sub $8, %rsp
+    .cfi_adjust_cfa_offset 8
+    mov %esi, %edi
+    call ct_before_open
+    add $8, %rsp
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    mov %edx, %esi
+    test %rax, %rax
+    jz 1f
+    jmp *%rax
 1:  ret
     .cfi_endproc
     .size \name, . - \name
@@ -70,6 +100,33 @@
     .size \name, . - \name
 .endm
 
+.macro OPEN name
+    .globl \name
+    .type \name, %function
+\name:
+    .cfi_startproc
+    hint #34
+    stp x29, x30, [sp, #-32]!
+    .cfi_def_cfa_offset 32
+    .cfi_offset x29, -32
+    .cfi_offset x30, -24
+    str x0, [sp, #16]
+    mov w0, w1
+    bl ct_before_open
+    mov x16, x0
+    ldr x0, [sp, #16]
+    ldp x29, x30, [sp], #32
+    .cfi_restore x29
+    .cfi_restore x30
+    .cfi_def_cfa_offset 0
+    cbz x16, 1f
+    br x16
+1:  mov x0, xzr
+    ret
+    .cfi_endproc
+    .size \name, . - \name
+.endm
+
 #else
 #error "dlsym is written for x86-64 and arm64"
 #endif
@@ -77,5 +134,6 @@
     .text
     LOOK_UP dlsym, 0
     LOOK_UP dlvsym, 1
+    OPEN dlopen
 
     .section .note.GNU-stack, "", %progbits

@@ -42,6 +42,18 @@ static uint64_t next_reap;
 static ct_lock looking; // guards every variable here that is not atomic
 static char text[CT_LIMITS_BYTES + 1], again[CT_LIMITS_BYTES + 1];
 
+// Which processes are of the slice; written under `looking`. A reader that finds `edition` odd, or changed after it has
+// read, reads again.
+static struct {
+    _Atomic uint32_t edition;
+    _Atomic bool is_known;
+    _Atomic uint32_t count;
+    struct {
+        _Atomic uint32_t host;
+        _Atomic bool is_self;
+    } process[CT_PROCESSES];
+} listed;
+
 static struct identity identify(const struct stat *found) {
     return (struct identity){found->st_dev, found->st_ino, found->st_size, found->st_mtim};
 }
@@ -58,7 +70,33 @@ static void put_in_force(struct ct_gpu_limits_now *now, const struct ct_gpu_limi
     now->paused = limits->paused;
 }
 
+static void list_processes(const struct ct_limits *limits) {
+    struct stat space = {0};
+    uint64_t own_space = ct_stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+    listed.edition++;
+    listed.is_known = limits->lists_processes;
+    listed.count = limits->processes;
+    for (uint32_t i = 0; i < limits->processes; i++) {
+        const struct ct_process *one = &limits->process[i];
+        listed.process[i].host = one->host;
+        listed.process[i].is_self = one->pid == (uint32_t)getpid() && one->space == own_space;
+    }
+    listed.edition++;
+}
+
+enum ct_relation ct_relation_of(uint32_t host_pid) {
+    for (int i = 0; i < READINGS; i++) {
+        uint32_t edition = listed.edition, count = listed.count;
+        enum ct_relation relation = listed.is_known ? CT_STRANGER : CT_UNLISTED;
+        for (uint32_t at = 0; at < count && at < CT_PROCESSES && relation == CT_STRANGER; at++)
+            if (listed.process[at].host == host_pid) relation = listed.process[at].is_self ? CT_SELF : CT_SIBLING;
+        if (edition % 2 == 0 && edition == listed.edition) return relation;
+    }
+    return CT_STRANGER;
+}
+
 static void apply(const struct ct_limits *limits) {
+    list_processes(limits);
     if (!has_region && *limits->region) ct_open_region(limits->region);
     has_region = true; // only once: what was counted in the first region would have to move
     bool is_named[CT_DEVICES] = {false};
@@ -146,6 +184,8 @@ void ct_follow_limits(const char *from) {
 }
 
 void ct_forget_reading(void) {
+    listed.edition = 0;
+    for (uint32_t i = 0; i < CT_PROCESSES; i++) listed.process[i].is_self = false; // it was the parent
     ct_set_free(&looking);
 }
 

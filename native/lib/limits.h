@@ -10,6 +10,8 @@
 //   priority low                 (high or low; high if absent)
 //   default memory=0 compute=1000
 //   gpu GPU-8f… memory=2147483648 host=0 compute=300 paused=0
+//   processes                    (the lines that follow name all processes of the slice that use a GPU)
+//   process 40213 17 4026532281
 //   end
 //
 // memory and host are bytes; memory=none is no limit. compute is thousandths of the GPU, 1 to 1000; 1000 is no limit.
@@ -18,6 +20,11 @@
 // that no line names; without it they are unlimited. A file without its `end` line is truncated. Unknown lines and
 // unknown words of known lines are ignored, so that a later writer of the same version may add some. At most
 // CT_LIMITS_BYTES long, with at most CT_DEVICES gpu lines.
+//
+// A process line has the process ID by which NVML knows the process (the host's), its ID in its own PID namespace, and
+// the inode of that namespace. Only the writer of this file can know which processes on a GPU are of this slice: what
+// they say of themselves in the region could be a neighbour's ID. Without the line `processes` it is unknown; of more
+// than CT_PROCESSES lines the rest is ignored, so those processes count as other tenants.
 
 #ifndef COTENANT_LIMITS_H
 #define COTENANT_LIMITS_H
@@ -34,6 +41,7 @@
 #define CT_UNLIMITED UINT64_MAX
 #define CT_WHOLE 1000
 #define CT_PAUSE_SECONDS 3
+#define CT_PROCESSES 256
 
 enum ct_policy { CT_CONSERVING, CT_ALWAYS, CT_NEVER };
 enum ct_priority { CT_HIGH, CT_LOW };
@@ -46,6 +54,12 @@ struct ct_gpu_limits {
     uint32_t paused;
 };
 
+struct ct_process {
+    uint32_t host; // process ID as NVML reports it
+    uint32_t pid;  // in its own namespace
+    uint64_t space;
+};
+
 struct ct_limits {
     char region[CT_PATH_BYTES]; // empty: none
     enum ct_policy policy;
@@ -53,6 +67,9 @@ struct ct_limits {
     uint32_t gpus;
     struct ct_gpu_limits fallback;
     struct ct_gpu_limits gpu[CT_DEVICES];
+    bool lists_processes;
+    uint32_t processes;
+    struct ct_process process[CT_PROCESSES];
 };
 
 enum ct_parsed { CT_PARSED, CT_PARSE_BAD, CT_PARSE_VERSION };
@@ -70,6 +87,10 @@ struct ct_gpu_limits_now {
 extern struct ct_gpu_limits_now ct_limits_now[CT_DEVICES];
 extern _Atomic int ct_policy_now;   // enum ct_policy
 extern _Atomic int ct_priority_now; // enum ct_priority
+
+// What a process that NVML names is to this one, by the limits file.
+enum ct_relation { CT_UNLISTED, CT_SELF, CT_SIBLING, CT_STRANGER }; // unlisted: the file does not say
+enum ct_relation ct_relation_of(uint32_t host_pid);
 
 // Whether this process is in a slice; false: every hook passes its call through.
 extern _Atomic bool ct_limited;

@@ -101,12 +101,24 @@ static bool read_choice(struct words line, const char *const *choices, int *chos
     return false;
 }
 
+static bool read_process(struct words line, struct ct_limits *limits) {
+    uint64_t host, pid, space;
+    struct words first = take(&line, ' '), second = take(&line, ' '), third = take(&line, ' ');
+    if (!read_number(first, UINT32_MAX, &host) || !read_number(second, UINT32_MAX, &pid)) return false;
+    if (!read_number(third, UINT64_MAX, &space)) return false;
+    if (limits->processes == CT_PROCESSES) return true;
+    limits->process[limits->processes++] = (struct ct_process){(uint32_t)host, (uint32_t)pid, space};
+    return true;
+}
+
 static bool read_line(struct words line, struct ct_limits *limits) {
     static const char *const policies[] = {"conserving", "always", "never", NULL};
     static const char *const priorities[] = {"high", "low", NULL};
     int chosen = 0;
     struct words first = take(&line, ' ');
     if (is(first, "gpu")) return read_gpu(line, limits);
+    if (is(first, "process")) return read_process(line, limits);
+    if (is(first, "processes")) return limits->lists_processes = true;
     if (is(first, "default")) {
         limits->fallback = unlimited;
         return read_settings(line, &limits->fallback);

@@ -13,15 +13,19 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base.h"
 #include "lock.h"
 
+#ifndef RESERVE_TRIES
 #define RESERVE_TRIES 6
+#endif
 #define LARGEST (UINT64_C(1) << 60) // no GPU has so much; sums of larger numbers would wrap
 
 struct ct_region ct_private_region;
@@ -80,6 +84,12 @@ static bool is_same(const struct stat *found) {
 bool ct_is_region(int descriptor) {
     struct stat found;
     return ct_fstat(descriptor, &found) == 0 && is_same(&found);
+}
+
+bool ct_describe_region(char *text, size_t size) {
+    if (ct_region == &ct_private_region) return false;
+    snprintf(text, size, " %02x:%02x %llu ", major(file.device), minor(file.device), (unsigned long long)file.inode);
+    return true;
 }
 
 int ct_open_region_again(void) {

@@ -54,6 +54,11 @@ static bool is_fixed(void) {
            !(found.st_mode & (S_IWGRP | S_IWOTH));
 }
 
+bool ct_has_limits(void) {
+    remember();
+    return *named || is_fixed();
+}
+
 void ct_restart_after_fork(void) {
     ct_forget_slot();
     ct_forget_reading();

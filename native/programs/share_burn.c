@@ -22,7 +22,9 @@ static struct {
     unsigned settle; // seconds that are not measured
     unsigned die;    // seconds until it kills itself in mid-work; 0: never
     unsigned queue;  // launches of 100 ms just before that
-} given = {"kernel", 1000000, 864, 0, 1, 12, 2, 0, 0};
+    unsigned idle;   // 1: it has a context and launches nothing
+    char wait[512];  // a file: begins when it exists
+} given = {"kernel", 1000000, 864, 0, 1, 12, 2, 0, 0, 0, ""};
 
 static void take(const char *argument) {
     const char *value = strchr(argument, '=');
@@ -39,6 +41,8 @@ static void take(const char *argument) {
     NUMBER(settle);
     NUMBER(die);
     NUMBER(queue);
+    NUMBER(idle);
+    if (length == 4 && !memcmp(argument, "wait", 4)) snprintf(given.wait, sizeof given.wait, "%s", value);
     if (length == 4 && !memcmp(argument, "mode", 4)) snprintf(given.mode, sizeof given.mode, "%s", value);
 }
 
@@ -74,13 +78,33 @@ static void die(void) {
     kill(getpid(), SIGKILL);
 }
 
+static void wait_for_file(void) {
+    size_t available, total;
+    if (!*given.wait) return;
+    CHECK(cuMemGetInfo_v2(&available, &total)); // the library begins its work, and maps the region
+    while (access(given.wait, F_OK) != 0) usleep(5000);
+    usleep(50000); // longer than the library keeps what it has read of the limits
+}
+
+// As the stand-in knows this process.
+static unsigned own_pid(void) {
+    char text[32] = {0};
+    if (!getenv("STANDIN_HOST_PIDS") || readlink("/proc/self", text, sizeof text - 1) <= 0) return (unsigned)getpid();
+    return (unsigned)strtoul(text, NULL, 10);
+}
+
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) take(argv[i]);
     prepare();
+    wait_for_file();
     standinJoin();
     uint64_t began = standinNow(), end = began + given.seconds * SECOND, longest = 0;
     unsigned long long launches = 0;
     for (uint64_t before; (before = standinNow()) < end;) {
+        if (given.idle) {
+            standinSleepUntil(end);
+            break;
+        }
         CHECK(launch(streams[launches % given.streams]));
         if (standinNow() - before > longest) longest = standinNow() - before;
         launches++;
@@ -88,7 +112,7 @@ int main(int argc, char **argv) {
         if (given.die && before > began + given.die * SECOND) die();
     }
     standinLeave();
-    unsigned pid = (unsigned)getpid();
+    unsigned pid = own_pid();
     printf("share %llu\n", share_of(pid, began + given.settle * SECOND, end));
     printf("first %llu\n", share_of(pid, began, began + SECOND));
     printf("launches %llu\nlongest %llu\n", launches, (unsigned long long)longest);

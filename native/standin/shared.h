@@ -152,6 +152,7 @@ void si_lock(void);
 void si_unlock(void);
 void si_reap_locked(void);
 void si_reap(void);
+uint32_t si_pid(void);   // by which NVML and queries know the calling process
 int si_claim_slot(void); // the calling process's, taken on first use
 extern void (*si_after_fork)(void); // in the child
 

@@ -210,6 +210,13 @@ static void at_exit(void) {
     if (anchor) munmap(anchor, ANCHOR_BYTES);
 }
 
+// In a PID namespace of its own a process still finds the host's number for it, if /proc is the host's.
+uint32_t si_pid(void) {
+    char text[32] = {0};
+    if (!setting("STANDIN_HOST_PIDS", 0) || readlink("/proc/self", text, sizeof text - 1) <= 0) return (uint32_t)getpid();
+    return (uint32_t)strtoul(text, NULL, 10);
+}
+
 int si_claim_slot(void) {
     if (SI_LIKELY(own_slot >= 0)) return own_slot;
     si_lock();
@@ -218,7 +225,7 @@ int si_claim_slot(void) {
     for (unsigned slot = 0; own_slot < 0 && slot < SI_SLOTS; slot++) {
         if (state->slot[slot].used || !hold(slot)) continue;
         struct si_slot *mine = &state->slot[slot];
-        mine->pid = (uint32_t)getpid();
+        mine->pid = si_pid();
         memset((void *)mine->uses, 0, sizeof mine->uses);
         mine->used = 1;
         state->living++;
@@ -231,5 +238,5 @@ int si_claim_slot(void) {
 }
 
 __attribute__((destructor)) static void leave(void) {
-    if (si_mapped && own_slot >= 0 && si_mapped->slot[own_slot].pid == (uint32_t)getpid()) at_exit();
+    if (si_mapped && own_slot >= 0 && si_mapped->slot[own_slot].pid == si_pid()) at_exit();
 }

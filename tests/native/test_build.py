@@ -39,6 +39,13 @@ def test_a_wheel_is_for_its_machine_and_carries_the_library_under_the_name_of_it
     assert done.stderr == ""
 
 
+def test_the_library_is_built_with_stack_protector_and_checked_copies() -> None:
+    done = subprocess.run([kit.tool("nm"), "-D", kit.library()], capture_output=True, text=True, check=True)
+    names = {line.split()[-1].split("@")[0] for line in done.stdout.splitlines()}
+    assert "__stack_chk_fail" in names
+    assert any(name.endswith("_chk") for name in names)
+
+
 def test_without_a_compiler_the_package_is_built_all_the_same_and_says_so(tmp_path: Path) -> None:
     built, said = wheel(tmp_path, CC="/no/such/compiler")
     assert built.name.endswith("-py3-none-any.whl")

@@ -31,7 +31,7 @@ from cotenant.kube.agent.allocating import (
 )
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.service import likely_gpus, preferred_ids
-from cotenant.node.region import SIZE, read_region
+from cotenant.node.region import SIZE, make_region, read_region
 from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, region_of, registered
 from tests.kube.agent.kubelet import kubelet_in, until
 
@@ -301,3 +301,26 @@ def test_what_is_preferred_is_available_and_spread_over_gpus(
         gpus = {gpu_of(one) for one in chosen}
         assert len(gpus) == min(size, len({gpu_of(one) for one in available}))
         assert len(gpus & wanted) == min(size, len(wanted & {gpu_of(one) for one in available}))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the owner of a file")
+def test_a_region_is_cut_whoever_owns_it_and_whatever_another_tenant_does(tmp_path: Path) -> None:
+    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
+    regions = [host.slices.seen / name / "usage" for name in ("a", "b", "c", "d")]
+    for path in regions:
+        path.parent.mkdir(parents=True)
+        make_region(path, mode=0o666)
+    os.truncate(regions[0], 10 * SIZE)
+    os.chown(regions[0], 12345, 12345)
+    os.chmod(regions[0], 0)
+    regions[1].unlink()
+    regions[1].mkdir()  # not a file any more
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"x" * 3 * SIZE)
+    regions[2].unlink()
+    regions[2].symlink_to(elsewhere)
+    os.truncate(regions[3], 10 * SIZE)
+    assert cut_regions(host) == ["a", "d"]
+    assert [regions[0].stat().st_size, regions[3].stat().st_size] == [SIZE, SIZE]
+    assert (regions[0].stat().st_uid, regions[0].stat().st_mode & 0o777) == (0, 0o666)
+    assert elsewhere.stat().st_size == 3 * SIZE

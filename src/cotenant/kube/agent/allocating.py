@@ -7,9 +7,7 @@ of the node that it can write to. GPUs are not among it. The answer asks the ven
 whose pod has no record sees none; the variable of a pod that has a record is set later and wins.
 """
 
-import contextlib
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +30,7 @@ from cotenant.kube.codec.paths import (
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import write_read_only
 from cotenant.node.preload import preload, stage
-from cotenant.node.region import SIZE, make_region
+from cotenant.node.region import cut_region, make_region
 from cotenant.wire.text import printable
 
 MOST_DEVICES = 32_768
@@ -220,14 +218,17 @@ def tidy_slices(host: HostPlaces, listed: Iterable[Listed], unclaimed: Unclaimed
 
 def cut_regions(host: HostPlaces) -> list[str]:
     """Truncates regions that their tenants have enlarged, which would fill the node's memory; returns their slices."""
-    grown = []
-    for path in host.slices.seen.glob(f"*/{REGION.name}"):
-        with contextlib.suppress(FileNotFoundError):  # it has just been removed
-            seen = path.stat()
-            if seen.st_size > SIZE or seen.st_blocks * 512 > 2 * SIZE:  # blocks may be allocated behind the end
-                path.chmod(0o666)  # root in a container may have changed its owner and mode
-                os.truncate(path, SIZE)
+    grown, failed = [], None
+    for path in sorted(host.slices.seen.glob(f"*/{REGION.name}")):
+        try:
+            if cut_region(path):
                 grown.append(path.parent.name)
+        except FileNotFoundError:  # it has just been removed
+            continue
+        except OSError as error:  # of one tenant: the others' regions are cut all the same
+            failed = error
+    if failed is not None and not grown:
+        raise failed
     return grown
 
 

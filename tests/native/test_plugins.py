@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that a program opens itself and that are linked with the driver are held to the limits too."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.native import kit
+from tests.native.kit import MIB
+
+OPEN = """
+import ctypes, os, sys
+plugin = ctypes.CDLL(sys.argv[1], mode=int(sys.argv[2]))
+plugin.take.argtypes = [ctypes.c_size_t]
+print(plugin.take(int(sys.argv[3])), plugin.take(int(sys.argv[4])))
+"""
+LAZY, NOW, LOCAL, DEEPBIND = 1, 2, 0, 8
+OUT_OF_MEMORY = 2
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("plugin") / "plugin.so"
+    source, driver = kit.NATIVE / "programs" / "plugin.c", kit.standin() / "libcuda.so.1"
+    command = [kit.tool("cc"), "-shared", "-fPIC", f"-I{kit.NATIVE / 'lib'}", source, driver, "-o", out]
+    subprocess.run(command, check=True)
+    return out
+
+
+@pytest.mark.parametrize("mode", [LAZY, NOW, LAZY | DEEPBIND, NOW | DEEPBIND])
+def test_a_plugin_is_held_to_the_quota_however_it_is_opened(mode: int, plugin: Path, tmp_path: Path) -> None:
+    place = kit.Slice(tmp_path).write(memory=256 * MIB)
+    command = [sys.executable, "-c", OPEN, plugin, str(mode), str(200 * MIB), str(2048 * MIB)]
+    done = kit.run(place, command, backing="none")
+    assert (done.stdout, done.stderr) == (f"0 {OUT_OF_MEMORY}\n", "")
+
+
+def test_a_program_without_limits_opens_plugins_as_it_asks(plugin: Path, tmp_path: Path) -> None:
+    place = kit.Slice(tmp_path).write(memory=256 * MIB)
+    command = [sys.executable, "-c", OPEN, plugin, str(NOW | DEEPBIND), str(200 * MIB), str(2048 * MIB)]
+    done = kit.run(place, command, env={"COTENANT_LIMITS": ""}, backing="none")
+    assert (done.stdout, done.stderr) == ("0 0\n", "")
