@@ -82,13 +82,13 @@ class Drift:
 
 def drift(records: Mapping[PodKey, Record], listed: Iterable[Listed]) -> tuple[Drift, ...]:
     """All pods that differ; `records` has those of pods that run here and have not ended."""
-    given: Counter[PodKey] = Counter()
+    devices: Counter[PodKey] = Counter()
     for one in listed:
-        given[one.key] += len(one.devices)
+        devices[one.key] += len(one.devices)
     return tuple(
-        Drift(pod=key, recorded=recorded, listed=given[key])
-        for key in sorted({*given, *records})
-        if (recorded := _recorded(records.get(key))) != given[key]
+        Drift(pod=key, recorded=recorded, listed=devices[key])
+        for key in sorted({*devices, *records})
+        if (recorded := _recorded(records.get(key))) != devices[key]
     )
 
 

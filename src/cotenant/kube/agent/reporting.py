@@ -107,7 +107,7 @@ class UsageReport:
         self._published: Mapping[str, MiB] = {}
 
     def look(self, backend: Backend) -> Machine:
-        """The machine, and now and then its use: the driver is never asked two questions at a time."""
+        """The machine, and now and then its use: the driver never gets two queries at a time."""
         machine = backend.machine()
         # Memory that pods use of simulated GPUs cannot be told from other memory of the host.
         if backend.vendor is not Vendor.SIMULATED and time.monotonic() >= self._due:

@@ -36,7 +36,7 @@ from cotenant.node.devices.vendors import Vendor
 SERVICE = "v1beta1.DevicePlugin"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 LOOK_S = 0.1
-"""Pause between two looks whether the API server has told us of a pod."""
+"""Seconds between two checks whether the API server has reported a pod."""
 
 Pods = Callable[[], Iterable[Pod]]
 

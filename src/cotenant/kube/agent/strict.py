@@ -213,6 +213,6 @@ def _minors(driver: Path) -> Iterator[tuple[str, str]]:
     """The UUID of each NVIDIA GPU and the number of its device node."""
     for path in sorted(driver.glob("*/information")):
         lines = (line.partition(":") for line in path.read_text(errors="replace").splitlines())
-        told = {name.strip(): value.strip() for name, _, value in lines}
-        if told.get("Device Minor", "").isdecimal():
-            yield told.get("GPU UUID", ""), told["Device Minor"]
+        fields = {name.strip(): value.strip() for name, _, value in lines}
+        if fields.get("Device Minor", "").isdecimal():
+            yield fields.get("GPU UUID", ""), fields["Device Minor"]

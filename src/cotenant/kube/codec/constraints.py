@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 def constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
     """A Demand without amounts; InputError if an annotation cannot be understood."""
-    spoken = tuple(dialects)
-    if _keys(spoken).isdisjoint(annotations):  # nearly always
-        return _no_constraints(spoken)
-    return _constraints_of(annotations, namespace, spoken)
+    used = tuple(dialects)
+    if _keys(used).isdisjoint(annotations):  # nearly always
+        return _no_constraints(used)
+    return _constraints_of(annotations, namespace, used)
 
 
 @lru_cache(maxsize=64)

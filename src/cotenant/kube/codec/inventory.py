@@ -107,8 +107,8 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
     text = node.metadata.annotations.get(INVENTORY)
     if text is None:
         return None
-    said = decode_annotation(INVENTORY, text, Inventory, VERSION)
-    _check(said)
+    inventory = decode_annotation(INVENTORY, text, Inventory, VERSION)
+    _check(inventory)
     cordoned = cordoned_gpus(node.metadata.annotations)
     gpus = tuple(
         Gpu(
@@ -122,13 +122,13 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
             memory_scaling=Percent(gpu.memory_scaling),
             compute_scaling=Percent(gpu.compute_scaling),
         )
-        for gpu in said.gpus
+        for gpu in inventory.gpus
     )
     from cotenant.core.placement.checks import NODE_LABELS  # not in agents: it needs numpy, and they stay small
 
     # No check or policy reads other labels, and machines that are equal are rated once.
     labels = {key: value for key, value in node.metadata.labels.items() if key in NODE_LABELS}
-    return Machine(name=node.metadata.name, gpus=gpus, links=said.links, labels=labels), said.vendor
+    return Machine(name=node.metadata.name, gpus=gpus, links=inventory.links, labels=labels), inventory.vendor
 
 
 def cordoned_gpus(annotations: Mapping[str, str]) -> frozenset[str]:
@@ -147,10 +147,10 @@ def orphans_of(node: Node) -> Orphans | None:
     text = node.metadata.annotations.get(ORPHANS)
     if text is None:
         return None
-    said = decode_annotation(ORPHANS, text, Orphans, VERSION)
-    for record in said.held:
+    orphans = decode_annotation(ORPHANS, text, Orphans, VERSION)
+    for record in orphans.held:
         checked_record(record)
-    return said
+    return orphans
 
 
 def used_for(mib: Mapping[str, int]) -> str:
@@ -164,11 +164,11 @@ def used_of(node: Node) -> Mapping[str, int]:
     return {} if text is None else decode_annotation(USED, text, MemoryInUse, VERSION).mib
 
 
-def _check(said: Inventory) -> None:
-    if not said.vendor.row.dialects:
-        raise InputError(f"annotation {INVENTORY}: pods cannot request GPUs of the vendor {said.vendor}")
-    uuids = [gpu.uuid for gpu in said.gpus]
+def _check(inventory: Inventory) -> None:
+    if not inventory.vendor.row.dialects:
+        raise InputError(f"annotation {INVENTORY}: pods cannot request GPUs of the vendor {inventory.vendor}")
+    uuids = [gpu.uuid for gpu in inventory.gpus]
     if len(set(uuids)) != len(uuids):
         raise InputError(f"annotation {INVENTORY}: a GPU is listed twice")
-    if said.links is not None and {len(said.links), *map(len, said.links)} != {len(uuids)}:
+    if inventory.links is not None and {len(inventory.links), *map(len, inventory.links)} != {len(uuids)}:
         raise InputError(f"annotation {INVENTORY}: expected one link for each pair of its {len(uuids)} GPUs")

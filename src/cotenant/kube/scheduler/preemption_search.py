@@ -41,7 +41,7 @@ class Victims:
         self.pods: dict[str, Pod] = {}
         """pods that have GPUs and have not ended, by UID"""
         self.leaving: dict[str, float] = {}
-        """when each was asked to leave, by UID; also those whose pod is gone"""
+        """when the eviction of each was requested, by UID; also those whose pod is gone"""
         self._settings = settings
         self._priorities: Counter[int] = Counter()
         self._spared: dict[str, float] = {}
@@ -66,7 +66,7 @@ class Victims:
         return min(self._priorities, default=priority) < priority
 
     def mark_leaving(self, uid: str, now: float) -> None:
-        """The pod was asked to leave."""
+        """The eviction of the pod was requested."""
         self.leaving.setdefault(uid, now)
 
     def is_leaving(self, uid: str, now: float) -> bool:
@@ -92,7 +92,7 @@ class Victims:
         return Stake(priority_of(pod), _seconds(pod.status.start_time or pod.metadata.creation_timestamp))
 
     def forget(self, now: float) -> None:
-        """Forget pods that left long ago, and those that did not leave though asked: they may be evicted again."""
+        """Forget pods that left long ago, and those that did not leave after the request: they may be evicted again."""
         for uid in [uid for uid in self.leaving if not self.is_leaving(uid, now)]:
             if uid not in self.pods or self.pods[uid].metadata.deletion_timestamp is None:
                 del self.leaving[uid]

@@ -278,10 +278,10 @@ class ClusterState:
         before = self._reports.pop(name, _NO_REPORT)
         report = _NO_REPORT
         try:
-            said = orphans_of(node)
+            orphans = orphans_of(node)
             self._reopen(name, ORPHANS)
-            if said is not None:
-                report = _Report(said.seen, {record.pod: orphan_allocation(record) for record in said.held})
+            if orphans is not None:
+                report = _Report(orphans.seen, {record.pod: orphan_allocation(record) for record in orphans.held})
                 self._reports[name] = report
         except InputError as error:
             self._close(name, ORPHANS, str(error))
