@@ -132,7 +132,7 @@ def _detach() -> None:
         os.replace(log, f"{log}.1")
     pid = os.posix_spawn(  # subprocess.Popen would warn at exit about a child that still runs
         sys.executable,
-        [sys.executable, "-m", "cotenant", *words],
+        [sys.executable, "-P", "-m", "cotenant", *words],  # -P: no module is imported from the current folder
         {**os.environ, "COTENANT_STATE": str(state.resolve())},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
