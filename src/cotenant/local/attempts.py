@@ -32,6 +32,7 @@ from cotenant.local.supervisor import (
     sync_folder,
     write_durably,
 )
+from cotenant.node.ownership import problem_of_folder
 
 RunState = Literal["new", "running", "ended", "lost", "interrupted"]
 
@@ -57,6 +58,8 @@ def make_folder(job_dir: Path) -> None:
     """Creates the folder and its parents durably; also syncs an existing folder, which may be a moment old."""
     missing = [folder for folder in (job_dir, *job_dir.parents) if not folder.exists()]
     job_dir.mkdir(parents=True, exist_ok=True)
+    if (problem := problem_of_folder(job_dir)) is not None:
+        raise CotenantError(f"{job_dir}: the folder of this run {problem}")
     for folder in missing or [job_dir]:
         sync_folder(str(folder.parent))
 

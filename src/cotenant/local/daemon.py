@@ -25,6 +25,7 @@ from cotenant.local.engine import Engine
 from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
+from cotenant.local.state_folder import make_state_folder
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.vendors import REAL, Vendor
@@ -173,13 +174,7 @@ def _check(options: Options) -> None:
         _memory(options.gpu_memory)
     if len(str(options.state / "engine-00.sock").encode()) > MOST_SOCKET_PATH:
         raise InputError(f"{options.state}: this path is too long for a socket; set COTENANT_STATE to a shorter one")
-    try:
-        options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{options.state}: the state folder cannot be created: {error.strerror}; "
-            "set COTENANT_STATE to another folder"
-        ) from None
+    make_state_folder(options.state)
 
 
 def _memory(text: str) -> MiB:

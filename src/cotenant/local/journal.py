@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self, Unpack
 from cotenant.errors import CotenantError
 from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
 from cotenant.local.supervisor import look_at, sync_folder
+from cotenant.node.ownership import problem_of_file
 
 EVENTS_KEPT = 10_000
 EVENTS_BETWEEN_SWEEPS = 500
@@ -244,11 +245,15 @@ class Journal:
 def _take_lock(path: Path) -> int:
     """Locks the journal for this process, whose ID is written to the lock file."""
     try:
-        lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise JournalError(
             f"cannot open the journal {path}: {error.strerror}; the daemon needs a folder that it can write to"
         ) from error
+    problem = problem_of_file(lock)
+    if problem is not None:
+        os.close(lock)
+        raise JournalError(f"cannot use the journal {path}: its file {path}.lock {problem}; remove it")
     try:
         _wait_for_lock(lock)
         os.truncate(lock, 0)
@@ -297,7 +302,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
     with _plain_errors(path, "open"):
         # Mode 0600, because requests contain environments, which may contain secrets. SQLite's other files copy it.
         with suppress(OSError):  # SQLite reports the problem with a better message
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
         with _plain_errors(path, "open"):
