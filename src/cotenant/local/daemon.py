@@ -22,6 +22,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
+from cotenant.local.events import stored_setting
 from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
@@ -92,7 +93,7 @@ def run(options: Options) -> None:
 
 def _backend(options: Options, journal: Journal) -> Backend:
     """The GPUs. Simulated GPUs keep the memory size of the last start, because jobs may still run on them."""
-    usual = {int(count): MiB(memory) for count, memory in json.loads(journal.recall(SIMULATED) or "{}").items()}
+    usual = {count: MiB(memory) for count, memory in stored_setting(journal, SIMULATED, dict[int, int], {}).items()}
     memory = None if options.gpu_memory is None else _memory(options.gpu_memory)
     backend = find_backend(options.simulate, memory, usual_memory=usual, vendor=options.vendor)
     before = next((vendor for vendor in REAL if vendor == journal.recall(DEVICES)), None)

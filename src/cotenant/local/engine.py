@@ -51,6 +51,7 @@ from cotenant.local.lifecycle import (
     gpus_of,
     request_of,
     step,
+    unreadable,
     with_stored_compute,
 )
 from cotenant.local.profiles import ProfileStore
@@ -97,6 +98,8 @@ class Engine:
             exclusive_steps=backend.vendor is Vendor.SIMULATED,
             observe=settings.observe,
         )
+        self._set_aside: dict[str, str] = {}
+        """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
 
@@ -138,7 +141,8 @@ class Engine:
         record = self._find(name)
         if record.state is JobState.QUEUED:
             _, change = self._apply(record, StopRequested(Stop.CANCEL))
-            self._queue.remove(record.id)
+            if self._set_aside.pop(record.id, None) is None:
+                self._queue.remove(record.id)
             self._record(record.id, change)
         elif record.state in ACTIVE:
             self._stop(record, StopRequested(Stop.CANCEL, "asked to stop with SIGTERM"))
@@ -151,6 +155,9 @@ class Engine:
         record = self._find(name)
         if record.state not in ENDED:
             raise InputError(f"{record.id} is {record.state}; only a job that has ended can be run again")
+        problem = unreadable(record._replace(slot=None))
+        if problem is not None:
+            raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
         job = self._admission.admit(record.id, request_of(record), record.submitted)
         _, change = self._apply(record, RetryRequested())
         self._enqueue(job)
@@ -262,10 +269,24 @@ class Engine:
         for record in active:
             self._adopt(record)
         for record in self._journal.queued_in_order():
-            self._enqueue(self._job(record))
+            self._enqueue_record(record)
+        self._report_unreadable(active)
         placed = (one.placement.job for one in self._tenants.placed.values())
         for job in (*placed, *self._queue.jobs.values()):
             self._learner.observe(job.demand)
+
+    def _report_unreadable(self, active: list[JobRecord]) -> None:
+        """One event and one line in the log for each job that this version cannot read."""
+        texts = {job: f"set aside: its request cannot be read: {why}" for job, why in self._set_aside.items()}
+        texts |= {
+            record.id: f"runs with GPUs of its own until it ends: its request or slot cannot be read: {why}"
+            for record in active
+            if (why := unreadable(record)) is not None
+        }
+        texts |= dict.fromkeys(self._journal.damaged(), "left out of all answers: its row in the journal is damaged")
+        for job, text in texts.items():
+            log_error(f"{job} is {text}" if job in self._set_aside else f"{job} {text}")
+            self.events.record("unreadable", job, text)
 
     def _refuse_missing_gpus(self, record: JobRecord) -> None:
         """A job on a GPU that no longer exists could be neither watched nor accounted for."""
@@ -359,7 +380,7 @@ class Engine:
         if self._resources.slices is not None:
             self._resources.slices.remove(job, self._runs.of_job(job))
         if queued:
-            self._enqueue(self._job(record))
+            self._enqueue_record(record)
         else:
             self.interference.forget(job)
         self._wake.set()
@@ -423,6 +444,14 @@ class Engine:
         self._queue.add(job)
         self._wake.set()
 
+    def _enqueue_record(self, record: JobRecord) -> None:
+        """Without the fields that this version cannot read, a job might run with too few limits: it is set aside."""
+        problem = unreadable(record)
+        if problem is None:
+            self._enqueue(self._job(record))
+        else:
+            self._set_aside[record.id] = problem
+
     # Lookups
 
     def _find(self, name: str) -> JobRecord:
@@ -442,7 +471,10 @@ class Engine:
         return queued or self._admission.job_of(record.id, request_of(record), record.submitted)
 
     def _placement(self, record: JobRecord) -> Placement:
-        slot = Slot(self._devices.machine.name, gpus_of(record))
+        gpus = gpus_of(record)
+        if not gpus and unreadable(record):  # its GPUs are not known, so no GPU may be called free
+            gpus = tuple(range(len(self._devices.machine.gpus)))
+        slot = Slot(self._devices.machine.name, gpus)
         return Placement(with_stored_compute(self._job(record), record), slot)
 
     def _missing_gpus(self, record: JobRecord) -> list[int]:
@@ -457,6 +489,9 @@ class Engine:
     def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
         job = self._queue.jobs.get(record.id)
         reason = self._runs.delayed.get(record.id)
+        if record.id in self._set_aside:
+            problem = self._set_aside[record.id]
+            reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"
         if job is not None:
             reason = f"{waiting.reason(job)} ({record.reason})" if record.reason else waiting.reason(job)
         return job_view(

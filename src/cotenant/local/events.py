@@ -8,9 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
 
 from cotenant.local.journal import EVENTS_KEPT, Journal, JournalError
 
+T = TypeVar("T")
 MOST_WAITING = 2 * EVENTS_KEPT
 """events that are queued for one slow client"""
 
@@ -65,6 +69,18 @@ class Events:
             yield listener
         finally:
             self._listeners.discard(listener)
+
+
+def stored_setting(journal: Journal, key: str, kind: type[T], default: T) -> T:
+    """A setting that the journal stores as JSON; a damaged one is reported in the log and replaced by the default."""
+    text = journal.recall(key)
+    if text is None:
+        return default
+    try:
+        return msgspec.json.decode(text, type=kind, strict=False)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        log_error(f"the stored setting {key!r} cannot be read and is ignored: {error}")
+        return default
 
 
 def _put(listener: Listener, event: Event | None) -> None:
