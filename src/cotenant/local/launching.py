@@ -3,6 +3,7 @@
 """Turns a placement into a process: the run folder, the limits file or slice, the control group, the supervisor."""
 
 import os
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from cotenant.wire.local import JobRequest
 
 MOST_PROCESSES = 512
 """of one job"""
+OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+"""the limit of open files of a job: as the daemon was started with, before it raised its own"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +96,5 @@ def supervision(launch: Launch, request: JobRequest) -> Spec:
         cgroup=None if launch.cgroup is None else str(launch.cgroup),
         grace_s=request.grace_s,
         max_processes=MOST_PROCESSES,
+        open_files=OPEN_FILES,
     )

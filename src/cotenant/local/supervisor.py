@@ -71,6 +71,7 @@ class Spec(NamedTuple):
     log_bytes: int = 64 * MIB
     log_files: int = 3
     max_processes: int | None = None
+    open_files: int | None = None
 
 
 class Exit(NamedTuple):
@@ -471,6 +472,8 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         os.dup2(output, 2)
         doing = "set limits"
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if spec.open_files is not None:  # the daemon may have raised its own limit, which we inherited
+            resource.setrlimit(resource.RLIMIT_NOFILE, (spec.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         if spec.rlimit_data_mib is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (spec.rlimit_data_mib * MIB, spec.rlimit_data_mib * MIB))
         doing = f"run the command '{spec.argv[0]}'"
