@@ -31,6 +31,7 @@ from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
 from cotenant.local.state_folder import make_state_folder
 from cotenant.node.connections import drop_slow_heads, shed_connections
+from cotenant.node.containment import find_containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.vendors import REAL, Vendor
@@ -89,6 +90,7 @@ def run(options: Options) -> None:
             backend=backend,
             paths=Paths(agent=options.state / "agent.sock", engines=engines),
             shares=find_shares(owner),
+            containment=find_containment(owner),
             slices=find_slices(owner) if backend.vendor.row.preload else None,
         )
         settings = Settings(

@@ -112,6 +112,7 @@ class Engine:
         self._tenants.added.subscribe(self._tuner.add)
         self._tenants.added.subscribe(self.interference.add)
         # The tuner forgets a job last: saving its history and measuring it read from the tuner.
+        self._tenants.removed.subscribe(resources.containment.remove)
         self._tenants.removed.subscribe(resources.shares.remove)
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
@@ -263,6 +264,7 @@ class Engine:
             self._refuse_missing_gpus(record)
         for record in active:
             self._tenants.add(self._placement(record), request_of(record), record.attempts)
+        self._resources.containment.sweep(self._tenants.placed)
         self._resources.shares.sweep(self._tenants.placed)
         if self._resources.slices is not None:
             self._resources.slices.sweep(self._tenants.placed)
@@ -303,7 +305,10 @@ class Engine:
         baseline, slices = self._launcher.baseline, self._resources.slices
         watching = self._devices.watch(lambda: self._tenants.running(baseline))
         priorities = [] if slices is None else [slices.watch()]
-        helpers = [asyncio.create_task(helper) for helper in (self._tuner.run(), watching, *priorities)]
+        helpers = [
+            asyncio.create_task(helper)
+            for helper in (self._tuner.run(), watching, self._runs.continue_stopped(), *priorities)
+        ]
         for helper in helpers:
             # A daemon without one of its helpers would look healthy and be wrong, so it stops.
             helper.add_done_callback(lambda _: self.ask_to_stop())
@@ -435,8 +440,19 @@ class Engine:
         self.events.record(change.kind, job, change.text)
 
     def _stop(self, record: JobRecord, request: StopRequested) -> None:
-        """The journal is written before the signal is sent: a daemon killed in between sends it after its restart."""
-        _, change = self._apply(record, request)
+        """The journal is written before the signal is sent: a daemon killed in between sends it after its restart.
+
+        A cancellation does not wait for the journal: the job may be what fills the disk. Its exit record says that it
+        was cancelled, so only a daemon killed before the signal forgets it.
+        """
+        try:
+            _, change = self._apply(record, request)
+        except JournalError as error:
+            if request.stop is not Stop.CANCEL:
+                raise
+            log_error(f"{record.id} is cancelled, which the journal cannot record: {error}")
+            attempts.cancel(self._folder(record))
+            return
         attempts.cancel(self._folder(record))
         self._record(record.id, change)
 

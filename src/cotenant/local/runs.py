@@ -94,6 +94,14 @@ class Runs:
 
         loop.add_reader(pidfd, gone)
 
+    async def continue_stopped(self) -> None:
+        """Continues supervisors that their jobs stopped: a stopped one enforces no limit and obeys no cancellation."""
+        while True:
+            for job, pid in list(self.supervisors.items()):
+                if attempts.continue_supervisor(pid):
+                    log_error(f"{job} stopped its supervisor, which was continued")
+            await asyncio.sleep(LOOK_AGAIN_S)
+
     def close(self) -> None:
         """Starts no further run."""
         self._starters.shutdown(wait=False, cancel_futures=True)

@@ -72,6 +72,7 @@ class Spec(NamedTuple):
     log_files: int = 3
     max_processes: int | None = None
     open_files: int | None = None
+    contain: str | None = None
 
 
 class Exit(NamedTuple):
@@ -458,9 +459,9 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != supervisor or not os.read(go, 1):
             os._exit(125)  # the supervisor died before prctl took effect
-        if spec.cgroup:
-            doing = f"join the control group {spec.cgroup}"
-            join_cgroup(spec.cgroup)
+        for group in {spec.cgroup, spec.contain} - {None, ""}:
+            doing = f"join the control group {group}"
+            join_cgroup(str(group))
         if spec.cpus is not None:
             doing = f"run on the CPUs {spec.cpus}"
             os.sched_setaffinity(0, spec.cpus)  # before exec: afterwards it would apply to one thread only
