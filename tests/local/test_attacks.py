@@ -44,13 +44,13 @@ def test_modules_in_the_users_folder_are_not_imported_by_the_daemon(tmp_path: Pa
 
 def own_commands() -> list[tuple[str, int, list[object]]]:
     """File, line and constant words of every list or tuple in our sources that runs one of our modules by `-m`."""
-    found = []
+    found: list[tuple[str, int, list[object]]] = []
     for path in Path(SOURCE, "cotenant").rglob("*.py"):
         if path.name == "demo.py":  # not yet: it is changed elsewhere
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.List | ast.Tuple):
-                words = [one.value if isinstance(one, ast.Constant) else None for one in node.elts]
+                words: list[object] = [one.value if isinstance(one, ast.Constant) else None for one in node.elts]
                 after = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "-m"]
                 if any(str(word).startswith("cotenant") for word in after):
                     found.append((path.name, node.lineno, words))
