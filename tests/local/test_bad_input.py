@@ -181,7 +181,7 @@ def test_a_job_without_a_gpu_runs(daemon: Daemon) -> None:
     [
         (("up", "--listen", "99999", "--token-file", "x"), "expected PORT or HOST:PORT"),
         (("up", "--queue", "nosuch"), "choose one of fifo"),
-        (("submit", "--env", "X=\udcff", "--", "true"), "not UTF-8 text"),
+        (("submit", "--env", "X=\udcff", "--", "true"), "not valid UTF-8"),
     ],
 )
 def test_odd_options_are_one_sentence(daemon: Daemon, words: tuple[str, ...], sentence: str) -> None:

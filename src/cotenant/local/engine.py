@@ -63,6 +63,8 @@ from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import GpuView, JobRequest, JobView
 from cotenant.wire.profile import JobProfile
 
+HIDDEN = "(hidden)"
+"""shown instead of the value of an environment variable, which may be a secret"""
 RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
 PASS_EVERY_S = 60.0
@@ -202,7 +204,7 @@ class Engine:
         history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
         return msgspec.structs.replace(
             self._view(record, self._wait_reasons()),
-            request=request,
+            request=msgspec.structs.replace(request, env=dict.fromkeys(request.env, HIDDEN)),
             enforcement=self._enforcement(record, request),
             faults=faults.faults,
             drift=faults.drift,
