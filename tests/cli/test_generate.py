@@ -34,7 +34,7 @@ def test_a_plan_can_be_read_by_programs() -> None:
     done = run("generate", "--dry-run", *words)
     first, second = json.loads(done.stdout)
     assert (first["name"], second["name"]) == ("bert-1", "bert-2")
-    assert first["argv"][2:] == ["bert", "--size", "small", "--samples", "1600", "--seed", "7"]
+    assert first["argv"][3:] == ["bert", "--size", "small", "--samples", "1600", "--seed", "7"]
     assert first["batch_range"] == [4, 128]
 
 

@@ -27,8 +27,8 @@ PATIENCE_S = 120.0
 class Daemon:
     """Starts, kills and asks one."""
 
-    def __init__(self, state: Path, *options: str) -> None:
-        self.state = state
+    def __init__(self, state: Path, *options: str, prefix: tuple[str, ...] = ()) -> None:
+        self.state, self._prefix = state, prefix
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -36,7 +36,7 @@ class Daemon:
         """Until it answers; with two small simulated GPUs unless told otherwise."""
         env = {**os.environ, "PYTHONPATH": SOURCE, "COTENANT_STATE": str(self.state)}
         chosen = devices or ("--simulate", "2", "--gpu-memory", "1GiB")
-        command = [sys.executable, "-m", "cotenant", "up", *chosen, *self._options]
+        command = [*self._prefix, sys.executable, "-m", "cotenant", "up", *chosen, *self._options]
         with (self.state / "daemon.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         until(lambda: self._answers())
@@ -99,10 +99,10 @@ def until(answer: Callable[[], T | None]) -> T:
 
 
 @contextmanager
-def running_daemon(*options: str) -> Iterator[Daemon]:
-    """A daemon with these options besides its own; afterwards nothing of it is left."""
+def running_daemon(*options: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
+    """A daemon with these options besides its own, started by a command; afterwards nothing of it is left."""
     state = Path(tempfile.mkdtemp(prefix="ct"))  # a socket's path must be short
-    daemon = Daemon(state, *options)
+    daemon = Daemon(state, *options, prefix=prefix)
     try:
         daemon.up()
         yield daemon

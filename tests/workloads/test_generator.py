@@ -27,7 +27,7 @@ def test_a_job_says_what_it_needs() -> None:
     (job,) = plan(jobs=1, mix={"neumf": 1.0}, seed=3, work=0.5)
     size = TASKS["neumf"].sizes["tiny"]
     assert job.argv == (
-        *("-m", "cotenant.workloads", "neumf", "--size", "tiny"),
+        *("-P", "-m", "cotenant.workloads", "neumf", "--size", "tiny"),
         *("--samples", str(size.steps * size.batch // 2), "--seed", "3"),
     )
     assert (job.memory, job.compute, job.batch) == (size.memory_at(size.batch), TASKS["neumf"].busy, size.batch)

@@ -14,6 +14,7 @@ from cotenant.cli.client import Client, NoDaemonError, state_folder
 from cotenant.cli.options import output_option
 from cotenant.cli.output import emit
 from cotenant.errors import CotenantError, InputError
+from cotenant.local.state_folder import make_state_folder
 from cotenant.node.devices.vendors import REAL_NAMES, Vendor
 from cotenant.wire.text import counted
 
@@ -118,12 +119,7 @@ def up(
 def _detach() -> None:
     """Starts the same command without --detach in its own session, and waits until it answers."""
     state = state_folder()
-    try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{state}: the state folder cannot be created: {error.strerror}; set COTENANT_STATE to another folder"
-        ) from None
+    make_state_folder(state)
     if not os.access(state, os.W_OK | os.X_OK):
         raise InputError(f"{state}: the state folder is not writable; set COTENANT_STATE to another folder")
     words = [word for word in sys.argv[1:] if word != "--detach"]
@@ -132,11 +128,11 @@ def _detach() -> None:
         os.replace(log, f"{log}.1")
     pid = os.posix_spawn(  # subprocess.Popen would warn at exit about a child that still runs
         sys.executable,
-        [sys.executable, "-m", "cotenant", *words],
+        [sys.executable, "-P", "-m", "cotenant", *words],  # -P: no module is imported from the current folder
         {**os.environ, "COTENANT_STATE": str(state.resolve())},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,

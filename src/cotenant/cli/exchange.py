@@ -6,7 +6,9 @@ The standard library's client is not used because importing it (with its mail an
 time of a short command.
 """
 
+import os
 import socket
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
@@ -70,10 +72,19 @@ def _connected(address: str | tuple[str, int], timeout: float | None) -> socket.
     connection.settimeout(timeout)
     try:
         connection.connect(address)
+        _refuse_foreign_peer(connection)
     except OSError:
         connection.close()
         raise
     return connection
+
+
+def _refuse_foreign_peer(connection: socket.socket) -> None:
+    """A socket of another user may be a trap: requests contain environments. Root may use the daemon of any user."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    user = struct.unpack("3i", credentials)[1]
+    if os.geteuid() not in (user, 0) and user != 0:
+        raise ConnectionError(f"its socket belongs to another user (ID {user})")
 
 
 def _request(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:

@@ -58,7 +58,8 @@ def checked_states(_context: click.Context, _option: click.Parameter, text: str)
     return ",".join(states)
 
 
-@click.command(epilog=SUBMIT_EPILOG)
+# Options after the first word of the command are those of the command.
+@click.command(epilog=SUBMIT_EPILOG, context_settings={"allow_interspersed_args": False})
 @request_options
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
 @output_option

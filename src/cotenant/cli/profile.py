@@ -52,7 +52,7 @@ Examples:
 """
 
 
-@click.command(epilog=PROFILE_EPILOG)
+@click.command(epilog=PROFILE_EPILOG, context_settings={"allow_interspersed_args": False})
 @click.option("--duration", default="60s", show_default=True, callback=duration, help="Duration of the measurement.")
 @request_options
 @output_option

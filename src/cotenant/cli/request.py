@@ -18,6 +18,10 @@ from cotenant.wire.local import JobRequest
 F = TypeVar("F", bound=Callable[..., object])
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
+OF_THE_USER = ("COTENANT_STATE", "COTENANT_CACHE", "COTENANT_DATA")
+"""our variables that jobs get like any other; the rest describe one job, or are secrets of the command line"""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -66,8 +70,9 @@ OPTIONS = (
         help="Lowest speed that tuning may cause, as a fraction of the speed alone.",
     ),
     click.option(
-        "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; NAME alone copies yours. Repeatable."
+        "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable in addition to yours. Repeatable."
     ),
+    click.option("--env-none", is_flag=True, help="Do not pass your environment; only --env counts."),
     click.option(
         "--cwd",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -118,6 +123,7 @@ def request_of(
     batch_range: str | None,
     floor: float | None,
     env: tuple[str, ...],
+    env_none: bool,
     cwd: Path | None,
     retries: int,
     grace: float,
@@ -129,7 +135,7 @@ def request_of(
     return JobRequest(
         command=command,
         cwd=str((cwd or Path.cwd()).resolve()),
-        env=environment(env),
+        env=environment(env, env_none),
         name=name,
         gpus=gpus,
         memory=memory,
@@ -156,11 +162,9 @@ def encoded(request: JobRequest) -> bytes:
         raise InputError("the command, the working directory or an environment variable is not valid UTF-8") from None
 
 
-def environment(options: tuple[str, ...]) -> dict[str, str]:
-    """The variables that a job gets in addition to the daemon's: PATH and similar ones of the caller, and those of
-    --env."""
-    copied = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
-    found = {name: os.environ[name] for name in copied if name in os.environ}
+def environment(options: tuple[str, ...], none: bool = False) -> dict[str, str]:
+    """The environment of a job: the caller's, unless `none` is set, and the variables of --env."""
+    found = {} if none else {name: value for name, value in os.environ.items() if _is_passed(name, value)}
     for text in options:
         name, equals, value = text.partition("=")
         if not equals:
@@ -171,6 +175,19 @@ def environment(options: tuple[str, ...]) -> dict[str, str]:
             value = os.environ[name]
         found[name] = value
     return found
+
+
+def _is_passed(name: str, value: str) -> bool:
+    """Not what describes this shell, nor what another job got from us, nor what JSON cannot carry."""
+    if not VARIABLE.fullmatch(name) or name in OF_THE_SHELL:
+        return False
+    if name.startswith("COTENANT_") and name not in OF_THE_USER:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_range(text: str) -> tuple[int, int]:

@@ -32,6 +32,8 @@ from cotenant.local.supervisor import (
     sync_folder,
     write_durably,
 )
+from cotenant.node.containment import kill_group
+from cotenant.node.ownership import problem_of_folder
 
 RunState = Literal["new", "running", "ended", "lost", "interrupted"]
 
@@ -57,6 +59,8 @@ def make_folder(job_dir: Path) -> None:
     """Creates the folder and its parents durably; also syncs an existing folder, which may be a moment old."""
     missing = [folder for folder in (job_dir, *job_dir.parents) if not folder.exists()]
     job_dir.mkdir(parents=True, exist_ok=True)
+    if (problem := problem_of_folder(job_dir)) is not None:
+        raise CotenantError(f"{job_dir}: the folder of this run {problem}")
     for folder in missing or [job_dir]:
         sync_folder(str(folder.parent))
 
@@ -140,8 +144,18 @@ def cancel(job_dir: Path) -> bool:
     if found.pidfd is not None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(found.pidfd, signal.SIGTERM)
+            signal.pidfd_send_signal(found.pidfd, signal.SIGCONT)  # the job may have stopped it
         os.close(found.pidfd)
     return found.state in ("new", "running")
+
+
+def continue_supervisor(pid: int) -> bool:
+    """Continues a supervisor that was stopped, which only its job can have done; whether it was stopped."""
+    seen = look_at(pid)
+    if seen is None or seen.state not in "Tt":
+        return False
+    send(pid, seen.start, signal.SIGCONT)
+    return True
 
 
 def read_log(job_dir: Path, offset: int, most: int) -> tuple[int, bytes]:
@@ -205,7 +219,11 @@ def kill_leftovers(job_dir: Path, patience_s: float = 10.0) -> int:
         if time.monotonic() > until:
             break
         time.sleep(0.01)
-    return len(killed)
+    contained = 0
+    with suppress(supervisor.Refused):
+        contain = supervisor.read_spec(f"{folder}/spec.json").contain
+        contained = 0 if contain is None else kill_group(Path(contain))
+    return len(killed) + contained
 
 
 def find_leftovers(token: str, run: dict[str, Any] | None) -> Iterable[tuple[int, int]]:

@@ -15,9 +15,12 @@ from cotenant.local import attempts
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
+from cotenant.node.containment import Containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Shares
+
+NOT_CONTAINED = Containment(None, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class Resources:
     """the sockets that jobs connect to"""
     shares: Shares
     """what enforces compute shares on simulated GPUs"""
+    containment: Containment = NOT_CONTAINED
+    """the cgroups that hold all processes of a job, if they can be created"""
     slices: JobSlices | None = None
     """the slices of real GPUs; None: the GPUs are simulated"""
     launch: Callable[[Path], None] = attempts.launch

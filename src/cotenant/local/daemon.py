@@ -6,12 +6,15 @@ import asyncio
 import hashlib
 import json
 import os
+import resource
 import signal
 import socket
+import traceback
 from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -22,9 +25,13 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.local.api import application
 from cotenant.local.config import Resources, Settings
 from cotenant.local.engine import Engine
+from cotenant.local.events import log_error, stored_setting
 from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
+from cotenant.local.state_folder import make_state_folder
+from cotenant.node.connections import drop_slow_heads, shed_connections
+from cotenant.node.containment import find_containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.vendors import REAL, Vendor
@@ -34,6 +41,12 @@ from cotenant.node.shares import find_shares
 MOST_SOCKET_PATH = 100
 """bytes; Linux allows 107"""
 SHORTEST_TOKEN = 16
+MOST_FILES = 65_536
+"""open files that the daemon allows itself, if the system permits that many; a quarter of them may be connections"""
+HEAD_S = 20.0
+"""seconds within which a connection must send a complete request head"""
+SHED_EVERY_S = 1.0
+"""between two checks of the number of connections"""
 DEVICES = "devices"
 """the journal's key for the vendor of the GPUs"""
 SIMULATED = "simulated"
@@ -77,6 +90,7 @@ def run(options: Options) -> None:
             backend=backend,
             paths=Paths(agent=options.state / "agent.sock", compute_locks=engines),
             shares=find_shares(owner),
+            containment=find_containment(owner),
             slices=find_slices(owner) if backend.vendor.row.preload else None,
         )
         settings = Settings(
@@ -91,7 +105,7 @@ def run(options: Options) -> None:
 
 def _backend(options: Options, journal: Journal) -> Backend:
     """The GPUs. Simulated GPUs keep the memory size of the last start, because jobs may still run on them."""
-    usual = {int(count): MiB(memory) for count, memory in json.loads(journal.recall(SIMULATED) or "{}").items()}
+    usual = {count: MiB(memory) for count, memory in stored_setting(journal, SIMULATED, dict[int, int], {}).items()}
     memory = None if options.gpu_memory is None else _memory(options.gpu_memory)
     backend = find_backend(options.simulate, memory, usual_memory=usual, vendor=options.vendor)
     before = next((vendor for vendor in REAL if vendor == journal.recall(DEVICES)), None)
@@ -112,28 +126,53 @@ def _backend(options: Options, journal: Journal) -> Backend:
 
 
 async def _serve(engine: Engine, options: Options) -> None:
+    asyncio.get_running_loop().set_exception_handler(_log_fault)
+    most = _raise_file_limit() // 4
     engine.recover()
     sockets = list(_sockets(options))
-    servers = [
-        uvicorn.Server(uvicorn.Config(application(engine, token), log_level="warning", lifespan="off"))
-        for _, token in sockets
-    ]
-    for server in servers:
-        # uvicorn's own signal handlers would end the process before the engine has stopped.
-        server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
+    servers = [_server(engine, token) for _, token in sockets]
     print(f"cotenant: {engine.status()['notice']}; state in {options.state}", flush=True)
     serving = [
         asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
     ]
+    limiting = [asyncio.create_task(drop_slow_heads(server, HEAD_S)) for server in servers]
+    limiting += [asyncio.create_task(shed_connections(server, most, SHED_EVERY_S)) for server in servers]
     scheduling = asyncio.create_task(engine.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, engine.ask_to_stop)
     await asyncio.wait([*serving, scheduling], return_when=asyncio.FIRST_COMPLETED)
     engine.ask_to_stop()
+    for limit in limiting:
+        limit.cancel()
     for server in servers:
         server.should_exit = True
     await asyncio.wait([*serving, scheduling], timeout=5)
     scheduling.result()
+
+
+def _server(engine: Engine, token: str | None) -> uvicorn.Server:
+    server = uvicorn.Server(uvicorn.Config(application(engine, token), log_level="warning", lifespan="off"))
+    # uvicorn's own signal handlers would end the process before the engine has stopped.
+    server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
+    return server
+
+
+def _raise_file_limit() -> int:
+    """Allows as many open files as the system permits (each job needs a descriptor); the new limit. Jobs keep the old
+    one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(soft, most) if soft != resource.RLIM_INFINITY else MOST_FILES
+
+
+def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One line per fault: without free file descriptors, asyncio reports each connection that it cannot accept."""
+    error = context.get("exception")
+    log_error(context["message"] if error is None else f"{context['message']}: {error!r}")
+    if error is not None and not isinstance(error, OSError):
+        traceback.print_exception(error)
 
 
 def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
@@ -173,13 +212,7 @@ def _check(options: Options) -> None:
         _memory(options.gpu_memory)
     if len(str(options.state / "engine-00.sock").encode()) > MOST_SOCKET_PATH:
         raise InputError(f"{options.state}: this path is too long for a socket; set COTENANT_STATE to a shorter one")
-    try:
-        options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{options.state}: the state folder cannot be created: {error.strerror}; "
-            "set COTENANT_STATE to another folder"
-        ) from None
+    make_state_folder(options.state)
 
 
 def _memory(text: str) -> MiB:

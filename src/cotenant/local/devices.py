@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
-from cotenant.local.events import log_error
+from cotenant.local.events import log_error, stored_setting
 from cotenant.local.journal import Journal
 from cotenant.local.views import UNKNOWN_USAGE, JobUsage, usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, Running
@@ -36,7 +36,7 @@ class Devices:
 
     def __init__(self, backend: Backend, journal: Journal) -> None:
         self._backend, self._journal = backend, journal
-        self._cordoned: set[str] = set(json.loads(journal.recall("cordoned") or "[]"))
+        self._cordoned: set[str] = set(stored_setting(journal, "cordoned", list[str], []))
         self._used: dict[str, JobUsage] = {}
         self.changed: Signal[[Machine]] = Signal()
         """a GPU was cordoned, uncordoned, or changed by itself"""

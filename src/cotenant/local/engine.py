@@ -51,6 +51,7 @@ from cotenant.local.lifecycle import (
     gpus_of,
     request_of,
     step,
+    unreadable,
     with_stored_compute,
 )
 from cotenant.local.profiles import ProfileStore
@@ -62,6 +63,8 @@ from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import GpuView, JobRequest, JobView
 from cotenant.wire.profile import JobProfile
 
+HIDDEN = "(hidden)"
+"""shown instead of the value of an environment variable, which may be a secret"""
 RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
 PASS_EVERY_S = 60.0
@@ -97,6 +100,8 @@ class Engine:
             exclusive_steps=backend.vendor is Vendor.SIMULATED,
             observe=settings.observe,
         )
+        self._set_aside: dict[str, str] = {}
+        """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
 
@@ -109,6 +114,7 @@ class Engine:
         self._tenants.added.subscribe(self._tuner.add)
         self._tenants.added.subscribe(self.interference.add)
         # The tuner forgets a job last: saving its history and measuring it read from the tuner.
+        self._tenants.removed.subscribe(resources.containment.remove)
         self._tenants.removed.subscribe(resources.shares.remove)
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
@@ -138,7 +144,8 @@ class Engine:
         record = self._find(name)
         if record.state is JobState.QUEUED:
             _, change = self._apply(record, StopRequested(Stop.CANCEL))
-            self._queue.remove(record.id)
+            if self._set_aside.pop(record.id, None) is None:
+                self._queue.remove(record.id)
             self._record(record.id, change)
         elif record.state in ACTIVE:
             self._stop(record, StopRequested(Stop.CANCEL, "asked to stop with SIGTERM"))
@@ -151,6 +158,9 @@ class Engine:
         record = self._find(name)
         if record.state not in ENDED:
             raise InputError(f"{record.id} is {record.state}; only a job that has ended can be run again")
+        problem = unreadable(record._replace(slot=None))
+        if problem is not None:
+            raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
         job = self._admission.admit(record.id, request_of(record), record.submitted)
         _, change = self._apply(record, RetryRequested())
         self._enqueue(job)
@@ -194,7 +204,7 @@ class Engine:
         history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
         return msgspec.structs.replace(
             self._view(record, self._wait_reasons()),
-            request=request,
+            request=msgspec.structs.replace(request, env=dict.fromkeys(request.env, HIDDEN)),
             enforcement=self._enforcement(record, request),
             faults=faults.faults,
             drift=faults.drift,
@@ -256,16 +266,31 @@ class Engine:
             self._refuse_missing_gpus(record)
         for record in active:
             self._tenants.add(self._placement(record), request_of(record), record.attempts)
+        self._resources.containment.sweep(self._tenants.placed)
         self._resources.shares.sweep(self._tenants.placed)
         if self._resources.slices is not None:
             self._resources.slices.sweep(self._tenants.placed)
         for record in active:
             self._adopt(record)
         for record in self._journal.queued_in_order():
-            self._enqueue(self._job(record))
+            self._enqueue_record(record)
+        self._report_unreadable(active)
         placed = (one.placement.job for one in self._tenants.placed.values())
         for job in (*placed, *self._queue.jobs.values()):
             self._learner.observe(job.demand)
+
+    def _report_unreadable(self, active: list[JobRecord]) -> None:
+        """One event and one line in the log for each job that this version cannot read."""
+        texts = {job: f"set aside: its request cannot be read: {why}" for job, why in self._set_aside.items()}
+        texts |= {
+            record.id: f"runs with GPUs of its own until it ends: its request or slot cannot be read: {why}"
+            for record in active
+            if (why := unreadable(record)) is not None
+        }
+        texts |= dict.fromkeys(self._journal.damaged(), "left out of all answers: its row in the journal is damaged")
+        for job, text in texts.items():
+            log_error(f"{job} is {text}" if job in self._set_aside else f"{job} {text}")
+            self.events.record("unreadable", job, text)
 
     def _refuse_missing_gpus(self, record: JobRecord) -> None:
         """A job on a GPU that no longer exists could be neither watched nor accounted for."""
@@ -282,7 +307,10 @@ class Engine:
         baseline, slices = self._launcher.baseline, self._resources.slices
         watching = self._devices.watch(lambda: self._tenants.running(baseline))
         priorities = [] if slices is None else [slices.watch()]
-        helpers = [asyncio.create_task(helper) for helper in (self._tuner.run(), watching, *priorities)]
+        helpers = [
+            asyncio.create_task(helper)
+            for helper in (self._tuner.run(), watching, self._runs.continue_stopped(), *priorities)
+        ]
         for helper in helpers:
             # A daemon without one of its helpers would look healthy and be wrong, so it stops.
             helper.add_done_callback(lambda _: self.ask_to_stop())
@@ -359,7 +387,7 @@ class Engine:
         if self._resources.slices is not None:
             self._resources.slices.remove(job, self._runs.of_job(job))
         if queued:
-            self._enqueue(self._job(record))
+            self._enqueue_record(record)
         else:
             self.interference.forget(job)
         self._wake.set()
@@ -414,14 +442,33 @@ class Engine:
         self.events.record(change.kind, job, change.text)
 
     def _stop(self, record: JobRecord, request: StopRequested) -> None:
-        """The journal is written before the signal is sent: a daemon killed in between sends it after its restart."""
-        _, change = self._apply(record, request)
+        """The journal is written before the signal is sent: a daemon killed in between sends it after its restart.
+
+        A cancellation does not wait for the journal: the job may be what fills the disk. Its exit record says that it
+        was cancelled, so only a daemon killed before the signal forgets it.
+        """
+        try:
+            _, change = self._apply(record, request)
+        except JournalError as error:
+            if request.stop is not Stop.CANCEL:
+                raise
+            log_error(f"{record.id} is cancelled, which the journal cannot record: {error}")
+            attempts.cancel(self._folder(record))
+            return
         attempts.cancel(self._folder(record))
         self._record(record.id, change)
 
     def _enqueue(self, job: Job) -> None:
         self._queue.add(job)
         self._wake.set()
+
+    def _enqueue_record(self, record: JobRecord) -> None:
+        """Without the fields that this version cannot read, a job might run with too few limits: it is set aside."""
+        problem = unreadable(record)
+        if problem is None:
+            self._enqueue(self._job(record))
+        else:
+            self._set_aside[record.id] = problem
 
     # Lookups
 
@@ -442,7 +489,10 @@ class Engine:
         return queued or self._admission.job_of(record.id, request_of(record), record.submitted)
 
     def _placement(self, record: JobRecord) -> Placement:
-        slot = Slot(self._devices.machine.name, gpus_of(record))
+        gpus = gpus_of(record)
+        if not gpus and unreadable(record):  # its GPUs are not known, so no GPU may be called free
+            gpus = tuple(range(len(self._devices.machine.gpus)))
+        slot = Slot(self._devices.machine.name, gpus)
         return Placement(with_stored_compute(self._job(record), record), slot)
 
     def _missing_gpus(self, record: JobRecord) -> list[int]:
@@ -457,6 +507,9 @@ class Engine:
     def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
         job = self._queue.jobs.get(record.id)
         reason = self._runs.delayed.get(record.id)
+        if record.id in self._set_aside:
+            problem = self._set_aside[record.id]
+            reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"
         if job is not None:
             reason = f"{waiting.reason(job)} ({record.reason})" if record.reason else waiting.reason(job)
         return job_view(

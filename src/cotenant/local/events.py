@@ -8,9 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
 
 from cotenant.local.journal import EVENTS_KEPT, Journal, JournalError
 
+T = TypeVar("T")
+REPEATED_AFTER_S = 60.0
+MOST_TEXTS = 1000
+"""different texts in the log that are remembered"""
 MOST_WAITING = 2 * EVENTS_KEPT
 """events that are queued for one slow client"""
 
@@ -67,13 +74,38 @@ class Events:
             self._listeners.discard(listener)
 
 
+def stored_setting(journal: Journal, key: str, kind: type[T], default: T) -> T:
+    """A setting that the journal stores as JSON; a damaged one is reported in the log and replaced by the default."""
+    text = journal.recall(key)
+    if text is None:
+        return default
+    try:
+        return msgspec.json.decode(text, type=kind, strict=False)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        log_error(f"the stored setting {key!r} cannot be read and is ignored: {error}")
+        return default
+
+
 def _put(listener: Listener, event: Event | None) -> None:
     if listener.full():
         listener.get_nowait()
     listener.put_nowait(event)
 
 
+_logged: dict[str, float] = {}
+"""when each text was last written"""
+
+
 def log_error(text: str) -> None:
-    """Writes one line to the daemon's log; ignored if even that fails, as on a full disk."""
+    """Writes one line to the daemon's log, but a repeated one only once a minute, or it could fill the disk.
+
+    It is ignored if even that fails, as on a full disk.
+    """
+    now = time.monotonic()
+    if now - _logged.get(text, -REPEATED_AFTER_S) < REPEATED_AFTER_S:
+        return
+    if len(_logged) >= MOST_TEXTS:
+        _logged.clear()
+    _logged[text] = now
     with suppress(OSError):
         print(f"cotenant: {text}", file=sys.stderr, flush=True)

@@ -17,9 +17,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
 
+import msgspec
+
 from cotenant.errors import CotenantError
 from cotenant.local.lifecycle import STATES, TRANSITIONS, Columns, JobRecord, JobState, WrongStateError
 from cotenant.local.supervisor import look_at, sync_folder
+from cotenant.node.ownership import problem_of_file
 
 EVENTS_KEPT = 10_000
 EVENTS_BETWEEN_SWEEPS = 500
@@ -176,6 +179,13 @@ class Journal:
         """All queued jobs, in the order of their submission."""
         return self.jobs(("queued",), limit=-1)
 
+    def damaged(self) -> list[str]:
+        """The jobs whose row this version cannot read: a column is damaged, or a newer version stored another state.
+
+        Such rows are left as they are, for the version that wrote them, and are in no other answer.
+        """
+        return [_id_of(row[0]) for row in self._rows(f"SELECT number FROM jobs WHERE {_DAMAGED}", tuple(STATES))]
+
     # Events and settings
 
     def record_event(self, at: float, kind: str, job: str | None, text: str) -> int:
@@ -215,7 +225,8 @@ class Journal:
     # SQLite
 
     def _jobs(self, clause: str, values: tuple[object, ...]) -> list[JobRecord]:
-        return [_record(row) for row in self._rows(f"SELECT {COLUMNS} FROM jobs {clause}", values)]
+        rows = self._rows(f"SELECT {COLUMNS} FROM jobs {clause}", values)
+        return [record for row in rows if (record := _record(row)) is not None]
 
     def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         with self._turn, _plain_errors(self._path, "read"):
@@ -244,11 +255,15 @@ class Journal:
 def _take_lock(path: Path) -> int:
     """Locks the journal for this process, whose ID is written to the lock file."""
     try:
-        lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise JournalError(
             f"cannot open the journal {path}: {error.strerror}; the daemon needs a folder that it can write to"
         ) from error
+    problem = problem_of_file(lock)
+    if problem is not None:
+        os.close(lock)
+        raise JournalError(f"cannot use the journal {path}: its file {path}.lock {problem}; remove it")
     try:
         _wait_for_lock(lock)
         os.truncate(lock, 0)
@@ -297,7 +312,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
     with _plain_errors(path, "open"):
         # Mode 0600, because requests contain environments, which may contain secrets. SQLite's other files copy it.
         with suppress(OSError):  # SQLite reports the problem with a better message
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
         with _plain_errors(path, "open"):
@@ -372,11 +387,35 @@ def _name_in(request: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
-_STATES = {state.value: state for state in JobState}
+_TYPES = {
+    "submitted": "'real'",
+    "started": "'real', 'null'",
+    "ended": "'real', 'null'",
+    "slot": "'text', 'null'",
+    "outcome": "'text', 'null'",
+    "code": "'integer', 'null'",
+    "signal": "'integer', 'null'",
+    "error": "'text', 'null'",
+    "attempts": "'integer'",
+    "reason": "'text', 'null'",
+    "forgiven": "'integer'",
+    "stop": "'text', 'null'",
+    "request": "'blob'",
+}
+"""of the values in each column: SQLite itself stores any type in any column"""
+_DAMAGED = " OR ".join(
+    [f"state NOT IN ({', '.join('?' * len(STATES))})"]
+    + [f"typeof({column}) NOT IN ({types})" for column, types in _TYPES.items()]
+)
 
 
-def _record(row: tuple[Any, ...]) -> JobRecord:
-    return JobRecord._make((row[0], _STATES[row[1]], *row[2:]))
+def _record(row: tuple[Any, ...]) -> JobRecord | None:
+    """A row as a record; None: it is damaged."""
+    try:
+        # A text would be converted to bytes, from base64.
+        return msgspec.convert(row, JobRecord) if isinstance(row[-1], bytes) else None
+    except msgspec.ValidationError:
+        return None
 
 
 def _id_of(number: int) -> str:

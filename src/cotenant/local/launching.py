@@ -3,6 +3,7 @@
 """Turns a placement into a process: the run folder, the limits file or slice, the control group, the supervisor."""
 
 import os
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,15 @@ from cotenant.local.supervisor import Spec
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.launch import Allowance, Launch, Slice, enforcement, launch_for
 from cotenant.node.limits import limits_text, write_read_only
+from cotenant.node.shares import Means
 from cotenant.wire.local import JobRequest
 
 MOST_PROCESSES = 512
 """of one job"""
+MOST_TASKS = 16_384
+"""processes and threads in the cgroup of one job: a fork bomb that is faster than its supervisor ends here"""
+OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+"""the limit of open files of a job: as the daemon was started with, before it raised its own"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Launcher:
         job, launch, resources = placement.job.id, self._launch(machine, placement, request), self.resources
 
         def start() -> None:
-            attempts.prepare(folder, supervision(launch, request))
+            attempts.prepare(folder, supervision(launch, request, self._contain(launch, job)))
             if resources.slices is None:
                 write_read_only(self._limits_file(job), limits_text(launch.limits))
             else:
@@ -42,6 +48,12 @@ class Launcher:
             resources.launch(folder)
 
         return start
+
+    def _contain(self, launch: Launch, job: str) -> Path | None:
+        """The cgroup that holds all processes of a job; with cgroup v2 a process can be in one only."""
+        if launch.cgroup is not None and self.resources.shares.means is Means.CGROUP_V2:
+            return launch.cgroup
+        return self.resources.containment.create(job, MOST_TASKS)
 
     def enforcement(self, machine: Machine, placement: Placement, request: JobRequest) -> tuple[str, ...]:
         """One sentence for each limit of a job: what enforces it, or that nothing does."""
@@ -78,7 +90,7 @@ class Launcher:
         return self.resources.jobs / job / "limits"
 
 
-def supervision(launch: Launch, request: JobRequest) -> Spec:
+def supervision(launch: Launch, request: JobRequest, contain: Path | None = None) -> Spec:
     """The specification that the supervisor of a job reads."""
     base = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return Spec(
@@ -91,6 +103,8 @@ def supervision(launch: Launch, request: JobRequest) -> Spec:
         memory_baseline_mib=launch.memory_baseline_mib,
         share_percent=launch.share_percent,
         cgroup=None if launch.cgroup is None else str(launch.cgroup),
+        contain=None if contain is None else str(contain),
         grace_s=request.grace_s,
         max_processes=MOST_PROCESSES,
+        open_files=OPEN_FILES,
     )

@@ -8,9 +8,10 @@ change that `TRANSITIONS` does not list. docs/explanation/job-states.md draws th
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias, TypedDict, assert_never
+from typing import Any, NamedTuple, TypeAlias, TypedDict, assert_never
 
 import msgspec
 
@@ -18,7 +19,7 @@ from cotenant.core.model import Gpus, Job, Placement
 from cotenant.core.units import MilliGpu
 from cotenant.errors import CotenantError
 from cotenant.local.supervisor import Exit
-from cotenant.wire.local import JobRequest
+from cotenant.wire.local import JobRequest, demand_of
 
 
 class JobState(StrEnum):
@@ -271,7 +272,41 @@ def _failed(end: Exit) -> bool:
 
 
 def request_of(job: JobRecord) -> JobRequest:
-    return msgspec.json.decode(job.request, type=JobRequest)
+    """The request of a job. If this version cannot read all of it, then what it can read, with GPUs of its own.
+
+    Only a job that already runs, or has ended, may be treated by such a request: `unreadable` tells them apart.
+    """
+    try:
+        return _valid_request(job.request)
+    except (msgspec.MsgspecError, CotenantError):
+        return _readable_part(job)
+
+
+def unreadable(job: JobRecord) -> str | None:
+    """Why this version cannot read the request or the slot of a job; None: it can."""
+    try:
+        _valid_request(job.request)
+        _stored_slot(job)
+    except (msgspec.MsgspecError, CotenantError, UnicodeDecodeError) as error:
+        return str(error)
+    return None
+
+
+def _valid_request(content: bytes) -> JobRequest:
+    request = msgspec.json.decode(content, type=JobRequest)
+    demand_of(request)
+    return request
+
+
+def _readable_part(job: JobRecord) -> JobRequest:
+    """A newer version may have stored fields that we do not know; without them a job's neighbours are not known."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, CotenantError):
+        content = msgspec.json.decode(job.request, type=dict[str, Any])
+        known = {name: content[name] for name in JobRequest.__struct_fields__ if name in content}
+        request = msgspec.convert({**known, "exclusive": True}, JobRequest)
+        demand_of(request)
+        return request
+    return JobRequest(command=("unknown",), cwd="/", gpus=len(gpus_of(job)), exclusive=True)
 
 
 class _SlotWithCompute(msgspec.Struct, frozen=True):
@@ -292,7 +327,11 @@ def _stored_slot(job: JobRecord) -> list[int] | _SlotWithCompute:
 
 
 def gpus_of(job: JobRecord) -> Gpus:
-    slot = _stored_slot(job)
+    """The GPUs of a job; none if its slot is damaged."""
+    try:
+        slot = _stored_slot(job)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ()
     return tuple(slot if isinstance(slot, list) else slot.gpus)
 
 
@@ -302,7 +341,7 @@ def gpus_text(gpus: Gpus) -> str:
 
 def with_stored_compute(job: Job, record: JobRecord) -> Job:
     """The job with the compute share that it was placed with, as its only demand."""
-    slot = _stored_slot(record)
+    slot = [] if unreadable(record) else _stored_slot(record)
     if isinstance(slot, list):
         return job
     demands = (one for one in (job.demand, *job.alternatives) if one.compute == slot.compute)

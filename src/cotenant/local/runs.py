@@ -61,13 +61,18 @@ class Runs:
     def look(self, job: str, attempt: int) -> None:
         """Reads the status of a run: watches it if it runs, reports it if it ended, else looks again later."""
         loop = asyncio.get_running_loop()
-        status = attempts.status(self.folder(job, attempt))
+        try:
+            status = attempts.status(self.folder(job, attempt))
+        except OSError as error:  # for example no file descriptor is free now; the run must not be forgotten
+            log_error(f"{job} cannot be watched now, trying again: {error.strerror}")
+            loop.call_later(LOOK_AGAIN_S, self.look, job, attempt)
+            return
         # "new": the supervisor has not written its intent yet. "running" without a handle: it cannot be watched.
         unclear = status.state == "new" or (status.state == "running" and status.pidfd is None)
         try:
             if not unclear:
                 self.changed.send(job, attempt, status)
-        except CotenantError as error:
+        except (CotenantError, OSError) as error:
             # An end that could not be stored must be reported again; a running run is reported again when it ends.
             log_error(f"{job}: {error}")
             unclear = status.state != "running"
@@ -88,6 +93,14 @@ class Runs:
             self.look(job, attempt)
 
         loop.add_reader(pidfd, gone)
+
+    async def continue_stopped(self) -> None:
+        """Continues supervisors that their jobs stopped: a stopped one enforces no limit and obeys no cancellation."""
+        while True:
+            for job, pid in list(self.supervisors.items()):
+                if attempts.continue_supervisor(pid):
+                    log_error(f"{job} stopped its supervisor, which was continued")
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def close(self) -> None:
         """Starts no further run."""

@@ -38,6 +38,7 @@ MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TOKEN = "COTENANT_RUN"  # a secret in the job's environment, by which its remaining processes are recognised
 EXIT_BYTES = 4096  # reserved before the job starts, so that the exit record can be written on a full disk
+NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead out of the run's folder
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -70,6 +71,8 @@ class Spec(NamedTuple):
     log_bytes: int = 64 * MIB
     log_files: int = 3
     max_processes: int | None = None
+    open_files: int | None = None
+    contain: str | None = None
 
 
 class Exit(NamedTuple):
@@ -95,7 +98,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
 def write_durably(path: str, content: Mapping[str, object], room: int = 0) -> None:
     """Replaces a file atomically and durably; with `room`, overwrites space that was reserved by `set_aside`."""
     text = json.dumps(content).encode().ljust(room)
-    file = os.open(path + ".tmp", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | (0 if room else os.O_TRUNC), 0o600)
+    file = os.open(path + ".tmp", NEW_FILE | (0 if room else os.O_TRUNC), 0o600)
     try:
         if os.write(file, text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -117,7 +120,7 @@ def sync_folder(path: str) -> None:
 
 def set_aside(path: str) -> None:
     """Reserves the disk space of the exit record."""
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = os.open(path, NEW_FILE | os.O_TRUNC, 0o600)
     try:
         if os.write(file, b" " * EXIT_BYTES) != EXIT_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -139,7 +142,10 @@ def read_json(path: str) -> dict[str, Any] | None:
 def read_spec(path: str) -> Spec:
     """The specification in a file; Refused says why it is not valid."""
     try:
-        with open(path, "rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
+            seen = os.fstat(file.fileno())
+            if seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & 0o022:
+                raise Refused(f"{path} can be changed by another user: expected a file that only its owner can write")
             content = json.loads(file.read())
         version = content.pop("version")
         spec = Spec(**content)
@@ -355,7 +361,7 @@ class Log:
             with open(f"{self._path}.begins.tmp", "w") as file:
                 file.write(str(self._begins))
             os.rename(f"{self._path}.begins.tmp", f"{self._path}.begins")
-        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = os.open(self._path, NEW_FILE | os.O_APPEND, 0o600)
         self._size = os.fstat(self._file).st_size
 
 
@@ -453,9 +459,9 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != supervisor or not os.read(go, 1):
             os._exit(125)  # the supervisor died before prctl took effect
-        if spec.cgroup:
-            doing = f"join the control group {spec.cgroup}"
-            join_cgroup(spec.cgroup)
+        for group in {spec.cgroup, spec.contain} - {None, ""}:
+            doing = f"join the control group {group}"
+            join_cgroup(str(group))
         if spec.cpus is not None:
             doing = f"run on the CPUs {spec.cpus}"
             os.sched_setaffinity(0, spec.cpus)  # before exec: afterwards it would apply to one thread only
@@ -467,6 +473,8 @@ def become_job(spec: Spec, token: str, supervisor: int, go: int, report: int, ou
         os.dup2(output, 2)
         doing = "set limits"
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if spec.open_files is not None:  # the daemon may have raised its own limit, which we inherited
+            resource.setrlimit(resource.RLIMIT_NOFILE, (spec.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         if spec.rlimit_data_mib is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (spec.rlimit_data_mib * MIB, spec.rlimit_data_mib * MIB))
         doing = f"run the command '{spec.argv[0]}'"
@@ -720,7 +728,7 @@ def record_exit(job_dir: str, end: Exit) -> None:
 
 def take_lock(job_dir: str) -> int | None:
     """Takes the lock; None: another supervisor has it. Retries, because `status` holds the lock for an instant."""
-    lock = os.open(f"{job_dir}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = os.open(f"{job_dir}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     for _ in range(200):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -208,8 +208,11 @@ def save_history(folder: Path, history: list[dict[str, Any]]) -> None:
 
 
 def read_history(folder: Path) -> tuple[dict[str, Any], ...]:
-    path = folder / HISTORY
-    return msgspec.json.decode(path.read_bytes(), type=tuple[dict[str, Any], ...]) if path.exists() else ()
+    """The tuning history of a job that has ended; empty if there is none, or if the file is damaged."""
+    try:
+        return msgspec.json.decode((folder / HISTORY).read_bytes(), type=tuple[dict[str, Any], ...])
+    except (OSError, msgspec.MsgspecError):
+        return ()
 
 
 def coordinator_event(event: JobEvent, tenant: PlacedJob) -> Event:

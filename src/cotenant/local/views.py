@@ -57,7 +57,10 @@ def job_view(
     slo_violations: int = 0,
 ) -> JobView:
     """A job as the journal stores it, with what is measured now."""
-    request = _summaries.decode(record.request)
+    try:
+        request = _summaries.decode(record.request)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        request = _RequestSummary([record.id])  # it cannot be read; the job is set aside, or has ended
     return JobView(
         id=record.id,
         name=request.name or request.command[0].rpartition("/")[2],

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import cotenant
 from cotenant.errors import CotenantError, InputError
+from cotenant.node.ownership import problem_of_file, problem_of_folder
 
 NAME = "libcotenant.so"
 NONE_BUILT = "built without a C compiler: limits on real GPUs are not enforced"
@@ -58,20 +59,38 @@ def stage(library: Path, base: Path | None = None) -> Path:
     name = f"libcotenant-{hashlib.sha256(content).hexdigest()[:16]}"
     folder = (base or _base()) / name
     if folder.is_dir():
+        _refuse_foreign(folder, content)
         return folder
     try:
         folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _refuse(folder.parent, problem_of_folder(folder.parent))
         fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder.parent))
         try:
             _fill(fresh, content)
             os.rename(fresh, folder)
         except OSError:
             shutil.rmtree(fresh, ignore_errors=True)
-            if not folder.is_dir():  # another process has made the same folder meanwhile
+            if not folder.is_dir():
                 raise
+            _refuse_foreign(folder, content)  # another process has made the same folder meanwhile
     except OSError as error:
         raise CotenantError(f"{folder}: the vGPU library cannot be written there: {error.strerror}") from None
     return folder
+
+
+def _refuse_foreign(folder: Path, content: bytes) -> None:
+    """CotenantError if another user could have made or changed a staged folder: programs would run his code."""
+    for path in (folder, *folder.rglob("*")):
+        if path.is_symlink():
+            _refuse(path, None if path.resolve() == staged_library(folder).resolve() else "leads out of its folder")
+        else:
+            _refuse(path, problem_of_folder(path) if path.is_dir() else problem_of_file(path))
+    _refuse(folder, None if staged_library(folder).read_bytes() == content else "does not contain the library")
+
+
+def _refuse(path: Path, problem: str | None) -> None:
+    if problem is not None:
+        raise CotenantError(f"{path} {problem}; it is not loaded into programs: remove it")
 
 
 def staged_library(folder: Path) -> Path:
@@ -117,7 +136,7 @@ def _own_lib(machine: str) -> Iterator[str]:
 
 
 def _base() -> Path:
-    """The first folder that is writable, is not mounted noexec, and can be named in LD_PRELOAD."""
+    """The first folder that only this user can write to, is not mounted noexec, and can be named in LD_PRELOAD."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cotenant"
     named, runtime = os.environ.get("COTENANT_RUNTIME"), os.environ.get("XDG_RUNTIME_DIR")
     places = [
@@ -131,12 +150,15 @@ def _base() -> Path:
             return place
     raise CotenantError(
         f"the vGPU library cannot be written to any of {', '.join(map(str, places))}: expected a folder that is "
-        "writable, not mounted noexec, and without spaces or colons in its path; XDG_CACHE_HOME names another"
+        "writable for this user only, not mounted noexec, and without spaces or colons in its path; XDG_CACHE_HOME "
+        "names another"
     )
 
 
 def _is_fit(place: Path) -> bool:
     there = next(folder for folder in (place, *place.parents) if folder.exists())
+    if there == place and problem_of_folder(place) is not None:
+        return False
     runs = not os.statvfs(there).f_flag & os.ST_NOEXEC
     return os.access(there, os.W_OK | os.X_OK) and runs and not set(" :\t\n$") & set(str(place))
 

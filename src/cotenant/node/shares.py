@@ -109,8 +109,14 @@ def quota(cpu: MilliCpu) -> Quota:
     return Quota(max(_LEAST_QUOTA_US, milli * period // 1000), period)
 
 
-def _hierarchies(mounts: Path, own: Path) -> Iterator[tuple[Means, Path]]:
-    """The cgroup of this process in each hierarchy that may have the cpu controller."""
+def own_cgroups(controller: str, mounts: Path, own: Path) -> list[Path]:
+    """The cgroups of this process in which groups with this controller may be created; version 1 first."""
+    found = list(_hierarchies(mounts, own, controller))
+    return [root for means, root in sorted(found, key=lambda one: one[0] is not Means.CGROUP_V1)]
+
+
+def _hierarchies(mounts: Path, own: Path, controller: str = "cpu") -> Iterator[tuple[Means, Path]]:
+    """The cgroup of this process in each hierarchy that may have a controller."""
     try:
         paths = dict(_own_paths(own.read_text()))
         lines = [line.split() for line in mounts.read_text().splitlines()]
@@ -119,8 +125,8 @@ def _hierarchies(mounts: Path, own: Path) -> Iterator[tuple[Means, Path]]:
     for _, point, kind, options, *_ in lines:
         if kind == "cgroup2":
             yield Means.CGROUP_V2, _within(Path(_unescaped(point)), paths.get("", "/"))
-        elif kind == "cgroup" and "cpu" in options.split(","):
-            yield Means.CGROUP_V1, _within(Path(_unescaped(point)), paths.get("cpu", "/"))
+        elif kind == "cgroup" and controller in options.split(","):
+            yield Means.CGROUP_V1, _within(Path(_unescaped(point)), paths.get(controller, "/"))
 
 
 def _own_paths(text: str) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.node.limits import Limits, limits_text, read_limits, write_read_only
+from cotenant.node.ownership import problem_of_folder
 from cotenant.node.region import Region, make_region, read_region
 
 T = TypeVar("T")
@@ -158,8 +159,11 @@ def _own(folder: Path) -> Path:
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         seen = folder.lstat()
+        problem = problem_of_folder(folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made: {error.strerror}; COTENANT_RUNTIME names another folder") from None
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
         raise InputError(f"{folder}: belongs to another user; COTENANT_RUNTIME names another folder")
+    if problem is not None:
+        raise InputError(f"{folder} {problem}, or let COTENANT_RUNTIME name another folder")
     return folder

@@ -113,7 +113,9 @@ def _planned(at: Seconds, index: int, name: str, size: str, work: float, seed: i
     shape = task.at(size)
     # Counted in samples rather than steps: a tuned job takes other steps but must do the same work.
     samples = max(shape.batch, round(shape.steps * shape.batch * work))
-    argv = ("-m", "cotenant.workloads", name, "--size", size, "--samples", str(samples), "--seed", str(seed + index))
+    # -P: no module is imported from the folder in which the job runs.
+    program = ("-P", "-m", "cotenant.workloads")
+    argv = (*program, name, "--size", size, "--samples", str(samples), "--seed", str(seed + index))
     return PlannedJob(
         at=at,
         name=f"{name}-{index + 1}",

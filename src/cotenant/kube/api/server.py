@@ -21,6 +21,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.error_log import ErrorLog, describe
 from cotenant.kube.api.names import WHY_HEADER
+from cotenant.node.connections import drop_slow_heads, shed_connections
 
 BODY_S = 20.0
 """Time for a whole body, from its first byte."""
@@ -236,8 +237,8 @@ async def serve_all(
     async with asyncio.TaskGroup() as group:
         for server, listener in zip(servers, listeners, strict=True):
             group.create_task(server.serve(sockets=[listener.bound]))
-        maintenance = [group.create_task(_drop_slow_heads(server, head_s)) for server in servers]
-        maintenance += [group.create_task(_shed_connections(server, crowd, crowd_s)) for server in servers]
+        maintenance = [group.create_task(drop_slow_heads(server, head_s)) for server in servers]
+        maintenance += [group.create_task(shed_connections(server, crowd, crowd_s)) for server in servers]
         maintenance += [
             group.create_task(_renew(listener.certificates, reload_s))
             for listener in listeners
@@ -278,34 +279,3 @@ async def _renew(certificates: Certificates, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         certificates.reload()
-
-
-async def _drop_slow_heads(server: uvicorn.Server, every_s: float) -> None:
-    """Close connections whose request head is incomplete for too long; uvicorn itself has no such timeout."""
-    before: set[Any] = set()
-    while True:
-        await asyncio.sleep(every_s)
-        now = {one for one in server.server_state.connections if _has_partial_head(one)}
-        for connection in now & before:
-            connection.transport.abort()
-        before = now
-
-
-async def _shed_connections(server: uvicorn.Server, most: int, every_s: float) -> None:
-    """Close connections above the limit, one at a time, always of the client that has the most; idle ones first."""
-    while True:
-        await asyncio.sleep(every_s)
-        connections: list[Any] = sorted(server.server_state.connections, key=_is_idle)
-        clients: dict[str, list[Any]] = {}
-        for connection in connections:
-            clients.setdefault(connection.client[0] if connection.client else "", []).append(connection)
-        for _ in range(len(connections) - most):
-            max(clients.values(), key=len).pop().transport.abort()
-
-
-def _has_partial_head(connection: Any) -> bool:
-    return _is_idle(connection) and connection.timeout_keep_alive_task is None
-
-
-def _is_idle(connection: Any) -> bool:
-    return connection.cycle is None or bool(connection.cycle.response_complete)
