@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
-OURS = ("NVIDIA_", "CUDA_", "COTENANT_", "ALIYUN_", "CAMBRICON_")
+OURS = ("NVIDIA_", "CUDA_", "COTENANT_", "ALIYUN_", "CAMBRICON_", "AMD_")
 
 
 def text_of(path: str) -> str | None:

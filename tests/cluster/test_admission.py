@@ -28,7 +28,7 @@ from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.mutation import mutate
 from tests.cluster.api import Json, RefusedError, ask, wait_for
 from tests.cluster.cluster import Cluster
-from tests.kube.reviews import UNCHANGED, admitted, response, review, written
+from tests.kube.reviews import UNCHANGED, admitted, response, review, without_warnings, written
 
 NAMESPACE = "forgers"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -267,7 +267,7 @@ def test_a_prepared_pod_is_taken_and_would_not_be_changed_again(cluster: Cluster
     made = written({dialect.memory or dialect.count: 1}, init=[{"sidecar": True}])
     made["metadata"] = {"name": "prepared"}
     taken = cluster.post("/api/v1/namespaces/default/pods?dryRun=All", admitted(made))
-    assert response(mutate(review(taken), KubeSettings())) == UNCHANGED
+    assert without_warnings(response(mutate(review(taken), KubeSettings()))) == UNCHANGED
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +303,7 @@ def test_a_pod_that_asks_for_gpus_waits_for_the_webhook(webhook: Cluster, resour
 def test_other_pods_do_not_wait_for_the_webhook(webhook: Cluster) -> None:
     for made in (pod("p"), pod("p", asks({"cpu": "1"})), pod("p", asks({"nvidia.com/gpus": "1"}))):
         assert not wrote(webhook, "POST", f"{PODS}?dryRun=All", made)
-    labelled = pod("p", {**asks({"nvidia.com/gpu": "1"}), **seen("void")})
+    labelled = pod("p", {**asks({"nvidia.com/gpu": "1"}), **seeing_none()})
     labelled["metadata"]["labels"] = {"cotenant.io/webhook": "ignore"}
     assert not wrote(webhook, "POST", f"{PODS}?dryRun=All", labelled)
     mirror = pod("p", asks({"nvidia.com/gpu": "1"}), **{"kubernetes.io/config.mirror": "x"})

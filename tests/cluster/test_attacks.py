@@ -12,7 +12,7 @@ import pytest
 from cotenant.kube.api.names import AGENT, EXTENDER_PORT, NAMESPACE, SCHEDULER, WEBHOOK_PORT, WHY
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import CORDONED, INVENTORY
-from cotenant.kube.codec.protected import is_assignment
+from cotenant.kube.codec.protected import RUNTIME_VARIABLES, is_assignment
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import EVERYTHING, PODS, SLICE, TEAM, VISIBLE, annotated, refusal
 from tests.cluster.components import STATIC_PODS
@@ -81,7 +81,8 @@ def check_sees_none(engine: Engine, name: str, namespace: str = TEAM) -> None:
 
 
 def test_a_pod_that_went_past_the_webhook_sees_nothing(engine: Engine, mallory: str) -> None:
-    count, void = {"nvidia.com/gpu": 1}, env(value="void")
+    count = {"nvidia.com/gpu": 1}
+    void = {"env": [{"name": name, "value": none} for name, none in RUNTIME_VARIABLES.items()]}
     alone: dict[str, Any] = {"restartPolicy": "Never"}
 
     def labelled(name: str, **how: Any) -> Json:

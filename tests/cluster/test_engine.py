@@ -6,6 +6,7 @@ import json
 
 from cotenant.kube.codec.inventory import ORPHANS
 from cotenant.kube.codec.paths import AGENT_SOCKET
+from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from tests.cluster.api import Json, wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
@@ -31,6 +32,9 @@ ASKED: dict[str, tuple[dict[str, int], set[int]]] = {
 }
 """what is asked for, and the MiB that each card may show then"""
 
+HIDDEN = dict(RUNTIME_VARIABLES)
+"""variables of a container that sees no GPU of any vendor"""
+
 
 def test_a_pod_gets_the_slice_that_it_asked_for_and_leaves_it_free(engine: Engine) -> None:
     engine.create("slice", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000, "nvidia.com/gpucores": 30}, SEES)
@@ -44,6 +48,7 @@ def test_a_pod_gets_the_slice_that_it_asked_for_and_leaves_it_free(engine: Engin
     assert seen["preloaded"]
     assert (seen["room"], seen["beyond"]) == (1000, OUT_OF_MEMORY)
     assert seen["variables"] == {
+        **HIDDEN,
         "NVIDIA_VISIBLE_DEVICES": share.gpu,
         "CUDA_DEVICE_MEMORY_LIMIT_0": "1000m",
         "CUDA_DEVICE_SM_LIMIT": "30",
@@ -81,7 +86,7 @@ def test_init_containers_sidecars_and_apps_see_what_is_theirs(engine: Engine) ->
     engine.ended("many")
     assert {name: engine.said("many", name)["totals"] for name in asked} == {name: [mib] for name, mib in asked.items()}
     seen = engine.said("many", "plain")
-    assert (seen["gpus"], seen["driver"], seen["variables"]) == ([], False, {"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert (seen["gpus"], seen["driver"], seen["variables"]) == ([], False, HIDDEN)
 
 
 def test_a_process_that_outlives_its_pod_keeps_its_memory_taken(engine: Engine) -> None:

@@ -19,6 +19,7 @@ from tests.cluster.attacker import PODS, SLICE, TEAM, VISIBLE, annotated, refusa
 from tests.cluster.engine import Engine
 from tests.cluster.pods import container, path_of
 from tests.cluster.tenant import SEES, STAYS
+from tests.cluster.test_admission import NAMES_GPUS
 
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{TEAM}/deployments"
 VARIABLE, LIMITS = f"cotenant.io/0.{VISIBLE}", "cotenant.io/0.limits"
@@ -124,7 +125,7 @@ def test_without_the_webhook_a_forged_pod_does_not_come_in_at_all(engine: Engine
         asking = annotated("asking", {}, spec={"containers": [container("main", "", SLICE)]})
         assert "gpus.pods.cotenant.io" in refusal(engine, mallory, "POST", PODS, asking)
         seeing = refusal(engine, mallory, "POST", PODS, annotated("seeing", {}, spec=plain))
-        assert f"must not set {VISIBLE}" in seeing
+        assert NAMES_GPUS in seeing
         assert not refusal(engine, mallory, "POST", DEPLOYMENTS, deployment)
         wait_for("the controller to be refused", lambda: failure(engine, "forged"))
         assert engine.cluster.get(f"{PODS}?labelSelector=app%3Dforged")["items"] == []

@@ -160,6 +160,7 @@ def test_every_way_to_ask_for_mlus_is_admitted_placed_started_and_freed(mixed: E
             assert profile == f"{numbers[0]}_{compute // 10}_{memory // 256}"
         else:
             assert mixed.said(name) == {
+                "CAMBRICON_VISIBLE_DEVICES": "",
                 "CAMBRICON_SPLIT_ENABLE": "1",
                 "CAMBRICON_SPLIT_VISIBLE_DEVICES": ",".join(map(str, numbers)),
                 "CAMBRICON_SPLIT_MEMS": ",".join([str(memory // 1024)] * count),

@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.core.model import ContainerKind
 from cotenant.kube.codec.paths import AGENT_SOCKET
+from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
 from tests.cluster.pods import container, create_pod
@@ -39,6 +40,9 @@ else:
     os._exit(1)
 """
 """holds all that it may at its first end"""
+
+HIDDEN = dict(RUNTIME_VARIABLES)
+"""variables of a container that sees no GPU of any vendor"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,7 +101,7 @@ def test_containers_of_one_pod_hold_their_own_slices_of_the_same_cards_at_the_sa
     ]
     plain = engine.said("several", "plain")
     assert (plain["driver"], plain["preloaded"], plain["limits"]) == (False, False, None)
-    assert plain["variables"] == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert plain["variables"] == HIDDEN
 
 
 def test_pods_hold_different_slices_of_cards_that_differ_and_are_not_neighbours(engine: Engine) -> None:
@@ -132,7 +136,7 @@ def test_containers_find_the_variables_of_their_dialect(engine: Engine) -> None:
 
     def ours(pod: str, visible: str) -> dict[str, str]:
         agent = str(AGENT_SOCKET)
-        return {"NVIDIA_VISIBLE_DEVICES": visible, "COTENANT_JOB": uids[pod], "COTENANT_AGENT": agent}
+        return {**HIDDEN, "NVIDIA_VISIBLE_DEVICES": visible, "COTENANT_JOB": uids[pod], "COTENANT_AGENT": agent}
 
     def aliyun(pod: str, all_of_it: int, own: int) -> dict[str, str]:
         return {

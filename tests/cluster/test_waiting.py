@@ -35,7 +35,7 @@ def test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room(engine:
     missing = "needs 3 GPUs, each with 10000 MiB free; the node has 2"
     assert missing in wait_for("an event", lambda: messages(engine, "waits", "NoRoom") or None)[0]
     said = why(engine, "waits").splitlines()
-    assert said[0].startswith("pod default/waits waits under binpack:")
+    assert said[0].startswith("pod default/waits is pending (policy binpack):")
     assert [line.split() for line in said[1:]] == [["node1", *missing.split()]]
     engine.delete("stays")
     engine.started("waits")
