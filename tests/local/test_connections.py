@@ -79,3 +79,16 @@ def test_the_daemon_raises_its_limit_of_open_files_but_not_that_of_its_jobs() ->
 
 def pid_of(daemon: Daemon) -> int:
     return int(daemon.client.get("/v1/status", dict[str, Any])["pid"])
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_port_that_other_machines_can_reach_is_warned_of(tmp_path: Path, host: str, warned: bool) -> None:
+    token = tmp_path / "token"
+    token.write_text("x" * 20)
+    token.chmod(0o600)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with running_daemon("--listen", f"{host}:{port}", "--token-file", str(token)) as daemon:
+        log = (daemon.state / "daemon.log").read_text()
+        assert ("is not encrypted" in log) is warned

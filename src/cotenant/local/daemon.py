@@ -131,6 +131,11 @@ async def _serve(engine: Engine, options: Options) -> None:
     engine.recover()
     sockets = list(_sockets(options))
     servers = [_server(engine, token) for _, token in sockets]
+    if options.listen is not None and not _is_loopback(options.listen):
+        log_error(
+            f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
+            "token and run programs here; listen on 127.0.0.1 and use an SSH tunnel or a TLS proxy"
+        )
     print(f"cotenant: {engine.status()['notice']}; state in {options.state}", flush=True)
     serving = [
         asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
@@ -155,6 +160,12 @@ def _server(engine: Engine, token: str | None) -> uvicorn.Server:
     # uvicorn's own signal handlers would end the process before the engine has stopped.
     server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
     return server
+
+
+def _is_loopback(listen: str) -> bool:
+    """Whether PORT or HOST:PORT can be reached from this machine only."""
+    host = listen.rpartition(":")[0]
+    return host in ("", "localhost") or host.startswith("127.")
 
 
 def _raise_file_limit() -> int:
