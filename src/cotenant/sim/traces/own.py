@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from cotenant.core.model import Demand, Job
-from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds, parse_compute, parse_percent
+from cotenant.core.units import (
+    WHOLE_GPU,
+    WHOLE_MEMORY,
+    MiB,
+    MilliCpu,
+    MilliGpu,
+    Percent,
+    Seconds,
+    parse_compute,
+    parse_percent,
+)
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.traces import fields
@@ -94,7 +104,7 @@ def _demand(
     count = fields.whole(gpus or "1", "gpus", 0, fields.MOST_GPUS)
     if not count and (memory or compute):
         raise ValueError("gpus is 0, but memory or compute is given; expected neither for a job without a GPU")
-    amount, percent = _memory(memory)
+    amount, percent = _memory(memory) if count else (MiB(0), None)
     return Demand(
         gpus=count,
         memory=amount,
@@ -119,7 +129,9 @@ def _memory(text: str) -> tuple[MiB, Percent | None]:
             return MiB(0), parse_percent(text)
         except ValueError:
             raise ValueError(f"memory is {shown(text)}; expected a percentage from 0% to 100%") from None
-    return (fields.memory(text, "memory", fields.MOST_GPU_MEMORY) if text else MiB(0)), None
+    if not text.strip():
+        return MiB(0), WHOLE_MEMORY
+    return fields.memory(text, "memory", fields.MOST_GPU_MEMORY), None
 
 
 def _compute(text: str) -> MilliGpu:
