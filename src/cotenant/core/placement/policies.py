@@ -49,8 +49,7 @@ def _fgd(known: Knowledge) -> Orders:
 
 
 def _fragmentation(known: Knowledge) -> Orders:
-    potential = fragmentation.FreeRoom(known.mix, known.inventory)
-    return _same(gradient(potential, fragmentation.descent_score, potential.expected_loss))
+    return _same(fragmentation.order_of(known))
 
 
 def _sharing_checks(known: Knowledge) -> tuple[Check, ...]:
