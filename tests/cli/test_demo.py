@@ -146,19 +146,30 @@ def test_a_gain_is_told_with_its_price() -> None:
     assert "mean JCT    11.0 s  18.5 s     41% shorter" in text
     assert "makespan    11.0 s  31.0 s     65% shorter" in text
     assert "2.00x" in text
-    assert "Sharing helped" in text
+    assert "Sharing helped (mean JCT: 41% shorter; makespan: 65% shorter)." in text
+    assert "1 of 2 jobs ran slower than alone, 2.00x on average." in text
     assert "quiet machine" in text
+
+
+def test_no_price_is_told_where_none_was_paid() -> None:
+    text = text_of(summary_of([6.0, 11.0], [6.0, 31.0]))
+    assert "Sharing helped (mean JCT: 54% shorter; makespan: 65% shorter)." in text
+    assert "No job ran slower than alone." in text
+    assert "ran slower than alone," not in text
 
 
 def test_a_loss_is_called_a_loss() -> None:
     text = text_of(summary_of([21.0, 21.0], [11.0, 20.0]))
     assert "35% longer" in text
-    assert "Sharing did not help" in text
+    assert "Sharing did not help (mean JCT: 35% longer; makespan: 5% longer)." in text
+    assert "2 of 2 jobs ran slower than alone" in text
     assert "Sharing helped" not in text
 
 
 def test_a_mixed_result_is_no_gain() -> None:
-    assert "Sharing made little difference" in text_of(summary_of([20.0, 20.0], [5.0, 25.0]))
+    text = text_of(summary_of([20.0, 20.0], [5.0, 25.0]))
+    assert "Sharing helped in one way and harmed in another (mean JCT: 33% longer; makespan: 20% shorter)." in text
+    assert "Sharing made no difference" in text_of(summary_of([20.0, 20.0], [20.1, 20.1]))
 
 
 def test_figures_of_a_busy_machine_are_doubted() -> None:

@@ -222,7 +222,7 @@ def test_used_memory_and_utilisation_of_jobs_and_gpus_are_shown(daemon: Daemon) 
 def test_why_a_job_was_put_there_is_said_in_numbers(daemon: Daemon) -> None:
     job = daemon.submit("sleep", "60").id
     reason = until(lambda: view.reason if (view := daemon.job(job)).state == "running" else None)
-    assert reason.startswith("binpack: 2 of 2 GPUs fit, best score ")
+    assert reason.startswith("least-loaded: 2 of 2 GPUs fit, best score ")
     assert reason.endswith("; GPU 0 had 1024 MiB and 100 % free")
     assert daemon.client.get(f"/v1/jobs/{job}/why", dict[str, Any])["reason"] == reason
 

@@ -184,7 +184,9 @@ def test_our_own_csv_says_everything_a_demand_can() -> None:
         cpu=MilliCpu(1500),
     )
     assert (half.duration, half.job.estimate, half.job.replicas) == (None, None, 1)
-    assert gang.job.demand == Demand(gpus=8, exclusive=True, one_numa=True, affinity="pair", priority=10)
+    assert gang.job.demand == Demand(
+        gpus=8, memory_percent=Percent(100), exclusive=True, one_numa=True, affinity="pair", priority=10
+    )
     assert (gang.job.replicas, gang.job.submitted) == (4, 5.5)
     assert host.job.demand == Demand(gpus=0, compute=MilliGpu(0), cpu=MilliCpu(16000), host_memory=MiB(65536))
     assert open_trace(str(SAMPLES / "cotenant.csv"), data=None).in_order
@@ -194,6 +196,18 @@ def test_our_own_csv_needs_no_more_than_ids(tmp_path: Path) -> None:
     trace = tmp_path / "ids.csv"
     trace.write_text("\ufeffid\r\na\r\n\r\nb\r\n", encoding="utf-8")
     assert [arrival.job for arrival in jobs_of(trace)] == [Job(id=name, demand=Demand()) for name in "ab"]
+
+
+def test_memory_is_unknown_without_a_column_and_all_of_it_in_an_empty_cell(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,compute\na,30%\n")
+    assert [one.job.demand for one in jobs_of(trace)] == [Demand(compute=MilliGpu(300))]
+    trace.write_text("id,compute,memory\na,30%,\nb,30%,0\n")
+    demands = [one.job.demand for one in jobs_of(trace)]
+    assert demands == [
+        Demand(compute=MilliGpu(300), memory_percent=Percent(100)),
+        Demand(compute=MilliGpu(300)),
+    ]
 
 
 def test_gzip_files_are_read_by_content(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ Examples:
 @click.option("--gpu-memory", metavar="4GiB", help="Memory of each simulated GPU. Default: a part of the free memory.")
 @click.option(
     "--policy",
-    default="binpack",
+    default="least-loaded",
     show_default=True,
-    help="Placement policy: which GPU a job gets (binpack, spread, …).",
+    help="Placement policy: which GPU a job gets (least-loaded, binpack, cotenant, …).",
 )
 @click.option(
     "--queue", default="fifo", show_default=True, help="Queue order among jobs of equal priority (fifo, sjf, …)."

@@ -207,15 +207,30 @@ def _verdict(summary: Summary) -> str:
 
 
 def _outcome(summary: Summary) -> str:
-    gains = [
-        summary.alone.mean_jct / summary.shared.mean_jct - 1,
-        summary.alone.makespan / summary.shared.makespan - 1,
-    ]
-    if min(gains) > SAME:
-        return "Sharing helped: jobs completed sooner overall, although most ran slower than alone."
-    if max(gains) < -SAME:
-        return "Sharing did not help: jobs completed later than with exclusive GPUs."
-    return "Sharing made little difference, or improved one of mean JCT and makespan at the cost of the other."
+    """The verdict, with the numbers that it follows from."""
+    shared, alone = summary.shared, summary.alone
+    gains = [alone.mean_jct / shared.mean_jct - 1, alone.makespan / shared.makespan - 1]
+    if all(abs(gain) <= SAME for gain in gains):
+        verdict = "Sharing made no difference"
+    elif min(gains) >= -SAME:
+        verdict = "Sharing helped"
+    elif max(gains) <= SAME:
+        verdict = "Sharing did not help"
+    else:
+        verdict = "Sharing helped in one way and harmed in another"
+    figures = (
+        f"mean JCT: {compared(shared.mean_jct, alone.mean_jct)}; makespan: {compared(shared.makespan, alone.makespan)}"
+    )
+    return f"{verdict} ({figures}). {_slowed(summary.jobs)}"
+
+
+def _slowed(jobs: Sequence[JobComparison]) -> str:
+    """How many jobs paid for the sharing by a longer run time, and how much."""
+    slowdowns = [job.slowdown for job in jobs if job.slowdown is not None]
+    slower = [one for one in slowdowns if one > 1 + SAME]
+    if not slower:
+        return "No job ran slower than alone."
+    return f"{len(slower)} of {counted(len(slowdowns), 'job')} ran slower than alone, {mean(slower):.2f}x on average."
 
 
 def _caveat(summary: Summary) -> str:

@@ -47,7 +47,9 @@ def duration(_context: click.Context, option: click.Parameter, text: str | None)
 
 OPTIONS = (
     click.option("--gpus", type=click.IntRange(0, 1024), default=1, show_default=True, help="Number of GPUs."),
-    click.option("--memory", metavar="4GiB|50%", help="Memory on each GPU. Without it the job gets whole GPUs."),
+    click.option(
+        "--memory", metavar="4GiB|50%", help="Memory on each GPU. Default: all of it; no other job shares the GPUs."
+    ),
     click.option("--compute", metavar="30%", help="Compute share of each GPU."),
     click.option("--type", "types", multiple=True, metavar="NAME", help="Acceptable GPU type; repeatable."),
     click.option("--exclusive", is_flag=True, help="Share the GPUs with no other job."),

@@ -12,6 +12,8 @@ Percent = NewType("Percent", int)
 Seconds = NewType("Seconds", float)
 
 WHOLE_GPU = MilliGpu(1000)
+WHOLE_MEMORY = Percent(100)
+"""of each GPU: what a job claims that names no memory, in every engine and dialect"""
 MIB_BYTES = 1024 * 1024
 
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*(Mi?B?|Gi?B?|Ti?B?)?", re.IGNORECASE)

@@ -63,7 +63,7 @@ class Options:
     """whose GPUs are used; None: those of the first vendor in the table whose driver answers"""
     simulate: int | None = None
     gpu_memory: str | None = None
-    policy: str = "binpack"
+    policy: str = "least-loaded"
     queue: str = "fifo"
     probe_s: float = 1.0
     """seconds that each trial of batch sizes is measured"""

@@ -56,7 +56,8 @@ class Tenants:
         gpus = placement.slot.gpus
         self.cluster = self.cluster.place(placement)
         first = self.cluster.at(0).machine.gpus[gpus[0]] if gpus else None
-        memory = MiB(0) if first is None else memory_on(placement.job.demand, first)
+        # A job that named no memory owns that of its GPUs, so there is nothing to limit.
+        memory = MiB(0) if first is None or request.memory is None else memory_on(placement.job.demand, first)
         job = self.placed[placement.job.id] = PlacedJob(
             placement=placement,
             request=request,

@@ -95,12 +95,16 @@ def replay(
     policy: str,
     seed: int,
     watch: Watch | None = None,
+    build: Callable[[str, Knowledge], Policy] = build_policy,
 ) -> Filled:
-    """Runs one policy on one order of arrivals and records every metric after every arrival."""
+    """Runs one policy on one order of arrivals and records every metric after every arrival.
+
+    `build` makes the policy from its name; studies pass their own to try variants that have no name.
+    """
     cluster = Cluster.of(ranked(machines, order.node_ranks))
     mix, inventory = mix_of(job.demand for job in jobs), inventory_of(machines)
     learner = Learner(policy.removesuffix(ONLINE), inventory) if policy.endswith(ONLINE) else None
-    ranker = learner.ranker if learner else Ranker(build_policy(policy, Knowledge(mix, inventory)), remember=4096)
+    ranker = learner.ranker if learner else Ranker(build(policy, Knowledge(mix, inventory)), remember=4096)
     meter, draw = FragmentationMeter(mix, cluster), Random(seed).randrange
     filled = Filled([], [], [], [])
     arrived = allocated = 0

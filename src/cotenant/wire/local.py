@@ -10,7 +10,17 @@ import msgspec
 from msgspec import Meta
 
 from cotenant.core.model import Demand, Job
-from cotenant.core.units import MiB, MilliGpu, Percent, Seconds, parse_compute, parse_memory, parse_percent
+from cotenant.core.units import (
+    WHOLE_GPU,
+    WHOLE_MEMORY,
+    MiB,
+    MilliGpu,
+    Percent,
+    Seconds,
+    parse_compute,
+    parse_memory,
+    parse_percent,
+)
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
 from cotenant.wire.codec import decode
@@ -38,7 +48,7 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     name: Name | None = None
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 1
     memory: str | None = None
-    """on each GPU: `4GiB`, or `50%` of the GPU's memory"""
+    """on each GPU: `4GiB`, or `50%` of the GPU's memory; null: all of it"""
     compute: str | None = None
     """on each GPU: `30%`; null: a whole GPU if `memory` is null too, else no compute share"""
     types: tuple[Name, ...] = ()
@@ -145,11 +155,11 @@ def demand_of(request: JobRequest) -> Demand:
     """The demand of a request; InputError if the request contradicts itself."""
     if request.gpus == 0 and (request.memory or request.compute):
         raise InputError("--gpus 0: memory and compute need at least 1 GPU")
-    memory, percent = _memory(request.memory)
-    compute = MilliGpu(0) if request.memory and not request.compute else MilliGpu(1000)
+    memory, percent = _memory(request.memory) if request.gpus else (MiB(0), None)
+    compute = MilliGpu(0) if request.memory and not request.compute else WHOLE_GPU
     if request.compute is not None:
         compute = _parsed(parse_compute, request.compute, "--compute")
-        if compute > 1000:
+        if compute > WHOLE_GPU:
             raise InputError(f"--compute {request.compute}: more than a whole GPU; request several with --gpus")
     if request.batch_range is not None:
         low, high = request.batch_range
@@ -181,7 +191,7 @@ def job_of(job_id: str, request: JobRequest, submitted: float) -> Job:
 
 def _memory(text: str | None) -> tuple[MiB, Percent | None]:
     if text is None:
-        return MiB(0), None
+        return MiB(0), WHOLE_MEMORY
     if not _UNIT.fullmatch(text.strip()):
         raise InputError(f"--memory {text}: give a unit, for example 4GiB, 4096MiB or 50%")
     amount, percent = MiB(0), None
@@ -190,7 +200,7 @@ def _memory(text: str | None) -> tuple[MiB, Percent | None]:
     else:
         amount = _parsed(parse_memory, text, "--memory")
     if not (amount or percent):
-        raise InputError(f"--memory {text}: less than 1 MiB or 1%; leave the option out to request no memory")
+        raise InputError(f"--memory {text}: less than 1 MiB or 1%; leave the option out to request whole GPUs")
     return amount, percent
 
 

@@ -7,42 +7,65 @@ is gone. Per node, free room that some demand cannot use counts against it, each
 are, so that the few nodes that can hold an 8-GPU job or have a rare GPU are kept for it.
 
     value = packing - strands - places, in milli-GPU, for rooms r_i, T = sum r_i, C free milli-CPU
-    packing  PACKING * 1000 * sum_i v(r_i)            what can still be cut from each GPU
+    packing  P * 1000 * sum_i v(r_i)                  what can still be cut from each GPU
     strands  1000 * sum_i v(r_i) * (1 - u(r_i, C))    u: share of that work which still finds its CPU
-    places   sum_m w_m * (COPIES * (T - copies_m * k_m * g_m) + (1 - COPIES) * F_m)
+    places   sum_m w_m * (K * (T - copies_m * k_m * g_m) + (1 - K) * F_m)
                                                       room that demand m cannot use: in whole copies of it, and as FGD
                                                       counts it; w_m grows with popularity and with scarcity
 
+P, K and the size of a tie are in `Terms`, which can also leave a term out.
 `docs/explanation/fragmentation.md` has what each term brings and what was tried instead.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from cotenant.core.fragmentation.cutting import STEP, WHOLE, remainder_values
-from cotenant.core.fragmentation.mix import Inventory, MachineKind, Mix, Spec, spec_of
-from cotenant.core.fragmentation.potential import Rooms
+from cotenant.core.fragmentation.mix import Inventory, Knowledge, MachineKind, Mix, Spec, spec_of
+from cotenant.core.fragmentation.potential import Rooms, gradient
 from cotenant.core.model import Card, Demand
 from cotenant.core.placement.checks import type_allowed
-
-PACKING = 30
-COPIES = 0.25
-QUANTUM = 100
-"""milli-GPU: smaller differences are ties, which go to the first node"""
+from cotenant.core.placement.scores import Order
 
 
-def descent_score(change: float) -> int:
-    """Changes of the potential in steps of a tenth of a GPU."""
-    return math.floor(change / QUANTUM + 1e-9)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms of the potential and their weights. `bench/ablation.py` measures what each of them contributes."""
+
+    packing: int = 30
+    """weight of packing"""
+    copies: float = 0.25
+    """part of places that is counted in whole copies of a demand; the rest is counted as FGD counts it"""
+    quantum: int = 100
+    """milli-GPU: smaller differences are ties, which go to the first node; chasing them costs more than it brings"""
+    strands: bool = True
+    """whether room without CPU is worth less"""
+    scarcity: bool = True
+    """whether demands with few places weigh more; else only popular demands do"""
+
+    def score(self, change: float) -> int:
+        """A change of the potential in whole quanta."""
+        return math.floor(change / self.quantum + 1e-9)
+
+
+TERMS = Terms()
+
+
+def order_of(known: Knowledge, terms: Terms = TERMS) -> Order:
+    """The order of the policy `fragmentation` for what is known."""
+    potential = FreeRoom(known.mix, known.inventory, terms)
+    return gradient(potential, terms.score, potential.expected_loss)
 
 
 class FreeRoom:
     """The potential for one mix on one inventory, remembered for every state of a node."""
 
-    def __init__(self, mix: Mix, inventory: Inventory) -> None:
+    def __init__(self, mix: Mix, inventory: Inventory, terms: Terms = TERMS) -> None:
+        self._terms = terms
         self._asking = {spec: count for spec, count in mix.items() if spec.gpus > 0}
-        self._weights = _weights(self._asking, inventory)
+        self._weights = _weights(self._asking, inventory if terms.scarcity else {})
         self._cards: dict[Card, _CardTables] = {}
         self._values: dict[tuple[Card, int, Rooms], float] = {}
         self._expected: dict[tuple[int, int, Card], float] = {}
@@ -54,14 +77,14 @@ class FreeRoom:
         loss = self._expected.get(key)
         if loss is None:
             left = max(0, 1000 - _size(spec, card)) if spec.gpus else 1000
-            raw = PACKING * 1000 * (1 - self._tables(card).worth(left))
-            loss = self._expected[key] = float(QUANTUM * round(raw / QUANTUM))
+            raw = self._terms.packing * 1000 * (1 - self._tables(card).worth(left))
+            loss = self._expected[key] = float(self._terms.quantum * round(raw / self._terms.quantum))
         return loss
 
     def _tables(self, card: Card) -> "_CardTables":
         tables = self._cards.get(card)
         if tables is None:
-            tables = self._cards[card] = _CardTables(card, self._asking, self._weights)
+            tables = self._cards[card] = _CardTables(card, self._asking, self._weights, self._terms)
         return tables
 
     def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
@@ -76,7 +99,8 @@ class FreeRoom:
 class _CardTables:
     """The tables of one model of GPU: sizes of the demands on it, values of remainders."""
 
-    def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float]) -> None:
+    def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float], terms: Terms) -> None:
+        self._packing, self._copies, self._strands = terms.packing, terms.copies, terms.strands
         own = {spec: count for spec, count in asking.items() if type_allowed(card.type, spec.types, ())}
         self._elsewhere = sum(weights[spec] for spec in asking if spec not in own)
         self._weight = np.array([weights[spec] for spec in own])
@@ -109,11 +133,13 @@ class _CardTables:
         for room in rooms:
             worth = self._worth[room // STEP]
             if worth:
-                gpus += worth * (PACKING - 1 + self._usable_share(room, cpu // 1000))
+                gpus += worth * (self._packing - 1 + self._usable_share(room, cpu // 1000))
         return 1000 * gpus - self._unplaceable(cpu, rooms, total)
 
     def _usable_share(self, room: int, cores: int) -> float:
         """Of the work of single-GPU demands that this much room could serve, the share that finds its CPU."""
+        if not self._strands:
+            return 1.0
         key = (room, cores)
         share = self._usable.get(key)
         if share is None:
@@ -135,12 +161,15 @@ class _CardTables:
         copies = np.where(self._asks_cpu, np.minimum(copies, cpu // np.maximum(self._cpu, 1)), copies)
         too_small = np.where(enough, 0, free).sum(axis=0)
         fragmented = np.where((self._cpu <= cpu) & (holding >= self._gpus), too_small, total)
-        lost = COPIES * (total - copies * self._whole) + (1 - COPIES) * fragmented
+        lost = self._copies * (total - copies * self._whole) + (1 - self._copies) * fragmented
         return float(self._weight @ lost) + self._elsewhere * total
 
 
 def _weights(asking: Mix, inventory: Inventory) -> dict[Spec, float]:
-    """w_m ~ popularity / (GPU room of all copies of m that the empty cluster holds); they add up to one."""
+    """w_m ~ popularity / (GPU room of all copies of m that the empty cluster holds); they add up to one.
+
+    With an empty inventory, popularity alone counts.
+    """
     raw = {
         spec: count / max(1, sum(machines * _room_of_copies(spec, kind) for kind, machines in inventory.items()))
         for spec, count in asking.items()

@@ -361,6 +361,14 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("slots", share_slots, reads=Reads.AMOUNTS, floors=lambda demand: Floors(slots=1)),
     Check(
+        "compute",
+        gpu_compute,
+        needs_amounts,
+        Reads.AMOUNTS,
+        floors=lambda demand: Floors(compute=demand.compute),
+        nearness=lambda gpus: gpus.compute,
+    ),
+    Check(
         "memory",
         gpu_memory,
         needs_amounts,
@@ -368,14 +376,6 @@ CHECKS: tuple[Check, ...] = (
         floors=lambda demand: Floors(memory=demand.memory) if demand.memory_percent is None else None,
         mask=lambda demand, gpus: gpus.memory >= memory_of(demand, gpus.memory_capacity),
         nearness=lambda gpus: gpus.memory,
-    ),
-    Check(
-        "compute",
-        gpu_compute,
-        needs_amounts,
-        Reads.AMOUNTS,
-        floors=lambda demand: Floors(compute=demand.compute),
-        nearness=lambda gpus: gpus.compute,
     ),
     Check("numa", one_numa, lambda demand: demand.one_numa and needs_amounts(demand), Reads.HARDWARE, of_sets=True),
     Check(

@@ -49,8 +49,7 @@ def _fgd(known: Knowledge) -> Orders:
 
 
 def _fragmentation(known: Knowledge) -> Orders:
-    potential = fragmentation.FreeRoom(known.mix, known.inventory)
-    return _same(gradient(potential, fragmentation.descent_score, potential.expected_loss))
+    return _same(fragmentation.order_of(known))
 
 
 def _sharing_checks(known: Knowledge) -> tuple[Check, ...]:
@@ -96,6 +95,7 @@ def _cotenant(known: Knowledge) -> Orders:
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
     "binpack": lambda known: Orders((scores.binpack, scores.node_binpack), TIGHTEST),
     "spread": lambda known: Orders((scores.spread, scores.node_spread), (scores.spread,)),
+    "least-loaded": lambda known: _same(scores.most_compute, scores.fewest_tenants, scores.spread),
     "exclusive": lambda known: _same(scores.exclusive_first, scores.binpack),
     "numa": lambda known: _same(scores.one_numa),
     "bestfit": lambda known: Orders((scores.best_fit,), TIGHTEST),

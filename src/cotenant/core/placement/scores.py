@@ -35,6 +35,17 @@ def spread(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     return [sum([node.room[i] for i in slot]) for slot in slots]
 
 
+def most_compute(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The most free compute on the chosen GPUs."""
+    return [sum([node.compute[i] for i in slot]) for slot in slots]
+
+
+def fewest_tenants(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The fewest tenants on the chosen GPUs."""
+    gpus = node.machine.gpus
+    return [-sum([gpus[i].slots - node.slots[i] for i in slot]) for slot in slots]
+
+
 def node_binpack(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """The node with the least room."""
     return [-sum(node.room)] * len(slots)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cotenant.core.model import Container, ContainerKind
-from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu, Percent
+from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import GIB, Dialect
 from cotenant.kube.codec.quantity import parse_quantity
@@ -48,7 +48,7 @@ def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings
     compute = _percent(dialect.compute, said)
     if compute is None:
         # A tenant with all the memory has the GPU to itself, since no other tenant could run there.
-        compute = _ALL if percent == _ALL else settings.default_compute
+        compute = _ALL if percent == WHOLE_MEMORY else settings.default_compute
     priority = said.get(dialect.priority or "", 0)
     if priority > 1:
         raise InputError(f"{dialect.priority}: {priority}, expected 0 (high) or 1 (low)")
@@ -83,7 +83,7 @@ def _memory(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> tu
     if amount:
         return MiB(amount * dialect.memory_unit), None
     if dialect.memory is None or settings.default_memory is None:
-        return MiB(0), _ALL
+        return MiB(0), WHOLE_MEMORY
     return settings.default_memory, None
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from cotenant.core.model import Container, ContainerKind, Demand
-from cotenant.core.units import WHOLE_GPU, MilliGpu, Percent
+from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
@@ -29,7 +29,6 @@ MOST_CONTAINERS = 100
 """Containers with GPUs."""
 MOST_PRIORITY = 1_000_000_000
 """Largest priority that users may set; those of the system itself are larger."""
-WHOLE_MEMORY = Percent(100)
 NOTHING = Demand(gpus=0, compute=MilliGpu(0))
 
 

@@ -108,6 +108,7 @@ def draw_instance(setting: Setting, seed: int, data: Path) -> Instance:
 
 def _demand(workload: str) -> Demand:
     """A demand for one GPU without a compute share, so that the policy decides which jobs share."""
+    # Memory is not claimed but known to the belief, by the pairs that do not fit into one GPU together.
     return Demand(compute=MilliGpu(0), workload=workload)
 
 

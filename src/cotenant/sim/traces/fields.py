@@ -5,7 +5,7 @@
 from functools import lru_cache
 
 from cotenant.core.model import Demand
-from cotenant.core.units import MiB, MilliCpu, Seconds, parse_memory
+from cotenant.core.units import WHOLE_MEMORY, MiB, MilliCpu, Seconds, parse_memory
 from cotenant.sim.traces.rows import Row, shown
 
 MOST_GPUS = 1024
@@ -108,4 +108,4 @@ def whole_gpus(gpus: int, gpus_per_node: int, workload: str | None = None) -> tu
     replicas = -(-gpus // gpus_per_node)
     while gpus % replicas:
         replicas += 1
-    return replicas, Demand(gpus=gpus // replicas, workload=workload)
+    return replicas, Demand(gpus=gpus // replicas, memory_percent=WHOLE_MEMORY, workload=workload)

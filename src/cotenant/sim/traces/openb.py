@@ -38,6 +38,8 @@ def _duration(row: Row, submitted: Seconds) -> Seconds | None:
 def _demand(num_gpu: str, gpu_milli: str, gpu_spec: str, cpu_milli: str, memory_mib: str) -> Demand:
     gpus = fields.whole(num_gpu, "num_gpu", 0, fields.MOST_GPUS)
     compute = fields.whole(gpu_milli, "gpu_milli", 0, WHOLE_GPU)
+    # The trace has no GPU memory (`memory_mib` is the host's), and its pods share GPUs by `gpu_milli` alone. So their
+    # GPU memory is unknown, not "all of it": none is claimed, as in the published replays of this trace.
     return Demand(
         gpus=gpus,
         compute=MilliGpu(compute if gpus else 0),

@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from cotenant.core.model import Demand, Job
-from cotenant.core.units import WHOLE_GPU, MiB, MilliCpu, MilliGpu, Percent, Seconds, parse_compute, parse_percent
+from cotenant.core.units import (
+    WHOLE_GPU,
+    WHOLE_MEMORY,
+    MiB,
+    MilliCpu,
+    MilliGpu,
+    Percent,
+    Seconds,
+    parse_compute,
+    parse_percent,
+)
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.traces import fields
@@ -42,7 +52,7 @@ def read(source: Source) -> Iterator[Arrival]:
 
     def arrival(_line: int, row: Row) -> Arrival:
         nonlocal latest
-        demand = _demand(*[row.get(column, "") for column in DEMAND_COLUMNS])
+        demand = _demand("memory" in row, *[row.get(column, "") for column in DEMAND_COLUMNS])
         replicas = fields.whole(row.get("replicas") or "1", "replicas", 1, fields.MOST_GPUS // max(1, demand.gpus))
         submitted = _seconds(row, "submitted_s", fields.LATEST) or Seconds(0.0)
         if submitted < latest:
@@ -76,6 +86,7 @@ def _seconds(row: Row, column: str, most: float) -> Seconds | None:
 
 @lru_cache(maxsize=16_384)
 def _demand(
+    has_memory: bool,
     gpus: str,
     memory: str,
     compute: str,
@@ -94,7 +105,9 @@ def _demand(
     count = fields.whole(gpus or "1", "gpus", 0, fields.MOST_GPUS)
     if not count and (memory or compute):
         raise ValueError("gpus is 0, but memory or compute is given; expected neither for a job without a GPU")
-    amount, percent = _memory(memory)
+    # An empty cell is a job that names no memory, and owns that of its GPUs. A file without the column says nothing of
+    # memory: it is unknown and none is claimed, so that jobs share GPUs by compute alone.
+    amount, percent = _memory(memory) if count and has_memory else (MiB(0), None)
     return Demand(
         gpus=count,
         memory=amount,
@@ -119,7 +132,9 @@ def _memory(text: str) -> tuple[MiB, Percent | None]:
             return MiB(0), parse_percent(text)
         except ValueError:
             raise ValueError(f"memory is {shown(text)}; expected a percentage from 0% to 100%") from None
-    return (fields.memory(text, "memory", fields.MOST_GPU_MEMORY) if text else MiB(0)), None
+    if not text.strip():
+        return MiB(0), WHOLE_MEMORY
+    return fields.memory(text, "memory", fields.MOST_GPU_MEMORY), None
 
 
 def _compute(text: str) -> MilliGpu:
