@@ -304,18 +304,18 @@ def test_events_come_as_they_happen_and_go_on_from_a_number(runner: asyncio.Runn
     runner.run(follow())
 
 
-def test_a_slow_reader_loses_the_oldest_and_holds_nobody_up(
+def test_a_reader_that_reads_nothing_holds_no_events_in_memory_and_loses_none(
     runner: asyncio.Runner, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "MOST_WAITING", 5)
+    monkeypatch.setattr(events, "PAGE", 5)
 
-    async def overflow() -> list[int]:
-        with engine.events.subscribe(-1) as listener:
-            for number in range(20):
+    async def overflow() -> list[list[int]]:
+        with engine.events.subscribe(-1) as subscription:
+            for number in range(12):
                 engine.events.record("tick", None, str(number))
-            return [int(event.text) for _ in range(listener.qsize()) if (event := listener.get_nowait()) is not None]
+            return [[int(event.text) for event in subscription.page()] for _ in range(4)]
 
-    assert runner.run(overflow()) == [15, 16, 17, 18, 19]
+    assert runner.run(overflow()) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11], []]
 
 
 def test_a_daemon_that_stops_ends_its_streams(runner: asyncio.Runner, engine: Engine) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -130,6 +131,8 @@ def generate(
     if dry_run:
         emit(planned, output, PLAN_COLUMNS)
         return
+    if find_spec("jax") is None:  # every job would fail
+        raise ModuleNotFoundError("jax", name="jax")
     submitter = Submitter(Client(), compute)
     ended: list[dict[str, object]] = []
     with (

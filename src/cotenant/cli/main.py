@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 FAILED = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+EXTRAS = {
+    **dict.fromkeys(("h11", "grpc", "google", "uvloop", "httptools"), "kube"),
+    **dict.fromkeys(("jax", "jaxlib"), "workloads"),
+}
+"""package that not every installation has -> the extra of cotenant that installs it"""
 
 
 SECTIONS = {
@@ -158,6 +163,13 @@ def main(*prefix: str) -> None:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "cotenant"
         _print_error(f"{error.format_message()} See {path} --help")
         code = error.exit_code
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        extra = EXTRAS[package]
+        _print_error(f"this command needs the package {package}: install it with `pip install 'cotenant[{extra}]'`")
+        code = FAILED
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C while we exit would print a traceback
         _print_error("interrupted")

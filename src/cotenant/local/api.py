@@ -199,17 +199,19 @@ async def events(engine: Engine, request: Request) -> Response:
 
 async def event_stream(engine: Engine, after: int) -> AsyncIterator[bytes]:
     """Server-sent events: the recorded events after `after` (-1: none), then new ones."""
-    with engine.events.subscribe(after) as listener:
+    with engine.events.subscribe(after) as subscription:
         yield b": connected\n\n"
         while not engine.stopping.is_set():
-            try:
-                event = await asyncio.wait_for(listener.get(), KEEP_ALIVE_S)
-            except TimeoutError:
-                yield b": still here\n\n"
-                continue
-            if event is None:
+            page = subscription.page()
+            for event in page:
+                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), msgspec.json.encode(event))
+            if subscription.closed:
                 return
-            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), msgspec.json.encode(event))
+            if not page:
+                try:
+                    await asyncio.wait_for(subscription.changed.wait(), KEEP_ALIVE_S)
+                except TimeoutError:
+                    yield b": still here\n\n"
 
 
 ENDPOINTS = (

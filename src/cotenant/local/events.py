@@ -12,14 +12,14 @@ from typing import TypeVar
 
 import msgspec
 
-from cotenant.local.journal import EVENTS_KEPT, Journal, JournalError
+from cotenant.local.journal import Journal, JournalError
 
 T = TypeVar("T")
 REPEATED_AFTER_S = 60.0
 MOST_TEXTS = 1000
 """different texts in the log that are remembered"""
-MOST_WAITING = 2 * EVENTS_KEPT
-"""events that are queued for one slow client"""
+PAGE = 100
+"""events that are read from the journal at a time for one client"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,21 @@ class Event:
     text: str
 
 
-Listener = asyncio.Queue[Event | None]
-"""receives None when no more events will come"""
+class Subscription:
+    """One reader of events. It holds a position in the journal and no events, so a client that reads nothing costs
+    nothing; it loses only events that the journal no longer has."""
+
+    def __init__(self, journal: Journal, after: int) -> None:
+        self._journal, self._after = journal, after
+        self.changed = asyncio.Event()
+        self.closed = False
+
+    def page(self) -> list[Event]:
+        """The next events, at most PAGE; empty if there are none now."""
+        self.changed.clear()
+        found = [Event(*one) for one in self._journal.events(self._after, PAGE)]
+        self._after = found[-1].id if found else self._after
+        return found
 
 
 class Events:
@@ -42,36 +55,34 @@ class Events:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._listeners: set[Listener] = set()
+        self._subscriptions: set[Subscription] = set()
 
     def record(self, kind: str, job: str | None, text: str) -> None:
         """Records an event and sends it to every subscriber. Never fails: on a full disk the event is only logged."""
         at = time.time()
         try:
-            number = self._journal.record_event(at, kind, job, text)
+            self._journal.record_event(at, kind, job, text)
         except JournalError as error:
             log_error(str(error))
             return
-        for listener in self._listeners:
-            _put(listener, Event(number, at, kind, job, text))
+        for one in self._subscriptions:
+            one.changed.set()
 
     def close(self) -> None:
         """Ends the stream of every subscriber."""
-        for listener in self._listeners:
-            _put(listener, None)
+        for one in self._subscriptions:
+            one.closed = True
+            one.changed.set()
 
     @contextmanager
-    def subscribe(self, after: int) -> Iterator[Listener]:
-        """Events with ids greater than `after` (-1: no past events), then new ones; a slow client loses the oldest."""
-        listener: Listener = asyncio.Queue(MOST_WAITING)
-        if after >= 0:
-            for event in self._journal.events(after, EVENTS_KEPT):
-                listener.put_nowait(Event(*event))
-        self._listeners.add(listener)
+    def subscribe(self, after: int) -> Iterator[Subscription]:
+        """Events with ids greater than `after` (-1: no past events), then new ones."""
+        one = Subscription(self._journal, self._journal.last_event() if after < 0 else after)
+        self._subscriptions.add(one)
         try:
-            yield listener
+            yield one
         finally:
-            self._listeners.discard(listener)
+            self._subscriptions.discard(one)
 
 
 def stored_setting(journal: Journal, key: str, kind: type[T], default: T) -> T:
@@ -84,12 +95,6 @@ def stored_setting(journal: Journal, key: str, kind: type[T], default: T) -> T:
     except (msgspec.MsgspecError, UnicodeError) as error:
         log_error(f"the stored setting {key!r} cannot be read and is ignored: {error}")
         return default
-
-
-def _put(listener: Listener, event: Event | None) -> None:
-    if listener.full():
-        listener.get_nowait()
-    listener.put_nowait(event)
 
 
 _logged: dict[str, float] = {}

@@ -205,6 +205,10 @@ class Journal:
         rows = self._rows("SELECT * FROM events WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
         return [JournalEvent(row[0], row[1], row[2], row[3] and _id_of(row[3]), row[4]) for row in rows]
 
+    def last_event(self) -> int:
+        """The id of the newest event; 0: there is none."""
+        return int(self._rows("SELECT coalesce(max(id), 0) FROM events", ())[0][0])
+
     def remember(self, key: str, value: str | None) -> None:
         """Stores a value under a key durably; None deletes it."""
         with self._writing(durable=True):
