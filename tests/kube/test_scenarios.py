@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Link, Machine, Slot
 from cotenant.core.placement.deciding import Queue
-from cotenant.core.units import Percent, Seconds
+from cotenant.core.units import WHOLE_MEMORY, Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
@@ -37,7 +37,7 @@ NAMESPACE = "team"
 def limits(asked: Demand | Container) -> Mapping[str, Any]:
     """What a container writes that asks for this."""
     core = asked.compute // 10
-    if asked.memory or asked.memory_percent is not None:
+    if asked.memory or asked.memory_percent not in (None, WHOLE_MEMORY):
         memory = {MEMORY: asked.memory} if asked.memory else {PERCENT: asked.memory_percent}
         return {GPU: asked.gpus} | memory | ({CORES: core} if core else {})
     # A whole card in the words above would be one that nobody else may use, which the tables do not mean.
@@ -76,8 +76,8 @@ def pod_for(job: Job) -> Pod:
     return waiting(job.id, *apps, init=first, annotations=wishes(demand), priority=demand.priority, namespace=NAMESPACE)
 
 
-def meant(demand: Demand, without_memory: bool) -> Demand:
-    """A pod's demand in the words of the tables; all of no memory is none."""
+def meant(demand: Demand) -> Demand:
+    """A pod's demand in the words of the tables."""
 
     def plain(pattern: str) -> str:
         return pattern.removeprefix("*").removesuffix("*")
@@ -85,25 +85,20 @@ def meant(demand: Demand, without_memory: bool) -> Demand:
     def group(name: str | None) -> str | None:
         return None if name is None else name.removeprefix(f"{NAMESPACE}/")
 
-    def percent(written: Percent | None) -> Percent | None:
-        return None if without_memory and written == Percent(100) else written
-
     return changed(
         demand,
         use_types=tuple(map(plain, demand.use_types)),
         avoid_types=tuple(map(plain, demand.avoid_types)),
         affinity=group(demand.affinity),
         anti_affinity=group(demand.anti_affinity),
-        memory_percent=percent(demand.memory_percent),
-        containers=tuple(changed(one, memory_percent=percent(one.memory_percent)) for one in demand.containers),
     )
 
 
-def can_say(job: Job, without_memory: bool) -> bool:
+def can_say(job: Job) -> bool:
     if job.replicas > 1:
         return False
     try:
-        return meant(request_of(pod_for(job)).demand, without_memory) == job.demand
+        return meant(request_of(pod_for(job)).demand) == job.demand
     except InputError:
         return False
 
@@ -130,10 +125,9 @@ def jobs(scenario: Scenario) -> list[Job]:
 
 
 def is_for_us(scenario: Scenario, policy: str) -> bool:
-    without_memory = all(gpu.memory == 0 for one in machines(scenario) for gpu in one.gpus)
     told = [machine_of(node_of(one)) for one in machines(scenario)]
     same = [one[0] if one else None for one in told] == machines(scenario)
-    return same and policy != "random" and all(can_say(job, without_memory) for job in jobs(scenario))
+    return same and policy != "random" and all(can_say(job) for job in jobs(scenario))
 
 
 CASES = [(scenario, policy) for scenario, policy in tables.CASES if is_for_us(scenario, policy)]

@@ -187,7 +187,8 @@ def _container(of: Table) -> Container:
 
 def _amounts(of: Table) -> dict[str, Any]:
     # As in every engine, a job that names no memory owns the memory of its GPUs.
-    memory = str(of.get("memory", "100%" if of.get("gpus", 1) else 0))
+    without = "100%" if of.get("gpus", 1) and "containers" not in of else 0
+    memory = str(of.get("memory", without))
     compute = parse_compute(of["compute"]) if "compute" in of else MilliGpu(0 if "memory" in of else 1000)
     if memory.endswith("%"):
         return {"memory_percent": parse_percent(memory), "compute": compute}

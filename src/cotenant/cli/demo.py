@@ -161,7 +161,7 @@ def narrowed(job: PlannedJob) -> PlannedJob:
 def compilations(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
     """One job for each task, which compiles it and exits."""
     first = {job.task: job for job in reversed(jobs)}
-    argv = ("-m", "cotenant.workloads")
+    argv = ("-P", "-m", "cotenant.workloads")
     return [
         replace(
             _renamed(job, f"compile-{task}"),
@@ -312,7 +312,7 @@ def _up(*options: str) -> None:
         Client().get("/v1/status", dict[str, Any])
         return
     except NoDaemonError:
-        command = [sys.executable, "-m", "cotenant", "up", "--detach", *options]
+        command = [sys.executable, "-P", "-m", "cotenant", "up", "--detach", *options]
     starting = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
