@@ -19,7 +19,7 @@ from cotenant.core.interference import Predictor, Signature
 from cotenant.core.model import Demand, Gpu, Machine, Tenant
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.sharing.speeds import Predicted, company_of
+from cotenant.core.sharing.speeds import Predicted, tenant_set_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 
@@ -116,7 +116,7 @@ def cost_of_placing(kinds: int) -> CostOfPlacing:
     belief, workloads = Predicted(signatures), list(signatures)
 
     def news() -> None:
-        pair = company_of(GPU_TYPE, random.sample(workloads, 2))
+        pair = tenant_set_of(GPU_TYPE, random.sample(workloads, 2))
         if not belief.observe(pair, [random.uniform(0.3, 0.9), random.uniform(0.3, 0.9)]):
             raise AssertionError("nothing was learned")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.cluster.gpus import Card
+from tests.cluster.gpus import GpuModel
 
 NODES = ("node1", "node2")
-CARDS = (Card("Tesla V100-PCIE-32GB", 8000), Card("Tesla T4", 4000))
+CARDS = (GpuModel("Tesla V100-PCIE-32GB", 8000), GpuModel("Tesla T4", 4000))
 """of each node"""
 SLOTS = 5
 """of each card"""

@@ -13,7 +13,7 @@ from typing import Any
 from tests.cluster import components
 from tests.cluster.api import Json, RefusedError, ask, wait_for
 from tests.cluster.binaries import Binaries
-from tests.cluster.gpus import Card, write_runtime
+from tests.cluster.gpus import GpuModel, write_runtime
 from tests.cluster.images import Image, pause_image, python_image, write_image
 from tests.cluster.machine import Machine, make_cgroup, remove_cgroups, start_machine
 
@@ -81,7 +81,7 @@ class Cluster:
         answer = self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", {"spec": {}})
         components.write_kubeconfig(self.credentials, name, answer["status"]["token"])
 
-    def add_node(self, gpus: Sequence[Card] = ()) -> str:
+    def add_node(self, gpus: Sequence[GpuModel] = ()) -> str:
         """Starts one more real node and waits until pods can run there; its name."""
         number = len(self.machines) + 1
         if number > MOST_NODES:
@@ -118,7 +118,7 @@ class Cluster:
             )
         wait_for("the fake nodes", lambda: set(names) <= self._schedulable() or None)
 
-    def start_first(self, scheduler: Mapping[str, Any], gpus: Sequence[Card], grace: str) -> None:
+    def start_first(self, scheduler: Mapping[str, Any], gpus: Sequence[GpuModel], grace: str) -> None:
         """Starts the control plane and the node beside it."""
         components.write_credentials(self.credentials)
         machine = start_machine("node1", self.folder / "node1", self.binaries)
@@ -135,7 +135,7 @@ class Cluster:
         self._wait_for_node(machine)
         wait_for("the default account", lambda: self.get("/api/v1/namespaces/default/serviceaccounts/default"))
 
-    def _run_node(self, number: int, others: Mapping[str, Sequence[str]], gpus: Sequence[Card]) -> None:
+    def _run_node(self, number: int, others: Mapping[str, Sequence[str]], gpus: Sequence[GpuModel]) -> None:
         machine = self.machines[number - 1]
         cgroup = make_cgroup(machine)
         runtime = self.binaries.runc / "runc"
@@ -185,7 +185,7 @@ def running(
     *,
     scheduler: Mapping[str, Any] | None = None,
     images: Sequence[Image] | None = None,
-    gpus: Sequence[Card] = (),
+    gpus: Sequence[GpuModel] = (),
     grace: str = NEVER_LOST,
 ) -> Iterator[Cluster]:
     """A cluster of one node, whose logs stay in `folder`.

@@ -19,11 +19,11 @@ from tests.cluster import pods
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.cluster import NEVER_LOST, Cluster, running
-from tests.cluster.gpus import Card
+from tests.cluster.gpus import GpuModel
 from tests.cluster.images import KUBE_SCHEDULER, PYTHON, kube_scheduler_image, pause_image, python_image
 from tests.cluster.machine import Machine
 
-V100, T4 = Card("Tesla V100-PCIE-32GB", 32768), Card("Tesla T4", 15360)
+V100, T4 = GpuModel("Tesla V100-PCIE-32GB", 32768), GpuModel("Tesla T4", 15360)
 CARDS = (V100, V100, T4)
 COUNT = "nvidia.com/gpu"
 SLEEP = "import time; time.sleep(600)"
@@ -94,7 +94,7 @@ class Engine:
         self.ended("measure")
         self.delete("measure")
 
-    def add_node(self, gpus: Sequence[Card] = CARDS) -> str:
+    def add_node(self, gpus: Sequence[GpuModel] = CARDS) -> str:
         """One more real node with GPUs and an agent; its name."""
         name = self.cluster.add_node(gpus)
         self.wait_for_agent(name)
@@ -191,7 +191,7 @@ def running_engine(
     folder: Path,
     binaries: Binaries,
     *,
-    gpus: Sequence[Card] = CARDS,
+    gpus: Sequence[GpuModel] = CARDS,
     settings: str = "",
     grace: str = NEVER_LOST,
     agents: Sequence[str] = (),

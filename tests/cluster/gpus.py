@@ -27,7 +27,7 @@ BROUGHT = {
 """what the vendor's runtime brings into a container"""
 
 
-class Card(NamedTuple):
+class GpuModel(NamedTuple):
     """A GPU."""
 
     name: str
@@ -43,7 +43,7 @@ def _first(node: int) -> int:
     return MOST * (node - 1) + 1
 
 
-def write_runtime(folder: Path, node: int, cards: Sequence[Card], runc: Path) -> Path:
+def write_runtime(folder: Path, node: int, cards: Sequence[GpuModel], runc: Path) -> Path:
     """The program that a node's containerd calls instead of runc, if the node has these cards."""
     vendor = vendor_of_type(cards[0].name)
     about = folder / "gpus.json"

@@ -24,13 +24,13 @@ from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import Json, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.engine import Engine, gpus_of, manifests, record_of, running_engine
-from tests.cluster.gpus import Card, uuid
+from tests.cluster.gpus import GpuModel, uuid
 from tests.cluster.pods import container, create_pod, is_gone, path_of
 from tests.cluster.runtime import STATE
 from tests.cluster.test_waiting import why
 from tests.native import kit
 
-CARDS = (Card("Tesla T4", 25), Card("Tesla V100-PCIE-32GB", 2000))
+CARDS = (GpuModel("Tesla T4", 25), GpuModel("Tesla V100-PCIE-32GB", 2000))
 SETTINGS = f"""
 nodes:
   node1:
@@ -45,7 +45,7 @@ LOST = 15
 """NVML_ERROR_GPU_IS_LOST"""
 MLU_AGENT = "cotenant-mlu-agent"
 MLU, MLU_MIB = "MLU370", 16 * 1024
-MLU_CARDS = (Card(MLU, MLU_MIB),) * 2
+MLU_CARDS = (GpuModel(MLU, MLU_MIB),) * 2
 IN_PROBLEM = 18
 """the GPU answers, and CNDEV says that it is not healthy"""
 HOLDS = """

@@ -18,7 +18,7 @@ from cotenant.local.views import JobUsage, gpu_views, usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.wire.local import GpuView
-from tests.node.fake_nvml import Card, FakeNvml
+from tests.node.fake_nvml import FakeNvml, GpuModel
 
 NOT_ALLOWED, LOST = 4, 15
 ONE = Running(job="j-000001", gpus=(0,), supervisor=1)
@@ -49,7 +49,7 @@ def views(devices: Devices) -> list[GpuView]:
 
 
 def test_why_a_gpu_is_unhealthy_is_shown(tmp_path: Path) -> None:
-    nvml = FakeNvml(Card("GPU-a", name="A100", bus=1), Card("GPU-b", name="A100", bus=2, mig=1))
+    nvml = FakeNvml(GpuModel("GPU-a", name="A100", bus=1), GpuModel("GPU-b", name="A100", bus=2, mig=1))
     with devices_of(NvmlBackend(nvml), tmp_path) as devices:
         first, second = views(devices)
         assert (first.fault, second.healthy) == (None, False)
@@ -62,7 +62,7 @@ def test_why_a_gpu_is_unhealthy_is_shown(tmp_path: Path) -> None:
 
 
 def test_traffic_over_pcie_reaches_the_job_that_is_alone_on_its_card(tmp_path: Path) -> None:
-    nvml = FakeNvml(Card("GPU-a", pcie=(2048, 1024), bus=1), Card("GPU-b", bus=2))
+    nvml = FakeNvml(GpuModel("GPU-a", pcie=(2048, 1024), bus=1), GpuModel("GPU-b", bus=2))
     with devices_of(NvmlBackend(nvml), tmp_path) as devices:
         asyncio.run(looks_once(devices, ONE))
         assert devices.usage_of("j-000001").pcie_mib_s == 3.0

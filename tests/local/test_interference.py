@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from cotenant.core.sharing.speeds import company_of
+from cotenant.core.sharing.speeds import tenant_set_of
 from cotenant.core.tuning.coordination import Coordinator
 from cotenant.core.tuning.episode import Trial
 from cotenant.core.tuning.goodput import NOISE_BOUNDS
@@ -81,7 +81,7 @@ def events(journal: Journal, kind: str) -> list[JournalEvent]:
 
 
 def gain_expected(engine: Engine) -> float:
-    speeds = engine.profiles.belief.speeds(company_of("V100", ("newcomer", "resident")))
+    speeds = engine.profiles.belief.speeds(tenant_set_of("V100", ("newcomer", "resident")))
     return sum(speed.mean for speed in speeds) - 1
 
 
@@ -158,7 +158,7 @@ def test_a_poisoned_observation_is_refused_and_said_once(tmp_path: Path, poison:
         assert [event.job for event in events(journal, "refused")] == [newcomer]
         for company in (("newcomer", "resident"), ("newcomer", "newcomer"), ("resident",) * 3):
             assert all(
-                0 < part <= 1.5 for one in engine.profiles.belief.speeds(company_of("V100", company)) for part in one
+                0 < part <= 1.5 for one in engine.profiles.belief.speeds(tenant_set_of("V100", company)) for part in one
             )
 
     in_company(tmp_path, scene)

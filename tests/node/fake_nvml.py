@@ -35,7 +35,7 @@ Far = tuple[int, int]
 
 
 @dataclass
-class Card:
+class GpuModel:
     """One GPU; `broken` maps a question to the error number it is answered with, `*` to all."""
 
     uuid: str
@@ -102,18 +102,18 @@ class FakeNvml:
     nvmlEventTypeDoubleBitEccError = 2
     nvmlEventTypeXidCriticalError = 8
 
-    def __init__(self, *cards: Card, ancestor: Callable[[int, int], int] = lambda a, b: 50) -> None:
+    def __init__(self, *cards: GpuModel, ancestor: Callable[[int, int], int] = lambda a, b: 50) -> None:
         self.cards = list(cards)
         self.ancestor = ancestor
         self.init_error: int | None = None
-        self.events: list[tuple[Card, int, int]] = []
+        self.events: list[tuple[GpuModel, int, int]] = []
         """card, type, data"""
         self.sessions = 0
         self.event_sets = 0
         self.gpm_samples: list[Any] = []
         """allocated and not freed"""
 
-    def _ask(self, card: Card, question: str) -> None:
+    def _ask(self, card: GpuModel, question: str) -> None:
         if self.sessions == 0:
             raise NVMLError(1)
         error = card.broken.get(question, card.broken.get("*"))
@@ -133,55 +133,55 @@ class FakeNvml:
     def nvmlDeviceGetCount(self) -> int:
         return len(self.cards)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> GpuModel:
         self._ask(self.cards[index], "handle")
         return self.cards[index]
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> GpuModel:
         card = next((card for card in self.cards if card.uuid == uuid), None)
         if card is None:
             raise NVMLError(6)
         self._ask(card, "handle")
         return card
 
-    def nvmlDeviceGetUUID(self, card: Card) -> str:
+    def nvmlDeviceGetUUID(self, card: GpuModel) -> str:
         self._ask(card, "uuid")
         return card.uuid
 
-    def nvmlDeviceGetName(self, card: Card) -> bytes:
+    def nvmlDeviceGetName(self, card: GpuModel) -> bytes:
         self._ask(card, "name")
         return card.name.encode()  # old versions of the binding give bytes
 
-    def nvmlDeviceGetMemoryInfo(self, card: Card) -> Any:
+    def nvmlDeviceGetMemoryInfo(self, card: GpuModel) -> Any:
         self._ask(card, "memory")
         return SimpleNamespace(total=card.memory, used=card.used)
 
-    def nvmlDeviceGetPciInfo(self, card: Card) -> Any:
+    def nvmlDeviceGetPciInfo(self, card: GpuModel) -> Any:
         self._ask(card, "pci")
         return SimpleNamespace(domain=0, bus=card.bus, device=0)
 
-    def nvmlDeviceGetMigMode(self, card: Card) -> list[int]:
+    def nvmlDeviceGetMigMode(self, card: GpuModel) -> list[int]:
         self._ask(card, "mig")
         return [card.mig, card.mig]
 
-    def nvmlDeviceGetTotalEccErrors(self, card: Card, kind: int, counter: int) -> int:
+    def nvmlDeviceGetTotalEccErrors(self, card: GpuModel, kind: int, counter: int) -> int:
         self._ask(card, "ecc")
         return card.ecc
 
-    def nvmlDeviceGetRemappedRows(self, card: Card) -> tuple[int, int, int, int]:
+    def nvmlDeviceGetRemappedRows(self, card: GpuModel) -> tuple[int, int, int, int]:
         self._ask(card, "remapped")
         return card.remapped
 
-    def nvmlDeviceGetUtilizationRates(self, card: Card) -> Any:
+    def nvmlDeviceGetUtilizationRates(self, card: GpuModel) -> Any:
         self._ask(card, "rates")
         return SimpleNamespace(gpu=73, memory=21)
 
-    def nvmlDeviceGetPcieThroughput(self, card: Card, way: int) -> int:
+    def nvmlDeviceGetPcieThroughput(self, card: GpuModel, way: int) -> int:
         card.asked.append("pcie")
         self._ask(card, "pcie")
         return card.pcie[way]
 
-    def nvmlGpmQueryDeviceSupport(self, card: Card) -> Any:
+    def nvmlGpmQueryDeviceSupport(self, card: GpuModel) -> Any:
         card.asked.append("gpm_support")
         self._ask(card, "gpm_support")
         return SimpleNamespace(isSupportedDevice=int(card.gpm is not None))
@@ -190,7 +190,7 @@ class FakeNvml:
         self.gpm_samples.append(sample := SimpleNamespace(card=None))
         return sample
 
-    def nvmlGpmSampleGet(self, card: Card, sample: Any) -> Any:
+    def nvmlGpmSampleGet(self, card: GpuModel, sample: Any) -> Any:
         self._ask(card, "gpm_sample")
         sample.card = card
         return sample
@@ -208,37 +208,37 @@ class FakeNvml:
     def nvmlGpmSampleFree(self, sample: Any) -> None:
         self.gpm_samples = [one for one in self.gpm_samples if one is not sample]
 
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, card: Card) -> list[Any]:
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, card: GpuModel) -> list[Any]:
         self._ask(card, "processes_v3")
         return self.nvmlDeviceGetComputeRunningProcesses_v2(card)
 
-    def nvmlDeviceGetComputeRunningProcesses_v2(self, card: Card) -> list[Any]:
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, card: GpuModel) -> list[Any]:
         self._ask(card, "processes")
         return [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in card.processes]
 
-    def nvmlDeviceGetProcessUtilization(self, card: Card, since: int) -> list[Any]:
+    def nvmlDeviceGetProcessUtilization(self, card: GpuModel, since: int) -> list[Any]:
         self._ask(card, "process_utilisation")
         fresh = [sample for sample in card.samples if sample[1] > since]
         if not fresh:
             raise NVMLError(0)  # as the real binding does
         return [SimpleNamespace(pid=pid, timeStamp=stamp, smUtil=busy) for pid, stamp, busy in fresh]
 
-    def nvmlDeviceGetTopologyCommonAncestor(self, one: Card, other: Card) -> int:
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: GpuModel, other: GpuModel) -> int:
         self._ask(one, "topology")
         self._ask(other, "topology")
         return self.ancestor(self.cards.index(one), self.cards.index(other))
 
-    def nvmlDeviceGetNvLinkState(self, card: Card, link: int) -> int:
+    def nvmlDeviceGetNvLinkState(self, card: GpuModel, link: int) -> int:
         self._ask(card, "nvlink")
         if link >= len(card.links):
             raise NVMLError(2)
         return 1
 
-    def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: Card, link: int) -> int:
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: GpuModel, link: int) -> int:
         self._ask(card, "nvlink_type")
         return card.links[link][1]
 
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, card: Card, link: int) -> Any:
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, card: GpuModel, link: int) -> Any:
         self._ask(card, "nvlink_pci")
         return SimpleNamespace(domain=0, bus=card.links[link][0], device=0)
 
@@ -249,11 +249,11 @@ class FakeNvml:
     def nvmlEventSetFree(self, events: object) -> None:
         self.event_sets -= 1
 
-    def nvmlDeviceGetSupportedEventTypes(self, card: Card) -> int:
+    def nvmlDeviceGetSupportedEventTypes(self, card: GpuModel) -> int:
         self._ask(card, "events")
         return 0xFF
 
-    def nvmlDeviceRegisterEvents(self, card: Card, kinds: int, events: object) -> None:
+    def nvmlDeviceRegisterEvents(self, card: GpuModel, kinds: int, events: object) -> None:
         self._ask(card, "events")
 
     def nvmlEventSetWait_v2(self, events: object, timeout_ms: int) -> Any:

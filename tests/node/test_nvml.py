@@ -15,7 +15,7 @@ from cotenant.node.devices.counters import Counted, Counters
 from cotenant.node.devices.health import Health
 from cotenant.node.devices.links import Far, nvlink_pairs
 from cotenant.node.devices.nvml import NvmlBackend, load_library
-from tests.node.fake_nvml import GIB, Card, FakeNvml, NVMLError
+from tests.node.fake_nvml import GIB, FakeNvml, GpuModel, NVMLError
 
 LOST, NO_PERMISSION, NOT_SUPPORTED, NOT_FOUND, NO_FUNCTION = 15, 4, 3, 6, 13
 SM, DRAM, SENT, RECEIVED = 2, 10, 20, 21
@@ -35,7 +35,7 @@ ON_THE_FIRST = Running(job="j-000001", gpus=(0,), supervisor=1)
 
 
 def two_cards() -> FakeNvml:
-    return FakeNvml(Card("GPU-a", bus=1), Card("GPU-b", bus=2))
+    return FakeNvml(GpuModel("GPU-a", bus=1), GpuModel("GPU-b", bus=2))
 
 
 def healthy(backend: NvmlBackend) -> list[bool]:
@@ -49,7 +49,7 @@ def test_cards_are_listed_with_type_memory_and_numa_node(tmp_path: Path) -> None
     folder = tmp_path / "bus/pci/devices/0000:3b:00.0"
     folder.mkdir(parents=True)
     (folder / "numa_node").write_text("1\n")
-    nvml = FakeNvml(Card("GPU-a", bus=0x3B), Card("GPU-b", name="Tesla T4", memory=15 * GIB, bus=0x5E))
+    nvml = FakeNvml(GpuModel("GPU-a", bus=0x3B), GpuModel("GPU-b", name="Tesla T4", memory=15 * GIB, bus=0x5E))
     machine = NvmlBackend(nvml, sysfs=tmp_path).machine()
     assert machine.name == "local"
     assert [(gpu.uuid, gpu.type, gpu.memory, gpu.numa, gpu.healthy) for gpu in machine.gpus] == [
@@ -62,16 +62,16 @@ def test_a_negative_numa_node_means_unknown(tmp_path: Path) -> None:
     folder = tmp_path / "bus/pci/devices/0000:01:00.0"
     folder.mkdir(parents=True)
     (folder / "numa_node").write_text("-1\n")
-    assert NvmlBackend(FakeNvml(Card("GPU-a", bus=1)), sysfs=tmp_path).machine().gpus[0].numa is None
+    assert NvmlBackend(FakeNvml(GpuModel("GPU-a", bus=1)), sysfs=tmp_path).machine().gpus[0].numa is None
 
 
 def test_the_first_note_counts_the_models() -> None:
-    nvml = FakeNvml(Card("a", name="T4"), Card("b", name="V100"), Card("c", name="V100"))
+    nvml = FakeNvml(GpuModel("a", name="T4"), GpuModel("b", name="V100"), GpuModel("c", name="V100"))
     assert NvmlBackend(nvml).notes == ("NVIDIA GPUs: 1 x T4, 2 x V100",)
 
 
 def test_a_card_in_mig_mode_takes_no_jobs_and_a_note_says_so() -> None:
-    backend = NvmlBackend(FakeNvml(Card("a", name="A100"), Card("b", name="A100", mig=1)))
+    backend = NvmlBackend(FakeNvml(GpuModel("a", name="A100"), GpuModel("b", name="A100", mig=1)))
     assert healthy(backend) == [True, False]
     assert backend.notes[1].startswith("GPU 1: in MIG mode")
     assert backend.faults()["b"].startswith("in MIG mode")
@@ -113,7 +113,7 @@ def test_the_real_library_has_every_name_that_is_used() -> None:
 
 def test_pcie_levels_become_link_scores() -> None:
     levels = {(0, 1): 10, (0, 2): 20, (0, 3): 30, (1, 2): 40, (1, 3): 50, (2, 3): 0}
-    nvml = FakeNvml(*(Card(name) for name in "abcd"), ancestor=lambda a, b: levels[min(a, b), max(a, b)])
+    nvml = FakeNvml(*(GpuModel(name) for name in "abcd"), ancestor=lambda a, b: levels[min(a, b), max(a, b)])
     links = NvmlBackend(nvml).machine().links
     assert links is not None
     assert {pair: links[pair[0]][pair[1]] for pair in levels} == {
@@ -129,21 +129,21 @@ def test_pcie_levels_become_link_scores() -> None:
 
 def test_nvlinks_between_two_cards_add_up() -> None:
     nvml = FakeNvml(
-        Card("a", bus=1, links=[(2, 0), (2, 0)]), Card("b", bus=2, links=[(1, 0), (1, 0)]), Card("c", bus=3)
+        GpuModel("a", bus=1, links=[(2, 0), (2, 0)]), GpuModel("b", bus=2, links=[(1, 0), (1, 0)]), GpuModel("c", bus=3)
     )
     links = NvmlBackend(nvml).machine().links
     assert links == ((0, 210, 10), (210, 0, 10), (10, 10, 0))
 
 
 def test_links_to_a_switch_are_links_to_every_card_on_it() -> None:
-    cards = [Card(f"GPU-{i}", bus=i, links=[(0x90 + link, 2) for link in range(12)]) for i in range(1, 9)]
+    cards = [GpuModel(f"GPU-{i}", bus=i, links=[(0x90 + link, 2) for link in range(12)]) for i in range(1, 9)]
     links = NvmlBackend(FakeNvml(*cards)).machine().links
     assert links is not None
     assert {links[a][b] for a in range(8) for b in range(8) if a != b} == {12 * Link.NVLINK + Link.SYS}
 
 
 def test_a_switch_is_recognised_by_an_old_driver_that_cannot_name_it() -> None:
-    cards = [Card(f"GPU-{i}", bus=i, links=[(0x90, 2)], broken={"nvlink_type": NO_FUNCTION}) for i in (1, 2)]
+    cards = [GpuModel(f"GPU-{i}", bus=i, links=[(0x90, 2)], broken={"nvlink_type": NO_FUNCTION}) for i in (1, 2)]
     assert NvmlBackend(FakeNvml(*cards)).machine().links == ((0, 110), (110, 0))
 
 
@@ -157,19 +157,19 @@ def test_a_link_to_something_that_only_one_card_sees_joins_nothing() -> None:
 
 
 def test_links_are_unknown_where_the_driver_does_not_tell() -> None:
-    nvml = FakeNvml(Card("a", broken={"topology": NOT_SUPPORTED}), Card("b"))
+    nvml = FakeNvml(GpuModel("a", broken={"topology": NOT_SUPPORTED}), GpuModel("b"))
     assert NvmlBackend(nvml).machine().links is None
 
 
 def test_a_single_card_has_no_links() -> None:
-    assert NvmlBackend(FakeNvml(Card("a"))).machine().links is None
+    assert NvmlBackend(FakeNvml(GpuModel("a"))).machine().links is None
 
 
 # usage
 
 
 def test_memory_and_utilisation_of_cards_and_processes() -> None:
-    card = Card("GPU-a", used=3 * GIB, processes=[(10, GIB), (11, 2 * GIB), (12, None)])
+    card = GpuModel("GPU-a", used=3 * GIB, processes=[(10, GIB), (11, 2 * GIB), (12, None)])
     card.samples = [(10, 100, 20), (10, 200, 40), (11, 150, 99)]
     backend = NvmlBackend(FakeNvml(card))
     (usage,) = backend.usage()
@@ -185,7 +185,7 @@ def test_processes_are_told_apart_by_the_job_whose_supervisor_they_descend_from(
     for pid, parent in ((10, 9), (11, 10), (12, 1)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} {' '.join(['0'] * 30)}\n")
-    card = Card("GPU-a", processes=[(10, GIB), (11, GIB), (12, GIB)])
+    card = GpuModel("GPU-a", processes=[(10, GIB), (11, GIB), (12, GIB)])
     backend = NvmlBackend(FakeNvml(card), proc=tmp_path)
     processes = backend.usage([Running(job="j-000001", gpus=(0,), supervisor=9)])[0].processes
     assert processes is not None
@@ -196,7 +196,7 @@ def test_processes_are_told_apart_by_the_job_whose_supervisor_they_descend_from(
 def test_what_may_not_be_asked_is_unknown_and_no_fault(error: int) -> None:
     unknown = ("rates", "processes", "process_utilisation", "ecc", "remapped", "mig", "events", "nvlink", "pci")
     counters = ("gpm_support", "pcie")
-    backend = NvmlBackend(FakeNvml(Card("a", used=GIB, broken=dict.fromkeys(unknown + counters, error))))
+    backend = NvmlBackend(FakeNvml(GpuModel("a", used=GIB, broken=dict.fromkeys(unknown + counters, error))))
     (usage,) = backend.usage([ON_THE_FIRST])
     assert (usage.used_mib, usage.utilisation, usage.processes) == (1024, None, None)
     assert (usage.bandwidth, usage.pcie_mib_s) == (None, None)
@@ -204,12 +204,12 @@ def test_what_may_not_be_asked_is_unknown_and_no_fault(error: int) -> None:
 
 
 def test_processes_are_listed_when_only_their_utilisation_is_hidden() -> None:
-    backend = NvmlBackend(FakeNvml(Card("a", processes=[(10, GIB)], broken={"process_utilisation": NO_PERMISSION})))
+    backend = NvmlBackend(FakeNvml(GpuModel("a", processes=[(10, GIB)], broken={"process_utilisation": NO_PERMISSION})))
     assert backend.usage()[0].processes == (ProcessUsage(10, 1024, None),)  # type: ignore[arg-type]
 
 
 def test_an_old_driver_is_asked_the_old_way() -> None:
-    backend = NvmlBackend(FakeNvml(Card("a", processes=[(10, GIB)], broken={"processes_v3": NO_FUNCTION})))
+    backend = NvmlBackend(FakeNvml(GpuModel("a", processes=[(10, GIB)], broken={"processes_v3": NO_FUNCTION})))
     processes = backend.usage()[0].processes
     assert processes is not None
     assert processes[0].pid == 10
@@ -217,7 +217,7 @@ def test_an_old_driver_is_asked_the_old_way() -> None:
 
 @pytest.mark.parametrize("error", [0, NOT_FOUND])
 def test_a_process_without_a_sample_is_idle(error: int) -> None:
-    backend = NvmlBackend(FakeNvml(Card("a", processes=[(10, GIB)], broken={"process_utilisation": error})))
+    backend = NvmlBackend(FakeNvml(GpuModel("a", processes=[(10, GIB)], broken={"process_utilisation": error})))
     assert backend.usage()[0].processes == (ProcessUsage(10, 1024, 0),)  # type: ignore[arg-type]
 
 
@@ -234,8 +234,8 @@ def test_usage_of_a_lost_card_is_unknown_and_of_the_others_is_not() -> None:
 # counters
 
 
-def hopper() -> Card:
-    return Card("GPU-a", pcie=(1024, 1024), gpm={SM: 31.4, DRAM: 55.5, SENT: 1500.0, RECEIVED: 250.0})
+def hopper() -> GpuModel:
+    return GpuModel("GPU-a", pcie=(1024, 1024), gpm={SM: 31.4, DRAM: 55.5, SENT: 1500.0, RECEIVED: 250.0})
 
 
 def seen(backend: NvmlBackend, *jobs: Running) -> list[tuple[int | None, int | None, float | None]]:
@@ -243,7 +243,7 @@ def seen(backend: NvmlBackend, *jobs: Running) -> list[tuple[int | None, int | N
 
 
 def test_pcie_traffic_is_both_directions_together_and_asked_only_of_a_card_with_one_job() -> None:
-    nvml = FakeNvml(*(Card(name, pcie=(3072, 1024)) for name in "abcd"))
+    nvml = FakeNvml(*(GpuModel(name, pcie=(3072, 1024)) for name in "abcd"))
     sitting = [(0,), (1,), (1,), (2, 3)]
     jobs = [Running(job=f"j-{i:06}", gpus=gpus, supervisor=i) for i, gpus in enumerate(sitting)]
     assert [pcie for *_, pcie in seen(NvmlBackend(nvml), *jobs)] == [4.0, None, None, None]
@@ -251,14 +251,14 @@ def test_pcie_traffic_is_both_directions_together_and_asked_only_of_a_card_with_
 
 
 def test_a_card_that_does_not_tell_its_pcie_traffic_is_asked_once() -> None:
-    card = Card("a", broken={"pcie": NOT_SUPPORTED})
+    card = GpuModel("a", broken={"pcie": NOT_SUPPORTED})
     backend = NvmlBackend(FakeNvml(card))
     assert [seen(backend, ON_THE_FIRST) for _ in range(3)] == [[(73, 21, None)]] * 3
     assert card.asked.count("pcie") == 1
 
 
 def test_gpm_counters_are_preferred_from_the_second_look_on() -> None:
-    nvml = FakeNvml(hopper(), Card("GPU-b"))
+    nvml = FakeNvml(hopper(), GpuModel("GPU-b"))
     backend = NvmlBackend(nvml)
     assert seen(backend) == [(73, 21, None), (73, 21, None)]
     for _ in range(3):
@@ -313,7 +313,7 @@ def test_samples_are_freed_when_the_backend_is_closed() -> None:
 
 
 def test_a_card_that_was_lost_is_counted_anew_when_it_is_back() -> None:
-    nvml = FakeNvml(hopper(), Card("GPU-b"))
+    nvml = FakeNvml(hopper(), GpuModel("GPU-b"))
     backend = NvmlBackend(nvml)
     seen(backend)
     nvml.cards[0].broken["*"] = LOST
@@ -333,7 +333,7 @@ def test_the_structures_of_the_real_binding_are_filled_as_it_expects() -> None:
         def nvmlGpmSampleAlloc(self) -> Any:  # noqa: N802
             return real.c_nvmlGpmSample_t(real.struct_c_nvmlGpmSample_t())
 
-        def nvmlGpmSampleGet(self, card: Card, sample: Any) -> None:  # noqa: N802
+        def nvmlGpmSampleGet(self, card: GpuModel, sample: Any) -> None:  # noqa: N802
             self.gpm_samples.append(sample)
 
         def nvmlGpmMetricsGet(self, question: Any) -> Any:  # noqa: N802
@@ -419,7 +419,7 @@ def test_a_storm_of_events_ends() -> None:
 
 
 def test_new_uncorrectable_memory_errors_take_a_card_out_and_old_ones_do_not() -> None:
-    nvml = FakeNvml(Card("a", ecc=5))
+    nvml = FakeNvml(GpuModel("a", ecc=5))
     backend = NvmlBackend(nvml)
     assert healthy(backend) == [True]
     nvml.cards[0].ecc = 7
@@ -428,7 +428,7 @@ def test_new_uncorrectable_memory_errors_take_a_card_out_and_old_ones_do_not() -
 
 
 def test_a_card_with_rows_to_remap_stays_out_until_that_is_done() -> None:
-    nvml, clock = FakeNvml(Card("a", remapped=(0, 1, 1, 0))), Clock()
+    nvml, clock = FakeNvml(GpuModel("a", remapped=(0, 1, 1, 0))), Clock()
     backend = NvmlBackend(nvml, clock=clock)
     for clock.now in (0.0, 100.0, 1000.0):
         assert healthy(backend) == [False]

@@ -18,7 +18,7 @@ from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import MACHINE_TYPE_LABEL, Container, ContainerKind, Demand, Gpu, Gpus, Job, Link, Machine
 from cotenant.core.placement.policies import build_policy, fifo
 from cotenant.core.placement.ranking import Policy
-from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, company_of
+from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, tenant_set_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent, Seconds
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -191,7 +191,7 @@ def events(asked: st.SearchStrategy[Demand] | None = None, most: int = 25) -> st
 
 
 WORKLOADS = ("bert", "lstm", "vgg", "gnn")
-PAIRS = tuple(company_of(card, pair) for card in TYPES for pair in combinations(WORKLOADS, 2))
+PAIRS = tuple(tenant_set_of(card, pair) for card in TYPES for pair in combinations(WORKLOADS, 2))
 
 
 def tenants() -> st.SearchStrategy[Demand]:

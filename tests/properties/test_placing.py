@@ -12,7 +12,7 @@ from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
 from cotenant.core.placement.checks import eligible_gpus
 from cotenant.core.placement.containers import amounts_fit
-from cotenant.core.placement.deciding import decide, place_together, rank
+from cotenant.core.placement.deciding import decide, place_gang, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.placement.slots import candidate_slots, refusal
@@ -175,7 +175,7 @@ def test_a_gang_starts_together_or_not_at_all(data: st.DataObject) -> None:
         assert replicas in ([], list(range(job.replicas)))
     waiting = [job for job in queue if all(placed.job.id != job.id for placed in decision.placements)]
     for job in waiting:
-        assert place_together(Ranker(policy), job, decision.cluster) is None
+        assert place_gang(Ranker(policy), job, decision.cluster) is None
 
 
 @examples(60)
@@ -193,7 +193,7 @@ def test_when_the_displaced_have_left_the_waiting_job_fits_beside_all_others(dat
         for placement in by_job[victim.id]:
             left = left.finish(placement)
     if ways:
-        placed = place_together(Ranker(policy), first, left)
+        placed = place_gang(Ranker(policy), first, left)
         assert placed is not None
         assert overfull(placed.cluster) == []
 

@@ -18,7 +18,7 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Slot
 from cotenant.core.placement.checks import CHECKS, Check, GpuColumns, Mask, Reads, enough
-from cotenant.core.placement.deciding import decide, idlest_nodes, place_together, rank
+from cotenant.core.placement.deciding import decide, idlest_nodes, place_gang, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Fit, Policy, Ranker, rate
 from cotenant.core.placement.slots import candidate_slots, refusal
@@ -197,7 +197,7 @@ def test_decisions_and_gangs_keep_to_the_new_check(
 ) -> None:
     new, old, check, cluster = situation
     job = Job(id="gang", demand=demand, replicas=replicas)
-    decision = place_together(Ranker(new), job, cluster, crowding=None)
+    decision = place_gang(Ranker(new), job, cluster, crowding=None)
     if replicas == 1:
         assert (decision is not None) == bool(naive_fits(old, check, demand, cluster))
     assert decision is None or keeps(check, cluster, decision.placements)
@@ -261,7 +261,7 @@ def test_preemption_evicts_none_that_the_newcomer_does_not_displace(
         if any(job.id == victim.id for victims in ways for victim in victims):
             left = left.finish(own[0])
     if ways:
-        placed = place_together(Ranker(new), first, left)
+        placed = place_gang(Ranker(new), first, left)
         assert placed is not None
         assert keeps(check, left, placed.placements)
 

@@ -43,7 +43,7 @@ from cotenant.core.placement.checks import NODE_LABELS
 from cotenant.core.placement.deciding import decide, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy
-from cotenant.core.sharing.speeds import Company, Tabled, company_of
+from cotenant.core.sharing.speeds import Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds, parse_compute, parse_memory, parse_percent
 
 Table = Mapping[str, Any]
@@ -110,8 +110,8 @@ def _belief(table: Table) -> Tabled:
     for of in table.get("together", ()):
         _only(of, "of speeds")
         pair = sorted(zip(of["of"], of["speeds"], strict=True))
-        known[Company("gpu", tuple(name for name, _ in pair))] = tuple(speed for _, speed in pair)
-    apart = frozenset(company_of("gpu", names) for names in table.get("apart", ()))
+        known[TenantSet("gpu", tuple(name for name, _ in pair))] = tuple(speed for _, speed in pair)
+    apart = frozenset(tenant_set_of("gpu", names) for names in table.get("apart", ()))
     return Tabled(known, learns=False, apart=apart)
 
 

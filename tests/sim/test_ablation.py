@@ -9,7 +9,7 @@ import pytest
 from bench.ablation import FGD, VARIANTS, allocated
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.fragmentation.ours import FreeRoom, Terms
-from cotenant.core.model import Card, Demand, Gpu, Machine
+from cotenant.core.model import Demand, Gpu, GpuModel, Machine
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
 SEED = 45
@@ -34,7 +34,7 @@ def test_fragmentation_beats_fgd_only_with_strands_and_scarcity(data: Path) -> N
 # Without data: each term changes a value
 
 
-CARD = Card("V100", MiB(0))
+CARD = GpuModel("V100", MiB(0))
 SMALL = Demand(compute=MilliGpu(500), cpu=MilliCpu(8_000))
 LARGE = Demand(gpus=8, cpu=MilliCpu(8_000))
 

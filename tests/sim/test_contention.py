@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.core.model import Demand, Gpu, Job, Machine
-from cotenant.core.sharing.speeds import Belief, Company, Predicted, Tabled, company_of
+from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
@@ -15,7 +15,7 @@ from cotenant.sim.experiment import Plan, check, run_one
 from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation, signature
 
-PAIR = Company("v100", ("bert", "lstm"))
+PAIR = TenantSet("v100", ("bert", "lstm"))
 
 
 def world(*speeds: float) -> Colocation:
@@ -63,8 +63,8 @@ def test_a_slower_card_takes_longer() -> None:
 def test_a_pair_that_turns_out_badly_is_parted_after_the_look() -> None:
     belief = Predicted({name: signature(name, 2.0) for name in ("bert", "lstm")})
     for other in "abcdefgh":
-        belief.observe(company_of("v100", ["lstm", other]), [0.95, 0.95])
-        belief.observe(company_of("v100", ["bert", other]), [0.95, 0.95])
+        belief.observe(tenant_set_of("v100", ["lstm", other]), [0.95, 0.95])
+        belief.observe(tenant_set_of("v100", ["bert", other]), [0.95, 0.95])
     summary = run(
         world(0.3, 0.4), "cotenant", arrival("l", "lstm", 1000), arrival("b", "bert", 100, at=1.0), belief=belief
     )
@@ -91,7 +91,7 @@ def test_pairs_that_ran_out_of_memory_are_never_put_together() -> None:
 
 
 def test_in_the_measured_world_pairs_that_ran_out_of_memory_are_never_put_together(data: Path, tmp_path: Path) -> None:
-    pair = min(one for one in read_colocation(data / FILE).apart if one.card == "v100")
+    pair = min(one for one in read_colocation(data / FILE).apart if one.gpu_type == "v100")
     trace = tmp_path / "jobs.csv"
     rows = [f"{i},0,50,{workload}" for i, workload in enumerate(pair.workloads)]
     trace.write_text("\n".join(["id,submitted_s,duration_s,workload", *rows, ""]))
@@ -124,9 +124,9 @@ def test_a_job_that_came_to_an_idle_card_is_not_sent_away_for_who_came_later() -
 def test_gavel_was_measured_on_three_cards(data: Path) -> None:
     truth = read_colocation(data / FILE)
     assert truth.gpu_types == ["k80", "p100", "v100"]
-    assert [sum(pair.card == card for pair in truth.pairs) for card in truth.gpu_types] == [306, 340, 330]
+    assert [sum(pair.gpu_type == card for pair in truth.pairs) for card in truth.gpu_types] == [306, 340, 330]
     assert all(len(truth.workloads(card)) == 26 for card in truth.gpu_types)
-    same = company_of("v100", ["A3C", "A3C"])
+    same = tenant_set_of("v100", ["A3C", "A3C"])
     assert truth.speeds(same) == (0.5097, 0.5097)
     assert truth.alone("v100", "A3C") == 1.0
     assert truth.alone("k80", "A3C") < 1.0

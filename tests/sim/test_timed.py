@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Demand, Job, Machine
-from cotenant.core.placement.deciding import Decision, place_together
+from cotenant.core.placement.deciding import Decision, place_gang
 from cotenant.core.placement.policies import PREEMPTIVE, QUEUES, build_policy
 from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.units import MilliGpu, Seconds
@@ -348,7 +348,7 @@ def trace_of(rows: list[tuple[float, float, float, Demand, int]], start: float) 
 
 
 def placeable(one: Arrival, machines: tuple[Machine, ...]) -> bool:
-    return place_together(Ranker(build_policy("binpack")), one.job, Cluster.of(machines)) is not None
+    return place_gang(Ranker(build_policy("binpack")), one.job, Cluster.of(machines)) is not None
 
 
 @given(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Gpu, Job, Machine, Slot
-from cotenant.core.placement.deciding import decide, place_together
+from cotenant.core.placement.deciding import decide, place_gang
 from cotenant.core.placement.policies import QUEUES, build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import MiB, MilliGpu, Seconds
@@ -44,7 +44,7 @@ def recorded(draw: st.DrawFn) -> RecordedDecision:
         attained=Seconds(draw(st.floats(0, 1e6))),
         demand=replace(job.demand, workload=draw(st.sampled_from([None, "bert", "großes Modell"]))),
     )
-    placed = place_together(Ranker(policy), job, busy)
+    placed = place_gang(Ranker(policy), job, busy)
     slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
     return record(policy, job, busy, Seconds(draw(st.floats(0, 1e9))), slots)
 
@@ -62,7 +62,7 @@ def test_decision_read_back_is_the_one_written(decision: RecordedDecision) -> No
 @examples(100)
 def test_decision_read_back_decides_the_same(decision: RecordedDecision) -> None:
     again = decode(encode(decision), "file")
-    placed = place_together(Ranker(again.build_policy()), again.job, again.cluster())
+    placed = place_gang(Ranker(again.build_policy()), again.job, again.cluster())
     assert (tuple(one.slot for one in placed.placements) if placed is not None else ()) == decision.slots
 
 
@@ -227,4 +227,4 @@ def test_any_change_of_a_decision_is_read_or_refused(data: st.DataObject) -> Non
         decision = decode(json.dumps(document).encode(), "d.json")
     except InputError:
         return
-    place_together(Ranker(decision.build_policy()), decision.job, decision.cluster())
+    place_gang(Ranker(decision.build_policy()), decision.job, decision.cluster())

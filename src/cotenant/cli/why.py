@@ -132,7 +132,7 @@ def _neighbour(neighbour: dict[str, Any]) -> str:
 
 def _replay(decision: Path, most: int, output: str) -> None:
     from cotenant.cli.output import render
-    from cotenant.core.placement.deciding import place_together, rank
+    from cotenant.core.placement.deciding import place_gang, rank
     from cotenant.core.placement.ranking import Ranker
     from cotenant.wire.decision import decode
     from cotenant.wire.files import read_bounded
@@ -140,7 +140,7 @@ def _replay(decision: Path, most: int, output: str) -> None:
     recorded = decode(read_bounded(decision, MOST_BYTES, "a recorded decision"), str(decision))
     policy, cluster = recorded.build_policy(), recorded.cluster()
     ranking = rank(policy, recorded.job, cluster, crowding=recorded.crowding)
-    placed = place_together(Ranker(policy), recorded.job, cluster, None, recorded.crowding, recorded.closed)
+    placed = place_gang(Ranker(policy), recorded.job, cluster, None, recorded.crowding, recorded.closed)
     slots = tuple(one.slot for one in placed.placements) if placed is not None else ()
     same = slots == recorded.slots or (policy.random and bool(slots) == bool(recorded.slots))
     answer = _answer(recorded.job.id, policy.name, ranking, slots, same)

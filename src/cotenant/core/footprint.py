@@ -58,7 +58,7 @@ def by_container(demand: Demand, chosen: Gpus) -> Iterator[tuple[Container, Gpus
         start += container.gpus
 
 
-def container_claims(demand: Demand, chosen: Gpus, cards: Sequence[Gpu]) -> Mapping[int, Claim]:
+def container_claims(demand: Demand, chosen: Gpus, gpus: Sequence[Gpu]) -> Mapping[int, Claim]:
     """Peak per GPU over the phases of a pod: its init containers one after the other, then everything that stays."""
     staying: dict[int, Claim] = {}
     peak: dict[int, Claim] = {}
@@ -67,24 +67,24 @@ def container_claims(demand: Demand, chosen: Gpus, cards: Sequence[Gpu]) -> Mapp
         if container.kind is ContainerKind.APP:
             apps.append((container, own))
             continue
-        running = _with(staying, container, own, cards)
+        running = _with(staying, container, own, gpus)
         peak = _larger(peak, running)
         if container.kind is ContainerKind.SIDECAR:
             staying = running
     for container, own in apps:
-        staying = _with(staying, container, own, cards)
+        staying = _with(staying, container, own, gpus)
     peak = _larger(peak, staying)
     if demand.exclusive:
-        return {i: claim._replace(slots=cards[i].slots) for i, claim in peak.items()}
+        return {i: claim._replace(slots=gpus[i].slots) for i, claim in peak.items()}
     return peak
 
 
-def _with(running: dict[int, Claim], container: Container, own: Gpus, cards: Sequence[Gpu]) -> dict[int, Claim]:
+def _with(running: dict[int, Claim], container: Container, own: Gpus, gpus: Sequence[Gpu]) -> dict[int, Claim]:
     total = dict(running)
-    for i in (one for one in own if one < len(cards)):
+    for i in (one for one in own if one < len(gpus)):
         old = total.get(i, NOTHING)
         total[i] = Claim(
-            MiB(old.memory + memory_on(container, cards[i])),
+            MiB(old.memory + memory_on(container, gpus[i])),
             MilliGpu(old.compute + container.compute),
             old.slots + 1,
         )

@@ -180,11 +180,11 @@ class Gpu:
         return MilliGpu(WHOLE_GPU * self.compute_scaling // 100)
 
     @property
-    def card(self) -> "Card":
-        return Card(self.type, self.memory_capacity, self.compute_capacity)
+    def gpu_model(self) -> "GpuModel":
+        return GpuModel(self.type, self.memory_capacity, self.compute_capacity)
 
 
-class Card(NamedTuple):
+class GpuModel(NamedTuple):
     """The model of a GPU: type and capacities."""
 
     type: str
@@ -241,10 +241,10 @@ class Machine:
         return tuple(gpu.memory_capacity for gpu in self.gpus)
 
     @cached_property
-    def card(self) -> "Card | None":
+    def gpu_model(self) -> "GpuModel | None":
         """The model of its GPUs if they are all the same."""
-        cards = {gpu.card for gpu in self.gpus}
-        return cards.pop() if len(cards) == 1 else None
+        models = {gpu.gpu_model for gpu in self.gpus}
+        return models.pop() if len(models) == 1 else None
 
     @cached_property
     def types(self) -> frozenset[str]:

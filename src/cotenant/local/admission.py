@@ -7,7 +7,7 @@ from dataclasses import replace
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand, Job, Machine
-from cotenant.core.placement.deciding import place_together
+from cotenant.core.placement.deciding import place_gang
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.objectives import demands_for
 from cotenant.core.units import Seconds
@@ -48,7 +48,7 @@ class Admission:
         self._refuse_impossible_latency(request)
         job = self.job_of(job_id, request, submitted)
         ranker = self._learner.ranker
-        if place_together(ranker, job, self._empty) is None:
+        if place_gang(ranker, job, self._empty) is None:
             reasons = ranker.reasons(job.demand, self._empty)
             raise RefusedError("this can never run here", {node: str(why) for node, why in reasons.items()})
         return job

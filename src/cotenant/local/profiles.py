@@ -11,7 +11,7 @@ import msgspec
 
 from cotenant.core.interference import Predictor, PredictorState, Profile, Signature, Speed
 from cotenant.core.model import Machine
-from cotenant.core.sharing.speeds import Belief, Predicted, company_of
+from cotenant.core.sharing.speeds import Belief, Predicted, tenant_set_of
 from cotenant.errors import InputError
 from cotenant.local.events import log_error
 from cotenant.local.journal import Journal, JournalError
@@ -74,13 +74,13 @@ class ProfileStore:
     def predict(self, gpu_type: str, workloads: Mapping[str, str]) -> dict[str, Speed]:
         """The speed of each job on a GPU that they share; `workloads` are names by job."""
         order = sorted(workloads, key=lambda job: workloads[job])
-        speeds = self.belief.speeds(company_of(gpu_type, workloads.values()))
+        speeds = self.belief.speeds(tenant_set_of(gpu_type, workloads.values()))
         return dict(zip(order, speeds, strict=True))
 
     def observe(self, gpu_type: str, workloads: Mapping[str, str], speeds: Mapping[str, float]) -> bool:
         """Learns the measured speeds of some or all jobs on a shared GPU; whether any prediction changed."""
         order = sorted(workloads, key=lambda job: workloads[job])
-        changed = self.belief.observe(company_of(gpu_type, workloads.values()), [speeds.get(job) for job in order])
+        changed = self.belief.observe(tenant_set_of(gpu_type, workloads.values()), [speeds.get(job) for job in order])
         self._unsaved |= changed
         return changed
 

@@ -11,7 +11,7 @@ import msgspec
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
 from cotenant.core.placement.checks import eligible_gpus
-from cotenant.core.placement.deciding import Queue, Turn, rank, turn_of
+from cotenant.core.placement.deciding import Queue, QueuePosition, queue_position, rank
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
@@ -182,5 +182,5 @@ class WaitReasons:
 
     def ahead(self, job: Job) -> int:
         """The number of jobs before it in the queue."""
-        turn: Turn = (*turn_of(self._ranker.policy, job, Seconds(job.submitted)), job.id)
+        turn: QueuePosition = (*queue_position(self._ranker.policy, job, Seconds(job.submitted)), job.id)
         return sum(bisect_left(kind, turn, key=lambda item: item[0]) for kind in self._kinds)

@@ -70,6 +70,6 @@ class Contention:
         node, workload = cluster.node(placement.slot.node), placement.job.demand.workload
         together = company(node, gpu, demands_on(node, gpu))
         return (
-            self._world.alone(together.card, workload)
+            self._world.alone(together.gpu_type, workload)
             * self._world.speeds(together)[together.workloads.index(workload)]
         )

@@ -16,7 +16,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Machine
-from cotenant.core.placement.deciding import Decision, place_together
+from cotenant.core.placement.deciding import Decision, place_gang
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.errors import InputError
@@ -121,7 +121,7 @@ def replay(
         if learner is not None and learner.observe(job.demand):
             ranker = learner.ranker
         arrived += requested_milli_gpu(job)
-        decision = place_together(ranker, job, cluster, draw)
+        decision = place_gang(ranker, job, cluster, draw)
         if watch is not None:
             watch(job, cluster, ranker.policy, decision)
         if decision is not None:

@@ -19,7 +19,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, Mix, inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand, Job, Machine, Placement
-from cotenant.core.placement.deciding import Decision, Queue, decide, judge_again, place_together, turn_of
+from cotenant.core.placement.deciding import Decision, Queue, decide, judge_again, place_gang, queue_position
 from cotenant.core.placement.policies import PREEMPTIVE, build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.preemption import find_preemptions
@@ -252,7 +252,7 @@ class TimedRun:
             self._ranker = self._learner.ranker
         shape = (job.demand, job.replicas)
         if shape not in self._placeable:
-            self._placeable[shape] = place_together(self._ranker, job, self._empty) is not None
+            self._placeable[shape] = place_gang(self._ranker, job, self._empty) is not None
         if not self._placeable[shape]:
             self._tally.unplaceable += 1
             self._report_refused([job])
@@ -419,7 +419,7 @@ class TimedRun:
         """Preempts the fewest running jobs that make room for waiting jobs that come before them in the queue order."""
         running = {one.job.id: self._attained(one, now) for one in self._running.values()}
         holders = [(job, self._running[job.id].placements) for job in running.values()]
-        turn = partial(turn_of, self._ranker.policy, now=Seconds(now))
+        turn = partial(queue_position, self._ranker.policy, now=Seconds(now))
         for victims in find_preemptions(self._ranker, self._queue, holders, self._cluster, turn):
             for victim in victims:
                 self._requeue(self._running.pop(victim.id), running[victim.id], now)

@@ -17,7 +17,7 @@ from cotenant.core.model import Demand, Job, Machine, Slot, Tenant
 from cotenant.core.placement.policies import QUEUES, build_policy, queue_name
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.orders import company, demands_on
-from cotenant.core.sharing.speeds import Company
+from cotenant.core.sharing.speeds import TenantSet
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import InputError
 
@@ -120,21 +120,21 @@ class RecordedBelief:
     version = 0
 
     def __init__(self, decision: RecordedDecision) -> None:
-        self._companies = {Company(one.card, one.workloads): one for one in decision.companies}
+        self._companies = {TenantSet(one.card, one.workloads): one for one in decision.companies}
         self._mildness = {(one.card, one.workload): one.speed for one in decision.mildness}
         self.knows_memory = any(one.apart for one in decision.companies)
 
-    def speeds(self, company: Company) -> tuple[Speed, ...]:
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
         known = self._companies.get(company)
         return (ALONE,) * len(company.workloads) if known is None else known.speeds
 
     def mildness(self, card: str, workload: str | None) -> float:
         return self._mildness.get((card, workload), 1.0)
 
-    def apart(self, company: Company) -> bool:
+    def apart(self, company: TenantSet) -> bool:
         return company in self._companies and self._companies[company].apart
 
-    def observe(self, company: Company, speeds: object) -> bool:
+    def observe(self, company: TenantSet, speeds: object) -> bool:
         return False
 
 
@@ -151,12 +151,14 @@ def record(
     believes = bool(policy.more_checks)
     companies = _companies(job, cluster) if believes else []
     belief = policy.known.belief
-    workloads = sorted({(one.card, name) for one in companies for name in one.workloads}, key=str)
+    workloads = sorted({(one.gpu_type, name) for one in companies for name in one.workloads}, key=str)
     return RecordedDecision(
         crowding=crowding,
         closed=closed,
         companies=tuple(
-            RecordedCompany(card=one.card, workloads=one.workloads, speeds=belief.speeds(one), apart=belief.apart(one))
+            RecordedCompany(
+                card=one.gpu_type, workloads=one.workloads, speeds=belief.speeds(one), apart=belief.apart(one)
+            )
             for one in companies
         ),
         mildness=tuple(
@@ -173,9 +175,9 @@ def record(
     )
 
 
-def _companies(job: Job, cluster: Cluster) -> list[Company]:
+def _companies(job: Job, cluster: Cluster) -> list[TenantSet]:
     """The tenants of each GPU as they are, and with the job added."""
-    found: dict[Company, None] = {}
+    found: dict[TenantSet, None] = {}
     for node in cluster:
         for gpu in range(len(node.compute)):
             there = demands_on(node, gpu)

@@ -75,7 +75,7 @@ def test_a_pod_with_containers_counts_as_what_they_ask_together() -> None:
 
 def test_a_machine_with_different_cards_counts_once_for_each() -> None:
     counted = inventory_of([machine_of("a", card(type="V100"), card(type="T4"), card(type="T4"))])
-    assert {(kind.card.type, kind.gpus): n for kind, n in counted.items()} == {("V100", 1): 1, ("T4", 2): 1}
+    assert {(kind.model.type, kind.gpus): n for kind, n in counted.items()} == {("V100", 1): 1, ("T4", 2): 1}
 
 
 def values(wanted: dict[int, int]) -> dict[int, float]:

@@ -11,12 +11,12 @@ from cotenant.core.model import Demand
 from cotenant.core.placement.gpu_arrays import GpuArrays
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.sharing.speeds import Company, Tabled, company_of
+from cotenant.core.sharing.speeds import Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MiB, Percent
 from tests.core.builders import card, cluster_with, machine, machine_of, placed, share
 from tests.properties.referee import freshly_ranked
 
-GOOD, BAD = Company("gpu", ("bert", "lstm")), company_of("gpu", ["bert", "vgg"])
+GOOD, BAD = TenantSet("gpu", ("bert", "lstm")), tenant_set_of("gpu", ["bert", "vgg"])
 BELIEF = Tabled({GOOD: (0.8, 0.8), BAD: (0.6, 0.6)}, learns=False)
 COTENANT = build_policy("cotenant", Knowledge(belief=BELIEF))
 BERT = share(1000, workload="bert")

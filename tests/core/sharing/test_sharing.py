@@ -18,19 +18,19 @@ from cotenant.core.placement.ranking import Ranker
 from cotenant.core.sharing.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
 from cotenant.core.sharing.objectives import demands_for, latency_at
 from cotenant.core.sharing.orders import by_gain, gain, low, mean
-from cotenant.core.sharing.speeds import Company, Predicted, Tabled, company_of
+from cotenant.core.sharing.speeds import Predicted, Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MilliGpu, Seconds
 from tests.core.builders import card, cluster_with, job, machine, machine_of, node, placed
 from tests.properties.strategies import examples
 
-PAIR = Company("gpu", ("bert", "lstm"))
+PAIR = TenantSet("gpu", ("bert", "lstm"))
 
 
 def guest(workload: str | None) -> Demand:
     return Demand(compute=MilliGpu(0), workload=workload)
 
 
-def told(*speeds: float, of: Company = PAIR, learns: bool = False) -> Tabled:
+def told(*speeds: float, of: TenantSet = PAIR, learns: bool = False) -> Tabled:
     return Tabled({of: speeds}, learns=learns)
 
 
@@ -46,8 +46,8 @@ def test_the_gain_beside_one_is_what_both_do_less_what_it_did_alone() -> None:
 
 
 def test_the_gain_beside_two_counts_what_both_lose() -> None:
-    three = company_of("gpu", ["bert", "lstm", "vgg"])
-    belief = Tabled({company_of("gpu", ["lstm", "vgg"]): (0.8, 0.7), three: (0.5, 0.6, 0.6)}, learns=False)
+    three = tenant_set_of("gpu", ["bert", "lstm", "vgg"])
+    belief = Tabled({tenant_set_of("gpu", ["lstm", "vgg"]): (0.8, 0.7), three: (0.5, 0.6, 0.6)}, learns=False)
     here = node(machine(), (guest("lstm"), (0,)), (guest("vgg"), (0,)))
     assert gain(belief, mean, guest("bert"), here, 0) == pytest.approx(1.7 - 1.5)
 
@@ -58,7 +58,7 @@ def test_on_several_cards_the_worst_counts() -> None:
 
 
 def test_two_tenants_of_one_workload_are_told_apart_from_other_pairs() -> None:
-    belief = Tabled({company_of("gpu", ["bert", "bert"]): (0.4, 0.4), PAIR: (0.9, 0.9)}, learns=False)
+    belief = Tabled({tenant_set_of("gpu", ["bert", "bert"]): (0.4, 0.4), PAIR: (0.9, 0.9)}, learns=False)
     here = node(machine(), (guest("bert"), (0,)))
     assert gain(belief, mean, guest("bert"), here, 0) == pytest.approx(-0.2)
 
@@ -130,9 +130,9 @@ def test_one_speed_of_a_pair_teaches_too_and_a_table_wants_both() -> None:
 
 def test_what_is_learned_on_one_type_of_card_is_not_believed_of_another() -> None:
     belief = Predicted()
-    fresh = belief.speeds(PAIR._replace(card="other"))
+    fresh = belief.speeds(PAIR._replace(gpu_type="other"))
     belief.observe(PAIR, [0.3, 0.3])
-    assert belief.speeds(PAIR._replace(card="other")) == fresh
+    assert belief.speeds(PAIR._replace(gpu_type="other")) == fresh
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=2, max_size=2))
@@ -147,21 +147,21 @@ def test_no_measurement_pushes_a_prediction_out_of_bounds(speeds: list[float]) -
 def test_of_three_on_a_card_each_is_slower_than_beside_one() -> None:
     belief = Predicted()
     pair = belief.speeds(PAIR)[0]
-    three = belief.speeds(company_of("gpu", ["bert", "lstm", "vgg"]))[0]
+    three = belief.speeds(tenant_set_of("gpu", ["bert", "lstm", "vgg"]))[0]
     assert three.mean <= pair.mean
-    assert belief.speeds(Company("gpu", ("bert",))) == (ALONE,)
+    assert belief.speeds(TenantSet("gpu", ("bert",))) == (ALONE,)
 
 
 def test_larger_companies_do_not_teach_who_slowed_whom() -> None:
-    assert not Predicted().observe(company_of("gpu", ["a", "b", "c"]), [0.5, 0.5, 0.5])
+    assert not Predicted().observe(tenant_set_of("gpu", ["a", "b", "c"]), [0.5, 0.5, 0.5])
 
 
 def test_two_that_do_not_fit_together_do_not_fit_beside_a_third_either() -> None:
     apart = frozenset({PAIR})
     for belief in (Predicted(apart=apart), Tabled({}, learns=False, apart=apart)):
-        assert belief.apart(company_of("gpu", ["lstm", "vgg", "bert"]))
-        assert not belief.apart(company_of("gpu", ["lstm", "vgg", "lstm"]))
-        assert not belief.apart(company_of("other", ["lstm", "vgg", "bert"]))
+        assert belief.apart(tenant_set_of("gpu", ["lstm", "vgg", "bert"]))
+        assert not belief.apart(tenant_set_of("gpu", ["lstm", "vgg", "lstm"]))
+        assert not belief.apart(tenant_set_of("other", ["lstm", "vgg", "bert"]))
 
 
 def test_a_table_learns_only_if_it_may() -> None:
@@ -188,7 +188,7 @@ def test_an_uncertain_pair_is_placed_on_trial_and_sent_back_once_measured() -> N
     belief = Predicted()
     # others did well, so this pair probably does, too; but nobody has seen it
     for other in ("a", "b", "c", "d", "e", "f"):
-        belief.observe(company_of("gpu", ["lstm", other]), [0.75, 0.75])
+        belief.observe(tenant_set_of("gpu", ["lstm", other]), [0.75, 0.75])
     policy = build_policy("cotenant", Knowledge(belief=belief))
     cluster = cluster_with([machine()], placed("r", guest("lstm"), "a", 0))
     waiting = [job(f"new-{i}", guest("bert")) for i in range(3)]
@@ -210,7 +210,7 @@ def test_jobs_without_a_workload_are_still_placed() -> None:
 
 
 def test_gpus_with_equal_room_but_other_tenants_are_told_apart() -> None:
-    belief = Tabled({PAIR: (0.9, 0.9), company_of("gpu", ["bert", "vgg"]): (0.3, 0.3)}, learns=False)
+    belief = Tabled({PAIR: (0.9, 0.9), tenant_set_of("gpu", ["bert", "vgg"]): (0.3, 0.3)}, learns=False)
     cluster = cluster_with(
         [machine_of("a", card(), card())], placed("r0", guest("vgg"), "a", 0), placed("r1", guest("lstm"), "a", 1)
     )
@@ -253,7 +253,7 @@ def test_an_objective_below_what_it_does_alone_cannot_be_held() -> None:
 def served_beside(speeds: tuple[float, float]) -> tuple[int, tuple[int, ...]] | None:
     """What share a server of 50 ms gets on one card beside a trainer, and the GPUs."""
     first, *others = server(0.05)
-    belief = Tabled({company_of("gpu", ["serving", "training"]): speeds}, learns=False)
+    belief = Tabled({tenant_set_of("gpu", ["serving", "training"]): speeds}, learns=False)
     policy = build_policy("cotenant", Knowledge(belief=belief))
     cluster = cluster_with([machine()], placed("t", guest("training"), "a", 0))
     waiting = Queue(policy, [job("s", first, alternatives=tuple(others))])
@@ -281,7 +281,7 @@ def test_on_an_idle_card_the_smallest_share_will_do() -> None:
 
 def test_a_newcomer_that_turns_out_to_break_a_servers_objective_is_sent_back() -> None:
     first, *_ = server(0.05)  # 60 % of its speed must be left to it
-    pair = company_of("gpu", ["serving", "training"])
+    pair = tenant_set_of("gpu", ["serving", "training"])
     belief = Tabled({pair: (0.9, 0.9)}, learns=True)
     policy = build_policy("cotenant", Knowledge(belief=belief))
     cluster = cluster_with([machine()], placed("s", first, "a", 0))
@@ -296,7 +296,7 @@ def test_a_newcomer_that_turns_out_to_break_a_servers_objective_is_sent_back() -
 
 def test_nobody_comes_who_would_break_a_servers_objective() -> None:
     first, *_ = server(0.05)
-    belief = Tabled({company_of("gpu", ["serving", "training"]): (0.55, 0.97)}, learns=False)
+    belief = Tabled({tenant_set_of("gpu", ["serving", "training"]): (0.55, 0.97)}, learns=False)
     policy = build_policy("cotenant", Knowledge(belief=belief))
     cluster = cluster_with([machine()], placed("s", first, "a", 0))
     assert not decide(policy, [job("t", guest("training"))], cluster, Seconds(0.0)).placements

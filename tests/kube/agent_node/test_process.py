@@ -33,7 +33,7 @@ from tests.kube.agent.kubelet import Kubelet, kubelet_in
 from tests.kube.agent_node.processes import add_process, end_process
 from tests.kube.agent_node.waiting import PACE, access_to, add_pod, in_loop, running, until
 from tests.kube.api_server import ApiServer
-from tests.node.fake_nvml import Card, FakeNvml
+from tests.node.fake_nvml import FakeNvml, GpuModel
 
 ONE = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 GPU = "nvidia.com/gpu"
@@ -144,7 +144,7 @@ async def test_a_node_says_when_kubelet_could_start_nothing_there(folder: Path) 
 
 @in_loop
 async def test_a_card_that_fails_is_told_of_and_comes_back(folder: Path) -> None:
-    around, cards = Around(folder), [Card("GPU-a"), Card("GPU-b", bus=1)]
+    around, cards = Around(folder), [GpuModel("GPU-a"), GpuModel("GPU-b", bus=1)]
     backend = NvmlBackend(FakeNvml(*cards), recovery=Seconds(0.2))
     async with (
         around.server.serving(),

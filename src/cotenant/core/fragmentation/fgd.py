@@ -18,7 +18,7 @@ from itertools import accumulate
 from cotenant.core.cluster import Node
 from cotenant.core.fragmentation.mix import Mix, Spec
 from cotenant.core.fragmentation.potential import Rooms
-from cotenant.core.model import Card
+from cotenant.core.model import GpuModel
 from cotenant.core.placement.checks import type_allowed
 
 POPULAR = 95
@@ -60,34 +60,34 @@ class Fragmentation:
     def __init__(self, mix: Mix) -> None:
         self._typical = typical_pods(mix)
         self._cpu_steps = sorted({spec.cpu for spec, _ in self._typical})
-        self._on_card: dict[Card, list[_Typical]] = {}
-        self._amounts: dict[tuple[Card, int, Rooms], tuple[float, Amounts]] = {}
+        self._on_model: dict[GpuModel, list[_Typical]] = {}
+        self._amounts: dict[tuple[GpuModel, int, Rooms], tuple[float, Amounts]] = {}
 
-    def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
+    def value(self, model: GpuModel, cpu: int | None, rooms: Rooms) -> float:
         """The negative of F: a potential grows as things get better."""
-        return -self._look_up(card, cpu, rooms)[0]
+        return -self._look_up(model, cpu, rooms)[0]
 
     def amounts(self, node: Node) -> Amounts:
         """The seven amounts of one node; nodes with different GPUs are not part of this measure."""
-        if node.machine.card is None:
+        if node.machine.gpu_model is None:
             return (0.0,) * 7
-        return self._look_up(node.machine.card, node.cpu, node.sorted_room)[1]
+        return self._look_up(node.machine.gpu_model, node.cpu, node.sorted_room)[1]
 
-    def _look_up(self, card: Card, cpu: int | None, rooms: Rooms) -> tuple[float, Amounts]:
+    def _look_up(self, model: GpuModel, cpu: int | None, rooms: Rooms) -> tuple[float, Amounts]:
         # Only which typical pods still find enough CPU matters, so nearby amounts of CPU share one answer.
         enough = len(self._cpu_steps) if cpu is None else bisect_right(self._cpu_steps, cpu)
-        key = (card, enough, rooms)
+        key = (model, enough, rooms)
         found = self._amounts.get(key)
         if found is None:
-            found = self._amounts[key] = self._measure(card, enough, rooms)
+            found = self._amounts[key] = self._measure(model, enough, rooms)
         return found
 
-    def _measure(self, card: Card, enough: int, rooms: Rooms) -> tuple[float, Amounts]:
+    def _measure(self, model: GpuModel, enough: int, rooms: Rooms) -> tuple[float, Amounts]:
         most_cpu = self._cpu_steps[enough - 1] if enough else -1
         below = [0, *accumulate(rooms)]
         total, count = below[-1], len(rooms)
         amounts = [0.0] * 7
-        for cpu, gpus, size, share in self._typical_on(card):
+        for cpu, gpus, size, share in self._typical_on(model):
             has_cpu = cpu <= most_cpu
             if gpus == 0:
                 amounts[NO_GPU_ASKED if has_cpu else NO_GPU_ASKED_LACK_CPU] += share * total
@@ -105,14 +105,14 @@ class Fragmentation:
                 amounts[SATISFIED] += share * (total - below[too_small])
         return fragmented(amounts), tuple(amounts)
 
-    def _typical_on(self, card: Card) -> "list[_Typical]":
+    def _typical_on(self, model: GpuModel) -> "list[_Typical]":
         """The typical pods on one model of GPU: CPU, GPUs, size (None: wrong model), popularity."""
-        if card not in self._on_card:
-            self._on_card[card] = [
-                (spec.cpu, spec.gpus, spec.size_on(card) if type_allowed(card.type, spec.types, ()) else None, share)
+        if model not in self._on_model:
+            self._on_model[model] = [
+                (spec.cpu, spec.gpus, spec.size_on(model) if type_allowed(model.type, spec.types, ()) else None, share)
                 for spec, share in self._typical
             ]
-        return self._on_card[card]
+        return self._on_model[model]
 
 
 def fragmented(amounts: "list[float] | Amounts") -> float:

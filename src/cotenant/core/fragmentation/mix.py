@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cotenant.core.model import Card, Demand, Machine
+from cotenant.core.model import Demand, GpuModel, Machine
 from cotenant.core.sharing.speeds import Belief, Predicted
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 
@@ -21,12 +21,12 @@ class Spec(NamedTuple):
     types: tuple[str, ...]
     memory: MiB
 
-    def size_on(self, card: Card) -> int:
+    def size_on(self, model: GpuModel) -> int:
         """Thousandths of one such GPU that it takes, by compute or by memory, whichever is more."""
-        compute = self.compute if card.compute == 1000 else -(-1000 * self.compute // card.compute)
-        if not self.memory or not card.memory:
+        compute = self.compute if model.compute == 1000 else -(-1000 * self.compute // model.compute)
+        if not self.memory or not model.memory:
             return compute
-        return max(compute, -(-1000 * self.memory // card.memory))
+        return max(compute, -(-1000 * self.memory // model.memory))
 
 
 Mix = Mapping[Spec, int]
@@ -36,7 +36,7 @@ Mix = Mapping[Spec, int]
 class MachineKind(NamedTuple):
     """The part of an empty machine that matters for fragmentation."""
 
-    card: Card
+    model: GpuModel
     gpus: int
     cpu: MilliCpu | None
 
@@ -70,7 +70,7 @@ def inventory_of(machines: Iterable[Machine]) -> Inventory:
     """Machines by kind; one with different GPUs counts once for each model of GPU."""
     kinds: Counter[MachineKind] = Counter()
     for machine in machines:
-        cards = Counter(gpu.card for gpu in machine.gpus)
-        for card, gpus in cards.items():
-            kinds[MachineKind(card, gpus, machine.cpu)] += 1
+        models = Counter(gpu.gpu_model for gpu in machine.gpus)
+        for model, gpus in models.items():
+            kinds[MachineKind(model, gpus, machine.cpu)] += 1
     return kinds

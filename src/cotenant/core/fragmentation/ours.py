@@ -25,7 +25,7 @@ import numpy as np
 from cotenant.core.fragmentation.cutting import STEP, WHOLE, remainder_values
 from cotenant.core.fragmentation.mix import Inventory, Knowledge, MachineKind, Mix, Spec, spec_of
 from cotenant.core.fragmentation.potential import Rooms, gradient
-from cotenant.core.model import Card, Demand
+from cotenant.core.model import Demand, GpuModel
 from cotenant.core.placement.checks import type_allowed
 from cotenant.core.placement.scores import Order
 
@@ -66,45 +66,45 @@ class FreeRoom:
         self._terms = terms
         self._asking = {spec: count for spec, count in mix.items() if spec.gpus > 0}
         self._weights = _weights(self._asking, inventory if terms.scarcity else {})
-        self._cards: dict[Card, _CardTables] = {}
-        self._values: dict[tuple[Card, int, Rooms], float] = {}
-        self._expected: dict[tuple[int, int, Card], float] = {}
+        self._models: dict[GpuModel, _GpuTables] = {}
+        self._values: dict[tuple[GpuModel, int, Rooms], float] = {}
+        self._expected: dict[tuple[int, int, GpuModel], float] = {}
 
-    def expected_loss(self, demand: Demand, card: Card) -> float:
+    def expected_loss(self, demand: Demand, model: GpuModel) -> float:
         """The loss in packing that a demand causes on an empty GPU of this model, in whole quanta."""
         spec = spec_of(demand)
-        key = (spec.compute, spec.memory, card)
+        key = (spec.compute, spec.memory, model)
         loss = self._expected.get(key)
         if loss is None:
-            left = max(0, 1000 - _size(spec, card)) if spec.gpus else 1000
-            raw = self._terms.packing * 1000 * (1 - self._tables(card).worth(left))
+            left = max(0, 1000 - _size(spec, model)) if spec.gpus else 1000
+            raw = self._terms.packing * 1000 * (1 - self._tables(model).worth(left))
             loss = self._expected[key] = float(self._terms.quantum * round(raw / self._terms.quantum))
         return loss
 
-    def _tables(self, card: Card) -> "_CardTables":
-        tables = self._cards.get(card)
+    def _tables(self, model: GpuModel) -> "_GpuTables":
+        tables = self._models.get(model)
         if tables is None:
-            tables = self._cards[card] = _CardTables(card, self._asking, self._weights, self._terms)
+            tables = self._models[model] = _GpuTables(model, self._asking, self._weights, self._terms)
         return tables
 
-    def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float:
-        tables = self._tables(card)
-        key = (card, tables.most_cpu if cpu is None else min(max(cpu, 0), tables.most_cpu), rooms)
+    def value(self, model: GpuModel, cpu: int | None, rooms: Rooms) -> float:
+        tables = self._tables(model)
+        key = (model, tables.most_cpu if cpu is None else min(max(cpu, 0), tables.most_cpu), rooms)
         value = self._values.get(key)
         if value is None:
             value = self._values[key] = tables.value(key[1], rooms)
         return value
 
 
-class _CardTables:
+class _GpuTables:
     """The tables of one model of GPU: sizes of the demands on it, values of remainders."""
 
-    def __init__(self, card: Card, asking: Mix, weights: dict[Spec, float], terms: Terms) -> None:
+    def __init__(self, model: GpuModel, asking: Mix, weights: dict[Spec, float], terms: Terms) -> None:
         self._packing, self._copies, self._strands = terms.packing, terms.copies, terms.strands
-        own = {spec: count for spec, count in asking.items() if type_allowed(card.type, spec.types, ())}
+        own = {spec: count for spec, count in asking.items() if type_allowed(model.type, spec.types, ())}
         self._elsewhere = sum(weights[spec] for spec in asking if spec not in own)
         self._weight = np.array([weights[spec] for spec in own])
-        sizes = {spec: _size(spec, card) for spec in own}
+        sizes = {spec: _size(spec, model) for spec in own}
         self._size = np.array(list(sizes.values()), dtype=np.int64)
         self._gpus = np.array([spec.gpus for spec in own], dtype=np.int64)
         self._single = self._gpus == 1
@@ -180,15 +180,15 @@ def _weights(asking: Mix, inventory: Inventory) -> dict[Spec, float]:
 
 def _room_of_copies(spec: Spec, kind: MachineKind) -> int:
     """The GPU room that an empty machine of that kind gives to as many such jobs as it holds."""
-    if not type_allowed(kind.card.type, spec.types, ()):
+    if not type_allowed(kind.model.type, spec.types, ()):
         return 0
-    size = _size(spec, kind.card)
+    size = _size(spec, kind.model)
     copies = kind.gpus * (1000 // size) if spec.gpus == 1 else kind.gpus // spec.gpus
     if kind.cpu is not None and spec.cpu:
         copies = min(copies, kind.cpu // spec.cpu)
     return copies * spec.gpus * size
 
 
-def _size(spec: Spec, card: Card) -> int:
+def _size(spec: Spec, model: GpuModel) -> int:
     """Thousandths of the GPU, at least 1."""
-    return max(1, spec.size_on(card))
+    return max(1, spec.size_on(model))

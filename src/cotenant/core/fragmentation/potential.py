@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cotenant.core.cluster import Node, room_of
-from cotenant.core.model import Card, Demand, Gpus
+from cotenant.core.model import Demand, GpuModel, Gpus
 
 Rooms = tuple[int, ...]
 """free thousandths of each GPU, ascending"""
@@ -20,13 +20,13 @@ Rooms = tuple[int, ...]
 class Potential(Protocol):
     """The value of free room on GPUs of one model, with some free CPU."""
 
-    def value(self, card: Card, cpu: int | None, rooms: Rooms) -> float: ...
+    def value(self, model: GpuModel, cpu: int | None, rooms: Rooms) -> float: ...
 
 
 def gradient(
     potential: Potential,
     squash: Callable[[float], float],
-    expected: Callable[[Demand, Card], float] | None = None,
+    expected: Callable[[Demand, GpuModel], float] | None = None,
 ) -> Callable[[Demand, Node, list[Gpus]], list[float]]:
     """An order that prefers the slot after which the potential is highest; `squash` turns a change into a score.
 
@@ -36,16 +36,16 @@ def gradient(
 
     def order(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
         before = of_node(potential, node)
-        card = node.machine.card
+        model = node.machine.gpu_model
         asked = demand.steady if demand.containers else demand
-        fair = 0.0 if expected is None or card is None else expected(demand, card) * asked.gpus
+        fair = 0.0 if expected is None or model is None else expected(demand, model) * asked.gpus
         claim = demand.claim
-        if card is None or claim is None:
-            cards = node.machine.gpus
+        if model is None or claim is None:
+            gpus = node.machine.gpus
             scores = []
             for slot in slots:
-                if card is None and expected is not None:
-                    fair = sum(expected(demand, cards[i].card) for i in slot)
+                if model is None and expected is not None:
+                    fair = sum(expected(demand, gpus[i].gpu_model) for i in slot)
                 scores.append(squash(of_node(potential, node.after(demand, slot)) - before + fair))
             return scores
         compute, memory = claim.compute, claim.memory
@@ -57,7 +57,7 @@ def gradient(
                 rooms.remove(node.room[i])
                 left = room_of(node.machine, i, node.compute[i] - compute, node.memory[i] - memory, node.slots[i] - 1)
                 insort(rooms, left)
-            scores.append(squash(potential.value(card, cpu, tuple(rooms)) - before + fair))
+            scores.append(squash(potential.value(model, cpu, tuple(rooms)) - before + fair))
         return scores
 
     return order
@@ -65,10 +65,10 @@ def gradient(
 
 def of_node(potential: Potential, node: Node) -> float:
     """The potential of a node; different models of GPUs are valued separately, with the same CPU, and added."""
-    card = node.machine.card
-    if card is not None:
-        return potential.value(card, node.cpu, node.sorted_room)
-    rooms: dict[Card, list[int]] = {}
+    model = node.machine.gpu_model
+    if model is not None:
+        return potential.value(model, node.cpu, node.sorted_room)
+    rooms: dict[GpuModel, list[int]] = {}
     for gpu, room in zip(node.machine.gpus, node.room, strict=True):
-        rooms.setdefault(gpu.card, []).append(room)
-    return sum(potential.value(card, node.cpu, tuple(sorted(own))) for card, own in rooms.items())
+        rooms.setdefault(gpu.gpu_model, []).append(room)
+    return sum(potential.value(model, node.cpu, tuple(sorted(own))) for model, own in rooms.items())

@@ -191,8 +191,8 @@ def installed(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Re
 
 def gpu_type(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
     machine, use, avoid = node.machine, demand.use_types, demand.avoid_types
-    if machine.card is not None:  # all its GPUs are of one type
-        left = eligible if type_allowed(machine.card.type, use, avoid) else []
+    if machine.gpu_model is not None:  # all its GPUs are of one type
+        left = eligible if type_allowed(machine.gpu_model.type, use, avoid) else []
     else:
         left = [i for i in eligible if type_allowed(machine.gpus[i].type, use, avoid)]
     return left if len(left) >= demand.gpus else Reason("type", _type_text(use, avoid), demand.gpus, len(left))

@@ -151,15 +151,15 @@ def _greedy_slot(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus
 
 
 def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Loads:
-    cards = node.machine.gpus
-    return {**loads, **{i: loads.get(i, _EMPTY).beside(container, cards[i]) for i in own}}
+    gpus = node.machine.gpus
+    return {**loads, **{i: loads.get(i, _EMPTY).beside(container, gpus[i]) for i in own}}
 
 
 def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> bool:
     """Whether a container fits on that GPU beside the ones that are placed."""
-    card = node.machine.gpus[gpu]
-    claim = loads.get(gpu, _EMPTY).beside(container, card).claim
-    return _within(claim._replace(slots=card.slots) if demand.exclusive else claim, node.free(gpu))
+    one = node.machine.gpus[gpu]
+    claim = loads.get(gpu, _EMPTY).beside(container, one).claim
+    return _within(claim._replace(slots=one.slots) if demand.exclusive else claim, node.free(gpu))
 
 
 def _sum(a: Claim, b: Claim) -> Claim:

@@ -16,7 +16,7 @@ from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
 
-Turn = tuple[int, float, str]
+QueuePosition = tuple[int, float, str]
 """position in the queue: higher priority first, then the policy's queue order, then the job's ID"""
 Kind = tuple[Demand, tuple[Demand, ...], int]
 """demand, alternatives and replicas of a job: jobs that agree in these fit or do not fit together"""
@@ -34,7 +34,7 @@ class Decision:
     """nodes that were kept free for an overdue job"""
 
 
-def turn_of(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
+def queue_position(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
     """Position in the queue, smallest first: priority, then the policy's queue order."""
     return -job.demand.priority, policy.queue(job, now)
 
@@ -49,8 +49,8 @@ class Queue:
 
     def __init__(self, policy: Policy, jobs: Iterable[Job] = (), now: Seconds = Seconds(0.0)) -> None:
         self._policy = policy
-        self._kinds: dict[Kind, list[tuple[Turn, Job]]] = {}
-        self._places: dict[str, tuple[Kind, Turn]] = {}
+        self._kinds: dict[Kind, list[tuple[QueuePosition, Job]]] = {}
+        self._places: dict[str, tuple[Kind, QueuePosition]] = {}
         for job in jobs:
             self.add(job, now)
 
@@ -62,7 +62,7 @@ class Queue:
         return (job for _, job in sorted(chain.from_iterable(self._kinds.values()), key=_turn))
 
     def add(self, job: Job, now: Seconds) -> None:
-        turn = (*turn_of(self._policy, job, now), job.id)
+        turn = (*queue_position(self._policy, job, now), job.id)
         kind = (job.demand, job.alternatives, job.replicas)
         self._places[job.id] = kind, turn
         insort(self._kinds.setdefault(kind, []), (turn, job), key=_turn)
@@ -74,12 +74,12 @@ class Queue:
         if not waiting:
             del self._kinds[kind]
 
-    def heads(self) -> list[tuple[Turn, int, int, list[tuple[Turn, Job]]]]:
+    def heads(self) -> list[tuple[QueuePosition, int, int, list[tuple[QueuePosition, Job]]]]:
         """The first job of each kind: its position in the queue, the kind's number, an index, and the kind's list."""
         return [(kind[0][0], number, 0, kind) for number, kind in enumerate(self._kinds.values())]
 
 
-def _turn(item: tuple[Turn, Job]) -> Turn:
+def _turn(item: tuple[QueuePosition, Job]) -> QueuePosition:
     return item[0]
 
 
@@ -125,7 +125,7 @@ def decide(
         _, number, position, kind = heads[0]
         job = kind[position][1]
         overdue = not kept and _is_overdue(policy, job, now)
-        placed = place_together(ranker, job, cluster, draw, None if overdue else crowding, kept)
+        placed = place_gang(ranker, job, cluster, draw, None if overdue else crowding, kept)
         if placed is None and overdue:
             kept = idlest_nodes(policy, job, cluster)
         if placed is None:  # nor does any other job of this kind, in this pass
@@ -163,7 +163,7 @@ def idlest_nodes(policy: Policy, job: Job, cluster: Cluster) -> list[str]:
     return list(islice(able, job.replicas))
 
 
-def place_together(
+def place_gang(
     ranker: Ranker,
     job: Job,
     cluster: Cluster,

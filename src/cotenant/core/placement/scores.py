@@ -64,8 +64,8 @@ def exclusive_first(demand: Demand, node: Node, slots: list[Gpus]) -> list[float
 
 def one_numa(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """GPUs on as few NUMA nodes as possible."""
-    cards = node.machine.gpus
-    return [-len({cards[i].numa for i in slot}) for slot in slots]
+    gpus = node.machine.gpus
+    return [-len({gpus[i].numa for i in slot}) for slot in slots]
 
 
 def anything(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:

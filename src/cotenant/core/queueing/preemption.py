@@ -14,11 +14,11 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Job, Placement, Reason
 from cotenant.core.placement.checks import Check, feasibility
 from cotenant.core.placement.containers import amounts_fit
-from cotenant.core.placement.deciding import Decision, place_together
+from cotenant.core.placement.deciding import Decision, place_gang
 from cotenant.core.placement.ranking import Ranker
 
 Turn = Callable[[Job], tuple[int, float]]
-"""position in the queue, smallest first: `deciding.turn_of` at some time"""
+"""position in the queue, smallest first: `deciding.queue_position` at some time"""
 Holder = tuple[Job, tuple[Placement, ...]]
 
 
@@ -54,7 +54,7 @@ def _displace(
     tentative: Cluster = cluster
     removed: list[Holder] = []
     for holder in last_first:
-        decision = place_together(ranker, job, tentative)
+        decision = place_gang(ranker, job, tentative)
         if decision is not None:
             return _put_back(ranker.policy.table, removed, decision)
         if turn(holder[0]) <= turn(job):
@@ -62,7 +62,7 @@ def _displace(
         for placement in holder[1]:
             tentative = tentative.finish(placement)
         removed.append(holder)
-    decision = place_together(ranker, job, tentative)
+    decision = place_gang(ranker, job, tentative)
     return None if decision is None else _put_back(ranker.policy.table, removed, decision)
 
 

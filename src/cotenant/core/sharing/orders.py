@@ -14,7 +14,7 @@ from cotenant.core.interference import Speed
 from cotenant.core.model import Demand, Gpus, Reason, Tenant
 from cotenant.core.placement.checks import Check, Reads, enough
 from cotenant.core.placement.scores import Order
-from cotenant.core.sharing.speeds import Belief, Company, company_of
+from cotenant.core.sharing.speeds import Belief, TenantSet, tenant_set_of
 
 DOMINANT, FELT, MOST_SHARING_SCORE = 0.6, 0.8, 2
 """Lucid's three kinds of jobs by their mean speed beside others, and the largest sum of scores on one GPU"""
@@ -34,8 +34,8 @@ def taken(node: Node) -> set[int]:
     return {gpu for tenant in node.tenants for gpu in tenant.gpus}
 
 
-def company(node: Node, gpu: int, demands: Iterable[Demand]) -> Company:
-    return company_of(node.machine.gpus[gpu].type, [one.workload for one in demands])
+def company(node: Node, gpu: int, demands: Iterable[Demand]) -> TenantSet:
+    return tenant_set_of(node.machine.gpus[gpu].type, [one.workload for one in demands])
 
 
 def gain(belief: Belief, of: Callable[[Speed], float], demand: Demand, node: Node, gpu: int) -> float:
@@ -142,9 +142,9 @@ def meek(belief: Belief, demand: Demand, node: Node, eligible: list[int]) -> lis
     return enough(demand, left, "sharing-score", text)
 
 
-def sharing_score(belief: Belief, card: str, demand: Demand) -> int:
+def sharing_score(belief: Belief, gpu_type: str, demand: Demand) -> int:
     """0: hardly interferes, 1: interferes, 2: dominates; by its mean speed beside itself and others."""
-    mildness = belief.mildness(card, demand.workload)
+    mildness = belief.mildness(gpu_type, demand.workload)
     return 2 if mildness < DOMINANT else 1 if mildness < FELT else 0
 
 

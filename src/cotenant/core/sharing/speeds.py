@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Beliefs: the predicted speed of each of the workloads that share a GPU, relative to running alone.
 
-A belief predicts for a `Company`: the workloads of the tenants of one GPU. If a measurement changes its predictions,
+A belief predicts for a `TenantSet`: the workloads of the tenants of one GPU. If a measurement changes its predictions,
 its `version` changes too, so that remembered answers are dropped.
 """
 
@@ -17,15 +17,15 @@ NEWS = 0.02
 """a further measurement of a pair is ignored if it differs from the prediction by less than this"""
 
 
-class Company(NamedTuple):
+class TenantSet(NamedTuple):
     """The workloads of the tenants of one GPU, in a fixed order."""
 
-    card: str
+    gpu_type: str
     workloads: tuple[str | None, ...]
 
 
-def company_of(card: str, workloads: Iterable[str | None]) -> Company:
-    return Company(card, tuple(sorted(workloads, key=str)))
+def tenant_set_of(gpu_type: str, workloads: Iterable[str | None]) -> TenantSet:
+    return TenantSet(gpu_type, tuple(sorted(workloads, key=str)))
 
 
 class Belief(Protocol):
@@ -35,19 +35,19 @@ class Belief(Protocol):
     knows_memory: bool
     """whether some workloads are known not to fit into the memory of one GPU together; no policy may place them so"""
 
-    def speeds(self, company: Company) -> tuple[Speed, ...]:
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
         """The speed of each tenant, relative to running alone."""
         ...
 
-    def mildness(self, card: str, workload: str | None) -> float:
+    def mildness(self, gpu_type: str, workload: str | None) -> float:
         """The mean speed of a workload beside all known ones."""
         ...
 
-    def apart(self, company: Company) -> bool:
+    def apart(self, company: TenantSet) -> bool:
         """Whether these are known not to fit into the memory of one GPU together."""
         ...
 
-    def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
+    def observe(self, company: TenantSet, speeds: Sequence[float | None]) -> bool:
         """Learns measured speeds (None: not measured); True if a prediction changes."""
         ...
 
@@ -56,14 +56,14 @@ class Predicted:
     """Predictions by one predictor per type of GPU, and the profiles of workloads that run alone."""
 
     def __init__(
-        self, signatures: Mapping[str, Signature] | None = None, apart: frozenset[Company] = frozenset()
+        self, signatures: Mapping[str, Signature] | None = None, apart: frozenset[TenantSet] = frozenset()
     ) -> None:
         self.version = 0
         self.predictors: dict[str, Predictor] = {}
         self.knows_memory = bool(apart)
         self._signatures = dict(signatures or {})
         self._apart = apart
-        self._answers: dict[Company, tuple[Speed, ...]] = {}
+        self._answers: dict[TenantSet, tuple[Speed, ...]] = {}
 
     def describe(self, workload: str, signature: Signature) -> None:
         """Sets the signature of a workload."""
@@ -75,27 +75,27 @@ class Predicted:
         """The signature of a workload; only its name if nothing else is known."""
         return UNKNOWN if workload is None else self._signatures.get(workload, Signature(workload, None, None))
 
-    def predictor(self, card: str) -> Predictor:
-        return self.predictors.setdefault(card, Predictor())
+    def predictor(self, gpu_type: str) -> Predictor:
+        return self.predictors.setdefault(gpu_type, Predictor())
 
-    def speeds(self, company: Company) -> tuple[Speed, ...]:
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
         answer = self._answers.get(company)
         if answer is None:
             answer = self._answers[company] = self._predict(company)
         return answer
 
-    def mildness(self, card: str, workload: str | None) -> float:
-        return mean_speed(self, card, workload, self._signatures)
+    def mildness(self, gpu_type: str, workload: str | None) -> float:
+        return mean_speed(self, gpu_type, workload, self._signatures)
 
-    def apart(self, company: Company) -> bool:
+    def apart(self, company: TenantSet) -> bool:
         return any_apart(self._apart, company)
 
-    def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
+    def observe(self, company: TenantSet, speeds: Sequence[float | None]) -> bool:
         """Learns from pairs; a larger company does not show which tenant slowed which."""
         if len(company.workloads) != 2 or None in company.workloads:
             return False
         one, other = (self.signature(workload) for workload in company.workloads)
-        predictor = self.predictor(company.card)
+        predictor = self.predictor(company.gpu_type)
         expected = zip(self.speeds(company), speeds, strict=True)
         if predictor.known(one, other) and all(now is None or abs(was.mean - now) < NEWS for was, now in expected):
             return False
@@ -104,10 +104,10 @@ class Predicted:
         self._changed()
         return True
 
-    def _predict(self, company: Company) -> tuple[Speed, ...]:
+    def _predict(self, company: TenantSet) -> tuple[Speed, ...]:
         if len(company.workloads) == 1:
             return (ALONE,)
-        predictor = self.predictor(company.card)
+        predictor = self.predictor(company.gpu_type)
         signatures = [self.signature(workload) for workload in company.workloads]
         if len(signatures) == 2:
             return predictor.pair(*signatures)
@@ -125,7 +125,7 @@ class Tabled:
     """
 
     def __init__(
-        self, table: Mapping[Company, tuple[float, ...]], *, learns: bool, apart: frozenset[Company] = frozenset()
+        self, table: Mapping[TenantSet, tuple[float, ...]], *, learns: bool, apart: frozenset[TenantSet] = frozenset()
     ) -> None:
         self.version = 0
         self._table = dict(table)
@@ -134,7 +134,7 @@ class Tabled:
         self._learns = learns
         self._apart = apart
 
-    def speeds(self, company: Company) -> tuple[Speed, ...]:
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
         if len(company.workloads) == 1:
             return (ALONE,)
         known = self._table.get(company)
@@ -142,13 +142,13 @@ class Tabled:
             known = (1.0,) * len(company.workloads)
         return tuple(Speed(speed, speed, speed) for speed in known)
 
-    def mildness(self, card: str, workload: str | None) -> float:
-        return mean_speed(self, card, workload, self._workloads)
+    def mildness(self, gpu_type: str, workload: str | None) -> float:
+        return mean_speed(self, gpu_type, workload, self._workloads)
 
-    def apart(self, company: Company) -> bool:
+    def apart(self, company: TenantSet) -> bool:
         return any_apart(self._apart, company)
 
-    def observe(self, company: Company, speeds: Sequence[float | None]) -> bool:
+    def observe(self, company: TenantSet, speeds: Sequence[float | None]) -> bool:
         measured = tuple(speed for speed in speeds if speed is not None)
         incomplete = len(measured) < max(2, len(speeds))
         if not self._learns or incomplete or self._table.get(company) == measured:
@@ -170,18 +170,18 @@ def _taken(
     return other_speed is not None and predictor.observe_one(other, one, other_speed)
 
 
-def any_apart(apart: frozenset[Company], company: Company) -> bool:
+def any_apart(apart: frozenset[TenantSet], company: TenantSet) -> bool:
     """Whether any two of a company are among the pairs that do not fit into the memory of one GPU."""
     if len(company.workloads) <= 2:
         return company in apart
-    return any(company_of(company.card, two) in apart for two in combinations(company.workloads, 2))
+    return any(tenant_set_of(company.gpu_type, two) in apart for two in combinations(company.workloads, 2))
 
 
-def mean_speed(belief: Belief, card: str, workload: str | None, others: Iterable[str | None]) -> float:
+def mean_speed(belief: Belief, gpu_type: str, workload: str | None, others: Iterable[str | None]) -> float:
     """The mean speed of a workload beside each of the others that fit into the memory of one GPU with it."""
     speeds = []
     for other in others:
-        pair = company_of(card, (workload, other))
+        pair = tenant_set_of(gpu_type, (workload, other))
         if not belief.apart(pair):
             speeds.append(belief.speeds(pair)[pair.workloads.index(workload)].mean)
     return sum(speeds) / len(speeds) if speeds else 0.0

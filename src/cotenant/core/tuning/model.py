@@ -36,7 +36,7 @@ SAMPLES = 384
 """joint draws that stand for the belief"""
 
 
-class Belief:
+class SpeedModel:
     """Mean and joint draws of some speeds (logarithms), given the measurements so far."""
 
     def __init__(self, mean: Floats, parts: Floats, spread: Floats, chance: np.random.Generator) -> None:
@@ -68,7 +68,7 @@ class Belief:
 
 def prior(
     tenants: Sequence[Tenant], points: Sequence[Point], *, against_default: bool, chance: np.random.Generator
-) -> Belief:
+) -> SpeedModel:
     """Speed of every tenant at every point, tenant by tenant, before anything was measured."""
     rows, pairs = _effects(tenants, points)
     bends = [(i, size) for i, tenant in enumerate(tenants) if tenant.alone is None for size in _other_sizes(tenant)]
@@ -89,7 +89,7 @@ def prior(
     if against_default:
         start = np.repeat(np.arange(len(tenants)) * len(points), len(points))
         mean, parts = mean - mean[start], parts - parts[start]
-    return Belief(mean, parts, spread, chance)
+    return SpeedModel(mean, parts, spread, chance)
 
 
 def _effects(

@@ -12,7 +12,7 @@ from math import inf
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Reason
-from cotenant.core.placement.deciding import idlest_nodes, place_together
+from cotenant.core.placement.deciding import idlest_nodes, place_gang
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
@@ -295,7 +295,7 @@ class GangSlots:
         empty = Cluster.of(node.machine for node in cluster if node.name not in closed)
         for alike in shapes:
             ranker = Ranker(self.placer.ranker(alike[0].pod).policy, 1)  # not the shared one: its cache is kept
-            decision = place_together(ranker, _job(alike[0], len(alike)), empty, None, None)
+            decision = place_gang(ranker, _job(alike[0], len(alike)), empty, None, None)
             if decision is None:
                 return []
             empty = decision.cluster
@@ -307,9 +307,7 @@ class GangSlots:
     ) -> Reason | None:
         first, cluster = alike[0], self.state.cluster
         closed = self._closed_to(first).union(kept)
-        decision = place_together(
-            self.placer.ranker(first.pod), _job(first, len(alike)), cluster, None, crowding, closed
-        )
+        decision = place_gang(self.placer.ranker(first.pod), _job(first, len(alike)), cluster, None, crowding, closed)
         if decision is None:
             return Reason(NO_CAPACITY, "no free slots for {needed} such pods at once", len(alike))
         for one, placement in zip(alike, decision.placements, strict=True):

@@ -14,7 +14,7 @@ from math import inf
 from weakref import WeakValueDictionary
 
 from cotenant.core.model import Job, Reason
-from cotenant.core.placement.deciding import turn_of
+from cotenant.core.placement.deciding import queue_position
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
@@ -339,7 +339,7 @@ class Queue:
         )
         shapes = first.pod.metadata.namespace, tuple(one.shape for one in pods)  # quotas are by namespace
         unit_class = self._classes.setdefault(shapes, UnitClass())
-        return Unit(pods, gang, job, unit_class, turn_of(self._policy, job, job.submitted))
+        return Unit(pods, gang, job, unit_class, queue_position(self._policy, job, job.submitted))
 
 
 def _moment(text: str | None) -> Seconds:

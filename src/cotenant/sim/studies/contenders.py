@@ -19,7 +19,7 @@ from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.interference.factorisation import factorise
 from cotenant.core.interference.kernel import Pairs
 from cotenant.core.model import Demand, Gpu, Job, Machine
-from cotenant.core.sharing.speeds import Belief, Company, Predicted, Tabled
+from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, TenantSet
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.fill import Watch
@@ -65,7 +65,7 @@ class Instance:
     setting: Setting
     world: Colocation
     arrivals: tuple[Arrival, ...]
-    measured: frozenset[Company]
+    measured: frozenset[TenantSet]
     """the pairs that were measured before the first job"""
 
 
@@ -88,7 +88,7 @@ def draw_instance(setting: Setting, seed: int, data: Path) -> Instance:
     measured = frozenset(
         company
         for i, j in zip(*np.nonzero(drawn), strict=True)
-        if (company := Company(setting.gpu_type, (workloads[i], workloads[j]))) in world.pairs
+        if (company := TenantSet(setting.gpu_type, (workloads[i], workloads[j]))) in world.pairs
     )
     demands = [_demand(workload) for workload in workloads]
     arrivals = tuple(
@@ -139,7 +139,7 @@ def factored(instance: Instance, *, learns: bool) -> Belief:
     every = [(i, j) for i in range(len(workloads)) for j in range(len(workloads))]
     guess = np.clip(factors.predict(Pairs(*np.array(every).T)), LEAST, MOST)
     known = {pair: speeds.get(pair, float(value)) for pair, value in zip(every, guess, strict=True)}
-    table = {Company(gpu_type, (workloads[i], workloads[j])): (known[i, j], known[j, i]) for i, j in every if i <= j}
+    table = {TenantSet(gpu_type, (workloads[i], workloads[j])): (known[i, j], known[j, i]) for i, j in every if i <= j}
     return Tabled(table, learns=learns, apart=world.apart)
 
 

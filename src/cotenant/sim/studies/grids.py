@@ -93,7 +93,7 @@ def grids(gpu_type: str, data: Path) -> Mapping[tuple[str, str], Grid]:
     together: dict[tuple[str, str], dict[Point, tuple[float, float]]] = {}
     for company, speeds in world.pairs.items():
         families, sizes = zip(*(jobs.get(str(workload), (None, None)) for workload in company.workloads), strict=True)
-        if company.card == gpu_type and None not in sizes:
+        if company.gpu_type == gpu_type and None not in sizes:
             one, other = (
                 alone[family][size] * speed for family, size, speed in zip(families, sizes, speeds, strict=True)
             )

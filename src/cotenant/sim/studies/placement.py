@@ -12,7 +12,7 @@ from cotenant.core.model import Job
 from cotenant.core.placement.deciding import Decision
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing import orders as sharing
-from cotenant.core.sharing.speeds import Company
+from cotenant.core.sharing.speeds import TenantSet
 from cotenant.sim.report import axes
 from cotenant.sim.report.charts import Figure
 from cotenant.sim.report.stats import Estimate
@@ -82,7 +82,7 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
 
 
 def run(task: Task, data: Path) -> Sample:
-    formed: Counter[Company] = Counter()
+    formed: Counter[TenantSet] = Counter()
 
     def watch(_job: Job, _before: Cluster, _policy: Policy, decision: Decision | None) -> None:
         if decision is not None:
@@ -100,7 +100,7 @@ def run(task: Task, data: Path) -> Sample:
     return Sample(found, tuple(result.quantiles["jct"]))
 
 
-def _pairs(decision: Decision) -> Iterator[Company]:
+def _pairs(decision: Decision) -> Iterator[TenantSet]:
     """The groups of workloads that a decision puts on one GPU."""
     for placement in decision.placements:
         node = decision.cluster.node(placement.slot.node)
@@ -110,7 +110,7 @@ def _pairs(decision: Decision) -> Iterator[Company]:
                 yield sharing.company(node, gpu, (tenant.demand for tenant in tenants))
 
 
-def _tuned(formed: Counter[Company], seed: int, data: Path) -> dict[str, float]:
+def _tuned(formed: Counter[TenantSet], seed: int, data: Path) -> dict[str, float]:
     """By how many percent batch tuning would reduce the summed slowdown of the pairs that were formed."""
     saved = {company: _saved(company, seed, data) for company in formed}
     total = formed.total() or 1
@@ -120,13 +120,13 @@ def _tuned(formed: Counter[Company], seed: int, data: Path) -> dict[str, float]:
     }
 
 
-def _saved(company: Company, seed: int, data: Path) -> float | None:
+def _saved(company: TenantSet, seed: int, data: Path) -> float | None:
     """In percent; None if one of the two workloads has one batch size only."""
     one, other = (signature(str(workload), 1.0) for workload in company.workloads)
     if one.family is None or other.family is None or one.batch is None or other.batch is None:
         return None
     start = one.batch, other.batch
-    problem = Problem(grids(company.card, data)[one.family, other.family], start, NOISE_SCALE)
+    problem = Problem(grids(company.gpu_type, data)[one.family, other.family], start, NOISE_SCALE)
     return 100 * (1 - problem.cost(choice(problem, seed)) / problem.cost(start))
 
 

@@ -4,7 +4,7 @@
 
 from typing import Protocol
 
-from cotenant.core.sharing.speeds import Company
+from cotenant.core.sharing.speeds import TenantSet
 
 
 class World(Protocol):
@@ -14,6 +14,6 @@ class World(Protocol):
         """Speed alone, relative to the speed at which the trace's durations were taken."""
         ...
 
-    def speeds(self, company: Company) -> tuple[float, ...]:
+    def speeds(self, company: TenantSet) -> tuple[float, ...]:
         """Speed of each tenant, relative to its speed alone on that GPU type."""
         ...

@@ -16,7 +16,7 @@ from pathlib import Path
 from cotenant.core.interference import Signature, Speed
 from cotenant.core.interference.evaluation import Pair
 from cotenant.core.interference.predictor import ABSURD
-from cotenant.core.sharing.speeds import Company, any_apart, company_of, mean_speed
+from cotenant.core.sharing.speeds import TenantSet, any_apart, mean_speed, tenant_set_of
 from cotenant.errors import InputError
 from cotenant.sim.traces import fields
 from cotenant.sim.traces.rows import Row, header, parsed
@@ -35,9 +35,9 @@ class Colocation:
 
     rates: Mapping[tuple[str, str], float]
     """(GPU type, workload) -> steps per second alone"""
-    pairs: Mapping[Company, tuple[float, float]]
+    pairs: Mapping[TenantSet, tuple[float, float]]
     """speed of each of the two, relative to its speed alone"""
-    apart: frozenset[Company]
+    apart: frozenset[TenantSet]
     """pairs that ran out of memory"""
     reference: str = REFERENCE
     """the GPU type on which the trace's durations were taken"""
@@ -60,12 +60,12 @@ class Colocation:
             (self.reference, workload), self.rates[gpu_type, workload]
         )
 
-    def speeds(self, company: Company) -> tuple[float, ...]:
+    def speeds(self, company: TenantSet) -> tuple[float, ...]:
         if len(company.workloads) == 2 and company in self.pairs:
             return self.pairs[company]
         everyone = list(company.workloads)
         return tuple(
-            math.prod(self._beside(company.card, one, other) for other in everyone[:i] + everyone[i + 1 :])
+            math.prod(self._beside(company.gpu_type, one, other) for other in everyone[:i] + everyone[i + 1 :])
             for i, one in enumerate(everyone)
         )
 
@@ -83,7 +83,7 @@ class Colocation:
         }
 
     def _beside(self, gpu_type: str, one: str | None, other: str | None) -> float:
-        pair = company_of(gpu_type, (one, other))
+        pair = tenant_set_of(gpu_type, (one, other))
         return self.pairs[pair][pair.workloads.index(one)] if pair in self.pairs else 1.0
 
 
@@ -105,7 +105,7 @@ class Oracle:
         self._world = world
         self._mildness: dict[tuple[str, str | None], float] = {}
 
-    def speeds(self, company: Company) -> tuple[Speed, ...]:
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
         return tuple(Speed(speed, speed, speed) for speed in self._world.speeds(company))
 
     def mildness(self, card: str, workload: str | None) -> float:
@@ -115,10 +115,10 @@ class Oracle:
             self._mildness[card, workload] = speed
         return speed
 
-    def apart(self, company: Company) -> bool:
+    def apart(self, company: TenantSet) -> bool:
         return any_apart(self._world.apart, company)
 
-    def observe(self, company: Company, speeds: object) -> bool:
+    def observe(self, company: TenantSet, speeds: object) -> bool:
         return False
 
 
@@ -126,15 +126,15 @@ class Oracle:
 def read_colocation(path: Path) -> Colocation:
     """Reads the measured pairs of all GPU types."""
     rates: dict[tuple[str, str], float] = {}
-    pairs: dict[Company, tuple[float, float]] = {}
-    apart: set[Company] = set()
+    pairs: dict[TenantSet, tuple[float, float]] = {}
+    apart: set[TenantSet] = set()
 
     def one(_line: int, row: Row) -> None:
         gpu_type, names = row["gpu"], (row["job1"], row["job2"])
         for name, column in zip(names, ("solo1_steps_s", "solo2_steps_s"), strict=True):
             rates[gpu_type, name] = fields.number(row[column], column, 1e-9, 1e9)
         speeds = [fields.number(row[column] or "0", column, 0, 10) for column in ("norm1", "norm2")]
-        pair = company_of(gpu_type, names)
+        pair = tenant_set_of(gpu_type, names)
         if row["oom"] == "1" or min(speeds) <= 0:
             apart.add(pair)
         elif pair.workloads == names:
@@ -159,10 +159,10 @@ def read_pairs(path: Path) -> dict[str, list[Pair]]:
     for company, speeds in world.pairs.items():
         if max(speeds) > ABSURD:
             raise InputError(
-                f"{path}: {' next to '.join(map(str, company.workloads))} on {company.card}: "
+                f"{path}: {' next to '.join(map(str, company.workloads))} on {company.gpu_type}: "
                 f"speed {max(speeds):g} relative to alone; expected at most {ABSURD:g}"
             )
-    return {gpu_type: pairs_on(world, gpu_type) for gpu_type in sorted({company.card for company in world.pairs})}
+    return {gpu_type: pairs_on(world, gpu_type) for gpu_type in sorted({company.gpu_type for company in world.pairs})}
 
 
 def pairs_on(world: Colocation, gpu_type: str) -> list[Pair]:
@@ -171,5 +171,5 @@ def pairs_on(world: Colocation, gpu_type: str) -> list[Pair]:
     return [
         Pair((jobs[str(company.workloads[0])], jobs[str(company.workloads[1])]), speeds)
         for company, speeds in world.pairs.items()
-        if company.card == gpu_type
+        if company.gpu_type == gpu_type
     ]
