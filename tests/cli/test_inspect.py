@@ -209,7 +209,7 @@ def test_json_and_yaml_say_the_same_with_every_unit_in_its_name(beside: Beside) 
     as_json = json.loads(beside.run("gpushare", "-o", "json").stdout)
     assert as_json == yaml.safe_load(beside.run("gpu", "-o", "yaml").stdout)
     assert [node["name"] for node in as_json["nodes"]] == ["big", "small"]
-    assert as_json["nodes"][0]["cards"][0] == {
+    assert as_json["nodes"][0]["gpus"][0] == {
         "index": 0,
         "uuid": "GPU-big-0",
         "type": "V100",

@@ -25,7 +25,7 @@ from tests.cluster.observing import Observer
 
 SEED = int(os.environ.get("COTENANT_CHAOS_SEED", "8"))
 PODS = int(os.environ.get("COTENANT_CHAOS_PODS", "200"))
-SETTINGS = f"cards: {{split: {SLOTS}}}"
+SETTINGS = f"gpus: {{split: {SLOTS}}}"
 TRUTH = {
     node: {uuid(number, i): Room(card.memory_mib, SLOTS) for i, card in enumerate(CARDS)}
     for number, node in enumerate(NODES, 1)

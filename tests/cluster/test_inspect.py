@@ -87,4 +87,4 @@ def test_fewer_rights_show_less_and_say_so(engine: Engine, plugins: Plugins) -> 
     asked = ["inspect", "gpushare", "-n", "lookers", "-o", "json"]
     seen = wait_for("the rights", lambda: json.loads(plugins.kubectl(*asked, user="looker")))
     assert (seen["namespace"], seen["policy"]) == ("lookers", None)
-    assert sum(card["assigned_mib"] for card in seen["nodes"][0]["cards"]) == 1024
+    assert sum(card["assigned_mib"] for card in seen["nodes"][0]["gpus"]) == 1024

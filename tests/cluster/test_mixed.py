@@ -37,7 +37,7 @@ nodes:
     split: 6
     memory-scaling: 150
     compute-scaling: 120
-    cards: {{{uuid(1, 0)}: {{memory-scaling: 200}}}}
+    gpus: {{{uuid(1, 0)}: {{memory-scaling: 200}}}}
 """
 SMALL_MIB, LARGE_MIB = 50, 3000
 """what is handed out of the two cards"""

@@ -67,7 +67,7 @@ def test_what_was_given_differs_from_what_is_asked_for_after_a_resize() -> None:
     (use,) = seen.pods
     assert (use.requested_mib, use.assigned) == (4000, (Part(gpu=0, memory_mib=6000, compute_percent=30.0),))
     assert (seen.requested_mib, seen.assigned_mib, seen.used_mib, seen.memory_mib) == (4000, 6000, None, 32000)
-    assert [card.tenants for card in seen.cards] == [1, 0]
+    assert [card.tenants for card in seen.gpus] == [1, 0]
 
 
 def test_a_percentage_is_of_the_card_that_the_pod_is_on() -> None:
@@ -130,7 +130,7 @@ def test_use_is_told_where_all_cards_are_known_and_well() -> None:
 
     def used(mib: dict[str, int], **each: Any) -> tuple[list[int | None], int | None]:
         seen = only_node([node(machine("a", **each), annotations={USED: used_for(mib)})])
-        return [card.used_mib for card in seen.cards], seen.used_mib
+        return [card.used_mib for card in seen.gpus], seen.used_mib
 
     assert used(dict.fromkeys(uuids, 700)) == ([700, 700], 1400)
     assert used({uuids[1]: 700}) == ([None, 700], None)
@@ -143,7 +143,7 @@ def test_links_of_busy_cards_are_shown_too() -> None:
     linked = node(replace(two, links=((0, Link.PIX), (Link.PIX, 0))))
     pod = placed(waiting("p", {GPU: 2}), linked)
     seen = only_node([linked], [pod])
-    assert [card.tenants for card in seen.cards] == [1, 1]
+    assert [card.tenants for card in seen.gpus] == [1, 1]
     assert seen.links == ((0, 50), (50, 0))
 
 
@@ -151,7 +151,7 @@ def test_cordons_and_unclear_pods_are_told() -> None:
     here = node(machine("a"), annotations={"cotenant.io/cordon": "GPU-a-1"})
     broken = annotated(placed(waiting("p"), here), {RECORD: "{}"})
     seen = only_node([here], [broken])
-    assert [card.state for card in seen.cards] == ["ok", "cordoned"]
+    assert [card.state for card in seen.gpus] == ["ok", "cordoned"]
     assert len(seen.closed) == 1
     assert "pod team/p" in seen.closed[0]
 
@@ -258,7 +258,7 @@ def test_pods_that_are_not_as_they_should_be_are_counted() -> None:
 
 
 def test_memory_is_handed_out_as_scaled() -> None:
-    (card,) = only_node([node(machine("a", cards=1, memory=MiB(1000), memory_scaling=150))]).cards
+    (card,) = only_node([node(machine("a", cards=1, memory=MiB(1000), memory_scaling=150))]).gpus
     assert card.memory_mib == 1500
 
 

@@ -41,9 +41,9 @@ def test_what_a_pod_does_not_say_is_settable() -> None:
 def test_the_nearest_word_on_a_card_wins() -> None:
     said = parse_settings(
         b"""
-        cards: {split: 8, memory-scaling: 120}
+        gpus: {split: 8, memory-scaling: 120}
         nodes:
-          n1: {split: 4, cards: {GPU-a: {memory-scaling: 200}, "1": {split: 2}}, hide: [GPU-c, "3"]}
+          n1: {split: 4, gpus: {GPU-a: {memory-scaling: 200}, "1": {split: 2}}, hide: [GPU-c, "3"]}
         """
     )
     assert said.sharing_of("n1", "GPU-a", 0) == GpuSharing(split=4, memory_scaling=200)
@@ -58,10 +58,10 @@ def test_the_nearest_word_on_a_card_wins() -> None:
     [
         ("scheduler: {polcy: spread}", "polcy"),
         ("version: 2", "version"),
-        ("cards: {split: 0}", "split"),
+        ("gpus: {split: 0}", "split"),
         ("queue: {order: lifo}", "lifo"),
         ("queue: {namespaces: batch}", "namespaces"),
-        ("cards: {memory-scaling: 0}", "memory-scaling"),
+        ("gpus: {memory-scaling: 0}", "memory-scaling"),
         ("dialects: {hami: {}}", "unknown dialect 'hami'"),
         ("dialects: {vgpu: {count: aliyun.com/gpu}}", "two dialects use it"),
         ("dialects: {vgpu: {count: gpu}}", "expected a name such as example.com/gpu"),

@@ -38,7 +38,7 @@ Row = Sequence[str]
 
 def memory_summary(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
     """One row for each node, one for the requests of pods without a node, and the total."""
-    most = max((len(node.cards) for node in seen.nodes), default=0)
+    most = max((len(node.gpus) for node in seen.nodes), default=0)
     pends = bool(seen.pending) or any(node.pending for node in seen.nodes)
     pending_heading = ["PENDING(Requested)"] * pends
     heading = [
@@ -53,12 +53,12 @@ def memory_summary(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
     ]
     rows = [heading]
     for node in seen.nodes:
-        cards = [f"{_in(unit, card.assigned_mib)}/{_in(unit, card.memory_mib)}" for card in node.cards]
+        gpus = [f"{_in(unit, gpu.assigned_mib)}/{_in(unit, gpu.memory_mib)}" for gpu in node.gpus]
         rows.append(
             [
                 node.name,
                 node.address or "-",
-                *_filled(cards, most),
+                *_filled(gpus, most),
                 *[_wanted(unit, node.pending)] * pends,
                 f"{_in(unit, node.assigned_mib)}/{_in(unit, node.memory_mib)}",
                 _in(unit, node.requested_mib),
@@ -96,7 +96,7 @@ def memory_details(seen: ClusterUse, unit: str, wide: bool) -> Iterator[str]:
 
 def _pod_rows(node: NodeUse, unit: str, wide: bool) -> list[Row]:
     pends = bool(node.pending)
-    heading = ["NAME", "NAMESPACE", *(f"GPU{card.index}(Allocated)" for card in node.cards)]
+    heading = ["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus)]
     rows: list[Row] = [[*heading, *["PENDING(Requested)"] * pends, f"Requested({unit})", *["UID"] * wide]]
     for pod in (*node.pods, *node.pending):
         shares = {part.gpu: part.memory_mib for part in pod.assigned}
@@ -104,7 +104,7 @@ def _pod_rows(node: NodeUse, unit: str, wide: bool) -> list[Row]:
             [
                 _name(pod),
                 pod.namespace or "-",
-                *(_in(unit, shares.get(card.index, 0)) for card in node.cards),
+                *(_in(unit, shares.get(gpu.index, 0)) for gpu in node.gpus),
                 *["-" if pod.assigned else _wanted(unit, [pod])] * pends,
                 _in(unit, pod.requested_mib) if pod.assigned else _wanted(unit, [pod]),
                 *[pod.uid] * wide,
@@ -118,28 +118,28 @@ def _sum_rows(node: NodeUse, unit: str, more: int) -> list[Row]:
     blank = [""] * (bool(node.pending) + more)
     whole = node.memory_mib
     sums: tuple[tuple[str, int | None, list[int | None]], ...] = (
-        ("Allocated :", node.assigned_mib, [card.assigned_mib for card in node.cards]),
-        ("Used :", node.used_mib, [card.used_mib for card in node.cards]),
+        ("Allocated :", node.assigned_mib, [gpu.assigned_mib for gpu in node.gpus]),
+        ("Used :", node.used_mib, [gpu.used_mib for gpu in node.gpus]),
     )
     rows: list[Row] = [
-        [name, f"{_in(unit, amount)}{_part(amount, whole)}", *(_in(unit, one) for one in cards), *blank]
-        for name, amount, cards in sums
+        [name, f"{_in(unit, amount)}{_part(amount, whole)}", *(_in(unit, one) for one in gpus), *blank]
+        for name, amount, gpus in sums
     ]
-    requests = ["Requested :", _in(unit, node.requested_mib), *[""] * len(node.cards), *blank]
-    total = ["Total :", _in(unit, whole), *(_in(unit, card.memory_mib) for card in node.cards), *blank]
+    requests = ["Requested :", _in(unit, node.requested_mib), *[""] * len(node.gpus), *blank]
+    total = ["Total :", _in(unit, whole), *(_in(unit, gpu.memory_mib) for gpu in node.gpus), *blank]
     return [*rows, requests, total]
 
 
 def _more(node: NodeUse) -> list[str]:
-    compute = sum(card.compute_percent for card in node.cards)
-    states = sorted({card.state for card in node.cards})
+    compute = sum(gpu.compute_percent for gpu in node.gpus)
+    states = sorted({gpu.state for gpu in node.gpus})
     return [f"{compute:.0f}%", str(len(node.pods)), node.type, "closed" if node.closed else ",".join(states)]
 
 
 def _notes(node: NodeUse) -> list[Row]:
-    cards = [f"GPU{card.index} is {card.state}" for card in node.cards if card.state != "ok"]
+    gpus = [f"GPU{gpu.index} is {gpu.state}" for gpu in node.gpus if gpu.state != "ok"]
     closed = (f"takes no new pods: {why}" for why in node.closed)
-    return [["NOTE:", text] for text in (*cards, *closed, node.unenforced) if text is not None]
+    return [["NOTE:", text] for text in (*gpus, *closed, node.unenforced) if text is not None]
 
 
 def _cluster(seen: ClusterUse, unit: str) -> str:
@@ -164,7 +164,7 @@ def card_summary(seen: ClusterUse, wide: bool) -> Iterator[str]:
     heading = ["NAME", "ALLGPU", "USEDGPU", *["PENDING"] * pends, *["SHAREDGPU", "IPADDRESS", "TYPE", "STATE"] * wide]
     rows = [heading]
     for node in seen.nodes:
-        shared = sum(card.tenants > 1 for card in node.cards)
+        shared = sum(gpu.tenants > 1 for gpu in node.gpus)
         more = [str(shared), node.address or "-", *_more(node)[2:]]
         rows.append([node.name, *_counts(node), *[_cards_of(node.pending)] * pends, *more * wide])
     if seen.pending:
@@ -206,7 +206,7 @@ def _link(score: int) -> str:
 
 
 def _counts(node: NodeUse) -> tuple[str, str]:
-    return str(len(node.cards)), str(sum(card.tenants > 0 for card in node.cards))
+    return str(len(node.gpus)), str(sum(gpu.tenants > 0 for gpu in node.gpus))
 
 
 def _cards_of(pods: Iterable[PodUse]) -> str:

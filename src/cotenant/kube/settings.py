@@ -171,7 +171,7 @@ class GpuPart(_Section, frozen=True):
 class NodePart(GpuPart, frozen=True):
     """How the GPUs of one node are shared; an omitted value is that of the cluster."""
 
-    cards: Mapping[str, GpuPart] = {}
+    gpus: Mapping[str, GpuPart] = {}
     """Values for single GPUs, by UUID or index."""
     hide: tuple[str, ...] = ()
     """UUIDs or indices of GPUs that are not assigned at all."""
@@ -205,7 +205,7 @@ class KubeSettings(_Section, frozen=True):
     """Our own queue."""
     webhook: WebhookPart = WebhookPart()
     """Preparation of pods."""
-    cards: GpuSharing = GpuSharing()
+    gpus: GpuSharing = GpuSharing()
     """Sharing of all GPUs."""
     nodes: Mapping[str, NodePart] = {}
     """Sharing of the GPUs of single nodes, by the name of the node."""
@@ -224,11 +224,11 @@ class KubeSettings(_Section, frozen=True):
         of_node = self.nodes.get(node, NodePart())
         if uuid in of_node.hide or str(index) in of_node.hide:
             return None
-        own = of_node.cards.get(uuid) or of_node.cards.get(str(index)) or GpuPart()
+        own = of_node.gpus.get(uuid) or of_node.gpus.get(str(index)) or GpuPart()
         return GpuSharing(
-            split=own.split or of_node.split or self.cards.split,
-            memory_scaling=own.memory_scaling or of_node.memory_scaling or self.cards.memory_scaling,
-            compute_scaling=own.compute_scaling or of_node.compute_scaling or self.cards.compute_scaling,
+            split=own.split or of_node.split or self.gpus.split,
+            memory_scaling=own.memory_scaling or of_node.memory_scaling or self.gpus.memory_scaling,
+            compute_scaling=own.compute_scaling or of_node.compute_scaling or self.gpus.compute_scaling,
         )
 
 

@@ -14,14 +14,14 @@ def test_metrics_are_in_the_format_that_collectors_read(tmp_path: Path) -> None:
     write_metrics(tmp_path, metrics_text(sick, 2, {"node": 1, 'a "kind"\n\\': 3}))
     lines = (tmp_path / "agent.prom").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
-        "cotenant_agent_cards 4",
-        "cotenant_agent_cards_healthy 3",
+        "cotenant_agent_gpus 4",
+        "cotenant_agent_gpus_healthy 3",
         "cotenant_agent_drift_pods 2",
-        'cotenant_agent_troubles_total{kind="a \\"kind\\"\\n\\\\"} 3',
-        'cotenant_agent_troubles_total{kind="drift"} 0',
-        'cotenant_agent_troubles_total{kind="node"} 1',
+        'cotenant_agent_errors_total{kind="a \\"kind\\"\\n\\\\"} 3',
+        'cotenant_agent_errors_total{kind="drift"} 0',
+        'cotenant_agent_errors_total{kind="node"} 1',
     ]
-    assert "# TYPE cotenant_agent_troubles_total counter" in lines
+    assert "# TYPE cotenant_agent_errors_total counter" in lines
 
 
 def test_metrics_are_replaced_as_a_whole(tmp_path: Path) -> None:

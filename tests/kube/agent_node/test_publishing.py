@@ -33,8 +33,8 @@ FOUND = Machine(
     links=LINKS,
 )
 SETTINGS = parse_settings(
-    b"cards: {split: 4}\n"
-    b"nodes: {n1: {hide: ['1'], memory-scaling: 150, cards: {GPU-2: {split: 9, compute-scaling: 200}}}}"
+    b"gpus: {split: 4}\n"
+    b"nodes: {n1: {hide: ['1'], memory-scaling: 150, gpus: {GPU-2: {split: 9, compute-scaling: 200}}}}"
 )
 TOTALS = {"nvidia.com/gpumem": 16000, "nvidia.com/gpucores": 100}
 

@@ -44,9 +44,9 @@ def _errors(state: AgentState) -> Series:
 
 
 METRICS = (
-    Metric("cards", "gauge", "GPUs of this node that are handed out.", lambda state: {"": len(state.machine.gpus)}),
+    Metric("gpus", "gauge", "GPUs of this node that are handed out.", lambda state: {"": len(state.machine.gpus)}),
     Metric(
-        "cards_healthy",
+        "gpus_healthy",
         "gauge",
         "Those of them that take new tenants.",
         lambda state: {"": sum(gpu.healthy for gpu in state.machine.gpus)},
@@ -57,7 +57,7 @@ METRICS = (
         "Pods with another number of devices than their assignment says.",
         lambda state: {"": state.drifting},
     ),
-    Metric("troubles_total", "counter", "Errors by kind; drift is counted at each look.", _errors),
+    Metric("errors_total", "counter", "Errors by kind; drift is counted at each look.", _errors),
 )
 
 

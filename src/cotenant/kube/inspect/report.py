@@ -73,7 +73,7 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None
     type: str
     """Machine type from the node's label, else the types of its GPUs."""
-    cards: tuple[GpuUse, ...]
+    gpus: tuple[GpuUse, ...]
     links: tuple[tuple[int, ...], ...] | None
     """Link score of each pair of GPUs; None: unknown."""
     pods: tuple[PodUse, ...]
@@ -88,16 +88,16 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_mib(self) -> int:
-        return sum(card.memory_mib for card in self.cards)
+        return sum(gpu.memory_mib for gpu in self.gpus)
 
     @property
     def assigned_mib(self) -> int:
-        return sum(card.assigned_mib for card in self.cards)
+        return sum(gpu.assigned_mib for gpu in self.gpus)
 
     @property
     def used_mib(self) -> int | None:
-        known = [card.used_mib for card in self.cards if card.used_mib is not None]
-        return sum(known) if known and len(known) == len(self.cards) else None
+        known = [gpu.used_mib for gpu in self.gpus if gpu.used_mib is not None]
+        return sum(known) if known and len(known) == len(self.gpus) else None
 
     @property
     def requested_mib(self) -> int:
@@ -174,7 +174,7 @@ def _node(
         name=name,
         address=next((one.address for one in node.status.addresses if one.type == "InternalIP"), None),
         type=machine.labels.get(MACHINE_TYPE_LABEL) or ", ".join(sorted(machine.types)),
-        cards=_gpu_uses(placed, _used(node)),
+        gpus=_gpu_uses(placed, _used(node)),
         links=machine.links,
         pods=_sorted(_placed(tenant, state, placed, requests.get(tenant.job)) for tenant in placed.tenants),
         pending=_sorted(pending),
