@@ -39,7 +39,7 @@ def test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room(engine:
     assert [line.split() for line in said[1:]] == [["node1", *missing.split()]]
     engine.delete("stays")
     engine.started("waits")
-    assert why(engine, "waits").startswith("pod default/waits is placed under binpack: on node node1: GPU-")
+    assert why(engine, "waits").startswith("pod default/waits is placed (policy binpack): on node node1: GPU-")
     assert messages(engine, "waits", "Placed")
     engine.delete("waits")
 
