@@ -11,7 +11,6 @@
 #include <errno.h>
 
 #include "limits.h"
-#include "memory.h"
 #include "meter.h"
 #include "region.h"
 
@@ -170,6 +169,5 @@ void ct_forget_compute(void) {
     inside = false;
     for (int i = 0; i < CT_DEVICES; i++) running_since[i] = 0;
     ct_forget_meters();
-    ct_forget_overhead();
     ct_forget_views();
 }

@@ -113,7 +113,6 @@ static bool read_process(struct words line, struct ct_limits *limits) {
 
 static bool read_line(struct words line, struct ct_limits *limits) {
     static const char *const policies[] = {"conserving", "always", "never", NULL};
-    static const char *const overheads[] = {"counted", "ignored", NULL};
     static const char *const priorities[] = {"high", "low", NULL};
     int chosen = 0;
     struct words first = take(&line, ' ');
@@ -128,11 +127,6 @@ static bool read_line(struct words line, struct ct_limits *limits) {
     if (is(first, "policy")) {
         bool known = read_choice(line, policies, &chosen);
         limits->policy = (enum ct_policy)chosen;
-        return known;
-    }
-    if (is(first, "overhead")) {
-        bool known = read_choice(line, overheads, &chosen);
-        limits->ignores_overhead = chosen == 1;
         return known;
     }
     if (is(first, "priority")) {

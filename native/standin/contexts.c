@@ -56,9 +56,6 @@ static void in_child(void) {
 static int begin(CUdevice device) {
     si_after_fork = in_child;
     int slot = si_claim_slot();
-    const char *context = getenv("STANDIN_CONTEXT_MIB");
-    if (context && !si_mapped->slot[slot].uses[si_physical(device)]) // until the process ends
-        si_charge(si_physical(device), strtoull(context, NULL, 0) << 20);
     si_mapped->slot[slot].uses[si_physical(device)] = 1;
     return si_physical(device);
 }

@@ -205,18 +205,11 @@ class Slice:
         policy: str = "conserving",
         priority: str = "high",
         paused: bool = False,
-        overhead: bool = True,
         gpus: Sequence[str] = (gpu(),),
     ) -> "Slice":
         """Puts these limits in force on each of the GPUs; `memory` in bytes, `compute` in thousandths."""
         each = [GpuLimit(uuid, memory, MilliGpu(compute), host, paused) for uuid in gpus]
-        limits = Limits(
-            gpus=tuple(each),
-            region=self.usage,
-            policy=ComputePolicy(policy),
-            priority=Priority(priority),
-            overhead=overhead,
-        )
+        limits = Limits(gpus=tuple(each), region=self.usage, policy=ComputePolicy(policy), priority=Priority(priority))
         write_read_only(self.limits, limits_text(limits))
         if not self.usage.exists():
             make_region(self.usage, gpus)

@@ -80,8 +80,6 @@ class Limits:
     """usage region, in which the processes record their use"""
     policy: ComputePolicy = ComputePolicy.CONSERVING
     priority: Priority = Priority.HIGH
-    overhead: bool = True
-    """memory that the driver takes beyond what programs allocate (contexts, modules) counts against the limits"""
     processes: tuple[SliceProcess, ...] | None = None
     """all processes of the slice that use a GPU; None: unknown. Processes beyond MOST_PROCESSES are not written, and
     count as other tenants"""
@@ -95,8 +93,6 @@ def limits_text(limits: Limits) -> str:
     if limits.region is not None:
         lines.append(f"region {_path(limits.region)}")
     lines += [f"policy {limits.policy}", f"priority {limits.priority}"]
-    if not limits.overhead:
-        lines.append("overhead ignored")
     if limits.others is not None:
         lines.append(f"default {_amounts(limits.others)}")
     lines += [f"gpu {_uuid(limit.uuid)} {_amounts(limit)}" for limit in limits.gpus]
@@ -113,7 +109,7 @@ def parse_limits(text: str) -> Limits:
         raise InputError(f"not limits: begins with {first[:40]!r}, expected {FIRST_LINE!r}")
     if "end" not in lines:
         raise InputError("not limits: the line `end` is missing, so it may be truncated")
-    region, others, gpus, overhead = None, None, [], True
+    region, others, gpus = None, None, []
     processes: list[SliceProcess] | None = None
     listed: list[SliceProcess] = []
     policy, priority = ComputePolicy.CONSERVING, Priority.HIGH
@@ -127,10 +123,6 @@ def parse_limits(text: str) -> Limits:
                     policy = ComputePolicy(rest)
                 case "priority":
                     priority = Priority(rest)
-                case "overhead":
-                    if rest not in ("counted", "ignored"):
-                        raise ValueError(rest)
-                    overhead = rest == "counted"
                 case "processes":
                     processes = listed
                 case "process":
@@ -149,7 +141,6 @@ def parse_limits(text: str) -> Limits:
         region=region,
         policy=policy,
         priority=priority,
-        overhead=overhead,
         processes=None if processes is None else tuple(processes),
     )
 
