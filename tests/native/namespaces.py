@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from cotenant.node.company import slice_processes, with_processes
@@ -37,7 +38,8 @@ def namespaced_shares(
     with ExitStack() as stack:
         processes = []
         for place, extra in zip(places, words, strict=True):
-            command = [*OWN_NAMESPACE, kit.program("share_burn"), f"wait={go}", f"seconds={seconds}", *extra]
+            program = str(kit.program("share_burn"))
+            command = [*OWN_NAMESPACE, program, f"wait={go}", f"seconds={seconds}", *extra]
             started = subprocess.Popen(
                 command, env=place.env(**shared), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
@@ -47,7 +49,7 @@ def namespaced_shares(
             wait_until_mapped(processes, regions)
             found = slice_processes(map(descendant, processes), regions)
             for place in places:
-                change_limits(place.limits, lambda limits, own=found[str(place.folder)]: with_processes(limits, own))
+                change_limits(place.limits, partial(with_processes, processes=found[str(place.folder)]))
         go.touch()
         try:
             said = [process.communicate(timeout=60) for process in processes]

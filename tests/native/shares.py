@@ -75,7 +75,7 @@ def steps(place: kit.Slice, *computes: int, priority: str = "high", paused: Sequ
 
 def long_share(place: kit.Slice, mode: str, nanoseconds: int, launches: int = 5) -> float:
     """Per cent of the GPU's time that launches of that length get, in the ways of native/programs/share_long.c."""
-    command = [kit.program("share_long"), mode, str(nanoseconds), str(launches)]
+    command: list[str | Path] = [kit.program("share_long"), mode, str(nanoseconds), str(launches)]
     done = kit.run(place, command, clock="virtual", overlap=int(mode == "tiny"))
     assert (done.returncode, done.stderr) == (0, "")
     return kit.values(done.stdout)["share"] / PERCENT

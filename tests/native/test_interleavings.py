@@ -44,7 +44,8 @@ BROKEN = {
 
 
 def build(native: Path, out: Path) -> Path:
-    command = [sys.executable, native / "build.py", "program", "base_interleave", "--observed", "--out", out]
+    script = str(native / "build.py")
+    command = [sys.executable, script, "program", "base_interleave", "--observed", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())

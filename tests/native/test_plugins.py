@@ -25,7 +25,8 @@ OUT_OF_MEMORY = 2
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("plugin") / "plugin.so"
     source, driver = kit.NATIVE / "programs" / "plugin.c", kit.standin() / "libcuda.so.1"
-    command = [kit.tool("cc"), "-shared", "-fPIC", f"-I{kit.NATIVE / 'lib'}", source, driver, "-o", out]
+    include, paths = f"-I{kit.NATIVE / 'lib'}", [str(source), str(driver)]
+    command = [kit.tool("cc"), "-shared", "-fPIC", include, *paths, "-o", str(out)]
     subprocess.run(command, check=True)
     return out
 
@@ -33,13 +34,21 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mode", [LAZY, NOW, LAZY | DEEPBIND, NOW | DEEPBIND])
 def test_a_plugin_is_held_to_the_quota_however_it_is_opened(mode: int, plugin: Path, tmp_path: Path) -> None:
     place = kit.Slice(tmp_path).write(memory=256 * MIB)
-    command = [sys.executable, "-c", OPEN, plugin, str(mode), str(200 * MIB), str(2048 * MIB)]
+    command = [sys.executable, "-c", OPEN, str(plugin), str(mode), str(200 * MIB), str(2048 * MIB)]
     done = kit.run(place, command, backing="none")
     assert (done.stdout, done.stderr) == (f"0 {OUT_OF_MEMORY}\n", "")
 
 
 def test_a_program_without_limits_opens_plugins_as_it_asks(plugin: Path, tmp_path: Path) -> None:
     place = kit.Slice(tmp_path).write(memory=256 * MIB)
-    command = [sys.executable, "-c", OPEN, plugin, str(NOW | DEEPBIND), str(200 * MIB), str(2048 * MIB)]
+    command = [
+        sys.executable,
+        "-c",
+        OPEN,
+        str(plugin),
+        str(NOW | DEEPBIND),
+        str(200 * MIB),
+        str(2048 * MIB),
+    ]
     done = kit.run(place, command, env={"COTENANT_LIMITS": ""}, backing="none")
     assert (done.stdout, done.stderr) == ("0 0\n", "")

@@ -29,7 +29,7 @@ def test_a_process_belongs_to_the_slice_whose_region_it_maps(tmp_path: Path) -> 
 @pytest.mark.parametrize("count", [0, 1, MOST_PROCESSES])
 def test_processes_survive_the_limits_file(count: int) -> None:
     listed = tuple(SliceProcess(1000 + number, number + 1, 4026531836) for number in range(count))
-    limits = with_processes(Limits(overhead=False), listed)
+    limits = with_processes(Limits(), listed)
     assert parse_limits(limits_text(limits)) == limits
 
 
@@ -39,7 +39,7 @@ def test_processes_beyond_the_format_are_not_written() -> None:
     assert kept == listed[:MOST_PROCESSES]
 
 
-@pytest.mark.parametrize("line", ["process 1", "process a 1 1", "overhead perhaps"])
+@pytest.mark.parametrize("line", ["process 1", "process a 1 1"])
 def test_a_malformed_line_is_refused(line: str) -> None:
     with pytest.raises(InputError):
         parse_limits(f"cotenant-limits 2\n{line}\nend\n")
