@@ -230,7 +230,7 @@ def test_recipe_check(scratch: Scratch) -> None:
     assert isinstance(refused, str)
     assert refused.startswith('{"n1": ')
     assert "fewer than two tenants, 0 have" in str(why)
-    scratch.test("tests/scenarios", "-k", "tenants or reason")
+    scratch.test("tests/scenarios", "-k", "enough or reason")
 
 
 def add_dialect(scratch: Scratch, name: str, title: str, domain: str, more: str = "") -> None:
