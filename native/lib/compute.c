@@ -19,9 +19,7 @@
 #define MILLISECOND INT64_C(1000000)
 #define SECOND (1000 * MILLISECOND)
 #define SAVED (100 * MILLISECOND)  // of the share: the most that a slice saves up while it launches nothing
-#define LONGEST (86400 * SECOND)   // of device time: a larger debt in the region is no debt that launches have made,
-#define FORGIVEN (10 * SECOND)     // of the share: and becomes this one
-#define LONGEST_RUN (600 * SECOND) // of a launch, for which more is saved up while it runs
+#define DEEPEST (10 * SECOND)      // of the share: the largest debt, and so the longest wait for what others did
 #define RESUMED (10 * MILLISECOND) // of the share, saved after a debt before launches go on: they come in small bursts
 #define BURST (2 * MILLISECOND)    // at most so long on the device, so that streams still run side by side
 #define FILL_EVERY (100 * 1000)    // nanoseconds between refills, so that rounding does not show
@@ -31,28 +29,25 @@
 
 static struct ct_bucket own[CT_DEVICES];
 static _Atomic bool resting[CT_DEVICES]; // from the moment of debt until a burst is saved
-static _Atomic uint64_t running_since[CT_DEVICES];
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool inside;
 
 static int64_t clamp(int64_t value, int64_t least, int64_t most) {
     return value < least ? least : value > most ? most : value;
 }
 
-// Fills the bucket up to now and returns what is in it. Any content is within bounds afterwards; a debt that launches
-// have made is never reduced but by time. The time is claimed first and the tokens are added after, so a process that is
-// killed in between costs the slice one refill.
-// `most` is what it can hold.
-static int64_t fill(struct ct_bucket *bucket, uint32_t rate, int64_t most, uint64_t now) {
+// Fills the bucket up to now and returns what is in it. Any content is within bounds afterwards. The time is claimed
+// first and the tokens are added after, so a process that is killed in between costs the slice one refill.
+static int64_t fill(struct ct_bucket *bucket, uint32_t rate, uint64_t now) {
     uint64_t filled = atomic_load_explicit(&bucket->filled, memory_order_relaxed);
     int64_t span = (int64_t)(now - filled);
     bool strange = filled == 0 || span < -AGREED;
     if (!strange && span < FILL_EVERY) span = 0;
     if ((strange || span) && !atomic_compare_exchange_strong(&bucket->filled, &filled, now)) span = 0;
-    int64_t more = strange ? 0 : clamp(span, 0, LONGEST) / CT_WHOLE * rate;
+    int64_t more = strange ? 0 : clamp(span, 0, DEEPEST + SAVED) * rate / CT_WHOLE;
     int64_t before = atomic_load_explicit(&bucket->tokens, memory_order_relaxed), after;
     do {
-        after = before < -LONGEST ? -FORGIVEN * rate / CT_WHOLE : clamp(before, -LONGEST, most);
-        after = clamp(after + more, -LONGEST, most);
+        after = clamp(before, -DEEPEST, SAVED) + more;
+        after = clamp(after, -DEEPEST * rate / CT_WHOLE, SAVED * rate / CT_WHOLE);
     } while (after != before && !atomic_compare_exchange_weak(&bucket->tokens, &before, after));
     return after;
 }
@@ -62,21 +57,9 @@ void ct_pay(int device, int64_t nanoseconds) {
     atomic_fetch_sub_explicit(&own[device].tokens, nanoseconds, memory_order_relaxed);
 }
 
-void ct_note_running(int device, uint64_t since) {
-    atomic_store_explicit(&running_since[device], since, memory_order_relaxed);
-}
-
-// The most tokens that are saved up. What comes in while a launch runs that is not paid for yet is needed to pay for it.
-static int64_t most_saved(int device, uint32_t rate, uint64_t now) {
-    uint64_t since = atomic_load_explicit(&running_since[device], memory_order_relaxed);
-    int64_t running = since && now > since ? clamp((int64_t)(now - since), 0, LONGEST_RUN) : 0;
-    return (SAVED + running) / CT_WHOLE * rate;
-}
-
 // Nanoseconds until the slice may launch; 0: now.
 static uint64_t time_until_paid(int device, uint32_t rate, uint64_t now) {
-    int64_t most = most_saved(device, rate, now);
-    int64_t shared = fill(&ct_region->bucket[device], rate, most, now), mine = fill(&own[device], rate, most, now);
+    int64_t shared = fill(&ct_region->bucket[device], rate, now), mine = fill(&own[device], rate, now);
     int64_t tokens = shared < mine ? shared : mine;
     int64_t goal = atomic_load_explicit(&resting[device], memory_order_relaxed) || tokens < 0
                        ? clamp(RESUMED * rate / CT_WHOLE, 0, BURST)
@@ -105,7 +88,7 @@ static uint64_t try_to_launch(struct ct_meter *meter, int device, CUstream strea
     ct_lock_meter(meter);
     ct_harvest(meter, now);
     uint64_t wait = *held ? time_until_paid(device, rate_of(device), now) : 0;
-    if (wait == 0 && ct_is_crowded(meter, stream, key, now, *held)) wait = LOOK_AGAIN;
+    if (wait == 0 && ct_is_crowded(meter, key, now)) wait = LOOK_AGAIN;
     if (atomic_load_explicit(&ct_limits_now[device].paused, memory_order_relaxed)) wait = NAP;
     if (wait) {
         ct_close_open_batch(meter, stream);
@@ -167,7 +150,6 @@ void ct_finish_launch(struct ct_launch *launch) {
 
 void ct_forget_compute(void) {
     inside = false;
-    for (int i = 0; i < CT_DEVICES; i++) running_since[i] = 0;
     ct_forget_meters();
     ct_forget_views();
 }

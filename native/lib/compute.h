@@ -26,9 +26,8 @@ void ct_sleep_until(uint64_t when);
 CUresult ct_reserve_graph(CUgraphExec graph);
 void ct_settle_graph(CUgraphExec graph);
 
-// Called by contexts.c when a context is about to be destroyed, or `gone`: its events are not used again. Waits for
-// launches that are paid for, as the driver does when it destroys a context, since they could not be measured later.
-void ct_forget_events(CUcontext context, bool gone);
+// Called by contexts.c when a context is about to be destroyed: its events are not used again.
+void ct_forget_events(CUcontext context);
 
 // Called by start.c in a forked child: frees locks that a thread of the parent held, and forgets the parent's events.
 void ct_forget_compute(void);
@@ -47,9 +46,6 @@ void ct_finish_launch(struct ct_launch *launch);
 
 // Takes device-nanoseconds out of the slice's bucket; negative gives back.
 void ct_pay(int device, int64_t nanoseconds);
-
-// A launch has run since then (clock) for longer than was paid for, and will be paid for when it ends; 0: none does.
-void ct_note_running(int device, uint64_t since);
 
 // contention.c: asks NVML if the last answer is old enough. What other tenants do on a GPU stretches the intervals that
 // our events measure; ct_own_fraction is the part of them that is ours, in units of 1/CT_FRACTION_ONE.

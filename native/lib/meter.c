@@ -19,8 +19,7 @@
 #define MANY_LAUNCHES 32               // a batch of so many is closed
 #define MEASURE_EVERY 16               // of so many launches of a kind, one is measured by itself
 #define AHEAD (20 * MILLISECOND)       // of work under way is enough to keep a device busy
-#define OVERDUE 4                      // streams: with so many batches that run longer than expected, no launch goes on
-#define LONGEST_PAUSE (60 * 1000 * MILLISECOND)
+#define PATIENCE (500 * MILLISECOND)   // without any batch ending: perhaps the device waits for the program
 #define DEEP 256                       // launches; the driver takes about 1000 before it makes callers wait
 
 static _Thread_local __attribute__((tls_model("initial-exec"))) char this_thread; // its address tells threads apart
@@ -34,7 +33,10 @@ static bool is_queueing(const struct ct_stream *stream, uint64_t now) {
     const struct ct_batch *before = stream->closed;
     if (now > stream->until || !before || before->serial != stream->closed_serial || before->state != CLOSED)
         return false;
-    return ct_is_under_way(before);
+    int mode = ct_relax_capture();
+    bool queueing = CALL(cuEventQuery, before->end) == CUDA_ERROR_NOT_READY;
+    ct_restore_capture(mode);
+    return queueing;
 }
 
 // The stream of that handle, which replaces the idlest one if it is new. NULL: all places have an open batch.
@@ -52,35 +54,9 @@ static struct ct_stream *find_stream(struct ct_meter *meter, CUstream handle) {
     return idlest;
 }
 
-// Whether what this stream did last runs far longer than expected, or what many streams did. Launches behind it would
-// be charged what they were expected to cost, too, long before their true cost is known.
-static bool is_behind_overdue(struct ct_meter *meter, CUstream handle, uint64_t now) {
-    if (meter->overdue == 0) return false;
-    const struct ct_stream *stream = find_stream(meter, handle);
-    const struct ct_batch *before = stream ? stream->closed : NULL;
-    bool overdue = before && before->serial == stream->closed_serial && before->state == CLOSED && before->held &&
-                   now > before->until + PATIENCE;
-    return overdue || meter->overdue >= OVERDUE;
-}
-
-// The device may be waiting for this very thread, so a launch goes on after a pause, and the next one after a longer one.
-static bool is_still_pausing(struct ct_meter *meter, uint64_t now) {
-    if (meter->pause == 0) {
-        meter->trickled = now;
-        meter->pause = PATIENCE;
-    }
-    if (now - meter->trickled < meter->pause) return true;
-    meter->trickled = now;
-    meter->pause = meter->pause < LONGEST_PAUSE ? 2 * meter->pause : LONGEST_PAUSE;
-    return false;
-}
-
-bool ct_is_crowded(struct ct_meter *meter, CUstream stream, uint64_t key, uint64_t now, bool held) {
-    if (meter->launches == 0) return false;
-    if (held && is_behind_overdue(meter, stream, now)) return is_still_pausing(meter, now);
-    if (meter->guessed > 0 && ct_find_kind(meter, key)->measured == 0)
-        return now - meter->progress <= PATIENCE || (held && is_still_pausing(meter, now));
-    if (now - meter->progress > PATIENCE) return false;
+bool ct_is_crowded(struct ct_meter *meter, uint64_t key, uint64_t now) {
+    if (meter->launches == 0 || now - meter->progress > PATIENCE) return false;
+    if (meter->guessed > 0 && ct_find_kind(meter, key)->measured == 0) return true;
     uint64_t ours = meter->ahead / CT_FRACTION_ONE * ct_own_fraction(meter->device);
     return (meter->launches > 1 && ours >= AHEAD) || meter->head - meter->tail == BATCHES;
 }
@@ -94,9 +70,7 @@ static bool is_stuck(const struct ct_meter *meter, uint64_t now) {
 static void end_unsuited_batch(struct ct_meter *meter, struct ct_stream *stream, uint64_t now, bool held, bool alone) {
     struct ct_batch *open = stream->open;
     if (!open || open->pending > 0) return;
-    if (open->held && !ct_is_under_way(open))
-        ct_close_batch(meter, open); // time that passes between two launches is not theirs
-    else if (!open->held && now > open->until + LATE)
+    if (now > open->until + LATE)
         ct_settle_batch(meter, open, open->estimate); // it may have ended long ago
     else if (alone || open->held != held || (open->estimate >= WORTH_EVENTS && !is_queueing(stream, now)))
         ct_close_batch(meter, open);
@@ -137,7 +111,6 @@ void ct_begin_launch(struct ct_launch *launch, struct ct_meter *meter, CUstream 
     batch->until = stream->until;
     batch->launches++;
     batch->pending++;
-    batch->marked = false;
     batch->closing |= alone || !stays_open || batch->estimate >= LONG_BATCH || batch->launches >= MANY_LAUNCHES;
 }
 
@@ -145,9 +118,7 @@ void ct_end_launch(struct ct_launch *launch) {
     struct ct_batch *batch = launch->batch;
     if (!batch || batch->serial != launch->serial) return; // not measured, or its context was destroyed meanwhile
     batch->pending--;
-    if (batch->pending > 0 || batch->state != OPEN) return;
-    if (batch->held) ct_mark_end(launch->meter, batch);
-    if (batch->closing && batch->state == OPEN) ct_close_batch(launch->meter, batch);
+    if (batch->pending == 0 && batch->closing && batch->state == OPEN) ct_close_batch(launch->meter, batch);
 }
 
 struct ct_meter *ct_new_meter(void) {

@@ -28,15 +28,8 @@ void ct_unlock_meter(struct ct_meter *meter);
 // Reads the batches that have ended, and pays the difference between what they took and what they were charged.
 void ct_harvest(struct ct_meter *meter, uint64_t now);
 
-// Whether launches that are paid for are under way.
-bool ct_is_unpaid(struct ct_meter *meter, uint64_t now);
-
-// Pays for what is still under way by the time that has passed: the context is about to be destroyed, or `gone`.
-void ct_settle_meter(struct ct_meter *meter, uint64_t now, bool gone);
-
-// Whether so much is under way that one more launch of this kind would run ahead of what is known of it. `held`: the
-// launch is paid for.
-bool ct_is_crowded(struct ct_meter *meter, CUstream stream, uint64_t key, uint64_t now, bool held);
+// Whether so much is under way that one more launch of this kind would run ahead of what is known of it.
+bool ct_is_crowded(struct ct_meter *meter, uint64_t key, uint64_t now);
 
 // Closes the stream's open batch, because this thread will sleep before it launches there: what it has launched so far
 // is measured without the pause.

@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.node.region import FAULTS
 from tests.native import kit
-from tests.native.shares import PERCENT, burn, long_share, share, slice_in, steps
+from tests.native.shares import PERCENT, burn, share, slice_in, steps
 
 BUCKET = 4096 - 2904 - 256
 """offset of the first GPU's bucket in the region: its tokens, and the time of its last refill"""
@@ -167,19 +167,3 @@ def test_odd_launches_answer_as_the_driver_would(corner: str, place: kit.Slice) 
             assert found["child"] == 7
         case "devices":
             assert [found["first"] / PERCENT, found["second"] / PERCENT] == pytest.approx([30, 30], abs=1)
-
-
-@pytest.mark.parametrize("compute", [100, 600])
-@pytest.mark.parametrize("seconds", [10, 60])
-@pytest.mark.parametrize("mode", ["synced", "queued", "tiny", "contexts"])
-def test_a_long_launch_is_paid_in_full(mode: str, seconds: int, compute: int, place: kit.Slice) -> None:
-    assert long_share(place.write(compute=compute, policy="always"), mode, seconds * 10**9) == pytest.approx(
-        compute / 10, abs=2
-    )
-
-
-@pytest.mark.parametrize("mode", ["riding", "streams"])
-@pytest.mark.parametrize("milliseconds", [20, 1000, 10_000])
-def test_a_launch_that_takes_longer_than_ever_is_paid_in_full(mode: str, milliseconds: int, place: kit.Slice) -> None:
-    place.write(compute=100, policy="always")
-    assert long_share(place, mode, milliseconds * 10**6, launches=40) == pytest.approx(10, abs=2)
