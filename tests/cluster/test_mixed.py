@@ -119,7 +119,7 @@ def failed(both: Engine) -> None:
     both.create("on-it", {"nvidia.com/gpumem": 10}, annotations={"cotenant.io/use-uuids": uuid(1, 0)})
     both.started("on-it")
     break_card(both, 0, LOST)
-    wait_for("the slots to be gone", lambda: allocatable(both, "node1", "nvidia.com/gpu") == 6 or None)
+    wait_for("the GPU to be taken out", lambda: is_out(both, "node1", uuid(1, 0), "nvidia.com/gpu", 6) or None)
     both.create("wants-it", {"nvidia.com/gpumem": 10}, annotations={"cotenant.io/use-uuids": uuid(1, 0)})
     assert "GPUs unhealthy or cordoned" in both.waits("wants-it")
     both.create("another", {"nvidia.com/gpumem": 10})
@@ -144,11 +144,22 @@ def allocatable(engine: Engine, node: str, resource: str) -> int:
     return int(engine.node(node)["status"].get("allocatable", {}).get(resource, "0"))
 
 
+def cards_of(engine: Engine, node: str) -> dict[str, Json]:
+    """What a node's agent publishes of each of its cards, by UUID."""
+    published = json.loads(engine.node(node)["metadata"]["annotations"][INVENTORY])
+    return {card["uuid"]: card for card in published["cards"]}
+
+
+def is_out(engine: Engine, node: str, card: str, resource: str, left: int) -> bool:
+    """Whether the kubelet and the scheduler both know that a card failed; the agent tells them one after the other."""
+    return allocatable(engine, node, resource) == left and not cards_of(engine, node)[card].get("healthy", True)
+
+
 @pytest.mark.usefixtures("failed")
 def test_every_way_to_ask_for_mlus_is_admitted_placed_started_and_freed(mixed: Engine) -> None:
     for name, (limits, *_) in MLU_ASKED.items():
         mixed.create(name, limits, TELLS)
-    cards = [card["uuid"] for card in json.loads(mixed.node("node2")["metadata"]["annotations"][INVENTORY])["cards"]]
+    cards = list(cards_of(mixed, "node2"))
     for name, (_, count, memory, compute) in MLU_ASKED.items():
         pod = mixed.ended(name)
         assert pod["spec"]["nodeName"] == "node2"
@@ -415,7 +426,8 @@ def test_an_mlu_that_cndev_calls_unhealthy_takes_no_new_pods(mixed: Engine) -> N
     mixed.create("on-it", {"cambricon.com/mlunum": 2, "cambricon.com/mlumem": 10})
     mixed.started("on-it")
     break_card(mixed, 1, IN_PROBLEM, "node2")
-    wait_for("the slots to be gone", lambda: allocatable(mixed, "node2", "cambricon.com/mlunum") == 16 or None)
+    (_, broken) = cards_of(mixed, "node2")
+    wait_for("the MLU to be out", lambda: is_out(mixed, "node2", broken, "cambricon.com/mlunum", 16) or None)
     mixed.create("wants-both", {"cambricon.com/mlunum": 2, "cambricon.com/mlumem": 10})
     assert "GPUs unhealthy or cordoned" in mixed.waits("wants-both")
     assert mixed.cluster.get(path_of("on-it"))["status"]["phase"] == "Running"

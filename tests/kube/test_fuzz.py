@@ -313,7 +313,8 @@ def check_again(target: Target, body: bytes, answer: Answer) -> None:
     whole["request"] = {**request, "uid": UID, "object": made, "oldObject": None}
     again = encoded(whole)
     assert without_warnings(response(target.ask(MUTATE, again).body)) == UNCHANGED
-    assert not any(map(is_assignment, made["metadata"].get("annotations") or {})), "the policy would refuse it"
+    metadata = made.get("metadata") or {}
+    assert not any(map(is_assignment, metadata.get("annotations") or {})), "the policy would refuse it"
 
 
 def changed_by(made: dict[str, Any], answer: Answer) -> dict[str, Any]:
