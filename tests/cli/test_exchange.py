@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cotenant.cli.exchange import exchange
+from cotenant.cli.client import exchange
 
 
 def answered(answer: bytes) -> tuple[int, bytes, bytes]:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job as `cotenant show` draws it."""
 
-from cotenant.cli.job_details import describe
+from cotenant.cli.jobs import describe
 from cotenant.wire.local import JobRequest, JobView
 
 REQUEST = JobRequest(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.exchange import exchange
+from cotenant.cli.client import exchange
 from cotenant.errors import CotenantError
 from cotenant.local import attempts
 from cotenant.local.journal import Journal, JournalError

@@ -9,11 +9,10 @@ import pytest
 from cotenant.core.model import Demand, Gpu, Machine, Slot
 from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.node.devices.vendors import Vendor
-from cotenant.node.launch import Allowance, Launch, Paths, Slice, enforcement, launch_for
+from cotenant.node.launch import Allowance, Grant, Launch, Paths, Slice, enforcement, launch_for
 from cotenant.node.limits import GpuLimit, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
-from cotenant.node.variables import Grant
 
 PATHS = Paths(
     agent=Path("/state/agent"),

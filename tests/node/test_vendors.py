@@ -12,9 +12,8 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import DeviceError
 from cotenant.node.devices import finding
 from cotenant.node.devices.vendors import REAL, ROWS, Enforcement, Vendor, vendor_of_type
-from cotenant.node.launch import Launch, Paths, Slice, enforcement, launch_for
+from cotenant.node.launch import OTHER_SYSTEMS, Launch, Paths, Slice, enforcement, launch_for
 from cotenant.node.shares import Means, Shares
-from cotenant.node.variables import OTHER_SYSTEMS
 
 SLOTS = Shares(Means.SLOTS, None, "")
 

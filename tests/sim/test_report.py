@@ -21,7 +21,7 @@ from cotenant.sim.report import read, table, write
 from cotenant.sim.report.axes import elapsed, linear, log_time, step_125
 from cotenant.sim.report.files import replace_files
 from cotenant.sim.report.page import render, spans
-from cotenant.sim.report.png import encode
+from cotenant.sim.report.plots import encode
 from cotenant.sim.report.stats import estimate, level_curve, student_t, time_curve
 from cotenant.sim.report.summary import summarise
 from cotenant.sim.results import HeatMap, Results, RunResult

@@ -164,7 +164,7 @@ def _read(file: Path) -> "dict[str, PredictorState]":
     import msgspec
 
     from cotenant.core.interference import PredictorState
-    from cotenant.wire.files import read_bounded
+    from cotenant.wire.codec import read_bounded
 
     content = read_bounded(file, MOST_BYTES, TRAINED)
     try:

@@ -134,8 +134,8 @@ def _replay(decision: Path, most: int, output: str) -> None:
     from cotenant.cli.output import render
     from cotenant.core.placement.deciding import place_gang, rank
     from cotenant.core.placement.ranking import Ranker
+    from cotenant.wire.codec import read_bounded
     from cotenant.wire.decision import decode
-    from cotenant.wire.files import read_bounded
 
     recorded = decode(read_bounded(decision, MOST_BYTES, "a recorded decision"), str(decision))
     policy, cluster = recorded.build_policy(), recorded.cluster()

@@ -20,7 +20,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.settings import DIALECTS, Settings
-from cotenant.wire.files import read_bounded
+from cotenant.wire.codec import read_bounded
 
 MOST_BYTES = 1024 * 1024
 SCHEDULER_NAME = "cotenant-scheduler"

@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from cotenant.errors import InputError
-from cotenant.wire.files import read_bounded
+from cotenant.wire.codec import read_bounded
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 4 * 1024 * 1024

@@ -5,7 +5,7 @@
 from collections.abc import Mapping
 
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
-from cotenant.node.variables import Grant
+from cotenant.node.launch import Grant
 
 
 def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
