@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER
+from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Dialect
-from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.install.admission import webhook_configuration
-from cotenant.kube.install.cel import API
+from cotenant.kube.install.admission import API, webhook_configuration
 from cotenant.kube.install.policies import (
     AGENTS,
     ASSIGNMENTS,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cotenant.kube.api.names import AGENT, EXTENDER_PORT, NAMESPACE, SCHEDULER, WEBHOOK_PORT, WHY
+from cotenant.kube.codec.annotations import RUNTIME_VARIABLES, is_assignment
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import CORDONED, INVENTORY
-from cotenant.kube.codec.protected import RUNTIME_VARIABLES, is_assignment
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import EVERYTHING, PODS, SLICE, TEAM, VISIBLE, annotated, refusal
 from tests.cluster.components import STATIC_PODS

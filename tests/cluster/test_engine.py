@@ -4,9 +4,9 @@
 
 import json
 
+from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.inventory import ORPHANS
 from cotenant.kube.codec.paths import AGENT_SOCKET
-from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from tests.cluster.api import Json, wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cotenant.kube.api.names import SCHEDULER
+from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.protected import is_assignment
 from cotenant.kube.codec.request import NUMBERS
-from cotenant.kube.install.cel import API
+from cotenant.kube.install.admission import API
 from cotenant.kube.install.policies import ONLY_THE_SCHEDULER
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, VISIBLE, annotated, refusal

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cotenant.kube.codec.queueing import GANG, GANG_SIZE
-from cotenant.kube.install.cel import policy_with_binding, rule_for
+from cotenant.kube.install.admission import policy_with_binding, rule_for
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal
 from tests.cluster.engine import Engine

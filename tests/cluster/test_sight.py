@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cotenant.core.model import ContainerKind
+from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.paths import AGENT_SOCKET
-from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
 from tests.cluster.pods import container, create_pod

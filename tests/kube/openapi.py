@@ -18,8 +18,7 @@ from cotenant.kube.scheduler.protocol import (
     PreemptionArgs,
     PreemptionResult,
 )
-from cotenant.kube.webhook.manifest import PodManifest
-from cotenant.kube.webhook.review import KIND, VERSION, Resource, User
+from cotenant.kube.webhook.review import KIND, VERSION, PodManifest, Resource, User
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.kube.codec.quantity import parse_quantity
+from cotenant.kube.codec.amounts import parse_quantity
 
 
 @pytest.mark.parametrize(

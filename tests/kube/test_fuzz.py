@@ -29,7 +29,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cotenant.kube.api.names import MUTATE
-from cotenant.kube.codec.protected import is_assignment
+from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.webhook.review import MOST_BYTES
 from tests.kube import openapi
 from tests.kube.api_server import ApiServer

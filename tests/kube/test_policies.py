@@ -9,8 +9,8 @@ import re
 import pytest
 
 from cotenant.kube.api.names import SCHEDULER_USER
+from cotenant.kube.codec.annotations import foreign_records, is_assignment, without_assignment
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.protected import foreign_records, is_assignment, without_assignment
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.policies import ASSIGNMENTS, ONLY_THE_SCHEDULER, admission_policies
 from cotenant.kube.settings import KubeSettings

@@ -24,8 +24,7 @@ from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import LASTING_S, RESERVED_S, SPARED_S, Preemptor
 from cotenant.kube.scheduler.preemption_search import MOST_GRACE_S, OVERTIME_S, USUAL_GRACE_S, Victims
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.shared import Shared
-from cotenant.kube.scheduler.signals import Signals
+from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.api_server import ApiServer

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The signals of one scheduler reach only its own parts."""
 
-from cotenant.kube.scheduler.signals import Signals
+from cotenant.kube.scheduler.shared import Signals
 
 
 def test_the_signals_of_two_schedulers_are_apart() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.errors import InputError
+from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.protected import is_assignment
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.mutation import mutate

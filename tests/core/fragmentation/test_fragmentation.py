@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Node
 from cotenant.core.fragmentation import fgd
-from cotenant.core.fragmentation.cutting import STEP, WHOLE, _dual_prices, remainder_values
 from cotenant.core.fragmentation.mix import Spec, inventory_of, mix_of, spec_of
 from cotenant.core.fragmentation.online import GROWTH, Learner
+from cotenant.core.fragmentation.ours import STEP, WHOLE, _dual_prices, remainder_values
 from cotenant.core.model import Container, Demand
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 from tests.core.builders import card, machine, machine_of, node, share

@@ -17,8 +17,8 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import NODES
 from cotenant.kube.api.objects import Node
 from cotenant.kube.api.reflector import Pace, Reflector, older
+from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.inventory import OWN_TOTALS, SAID
-from cotenant.kube.codec.quantity import parse_quantity
 
 PATCHES_S = 1.0
 """Shortest time between two writes of the node."""

@@ -15,9 +15,9 @@ from cotenant.core.footprint import memory_on
 from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
+from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.dialect import Dialect
-from cotenant.kube.codec.quantity import parse_quantity
 from cotenant.kube.codec.request import MOST_CONTAINERS, request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import Vendor

@@ -3,9 +3,11 @@
 """The annotations that a Binding carries: the assignment, and the variables and limits of each container.
 
 Kubelet passes them on by the downward API, so each variable and each limits file is an annotation of its own. Their
-content is what the one-machine engine gives to a process on the same GPUs; a dialect only selects and renames.
+content is what the one-machine engine gives to a process on the same GPUs; a dialect only selects and renames. Only the
+scheduler may write them: they say, or make a container believe, which GPUs it has.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,13 +15,14 @@ from pathlib import Path
 from cotenant.core.model import ContainerKind, Demand, Gpu, Gpus, Machine, Slot
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of
+from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
+from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of, record_for
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
-from cotenant.kube.codec.keys import checked_annotations, container_key
+from cotenant.kube.codec.keys import PREFIX, checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
-from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for
-from cotenant.node.devices.vendors import Vendor
+from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for, request_of
+from cotenant.kube.codec.settings import Settings
+from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
 from cotenant.node.limits import limits_text
 from cotenant.node.shares import Means, Shares
@@ -99,3 +102,44 @@ def _present(shares: Sequence[Share], machine: Machine) -> Gpus:
     if absent:
         raise InputError(f"node {machine.name} has no GPU {absent[0]}")
     return gpus
+
+
+CONTAINER_KEYS = rf"^{re.escape(PREFIX)}/[0-9]+[.]"
+"""Regular expression of the annotations that containers read through the downward API. The admission policies use it
+too, so it must mean the same in RE2, the syntax of CEL."""
+
+RUNTIME_VARIABLES: Mapping[str, str] = {
+    row.runtime_variable: row.runtime_none or "" for row in (vendor.row for vendor in REAL) if row.runtime_variable
+}
+"""Environment variables from which the container runtimes of the vendors read the GPUs of a container, each with the
+value that means none. An image can set them too, so a container without GPUs must be given that value."""
+
+_CONTAINER_KEYS = re.compile(CONTAINER_KEYS, re.ASCII)
+
+
+def is_assignment(key: str) -> bool:
+    """Return whether this annotation of ours says which GPUs a pod has."""
+    return key == RECORD or _CONTAINER_KEYS.match(key) is not None
+
+
+def foreign_records(codec: Settings) -> frozenset[str]:
+    """Return the annotations by which programs of other systems read an assignment, for all dialects of a cluster."""
+    return frozenset(key for dialect in codec.dialects for key in _foreign_records(dialect))
+
+
+@lru_cache(maxsize=64)
+def _foreign_records(dialect: Dialect) -> frozenset[str]:
+    # Encoding the assignment of a sample pod yields the keys, so a dialect cannot write one that is missing here.
+    codec = Settings(dialects=(dialect,))
+    container = PodContainer(name="any", resources=Resources(limits={dialect.count: 1}))
+    pod = Pod(metadata=Metadata(uid="any"), spec=PodSpec(containers=(container,)))
+    machine = Machine(name="any", gpus=(Gpu(uuid="any", memory=MiB(1)),))
+    request = request_of(pod, codec)
+    record = record_for(pod, request, Slot(machine.name, (0,)), machine)
+    annotations = binding_annotations(pod, request, record, machine, moment=0)
+    return frozenset(key for key in annotations if not is_assignment(key))
+
+
+def without_assignment(annotations: Mapping[str, str], foreign: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Return the annotations without an assignment, so that a copy of a placed pod is admitted as a new pod."""
+    return {key: value for key, value in annotations.items() if not is_assignment(key) and key not in foreign}

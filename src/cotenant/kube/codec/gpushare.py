@@ -7,6 +7,7 @@ Its keys have no prefix, and its programs divide ..._CONTAINER by ..._DEV to lea
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cotenant.core.units import MiB
 from cotenant.kube.codec.dialect import GIB, ContainerAssignment, Dialect, in_units
@@ -54,3 +55,13 @@ GPUSHARE = Dialect(
     variables=variables,
     annotations=annotations,
 )
+
+
+IADEEP = replace(
+    GPUSHARE,
+    name="iadeep",
+    count="gpushare/gpu-count",
+    memory="gpushare/gpu-mem",
+    compute=None,
+)
+"""The dialect of IADeep: memory in GiB, under resource names of its own."""

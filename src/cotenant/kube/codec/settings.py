@@ -10,8 +10,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.amd import AMD
 from cotenant.kube.codec.cambricon import CAMBRICON, CAMBRICON_SMLU
 from cotenant.kube.codec.dialect import VENDORS, Dialect
-from cotenant.kube.codec.gpushare import GPUSHARE
-from cotenant.kube.codec.iadeep import IADEEP
+from cotenant.kube.codec.gpushare import GPUSHARE, IADEEP
 from cotenant.kube.codec.keys import is_key
 from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.codec.vgpu import VGPU

@@ -8,13 +8,21 @@ webhook: the webhook prepares and rejects pods at their creation, the policies k
 
 from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER, Json
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
+from cotenant.kube.codec.annotations import CONTAINER_KEYS, RUNTIME_VARIABLES, foreign_records
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import SAID
-from cotenant.kube.codec.protected import CONTAINER_KEYS, RUNTIME_VARIABLES, foreign_records
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
-from cotenant.kube.install.admission import label_selector, namespace_selector
-from cotenant.kube.install.cel import NOT_MIRROR, cel, named_expressions, optional, policy_with_binding, rule_for
+from cotenant.kube.install.admission import (
+    NOT_MIRROR,
+    cel,
+    label_selector,
+    named_expressions,
+    namespace_selector,
+    optional,
+    policy_with_binding,
+    rule_for,
+)
 from cotenant.kube.settings import KubeSettings, WebhookPart, split_label
 
 ASSIGNMENTS = "cotenant-assignments"

@@ -24,8 +24,8 @@ from cotenant.kube.api.names import (
     labels_of,
     object_of,
 )
+from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
-from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"

@@ -53,8 +53,7 @@ from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.release import Releaser
 from cotenant.kube.scheduler.resize import Resizer
 from cotenant.kube.scheduler.retry import Retrier
-from cotenant.kube.scheduler.shared import Shared
-from cotenant.kube.scheduler.signals import Signals
+from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.scheduler.watches import AGAIN_S, Watches
 from cotenant.kube.scheduler.why import NO_SUCH_POD
 from cotenant.kube.settings import KubeSettings, read_settings

@@ -16,7 +16,7 @@ from cotenant.core.model import Reason
 from cotenant.core.placement.checks import plain_text
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Metadata, Quantities
-from cotenant.kube.codec.quantity import parse_quantity
+from cotenant.kube.codec.amounts import parse_quantity
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.state.allocation import Allocation, Used
 from cotenant.kube.state.cluster import ClusterState

@@ -1,10 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all parts of the scheduler share, as one value."""
+"""What all parts of the scheduler share, as one value, and the signals by which they tell each other what happened.
+
+`Scheduler` in process.py makes all subscriptions, so the wiring can be read in one place.
+"""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
@@ -15,9 +18,23 @@ from cotenant.kube.scheduler.gangs import Gangs
 from cotenant.kube.scheduler.lease import Lead
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.signals import Signals
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.signals import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Everything that parts of the scheduler tell each other."""
+
+    freed: Signal[[str | None]] = field(default_factory=Signal)
+    """capacity may have become free: on this node, or anywhere (None) if a quota changed"""
+    pod_changed: Signal[[Pod | None, Pod | None]] = field(default_factory=Signal)
+    """the watch showed a change of a pod, which the state of the cluster has taken in; old and new version"""
+    refused: Signal[[Pod, frozenset[str]]] = field(default_factory=Signal)
+    """`filter` refused a pod on all nodes that kube-scheduler offered"""
+    lead_won: Signal[[]] = field(default_factory=Signal)
+    """this process begins to lead, after the pods were listed anew"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

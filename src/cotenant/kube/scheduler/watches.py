@@ -19,7 +19,7 @@ from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.scheduler.quota import QUOTAS, Quotas, ResourceQuota
-from cotenant.kube.scheduler.signals import Signals
+from cotenant.kube.scheduler.shared import Signals
 from cotenant.kube.state.allocation import has_stopped
 from cotenant.kube.state.cluster import ClusterState
 

@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cotenant.kube.codec.annotations import variable_names
+from cotenant.kube.codec.annotations import RUNTIME_VARIABLES, variable_names
 from cotenant.kube.codec.keys import container_key
 from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
-from cotenant.kube.codec.protected import RUNTIME_VARIABLES
 from cotenant.kube.codec.request import ContainerRequest
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.webhook.review import Json

@@ -10,21 +10,23 @@ from cotenant.errors import InputError
 from cotenant.kube.api.names import MUTATE
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, Pod, containers_of, decode_object, resources_of
 from cotenant.kube.api.server import Reply, Route, Routes
-from cotenant.kube.codec.protected import foreign_records, without_assignment
+from cotenant.kube.codec.annotations import foreign_records, without_assignment
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings, QueuePart, has_label
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
-from cotenant.kube.webhook.manifest import PodManifest, is_mirror, to_pod
 from cotenant.kube.webhook.review import (
     MOST_BYTES,
     AdmissionRequest,
     Json,
+    PodManifest,
     allow,
     decode_optional,
     decode_review,
+    is_mirror,
     refuse,
+    to_pod,
 )
 from cotenant.kube.webhook.validation import check_mounts, check_pod
 

@@ -16,7 +16,7 @@ from cotenant.kube.codec.policy import parse_policy, policy_of
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.injection import is_our_volume
-from cotenant.kube.webhook.manifest import ContainerManifest, PodManifest, SpecManifest
+from cotenant.kube.webhook.review import ContainerManifest, PodManifest, SpecManifest
 from cotenant.wire.text import printable
 
 DEFAULT_SCHEDULER = "default-scheduler"
