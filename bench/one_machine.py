@@ -19,8 +19,8 @@ from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.units import WHOLE_MEMORY, MiB, MilliGpu, Seconds
 from cotenant.local.daemon import Options
 from cotenant.sim.arrivals import Arrival
+from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.timed import TimedRun, Timing
-from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation
 
 GPU_TYPE, GPUS, TENANTS = "v100", 4, 2
 JOBS, SEEDS = 400, range(10)

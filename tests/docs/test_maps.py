@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "cotenant"
-COLLECTIONS = ("kube/codec", "sim/studies", "sim/traces", "sim/worlds", "workloads/families")
+COLLECTIONS = ("kube/codec", "sim/studies", "sim/traces", "workloads/families")
 """folders of modules of one kind: a map that links to the folder has them all"""
 
 

@@ -11,9 +11,9 @@ from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, TenantSet, t
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
+from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation, signature
 from cotenant.sim.experiment import Plan, check, run_one
 from cotenant.sim.timed import TimedRun, Timing
-from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation, signature
 
 PAIR = TenantSet("v100", ("bert", "lstm"))
 

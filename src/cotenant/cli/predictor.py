@@ -96,7 +96,7 @@ def _train(file: Path, out: Path, output: str) -> None:
 
     from cotenant.cli.output import emit
     from cotenant.core.interference.evaluation import trained
-    from cotenant.sim.worlds.colocation import read_pairs
+    from cotenant.sim.colocation import read_pairs
 
     tables = read_pairs(file)
     shares = _fitted(list(tables.values()))
@@ -111,7 +111,7 @@ def _evaluate(file: Path, splits: int, output: str) -> None:
     from cotenant.cli.output import emit
     from cotenant.core.interference.evaluation import factorisation_error, score, split, trained
     from cotenant.core.interference.kernel import SHARES
-    from cotenant.sim.worlds.colocation import read_pairs
+    from cotenant.sim.colocation import read_pairs
 
     tables = read_pairs(file)
     results: list[dict[str, Any]] = []

@@ -9,15 +9,27 @@ same jobs still share the GPU when the measurement is due.
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from random import Random
+from typing import Protocol
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Placement
 from cotenant.core.sharing.orders import company, demands_on, tenants_on
-from cotenant.core.sharing.speeds import Belief
+from cotenant.core.sharing.speeds import Belief, TenantSet
 from cotenant.core.units import Seconds
-from cotenant.sim.worlds import World
 
 Jobs = tuple[str, ...]
+
+
+class World(Protocol):
+    """The true speeds of workloads on a GPU type, alone and beside others, which no policy may see."""
+
+    def alone(self, gpu_type: str, workload: str | None) -> float:
+        """Speed alone, relative to the speed at which the trace's durations were taken."""
+        ...
+
+    def speeds(self, company: TenantSet) -> tuple[float, ...]:
+        """Speed of each tenant, relative to its speed alone on that GPU type."""
+        ...
 
 
 class Contention:

@@ -25,11 +25,11 @@ from cotenant.errors import InputError
 from cotenant.sim import fill
 from cotenant.sim.arrivals import Arrival, Trace
 from cotenant.sim.clusters import open_cluster
+from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.pool import run_parallel
 from cotenant.sim.results import Results, RunResult
 from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.traces.registry import data_folder, open_trace
-from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.wire.decision import RecordedDecision, record
 from cotenant.wire.text import printable
 

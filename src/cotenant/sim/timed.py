@@ -28,11 +28,10 @@ from cotenant.core.sharing.speeds import Belief, Predicted
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
-from cotenant.sim.contention import Contention, Jobs
+from cotenant.sim.contention import Contention, Jobs, World
 from cotenant.sim.fill import ONLINE, Watch
 from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles
 from cotenant.sim.results import HeatMap, RunResult
-from cotenant.sim.worlds import World
 
 ALLOCATED, QUEUED, FRAGMENTED = range(3)
 CHANNELS = 3

@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cotenant.core.interference.calibration import COVERED
+from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue
 from cotenant.core.interference.kernel import Floats, Pairs
+from cotenant.core.interference.observations import SLOWEST, Observations
 
 RANK = 2
 RIDGE = 0.3
@@ -87,3 +90,39 @@ def left_out_errors(pairs: Pairs, values: Floats, types: int) -> Floats:
             asked = Pairs(pairs.victims[inside], pairs.partners[inside])
             errors[inside] = np.abs(values[inside] - factors.predict(asked))
     return errors
+
+
+WELL_MET = 4
+"""measured directions of each type, as victim and as partner, from which on its factors are worth something"""
+
+
+class Unrelated:
+    """Factors of the measurements of one moment, fitted when they are first needed."""
+
+    def __init__(self, catalogue: Catalogue, seen: Observations) -> None:
+        self._pairs, self._speeds = seen.posterior.pairs, seen.roots**2
+        as_victim, as_partner = (np.bincount(side, minlength=MOST_TYPES) for side in self._pairs)
+        met = np.flatnonzero(as_victim + as_partner)
+        relatives = np.bincount(catalogue.families[met], minlength=1)
+        self._told = np.minimum(as_victim, as_partner) >= WELL_MET
+        self._told[met] &= relatives[catalogue.families[met]] == 1
+        self._measured = np.zeros((MOST_TYPES, MOST_TYPES), np.bool_)
+        self._measured[self._pairs.victims, self._pairs.partners] = True
+        self._types = int(met.max(initial=-1)) + 1
+        self._fitted: tuple[Factors, float] | None = None
+
+    def correct(self, asked: Pairs, mean: Floats, width: Floats) -> None:
+        """Puts what factors say, as roots of speeds, in place of mean and half width of the pairs they tell better."""
+        told = self._told[asked.victims] & self._told[asked.partners] & ~self._measured[asked.victims, asked.partners]
+        if told.any():
+            factors, error = self._fit()
+            mean[told] = np.sqrt(np.maximum(factors.predict(Pairs(asked.victims[told], asked.partners[told])), SLOWEST))
+            width[told] = error / (2 * mean[told])  # d root = d speed / (2 root)
+
+    def _fit(self) -> tuple[Factors, float]:
+        """The factors, and the error that nine of ten predictions keep below."""
+        if self._fitted is None:
+            factors = factorise(self._pairs, self._speeds, self._types)
+            errors = left_out_errors(self._pairs, self._speeds, self._types)
+            self._fitted = factors, float(np.quantile(errors, COVERED))
+        return self._fitted

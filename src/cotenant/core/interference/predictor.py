@@ -15,10 +15,10 @@ import numpy as np
 
 from cotenant.core.interference.calibration import Calibration
 from cotenant.core.interference.catalogue import MOST_TYPES, Catalogue, Signature
+from cotenant.core.interference.factorisation import Unrelated
 from cotenant.core.interference.kernel import SHARES, Floats, Indices, Pairs, Shares
-from cotenant.core.interference.observations import FASTEST, MOST_COUNTED, MOST_ROWS, SLOWEST, Observations, Row
-from cotenant.core.interference.probing import most_telling
-from cotenant.core.interference.unrelated import Unrelated
+from cotenant.core.interference.observations import FASTEST, MOST_COUNTED, MOST_ROWS, NOISE, SLOWEST, Observations, Row
+from cotenant.core.interference.posterior import JITTER, Posterior
 from cotenant.errors import InputError
 
 ABSURD = 1.5
@@ -242,3 +242,31 @@ def _makes_sense(row: Row, types: int) -> bool:
     rounding = 1e-9
     bounded = SLOWEST - rounding <= row.root**2 <= FASTEST + rounding
     return 0 <= row.victim < types and 0 <= row.partner < types and bounded and 1 <= row.times <= MOST_COUNTED
+
+
+MOST_WEIGHED = 128
+"""partners that are weighed against each other; more would tell little more"""
+NOTHING_NEW = 1e-3
+"""gain, in variances of a pair, below which a measurement is not worth making"""
+
+
+def most_telling(posterior: Posterior, new: int, partners: Indices, most: int) -> list[int]:
+    """Greedily the partner whose measurement takes most of what is uncertain of the new type beside all partners."""
+    partners = partners[:MOST_WEIGHED]
+    count = len(partners)
+    own = np.full(count, new)
+    left = posterior.covariance(Pairs(np.append(own, partners), np.append(partners, own)))
+    noise = (NOISE + JITTER) * np.eye(2)
+    places = np.stack([np.arange(count), count + np.arange(count)], axis=1)
+    chosen: list[int] = []
+    while len(chosen) < min(most, count):
+        # The two directions of each pair, and what they share with everything that is uncertain.
+        both = left[places[:, :, None], places[:, None, :]] + noise
+        shared = left[places]
+        gains = np.einsum("pit,pit->p", shared, np.linalg.solve(both, shared))
+        best = int(np.argmax(gains))
+        if gains[best] < NOTHING_NEW:
+            break
+        chosen.append(int(partners[best]))
+        left = left - shared[best].T @ np.linalg.solve(both[best], shared[best])
+    return chosen

@@ -22,10 +22,10 @@ from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, TenantSet
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from cotenant.sim.arrivals import Arrival
+from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.fill import Watch
 from cotenant.sim.results import RunResult
 from cotenant.sim.timed import TimedRun, Timing
-from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation
 
 GPUS, GPUS_PER_NODE = 24, 8
 TENANTS = 2

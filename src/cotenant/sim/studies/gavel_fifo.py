@@ -12,6 +12,7 @@ from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.units import MiB, Seconds
 from cotenant.sim.arrivals import Arrival
+from cotenant.sim.colocation import FILE, Colocation, Oracle, read_colocation
 from cotenant.sim.report import axes
 from cotenant.sim.report.charts import Figure
 from cotenant.sim.studies.study import (
@@ -27,7 +28,6 @@ from cotenant.sim.studies.study import (
     row,
 )
 from cotenant.sim.timed import TimedRun, Timing
-from cotenant.sim.worlds.colocation import FILE, Colocation, Oracle, read_colocation
 
 HOUR = 3600.0
 PUBLISHED = {0.4: 17.58, 1.2: 17.70, 2.0: 18.32, 2.8: 18.62, 3.6: 24.25, 4.0: 25.38, 4.4: 44.28, 4.8: 99.19}

@@ -18,7 +18,7 @@ import numpy as np
 from cotenant.core.tuning.candidates import Point, Tenant
 from cotenant.core.tuning.goodput import efficiency
 from cotenant.core.tuning.proposals import Tuner
-from cotenant.sim.worlds.colocation import FILE, read_colocation
+from cotenant.sim.colocation import FILE, read_colocation
 
 PROBES = 8
 """largest number of points that the tuner may measure"""

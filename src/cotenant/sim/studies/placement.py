@@ -13,6 +13,7 @@ from cotenant.core.placement.deciding import Decision
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing import orders as sharing
 from cotenant.core.sharing.speeds import TenantSet
+from cotenant.sim.colocation import signature
 from cotenant.sim.report import axes
 from cotenant.sim.report.charts import Figure
 from cotenant.sim.report.stats import Estimate
@@ -33,7 +34,6 @@ from cotenant.sim.studies.study import (
     row,
     runs_of,
 )
-from cotenant.sim.worlds.colocation import signature
 
 HOUR = 3600.0
 OURS, ORACLE, REPAIR = "cotenant", "cotenant-oracle", "cotenant-repair"

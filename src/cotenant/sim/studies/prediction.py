@@ -13,6 +13,7 @@ from cotenant.core.interference import Signature
 from cotenant.core.interference.evaluation import Pair, factorisation_error, score, split, trained
 from cotenant.core.interference.fitting import ROUNDS, fit_shares
 from cotenant.core.interference.kernel import Shares
+from cotenant.sim.colocation import FILE, read_pairs
 from cotenant.sim.report import axes
 from cotenant.sim.report.charts import Figure
 from cotenant.sim.studies.study import (
@@ -29,7 +30,6 @@ from cotenant.sim.studies.study import (
     row,
     runs_of,
 )
-from cotenant.sim.worlds.colocation import FILE, read_pairs
 
 OBSERVED = (0.2, 0.4, 0.8)
 GOALS = {"v100": (0.095, 0.072, 0.055), "p100": (0.037, 0.027, 0.022), "k80": (0.030, 0.023, 0.021)}
