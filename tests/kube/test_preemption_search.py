@@ -41,13 +41,15 @@ def best(
     stakes: Mapping[str, int],
     leaving: Sequence[str] = (),
     musts: Mapping[str, frozenset[str]] | None = None,
+    since: Mapping[str, float] | None = None,
     **placing: Any,
 ) -> Candidate | None:
-    """Stakes are priorities; all began together."""
+    """Stakes are priorities; all began together, unless `since` says more."""
 
     def stake(uid: str) -> Stake | None:
-        priority = stakes.get(uid.removeprefix("uid-"))
-        return None if priority is None else Stake(priority, Seconds(0))
+        name = uid.removeprefix("uid-")
+        priority = stakes.get(name)
+        return None if priority is None else Stake(priority, Seconds((since or {}).get(name, 0.0)))
 
     placer = placer_of(state, **placing)
     who = Evictable(lambda uid: uid.removeprefix("uid-") in leaving, stake, musts or {})
@@ -83,6 +85,34 @@ def test_several_gpus_are_cleared_on_one_node() -> None:
     room = best(state, waiting("high", ask(8000, gpus=2)), dict.fromkeys(there, 0))
     assert room is not None
     assert (room.node, len(room.victims)) == ("n1", 1)
+
+
+@pytest.mark.parametrize(
+    ("stakes", "since", "leave"),
+    [
+        ({"a": 1, "b": 0, "c": 1, "d": 1}, {"c": 9, "d": 9}, ("uid-a", "uid-b")),
+        ({"a": 1, "b": 1, "c": 1, "d": 0}, {"a": 9, "b": 9}, ("uid-c", "uid-d")),
+        ({"a": 1, "b": 1, "c": 1, "d": 1}, {"a": 9, "c": 4, "d": 6}, ("uid-c", "uid-d")),
+    ],
+    ids=["sum of priorities on n1", "sum of priorities on n2", "start"],
+)
+def test_of_two_nodes_with_as_many_victims(
+    stakes: Mapping[str, int], since: Mapping[str, float], leave: tuple[str, str]
+) -> None:
+    there = {"a": "n1", "b": "n1", "c": "n2", "d": "n2"}
+    pods = {name: (on, waiting(name, ask(8000))) for name, on in there.items()}
+    found = best(settled([machine("n1", 1), machine("n2", 1)], pods), waiting("high", ask(16_000)), stakes, since=since)
+    assert found is not None
+    assert found.victims == leave
+
+
+def test_of_two_nodes_the_one_with_fewer_victims_even_if_they_began_earlier() -> None:
+    there = {"a": "n1", "b": "n1", "c": "n2"}
+    pods = {name: (on, waiting(name, ask(8000 if on == "n1" else 16_000))) for name, on in there.items()}
+    state = settled([machine("n1", 1), machine("n2", 1)], pods)
+    found = best(state, waiting("high", ask(16_000)), dict.fromkeys(there, 1), since={"a": 9, "b": 9})
+    assert found is not None
+    assert found.victims == ("uid-c",)
 
 
 def test_all_containers_of_a_pod_get_a_slot() -> None:

@@ -2,10 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Timed runs in a world where neighbours slow each other down."""
 
+import math
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from cotenant.core.interference import ALONE, Speed
 from cotenant.core.model import Demand, Gpu, Job, Machine
 from cotenant.core.sharing.speeds import Belief, Predicted, Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MilliGpu, Seconds
@@ -34,10 +38,16 @@ def arrival(name: str, workload: str, duration: float, at: float = 0.0, estimate
 
 
 def run(
-    truth: Colocation, policy: str, *arrivals: Arrival, belief: Belief | None = None, card: str = "v100", gpus: int = 1
+    truth: Colocation,
+    policy: str,
+    *arrivals: Arrival,
+    belief: Belief | None = None,
+    card: str = "v100",
+    gpus: int = 1,
+    noise: float = 0.0,
 ) -> dict[str, float]:
     machine = Machine(name="a", gpus=tuple(Gpu(uuid=f"a-{i}", type=card, slots=2) for i in range(gpus)))
-    timing = Timing(restart=Seconds(0.0), look=Seconds(10.0), fragmentation=False, heat=False)
+    timing = Timing(restart=Seconds(0.0), look=Seconds(10.0), noise=noise, fragmentation=False, heat=False)
     timed = TimedRun([machine], policy, {}, 0, timing, world=truth, belief=belief)
     return dict(timed.run(iter(arrivals)).result(policy, 0).summary)
 
@@ -81,6 +91,58 @@ def test_a_pair_that_does_well_stays_and_is_learned() -> None:
     assert summary["reverted"] == 0
     assert belief.version > before
     assert belief.speeds(PAIR)[0].mean == pytest.approx(0.95, abs=0.05)
+
+
+class Recorder:
+    """A belief that keeps the measurements, and expects no interference."""
+
+    version, knows_memory = 0, False
+
+    def __init__(self) -> None:
+        self.measured: list[Sequence[float | None]] = []
+
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
+        return (ALONE,) * len(company.workloads)
+
+    def mildness(self, gpu_type: str, workload: str | None) -> float:
+        return 1.0
+
+    def apart(self, company: TenantSet) -> bool:
+        return False
+
+    def observe(self, company: TenantSet, speeds: Sequence[float | None]) -> bool:
+        self.measured.append(speeds)
+        return False
+
+
+def measured_in(noise: float, pairs: int = 400) -> tuple[list[Sequence[float | None]], float]:
+    """What is measured of so many pairs, one after the other, and when the last of them has ended."""
+    jobs = [
+        arrival(f"{name}{i}", name, 100, at=1000.0 * i + later)
+        for i in range(pairs)
+        for later, name in enumerate(("bert", "lstm"))
+    ]
+    belief = Recorder()
+    return belief.measured, run(world(0.5, 0.8), "share", *jobs, belief=belief, noise=noise)["makespan"]
+
+
+def test_without_noise_the_true_speeds_are_measured() -> None:
+    measured, _ = measured_in(0.0, pairs=3)
+    assert measured == [[0.5, 0.8]] * 3
+
+
+def test_noise_is_the_spread_of_the_logarithm_of_each_measured_speed() -> None:
+    measured, ended = measured_in(0.1)
+    errors = [
+        [math.log(speed / true) for speed in column if speed]
+        for column, true in zip(zip(*measured, strict=True), (0.5, 0.8), strict=True)
+    ]
+    for of_one in errors:
+        assert len(of_one) == 400
+        assert statistics.mean(of_one) == pytest.approx(0.0, abs=0.02)
+        assert statistics.stdev(of_one) == pytest.approx(0.1, rel=0.15)
+    assert abs(statistics.correlation(*errors)) < 0.2, "the two jobs of a pair are measured independently"
+    assert ended == measured_in(0.0)[1], "only what is measured is noisy, not how fast jobs run"
 
 
 def test_pairs_that_ran_out_of_memory_are_never_put_together() -> None:

@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from cotenant.core.cluster import Node
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Machine, Tenant
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import rate
-from cotenant.core.queueing.eviction import Stake, Way, least_harm
+from cotenant.core.queueing.eviction import NO_HARM, Stake, Way, harm_of, least_harm
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from tests.core.builders import card, machine, machine_of, share
 
@@ -75,6 +76,33 @@ def test_of_as_many_those_leave_that_have_just_begun() -> None:
 def test_of_as_many_the_less_important_leave() -> None:
     sitting = [(name, share(8000), (gpu,)) for name, gpu in (("a", 0), ("b", 0), ("c", 1), ("d", 1))]
     assert victims(WHOLE, machine(gpus=2), sitting, a=(5, 0), b=(4, 0), c=(5, 0), d=(0, 0)) == ["c", "d"]
+
+
+def test_of_larger_sets_the_smaller_leaves_even_if_it_began_earlier() -> None:
+    sitting = [(name, share(8000), (0,)) for name in "de"] + [(name, share(5000), (1,)) for name in "abc"]
+    stakes = dict.fromkeys("de", (0, 0.0)) | dict.fromkeys("abc", (0, 100.0))
+    assert victims(WHOLE, machine(gpus=2), sitting, **stakes) == ["d", "e"]
+
+
+def test_of_equal_pairs_the_one_that_began_last_leaves() -> None:
+    sitting = [(name, share(8000), (gpu,)) for name, gpu in (("a", 0), ("b", 0), ("c", 1), ("d", 1))]
+    assert victims(WHOLE, machine(gpus=2), sitting, a=(0, 0), b=(0, 9), c=(0, 4), d=(0, 6)) == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ([(1, 0), (1, 0), (1, 0)], [(2, 50)]),
+        ([(2, 0)], [(2, 50), (-9, 50)]),
+        ([(2, 0), (0, 0)], [(2, 50), (1, 50)]),
+        ([(2, 9), (1, 9)], [(2, 50), (1, -33)]),
+    ],
+    ids=["highest priority", "number", "sum of priorities", "start"],
+)
+def test_harm_is_compared_in_this_order(less: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
+    """In each row the measures before are equal, and those after say the opposite."""
+    one, other = (harm_of(Stake(priority, Seconds(since)) for priority, since in stakes) for stakes in (less, more))
+    assert NO_HARM == harm_of([]) < one < other
 
 
 def test_those_without_a_stake_stay() -> None:

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge
-from cotenant.core.interference import ALONE, Signature
-from cotenant.core.model import Demand, Placement
+from cotenant.core.interference import ALONE, Signature, Speed
+from cotenant.core.model import Demand, Placement, Reason
 from cotenant.core.placement.deciding import Queue, decide, judge_again
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.sharing.gates import LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET, least_gain, worth_sharing
 from cotenant.core.sharing.objectives import demands_for, latency_at
-from cotenant.core.sharing.orders import by_gain, gain, low, mean
+from cotenant.core.sharing.orders import by_gain, gain, low, mean, meek, promises
 from cotenant.core.sharing.speeds import Predicted, Tabled, TenantSet, tenant_set_of
-from cotenant.core.units import MilliGpu, Seconds
+from cotenant.core.units import MilliGpu, Percent, Seconds
 from tests.core.builders import card, cluster_with, job, machine, machine_of, node, placed
 from tests.properties.strategies import examples
 
@@ -171,6 +171,66 @@ def test_a_table_learns_only_if_it_may() -> None:
     assert (fixed.speeds(PAIR)[0].mean, learning.speeds(PAIR)[0].mean) == (0.9, 0.4)
 
 
+# What is promised, and what Lucid allows
+
+
+class Uncertain:
+    """A belief with wide bounds, and with one mean speed for each workload beside all others."""
+
+    version, knows_memory = 0, False
+
+    def __init__(self, speed: Speed = ALONE, **mildness: float) -> None:
+        self._speed, self._mildness = speed, mildness
+
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
+        return (self._speed,) * len(company.workloads)
+
+    def mildness(self, gpu_type: str, workload: str | None) -> float:
+        return self._mildness[str(workload)]
+
+    def apart(self, company: TenantSet) -> bool:
+        return False
+
+    def observe(self, company: TenantSet, speeds: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("promised_to", ["newcomer", "tenant"])
+@pytest.mark.parametrize(("least", "kept"), [(60, True), (61, False), (80, False), (95, False)])
+def test_a_promised_speed_is_judged_by_the_lower_bound(promised_to: str, least: int, kept: bool) -> None:
+    belief = Uncertain(Speed(mean=0.8, low=0.6, high=0.95))
+    promise, plain = Demand(workload="bert", least_speed=Percent(least)), guest("lstm")
+    newcomer, tenant = (promise, plain) if promised_to == "newcomer" else (plain, promise)
+    found = promises(belief, newcomer, node(machine(), (tenant, (0,))), [0])
+    assert found == [0] if kept else isinstance(found, Reason)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "newcomer", "shares"),
+    [
+        (0.8, 0.1, True),
+        (0.6, 0.6, True),
+        (0.79, 0.1, False),
+        (0.79, 0.59, False),
+        (0.59, 0.8, True),
+        (0.59, 0.59, False),
+    ],
+    ids=["0 and 2", "1 and 1", "1 and 2", "1 and 2 at the limit", "2 and 0 at the limit", "2 and 2"],
+)
+def test_lucid_shares_up_to_a_sum_of_two(tenant: float, newcomer: float, shares: bool) -> None:
+    """Beside others a workload with 80 % of its speed scores 0, one with 60 % scores 1, and a slower one 2."""
+    belief = Uncertain(bert=newcomer, lstm=tenant)
+    found = meek(belief, guest("bert"), node(machine(), (guest("lstm"), (0,))), [0])
+    assert found == [0] if shares else isinstance(found, Reason)
+
+
+def test_lucid_counts_every_tenant_and_not_only_the_newcomer() -> None:
+    belief = Uncertain(bert=0.7, lstm=0.7, vgg=0.7)
+    pair = node(machine(), (guest("lstm"), (0,)), (guest("vgg"), (0,)))
+    assert isinstance(meek(belief, guest("bert"), pair, [0]), Reason)
+    assert meek(belief, guest("bert"), node(machine()), [0]) == [0]
+
+
 # Decisions that learn
 
 
@@ -226,6 +286,15 @@ def test_the_aged_queue_lets_nobody_wait_for_ever() -> None:
     ahead = [one for one in short if by(one, Seconds(0.0)) < by(long, Seconds(0.0))]
     assert 0 < len(ahead) < len(short)
     assert math.isfinite(by(job("unknown"), Seconds(0.0)))
+
+
+@pytest.mark.parametrize(("estimate", "first"), [(699.0, "later"), (701.0, "earlier")])
+def test_ten_seconds_of_waiting_count_as_three_seconds_of_work(estimate: float, first: str) -> None:
+    """The constant stands in the documentation of the queue order, so it is repeated here."""
+    by = build_policy("cotenant", queue="aged").queue
+    earlier = job("earlier", submitted=0.0, estimate=Seconds(1000.0))
+    later = job("later", submitted=1000.0, estimate=Seconds(estimate))
+    assert min(earlier, later, key=lambda one: by(one, Seconds(1000.0))).id == first
 
 
 # Latency objectives
