@@ -6,11 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 # Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A deadline for one example would measure how busy the machine is.
+settings.register_profile("cotenant", deadline=None)
+settings.load_profile("cotenant")
 
 
 @pytest.fixture(scope="session")

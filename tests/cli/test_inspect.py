@@ -205,6 +205,7 @@ def test_wide_tables_tell_more(beside: Beside) -> None:
     assert cards[2].split() == ["small", "1", "0", "-", "0", "10.0.0.2", "T4", "cordoned"]
 
 
+@pytest.mark.defect("gpushare inspect: the unit of memory is guessed")
 def test_json_and_yaml_say_the_same_with_every_unit_in_its_name(beside: Beside) -> None:
     as_json = json.loads(beside.run("gpushare", "-o", "json").stdout)
     assert as_json == yaml.safe_load(beside.run("gpu", "-o", "yaml").stdout)

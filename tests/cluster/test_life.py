@@ -4,6 +4,8 @@
 
 import signal
 
+import pytest
+
 from tests.cluster.api import wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
@@ -27,6 +29,7 @@ def test_a_job_that_finishes_makes_room_for_one_that_waits(engine: Engine) -> No
     engine.fits(ALL_MEMORY)
 
 
+@pytest.mark.defect("gpushare: memory is given away while a process still runs")
 def test_a_deleted_pod_keeps_its_memory_until_its_containers_have_ended(engine: Engine) -> None:
     engine.create("slow", ALL_MEMORY, STAYS_WHEN_TOLD, terminationGracePeriodSeconds=300)
     engine.started("slow")

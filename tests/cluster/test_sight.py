@@ -104,6 +104,7 @@ def test_containers_of_one_pod_hold_their_own_slices_of_the_same_cards_at_the_sa
     assert plain["variables"] == HIDDEN
 
 
+@pytest.mark.defect("gpushare: cards that differ, or have gaps between their numbers, are mixed up")
 def test_pods_hold_different_slices_of_cards_that_differ_and_are_not_neighbours(engine: Engine) -> None:
     node = "/api/v1/nodes/node1"
     engine.cluster.patch(node, {"metadata": {"annotations": {"cotenant.io/cordon": SECOND}}})

@@ -27,6 +27,7 @@ def messages(engine: Engine, pod: str, reason: str) -> list[str]:
     return [one["message"] for one in about]
 
 
+@pytest.mark.defect("HAMi: waiting pods are tried again after five minutes")
 def test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room(engine: Engine) -> None:
     engine.create("stays", MOST)
     engine.started("stays")

@@ -325,7 +325,5 @@ class Life(RuleBasedStateMachine):
         self.truth.nodes[name] = new
 
 
-Life.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Life.TestCase.settings = settings(max_examples=100, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 TestLife = Life.TestCase

@@ -150,6 +150,7 @@ def test_containers_are_numbered_in_the_order_in_which_they_start() -> None:
     assert [one.number for one in request_of(pod({}, SHARE, init=[SHARE])).containers] == [0, 2]
 
 
+@pytest.mark.defect("HAMi: containers are told apart by their place, which other webhooks change")
 def test_a_number_stays_when_containers_are_put_in_front() -> None:
     admitted = {NUMBERS: '["app-0","app-1"]'}
     later = pod({}, SHARE, init=[SHARE], annotations=admitted)

@@ -164,7 +164,6 @@ def test_whatever_the_protocol_allows_or_forbids_is_answered_as_it_says(target: 
             @settings(
                 max_examples=3,
                 database=None,
-                deadline=None,
                 phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )

@@ -50,6 +50,7 @@ def only_node(nodes: Sequence[Node], pods: Sequence[Pod] = ()) -> NodeUse:
     return seen
 
 
+@pytest.mark.defect("gpushare inspect: nodes come in another order each time")
 def test_nodes_are_sorted_and_those_without_cards_left_out() -> None:
     seen = cluster_use([node(machine("b")), node("plain"), node(machine("a"))], [], SETTINGS)
     assert [one.name for one in seen.nodes] == ["a", "b"]
@@ -138,6 +139,7 @@ def test_use_is_told_where_all_cards_are_known_and_well() -> None:
     assert only_node([node(machine("a"), annotations={USED: "{}"})]).used_mib is None
 
 
+@pytest.mark.defect("topology inspect: busy GPUs are printed as if they had no links")
 def test_links_of_busy_cards_are_shown_too() -> None:
     two = machine("a")
     linked = node(replace(two, links=((0, Link.PIX), (Link.PIX, 0))))
@@ -217,6 +219,7 @@ def test_of_one_node_only_its_own_pods_are_asked_for() -> None:
     assert fields.endswith(",spec.nodeName=b")
 
 
+@pytest.mark.defect("gpushare and topology inspect: an unknown node ends the program")
 def test_an_unknown_node_and_one_without_cards_are_refused() -> None:
     server = a_server()
     server.nodes.merge("plain", {})

@@ -8,7 +8,10 @@ another test of ours is about the same, that is named in `ELSEWHERE`.
 
 import asyncio
 import json
-from importlib import import_module
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,6 +52,7 @@ from tests.kube.worlds import (
     waiting,
 )
 
+ROOT = Path(__file__).parents[2]
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 MOST_TO_KUBELET = 4 * 1024 * 1024
 """bytes of one message that kubelet takes"""
@@ -295,56 +299,104 @@ def test_hooks_of_the_author_stay() -> None:
     assert (container["lifecycle"], "COTENANT_JOB" in environment(container)) == (hook, True)
 
 
-ELSEWHERE = {
-    "gpushare and others: two pods of one size swap GPUs": "cluster.test_swap:"
-    "test_each_container_sees_its_own_gpu_50_times_of_50",
-    "gpushare: a pod with two GPU containers fails": "cluster.test_engine:"
-    "test_init_containers_sidecars_and_apps_see_what_is_theirs",
-    "gpushare: memory is given away while a process still runs": "cluster.test_life:"
-    "test_a_deleted_pod_keeps_its_memory_until_its_containers_have_ended",
-    "gpushare: memory of a pod that is gone is given away while its process still runs": "cluster.test_engine:"
-    "test_a_process_that_outlives_its_pod_keeps_its_memory_taken",
-    "gpushare: a pod that went past the scheduler has a GPU": "cluster.test_attacks:"
-    "test_a_pod_that_went_past_the_webhook_sees_nothing",
-    "gpushare: cards that differ, or have gaps between their numbers, are mixed up": "cluster.test_sight:"
-    "test_pods_hold_different_slices_of_cards_that_differ_and_are_not_neighbours",
-    "gpushare: kubelet refuses what the scheduler has placed": "cluster.test_mixed:"
-    "test_a_node_is_filled_to_the_last_slot_mib_and_percent_and_kubelet_refuses_nobody",
-    "gpushare: a GPU index can be forged": "cluster.test_admission:"
-    "test_an_assignment_cannot_be_changed_by_writing_the_pod",
-    "HAMi: waiting pods are tried again after five minutes": "cluster.test_waiting:"
-    "test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room",
-    "go-gpuallocator: GPUs behind an NVSwitch seem to be linked by PCIe": "node.test_nvml:"
-    "test_links_to_a_switch_are_links_to_every_card_on_it",
-    "NVIDIA's device plugin: an error makes one slot of a GPU unhealthy, for ever": "kube.agent.test_plugin:"
-    "test_a_card_that_fails_is_unhealthy_in_all_its_slots_and_recovers",
-    "HAMi: one bad GPU ends the whole plugin": "node.test_nvml:"
-    "test_a_card_that_is_lost_at_the_start_keeps_its_place_and_is_named_when_it_answers",
-    "GPU Manager: a pod of the same name that is being deleted is taken": "kube.agent.test_strict:"
-    "test_a_pod_that_is_going_is_not_the_new_one_of_its_name",
-    "HAMi: containers are told apart by their place, which other webhooks change": "kube.test_codec_request:"
-    "test_a_number_stays_when_containers_are_put_in_front",
-    "HAMi: pods come in unprepared while the webhook is away": "kube.test_webhook_configuration:"
-    "test_pods_that_ask_for_gpus_wait_for_us_and_others_do_not",
-    "gpushare, HAMi: preemption knows nothing of GPUs": "kube.test_placement:"
-    "test_preempt_keeps_only_nodes_where_it_would_help",
-    "HAMi: an autoscaler's question changes what is reserved": "kube.test_placement:"
-    "test_a_what_if_query_holds_and_forgets_nothing",
-    "topology inspect: busy GPUs are printed as if they had no links": "kube.test_inspect:"
-    "test_links_of_busy_cards_are_shown_too",
-    "gpushare and topology inspect: an unknown node ends the program": "kube.test_inspect:"
-    "test_an_unknown_node_and_one_without_cards_are_refused",
-    "gpushare inspect: nodes come in another order each time": "kube.test_inspect:"
-    "test_nodes_are_sorted_and_those_without_cards_left_out",
-    "gpushare inspect: the unit of memory is guessed": "cli.test_inspect:"
-    "test_json_and_yaml_say_the_same_with_every_unit_in_its_name",
-    "gpushare: totals in the node's status are below what is placed": "kube.agent_node.test_totals:"
-    "test_whatever_the_core_places_kubelet_takes",
+ELSEWHERE: Mapping[str, Sequence[str]] = {
+    "tests/cli/test_inspect.py": [
+        "gpushare inspect: the unit of memory is guessed",
+    ],
+    "tests/cluster/test_admission.py": [
+        "gpushare: a GPU index can be forged",
+    ],
+    "tests/cluster/test_attacks.py": [
+        "gpushare: a pod that went past the scheduler has a GPU",
+    ],
+    "tests/cluster/test_engine.py": [
+        "gpushare: a pod with two GPU containers fails",
+        "gpushare: memory of a pod that is gone is given away while its process still runs",
+    ],
+    "tests/cluster/test_life.py": [
+        "gpushare: memory is given away while a process still runs",
+    ],
+    "tests/cluster/test_mixed.py": [
+        "gpushare: kubelet refuses what the scheduler has placed",
+    ],
+    "tests/cluster/test_sight.py": [
+        "gpushare: cards that differ, or have gaps between their numbers, are mixed up",
+    ],
+    "tests/cluster/test_swap.py": [
+        "gpushare and others: two pods of one size swap GPUs",
+    ],
+    "tests/cluster/test_waiting.py": [
+        "HAMi: waiting pods are tried again after five minutes",
+    ],
+    "tests/kube/agent/test_plugin.py": [
+        "NVIDIA's device plugin: an error makes one slot of a GPU unhealthy, for ever",
+    ],
+    "tests/kube/agent/test_strict.py": [
+        "GPU Manager: a pod of the same name that is being deleted is taken",
+    ],
+    "tests/kube/agent_node/test_totals.py": [
+        "gpushare: totals in the node's status are below what is placed",
+    ],
+    "tests/kube/test_codec_request.py": [
+        "HAMi: containers are told apart by their place, which other webhooks change",
+    ],
+    "tests/kube/test_inspect.py": [
+        "topology inspect: busy GPUs are printed as if they had no links",
+        "gpushare and topology inspect: an unknown node ends the program",
+        "gpushare inspect: nodes come in another order each time",
+    ],
+    "tests/kube/test_placement.py": [
+        "gpushare, HAMi: preemption knows nothing of GPUs",
+        "HAMi: an autoscaler's question changes what is reserved",
+    ],
+    "tests/kube/test_webhook_configuration.py": [
+        "HAMi: pods come in unprepared while the webhook is away",
+    ],
+    "tests/node/test_nvml.py": [
+        "go-gpuallocator: GPUs behind an NVSwitch seem to be linked by PCIe",
+        "HAMi: one bad GPU ends the whole plugin",
+    ],
 }
-"""defects whose test is with those of the part that would have them"""
+"""defects by the file that has their test: it is marked `defect` with the same text"""
+
+COLLECT = """
+import inspect, json, sys
+import pytest
+
+class Marked:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            for mark in item.iter_markers("defect"):
+                source = inspect.getsource(item.function)
+                checks = "assert " in source or "pytest.raises" in source
+                skipped = any(one.name in ("skip", "xfail") for one in item.iter_markers())
+                print("marked", json.dumps([item.location[0], mark.args[0], checks and not skipped]))
+
+sys.exit(pytest.main(["-n0", "--collect-only", "-qq", *sys.argv[1:]], plugins=[Marked()]))
+"""
 
 
-@pytest.mark.parametrize("defect", ELSEWHERE)
-def test_a_defect_that_is_tested_elsewhere_is(defect: str) -> None:
-    module, _, name = ELSEWHERE[defect].partition(":")
-    assert callable(getattr(import_module(f"tests.{module}"), name))
+@pytest.fixture(scope="module")
+def marked() -> dict[tuple[str, str], list[bool]]:
+    """By file and defect, whether each of the tests that pytest collects is run and checks something."""
+    command = [sys.executable, "-c", COLLECT, *ELSEWHERE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    found: dict[tuple[str, str], list[bool]] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("marked "):
+            file, defect, real = json.loads(line.removeprefix("marked "))
+            found.setdefault((file, defect), []).append(real)
+    return found
+
+
+@pytest.mark.parametrize(("file", "defect"), [(file, defect) for file in ELSEWHERE for defect in ELSEWHERE[file]])
+def test_a_defect_that_is_tested_elsewhere_is(
+    file: str, defect: str, marked: dict[tuple[str, str], list[bool]]
+) -> None:
+    tests = marked.get((file, defect))
+    assert tests, f"no test of {file} is marked with this defect"
+    assert all(tests), f"the test of {file} that is marked with this defect is skipped, or checks nothing"
+
+
+def test_every_defect_that_marks_a_test_is_listed(marked: dict[tuple[str, str], list[bool]]) -> None:
+    assert marked.keys() == {(file, defect) for file, defects in ELSEWHERE.items() for defect in defects}

@@ -9,7 +9,7 @@ from itertools import count
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.kube.api.objects import Metadata
@@ -251,7 +251,6 @@ def late_writes(world: World) -> list[tuple[str, float, float]]:
     return found
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_lands_after_a_later_leader_has_read_the_pods(seed: int) -> None:
     world = a_life(seed)

@@ -259,6 +259,7 @@ def raw(*nodes: object) -> NodeList:
     return NodeList(items=tuple(msgspec.Raw(msgspec.json.encode(one)) for one in nodes))
 
 
+@pytest.mark.defect("HAMi: an autoscaler's question changes what is reserved")
 def test_a_what_if_query_holds_and_forgets_nothing(state: ClusterState) -> None:
     placer, pod = placer_of(state), waiting("a")
     placer.prioritize(args(pod, "n3"), 0.0)
@@ -373,6 +374,7 @@ def test_a_group_goes_where_its_members_are(state: ClusterState) -> None:
 # Preemption.
 
 
+@pytest.mark.defect("gpushare, HAMi: preemption knows nothing of GPUs")
 def test_preempt_keeps_only_nodes_where_it_would_help(state: ClusterState) -> None:
     placer, big = placer_of(state), {GPU: 2, MEMORY: 12000}
     for name in NAMES:

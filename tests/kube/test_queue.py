@@ -541,7 +541,7 @@ def test_a_pod_that_leaves_its_gang_waits_alone() -> None:
 SIZES = st.sampled_from([2000, 5000, 9000, 16_000])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     pods=st.lists(
         st.tuples(SIZES, st.integers(1, 90_000), st.sampled_from([None, "1m", "1h", "9h"]), st.integers(1, 2)),
@@ -631,7 +631,7 @@ def _gated(pod: Any) -> bool:
     return is_gated(pod.spec.scheduling_gates)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     deeds=st.lists(
         st.tuples(st.sampled_from(["create", "create", "bind", "bind", "end", "delete", "step"]), st.integers(0, 40)),

@@ -697,7 +697,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, min_size=3, max_size=25))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_after_any_changes_and_failures_the_copy_is_right(steps: list[tuple[str, str]]) -> None:
     async def story(follower: Following) -> None:
         server = follower.server
@@ -746,7 +746,7 @@ LIES: dict[str, Callable[[ApiServer], None]] = {
 
 
 @given(steps=st.lists(st.sampled_from([*LIES, "put a", "put b"]), min_size=1, max_size=12))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_a_watch_pretends_the_copy_is_right_in_time(steps: list[str]) -> None:
     async def story(follower: Following) -> None:
         for step in steps:

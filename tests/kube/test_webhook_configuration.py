@@ -16,6 +16,7 @@ def webhooks(*, settings: KubeSettings = SETTINGS, url: str | None = None) -> li
     return list(webhook_configuration(settings, "PEM", url)["webhooks"])
 
 
+@pytest.mark.defect("HAMi: pods come in unprepared while the webhook is away")
 def test_pods_that_ask_for_gpus_wait_for_us_and_others_do_not() -> None:
     found = {one["name"]: one["failurePolicy"] for one in webhooks()}
     assert found == {

@@ -192,7 +192,7 @@ gpu_limits = st.builds(
 
 
 @given(limit=gpu_limits, policy=st.sampled_from(ComputePolicy), priority=st.sampled_from(Priority))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_library_reads_what_is_written(
     limit: GpuLimit, policy: ComputePolicy, priority: Priority, follower: tuple[kit.Slice, Account]
 ) -> None:

@@ -389,7 +389,7 @@ class Books:
         assert (self.caller.booked(), self.caller.taken()) == (0, 0)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_programs_never_hold_more_than_the_quota_and_the_books_agree_with_the_driver(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

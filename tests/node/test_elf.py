@@ -116,7 +116,7 @@ def test_a_truncated_library_is_refused(cut: int, tmp_path: Path) -> None:
 WHOLE = written(driver(version="libcuda.so.1"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(

@@ -123,7 +123,7 @@ def test_a_lock_over_everything_is_no_trouble(path: Path) -> None:
     assert (seen.slot, seen.live) == (3, True)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(noise=st.binary(min_size=1, max_size=4096), at=st.integers(8, region.SIZE - 1))
 def test_whatever_a_tenant_writes_is_only_numbers(path: Path, noise: bytes, at: int) -> None:
     make_region(path, ["GPU-a"])

@@ -33,7 +33,6 @@ def examples(number: int) -> Callable[[Test], Test]:
     return settings(
         max_examples=number * 20 if THOROUGH else number,
         derandomize=not THOROUGH,
-        deadline=None,
         suppress_health_check=slow,
     )
 

@@ -60,7 +60,7 @@ STEPS = st.lists(st.one_of(st.sampled_from([0.1, 0.3, 0.7, 1.0, 8.0, 1e6]), st.f
 
 
 @given(start=STARTS, steps=STEPS)
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_a_constant_stays_constant_wherever_spans_begin(start: float, steps: list[float]) -> None:
     averages = TimeAverages(1, start, most_spans=8)
     now = start
@@ -100,7 +100,7 @@ def test_quantiles_go_from_the_least_to_the_most() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=40).filter(any))
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_every_gpu_is_in_exactly_one_row(sizes: list[int]) -> None:
     cluster = Cluster.of(machine(f"n{i:02}", gpus) for i, gpus in enumerate(sizes))
     rows = GpuRows(cluster, most=16)

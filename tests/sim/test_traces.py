@@ -408,7 +408,7 @@ def test_a_bad_cell_in_a_public_format_is_told_with_its_line(
     assert "expected" in said
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200) | st.text("id,gpus\n\"'0123456789|%.-eNa ", max_size=80).map(str.encode))
 def test_no_file_breaks_the_reader(tmp_path: Path, content: bytes) -> None:
     trace = tmp_path / "any.csv"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cotenant.core.interference import Predictor, PredictorState, Profile, Signature, Speed
@@ -319,7 +319,6 @@ hostile_kinds = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(hostile_kinds, hostile_kinds, st.floats(), st.floats()), max_size=12))
 @example([(TYPES[0], TYPES[0], 0.05, 0.05), (TYPES[0], TYPES[1], 1.5, 1e-300)] * 4)
 def test_no_input_pushes_a_prediction_out_of_its_bounds(
@@ -334,7 +333,6 @@ def test_no_input_pushes_a_prediction_out_of_its_bounds(
         assert is_sane(predictor.beside(one, [other] * 9))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(kinds, kinds, speeds, speeds), max_size=30, unique_by=lambda row: frozenset(row[:2])))
 def test_the_order_of_measurements_does_not_matter(measured: list[tuple[Signature, Signature, float, float]]) -> None:
     forward, backward = Predictor(), Predictor()

@@ -430,7 +430,7 @@ def test_long_steps_are_measured_for_longer_than_short_ones() -> None:
     assert probe.at - default.at > 2 * 8 * 0.8, "two windows of eight steps"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from((0.3, 0.5, 0.7, 0.9)), st.sampled_from((0.0, 0.02)))
 def test_nobody_is_pushed_below_its_floor(seed: int, floor: float, error: float) -> None:
     chance = np.random.default_rng(seed)
@@ -525,7 +525,5 @@ class AnyOrder(RuleBasedStateMachine):
                 assert probes <= 8
 
 
-AnyOrder.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck))
 TestAnyOrder = AnyOrder.TestCase

@@ -262,7 +262,7 @@ def test_joint_sizes_are_never_worse_than_the_default_and_better_than_selfish_on
     assert statistics.mean(joint) > statistics.mean(alone) + 0.04
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000), st.sampled_from((1, 2)))
 def test_exact_measurements_never_choose_worse_than_the_default(seed: int, jobs: int) -> None:
     tenants, speeds = contended(seed, jobs)

@@ -6,6 +6,8 @@ import asyncio
 import stat
 from dataclasses import replace
 
+import pytest
+
 from cotenant.core.model import Machine
 from cotenant.kube.agent.plugin import count_resources
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
@@ -42,6 +44,7 @@ def test_kubelet_learns_of_all_slots_with_their_numa_nodes() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.defect("NVIDIA's device plugin: an error makes one slot of a GPU unhealthy, for ever")
 def test_a_card_that_fails_is_unhealthy_in_all_its_slots_and_recovers() -> None:
     async def scenario() -> None:
         async with node() as here, kubelet_in(here.kubelet) as kubelet, here.plugins() as plugins:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Node
@@ -53,7 +53,6 @@ def test_oversubscription_raises_the_totals_and_unhealthy_cards_keep_theirs() ->
     assert dialect_totals(VGPU, twice)["nvidia.com/gpucores"] == 260
 
 
-@settings(deadline=None)
 @given(capacity=st.integers(0, 400), tenants=st.integers(1, 8))
 def test_no_choice_of_percentages_is_above_the_bound(capacity: int, tenants: int) -> None:
     bound = most_percent(Gpu(uuid="g", memory=MiB(capacity)), tenants)
@@ -100,7 +99,7 @@ cards = st.builds(
 )
 
 
-@settings(deadline=None)
+@pytest.mark.defect("gpushare: totals in the node's status are below what is placed")
 @given(st.data())
 def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:
     gpus = data.draw(st.lists(cards, min_size=1, max_size=3))
