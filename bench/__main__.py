@@ -7,26 +7,23 @@ A missed target is not an error: the exit code is 1 only if a benchmark crashed,
 
 import argparse
 import importlib
-import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the product does: one thread is faster for small matrices
 
 from bench.harness import BENCHMARKS, Benchmark, Figure
+from bench.rows import HERE, RESULTS, keep
 
-HERE = Path(__file__).parent
-NO_BENCHMARKS = {"__init__", "__main__", "harness"}
+NO_BENCHMARKS = {"__init__", "__main__", "harness", "rows"}
 COLUMNS = (("figure", 44, "<"), ("value", 12, ">"), ("unit", 9, "<"), ("baseline", 22, "<"), ("target", 12, "<"))
 MET = {True: "[green]met[/]", False: "[bold red]missed[/]", None: ""}
 
-Row: TypeAlias = dict[str, str | float | bool | None]
 Print: TypeAlias = Callable[[str], object]
 
 
@@ -35,9 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", metavar="NAME,...", help="run these benchmarks and no others")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
-    parser.add_argument(
-        "--results", type=Path, default=HERE / "results.json", metavar="FILE", help="where rows are kept"
-    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="where rows are kept")
     options = parser.parse_args(argv)
 
     crashed = discover(HERE)
@@ -94,17 +89,6 @@ def run(benchmarks: Mapping[str, Benchmark], results: Path, say: Print) -> tuple
         keep(results, name, figures)
         all_figures += figures
     return all_figures, crashed
-
-
-def keep(results: Path, name: str, figures: Iterable[Figure]) -> None:
-    """Replaces the rows of one benchmark in the file, in an order that does not depend on the run."""
-    rows: list[Row] = json.loads(results.read_text()) if results.exists() else []
-    rows = [row for row in rows if row["bench"] != name]
-    rows += [{"bench": name, **asdict(figure), "command": f"make bench ONLY={name}"} for figure in figures]
-    rows.sort(key=lambda row: str(row["bench"]))
-    partial = results.with_suffix(".partial")
-    partial.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
-    os.replace(partial, results)
 
 
 def _row(figure: Figure) -> str:

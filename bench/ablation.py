@@ -2,21 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each term of the policy `fragmentation` contributes: the gain over FGD with the term, and without it.
 
-`python -m bench.ablation` measures all variants and rewrites the table of docs/explanation/fragmentation.md. The seeds
-are those of the published arrival orders on which no constant was tuned.
+`make bench ONLY=ablation` measures all variants, and `python -m bench.ablation` also rewrites the table of
+docs/explanation/fragmentation.md. The seeds are those of the published arrival orders on which no constant was tuned.
 """
 
 import gzip
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
+from bench.__main__ import main
+from bench.harness import Figure, benchmark
 from bench.replay import DATA
+from bench.rows import Row, read
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.fragmentation.ours import Terms, order_of
 from cotenant.core.model import Job, Machine
@@ -60,11 +63,6 @@ def allocated(trace: str, variant: str, seed: int, jobs: int | None = None) -> f
     return series["allocated"][series["arrived"].index(100.0)]
 
 
-def gain(trace: str, variant: str, seeds: Iterable[int] = SEEDS) -> float:
-    """Percentage points of allocated GPUs more than FGD, the mean over seeds."""
-    return statistics.mean(allocated(trace, variant, seed) - allocated(trace, FGD, seed) for seed in seeds)
-
-
 @lru_cache(maxsize=1)
 def _replayed(trace: str) -> tuple[list[Job], tuple[Machine, ...], Mapping[str, Mapping[str, list[int]]]]:
     jobs = [arrival.job for arrival in open_trace(f"openb:{trace}", data=DATA).read()]
@@ -72,27 +70,36 @@ def _replayed(trace: str) -> tuple[list[Job], tuple[Machine, ...], Mapping[str, 
     return jobs, open_cluster("openb", data=DATA), orders
 
 
-def table(gains: Mapping[tuple[str, str], float]) -> str:
-    """The table of the page, from the gain of each (trace, variant)."""
-    lines = [f"| Variant | {' | '.join(TRACES)} |", f"|---{'|---' * len(TRACES)}|"]
-    for variant in VARIANTS:
-        lines.append(f"| {variant} | {' | '.join(f'{gains[trace, variant]:.2f}' for trace in TRACES)} |")
-    return "\n".join(lines)
-
-
-def main() -> None:
+@benchmark("ablation")
+def ablation() -> Iterator[Figure]:
+    """The gain over FGD with every term, and without each."""
     tasks = list(product(TRACES, (FGD, *VARIANTS), SEEDS))
     with ProcessPoolExecutor() as pool:
         found = dict(zip(tasks, pool.map(allocated, *zip(*tasks, strict=True)), strict=True))
-    gains = {
-        (trace, variant): statistics.mean(found[trace, variant, seed] - found[trace, FGD, seed] for seed in SEEDS)
-        for trace, variant in product(TRACES, VARIANTS)
-    }
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    note = f"mean over seeds {SEEDS[0]} to {SEEDS[-1]}, at 100 % arrived load"
+    for trace, variant in product(TRACES, VARIANTS):
+        gain = statistics.mean(found[trace, variant, seed] - found[trace, FGD, seed] for seed in SEEDS)
+        yield Figure(name=f"{trace}: {variant}", figure=gain, unit="points", note=note)
+
+
+def table(rows: list[Row]) -> str:
+    """The table of the page, from the rows of the benchmark."""
+    gains = {row["name"]: row["figure"] for row in rows if row["bench"] == "ablation"}
+    lines = [f"| Variant | {' | '.join(TRACES)} |", f"|---{'|---' * len(TRACES)}|"]
+    for variant in VARIANTS:
+        cells = [f"{gains[f'{trace}: {variant}']:.2f}" for trace in TRACES]
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rewrite(page: str, rows: list[Row]) -> str:
+    """The page with the table of these rows."""
+    before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(gains)}\n\n{END}{after}", encoding="utf-8")
-    print(table(gains))
+    return f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
-    main()
+    if code := main(["--only", "ablation"]):
+        raise SystemExit(code)
+    PAGE.write_text(rewrite(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")

@@ -37,7 +37,9 @@ PUBLISHED = {
 }
 RANDOM = "01-Random"
 SEEDS = tuple(range(42, 52))
-ONLINE_SEEDS = SEEDS[:3]
+FRESH_SEEDS = SEEDS[3:]
+"""the orders of arrival on which no constant of `fragmentation` was chosen; those were 42 to 44"""
+ONLINE_SEEDS = FRESH_SEEDS[:3]
 """fewer, because an online policy fits its tables dozens of times in one replay"""
 EQUAL = 0.01 + 1e-6
 POINTS = range(80, 131)
@@ -135,16 +137,18 @@ def random_means() -> Iterator[Figure]:
 
 @benchmark("fragmentation")
 def fragmentation() -> Iterator[Figure]:
-    """Compares our policy and its online form with our exact replay of FGD, paired over seeds."""
-    told = [Task(*one) for one in product(traces(), ("fgd", "fragmentation"), SEEDS)]
+    """Compares our policy and its online form with our exact replay of FGD, paired over seeds that nothing was tuned
+    on."""
+    told = [Task(*one) for one in product(traces(), ("fgd", "fragmentation"), FRESH_SEEDS)]
     results = replay_all(told + [Task(*one) for one in product(traces(), ("fragmentation@online",), ONLINE_SEEDS)])
     gains = {trace: mean_gain(results, trace, "fragmentation") for trace in traces()}
     for trace in traces():
         unallocated, baseline = (
-            100 - statistics.mean(results[Task(trace, policy, seed)].summary["allocated_at_100"] for seed in SEEDS)
+            100
+            - statistics.mean(results[Task(trace, policy, seed)].summary["allocated_at_100"] for seed in FRESH_SEEDS)
             for policy in ("fragmentation", "fgd")
         )
-        won = sum(gain_of(results, trace, "fragmentation", seed) > 0 for seed in SEEDS)
+        won = sum(gain_of(results, trace, "fragmentation", seed) > 0 for seed in FRESH_SEEDS)
         yield Figure(
             name=f"unallocated at 100 %, {trace}",
             figure=unallocated,
@@ -152,9 +156,10 @@ def fragmentation() -> Iterator[Figure]:
             baseline=f"FGD {baseline:.2f}",
             target="<= 3.95" if trace == "default" else "< FGD",
             met=unallocated < baseline and (trace != "default" or unallocated <= 3.95),
-            note=f"gain {gains[trace]:.2f} points, won {won} of {len(SEEDS)} seeds",
+            note=f"gain {gains[trace]:.2f} points, won {won} of the {len(FRESH_SEEDS)} seeds {_span(FRESH_SEEDS)}",
         )
-    yield at_least("median gain over FGD", statistics.median(gains.values()), "points", limit=0.8)
+    note = f"of {len(gains)} pod lists (FGD's authors evaluated 17, and 24 are public), seeds {_span(FRESH_SEEDS)}"
+    yield at_least("median gain over FGD", statistics.median(gains.values()), "points", limit=0.8, note=note)
     worst = min((worst_point(results, trace), trace) for trace in traces())
     yield at_least(
         "worst point of a mean curve, 80 to 130 %", worst[0][0], "points", limit=-0.05,
@@ -164,9 +169,15 @@ def fragmentation() -> Iterator[Figure]:
     gains = {trace: mean_gain(results, trace, "fragmentation", ONLINE_SEEDS) for trace in traces()}
     kept = statistics.mean(online.values()) / statistics.mean(gains.values())
     least = min(traces(), key=lambda trace: online[trace] / gains[trace])
-    note = f"mean over traces, seeds 42 to 44; least on {least}: {100 * online[least] / gains[least]:.0f} %"
+    note = (
+        f"mean over traces, seeds {_span(ONLINE_SEEDS)}; least on {least}: {100 * online[least] / gains[least]:.0f} %"
+    )
     yield at_least("online form keeps of the gain", 100 * kept, "%", limit=85, note=note)
     yield from timed_waits(DATA)
+
+
+def _span(seeds: tuple[int, ...]) -> str:
+    return f"{seeds[0]} to {seeds[-1]}"
 
 
 def gain_of(results: dict[Task, RunResult], trace: str, policy: str, seed: int) -> float:
@@ -174,7 +185,7 @@ def gain_of(results: dict[Task, RunResult], trace: str, policy: str, seed: int) 
     return ours - theirs
 
 
-def mean_gain(results: dict[Task, RunResult], trace: str, policy: str, seeds: tuple[int, ...] = SEEDS) -> float:
+def mean_gain(results: dict[Task, RunResult], trace: str, policy: str, seeds: tuple[int, ...] = FRESH_SEEDS) -> float:
     return statistics.mean(gain_of(results, trace, policy, seed) for seed in seeds)
 
 
@@ -182,7 +193,7 @@ def worst_point(results: dict[Task, RunResult], trace: str) -> tuple[float, int]
     """The smallest mean difference of allocation to FGD along the curve, and its load."""
 
     def at(policy: str, percent: int) -> float:
-        runs = [results[Task(trace, policy, seed)].series for seed in SEEDS]
+        runs = [results[Task(trace, policy, seed)].series for seed in FRESH_SEEDS]
         return statistics.mean(run["allocated"][run["arrived"].index(float(percent))] for run in runs)
 
     return min((at("fragmentation", percent) - at("fgd", percent), percent) for percent in POINTS)

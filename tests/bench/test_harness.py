@@ -3,7 +3,9 @@
 """The bench framework itself: rows are kept, crashes are contained, measures mean what they say."""
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -45,9 +47,13 @@ def test_a_figure_says_whether_its_target_is_met() -> None:
     assert [figure.target for figure in two_figures()] == ["<= 1.5", ">= 90"]
 
 
-def test_a_row_names_the_command_that_reproduces_it(tmp_path: Path) -> None:
+def test_a_row_names_its_command_commit_date_and_cpu(tmp_path: Path) -> None:
     run({"pair": two_figures}, tmp_path / "results.json", hush)
-    assert rows_of(tmp_path / "results.json")[0] == {
+    row = rows_of(tmp_path / "results.json")[0]
+    assert re.fullmatch(r"[0-9a-f]{12}\+?|unknown", str(row.pop("commit")))
+    assert abs(date.fromisoformat(str(row.pop("date"))) - date.today()) <= timedelta(days=1)
+    assert re.fullmatch(r"\S.*, \d+ cores", str(row.pop("cpu")))
+    assert row == {
         "bench": "pair",
         "name": "time",
         "figure": 1.0,
