@@ -75,7 +75,7 @@ def test_a_plan_that_cannot_be_made_is_refused_in_one_line(words: str, message: 
 def test_a_trace_with_too_few_jobs_is_refused(tmp_path: Path) -> None:
     trace = tmp_path / "team.csv"
     trace.write_text("id,submitted_s,duration_s,gpus\na,0,60,1\n")
-    assert refusal("generate", "--trace", trace) == "the trace has 1 arrival, but 100 jobs were requested"
+    assert refusal("generate", "--trace", trace) == "the trace has 1 arrival, fewer than the 100 requested"
 
 
 def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -23,20 +23,20 @@ CHUNK = 65_536
 # Below is a minimal HTTP/1.1 client. The standard library's is not used because importing it (with its mail and TLS
 # modules) takes a third of the run time of a short command.
 class Response:
-    """A status, and a body that is read in chunks as it arrives."""
+    """A status, headers (their names in lower case), and a body that is read in chunks as it arrives."""
 
     def __init__(self, status: int, headers: Mapping[bytes, bytes], stream: BufferedReader) -> None:
         self.status = status
-        self._headers, self._stream = headers, stream
+        self.headers, self._stream = headers, stream
 
     def chunks(self) -> Iterator[bytes]:
         """Yields the body; raises ConnectionError if it ends before it is complete."""
-        if self._headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+        if self.headers.get(b"transfer-encoding", b"").lower() == b"chunked":
             while size := int(_line(self._stream).partition(b";")[0], 16):
                 yield from self._read_exactly(size)
                 _line(self._stream)
-        elif b"content-length" in self._headers:
-            yield from self._read_exactly(int(self._headers[b"content-length"]))
+        elif b"content-length" in self.headers:
+            yield from self._read_exactly(int(self.headers[b"content-length"]))
         else:
             while chunk := self._stream.read1(CHUNK):
                 yield chunk
@@ -162,9 +162,11 @@ class Client:
     def post(self, path: str, kind: type[T], body: bytes = b"") -> T:
         return self._request("POST", path, kind, body)
 
-    def lines(self, path: str) -> Iterator[bytes]:
-        """Yields the chunks of a streamed answer (a log, or events) as they arrive."""
+    def lines(self, path: str, on_headers: Callable[[Mapping[bytes, bytes]], None] | None = None) -> Iterator[bytes]:
+        """Yields the chunks of a streamed answer (a log, or events) as they arrive; the headers come first."""
         with self._response("GET", path, b"", timeout=None) as response:
+            if on_headers is not None:
+                on_headers(response.headers)
             yield from response.chunks()
 
     def _request(self, method: str, path: str, kind: type[T], body: bytes = b"") -> T:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cotenant.cli.client import Client, NoDaemonError, state_folder
 from cotenant.cli.options import output_option
@@ -95,25 +96,45 @@ def up(
     """Starts the daemon, which queues jobs and places them on the GPUs of this machine."""
     if (listen is None) != (token_file is None):
         raise InputError("--listen and --token-file must be given together")
-    if detach:
+    running = _status_of_daemon() if detach else None
+    if detach and running is None:
         _detach()
         return
-    from cotenant.local.daemon import Options, run
+    from cotenant.local.daemon import Options, check, run
 
-    run(
-        Options(
-            state=state_folder(),
-            vendor=None if vendor is None else Vendor(vendor),
-            simulate=simulate,
-            gpu_memory=gpu_memory,
-            policy=policy,
-            queue=queue,
-            probe_s=probe,
-            look_s=look,
-            listen=listen,
-            token_file=token_file,
-        )
+    options = Options(
+        state=state_folder(),
+        vendor=None if vendor is None else Vendor(vendor),
+        simulate=simulate,
+        gpu_memory=gpu_memory,
+        policy=policy,
+        queue=queue,
+        probe_s=probe,
+        look_s=look,
+        listen=listen,
+        token_file=token_file,
     )
+    if running is None:
+        run(options)
+        return
+    check(options)
+    _print_already_up(running)
+    context = click.get_current_context()
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given != ["detach"]:
+        click.echo("the options of this command have no effect on it; `cotenant down --wait` stops it first", err=True)
+
+
+def _status_of_daemon() -> dict[str, Any] | None:
+    """What the daemon of this user says of itself; None: none answers."""
+    try:
+        return Client().get("/v1/status", dict[str, Any])
+    except NoDaemonError:
+        return None
+
+
+def _print_already_up(status: dict[str, Any]) -> None:
+    click.echo(f"cotenant is already up (pid {status['pid']}): {status['notice']}")
 
 
 def _detach() -> None:
@@ -140,14 +161,13 @@ def _detach() -> None:
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
+        answer = _status_of_daemon()
+        if ended and answer is not None:  # another `up` was faster
+            _print_already_up(answer)
+            return
         if ended:
             raise _not_started(state / "daemon.log", os.waitstatus_to_exitcode(status))
-        try:
-            answer = Client().get("/v1/status", dict[str, Any])
-        except NoDaemonError:
-            time.sleep(0.05)
-            continue
-        if answer["pid"] == pid:
+        if answer is not None and answer["pid"] == pid:
             click.echo(f"cotenant is up (pid {pid}): {answer['notice']}")
             return
         time.sleep(0.05)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cotenant.cli.client import Client, at
-from cotenant.cli.jobs import described_state
 from cotenant.cli.output import or_dash
-from cotenant.wire.local import JobView
+from cotenant.wire.local import JobView, described_state
 from cotenant.wire.text import printable
 from cotenant.workloads.driving import Change
 

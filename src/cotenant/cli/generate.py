@@ -14,11 +14,10 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, RefusedByDaemonError, at
-from cotenant.cli.jobs import described_state
-from cotenant.cli.options import ACTIVE, finite, output_option
+from cotenant.cli.options import finite, output_option
 from cotenant.cli.output import emit
 from cotenant.cli.request import environment
-from cotenant.wire.local import JobRequest, JobView
+from cotenant.wire.local import WAITING_OR_ACTIVE, JobRequest, JobView, described_state
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Change, Ledger, Life, drive
 from cotenant.workloads.generator import MIXES, PlannedJob, mix_named, plan
@@ -259,7 +258,7 @@ def cancel_all(client: Client, jobs: set[str]) -> None:
 
 
 def active_jobs(client: Client) -> list[JobView]:
-    return client.get(f"/v1/jobs?state={','.join(ACTIVE)}&limit={PAGE}", list[JobView])
+    return client.get(f"/v1/jobs?state={','.join(WAITING_OR_ACTIVE)}&limit={PAGE}", list[JobView])
 
 
 class _Progress:

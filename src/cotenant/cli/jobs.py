@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands for jobs on one machine: submit, jobs, show, logs, cancel and retry."""
 
+import math
 import shlex
 import sys
 import time
@@ -13,14 +14,16 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, at
-from cotenant.cli.options import ACTIVE, ENDED, complete_files, job_argument, output_option
+from cotenant.cli.endings import ending_of
+from cotenant.cli.options import complete_files, job_argument, output_option
 from cotenant.cli.output import ago, aligned, emit, or_dash, render
 from cotenant.cli.request import encoded, request_of, request_options
-from cotenant.errors import InputError
-from cotenant.wire.local import JobView
+from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, JobView, decode_states, described_state
 from cotenant.wire.text import counted, printable
 
 POLL_S = 0.2
+CANCEL_MARGIN_S = 5.0
+"""beyond its grace period, that `cancel` waits for the end of a job"""
 COLUMNS = (
     ("ID", lambda job: job.id, False),
     ("NAME", lambda job: job.name, False),
@@ -44,22 +47,16 @@ Examples:
 """
 
 
-def described_state(job: JobView) -> str:
-    """The state; for a finished job `done`, `failed (exit code)`, `signal N` or another outcome."""
-    if job.state != "finished" or job.outcome is None:
-        return job.state
-    if job.outcome == "exited":
-        return "done" if job.code == 0 else f"failed ({job.code})"
-    return f"signal {job.signal}" if job.outcome == "signalled" else job.outcome
+LOGS_EPILOG = """\b
+Examples:
+  cotenant logs -f j-000001
+  cotenant logs --tail 20 --attempt 1 j-000001
+"""
 
 
 def checked_states(_context: click.Context, _option: click.Parameter, text: str) -> str:
     """Checks a list of states such as `queued, running`, and removes spaces and empty parts."""
-    states = [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [state for state in states if state not in (*ACTIVE, *ENDED)]
-    if unknown:
-        raise InputError(f"--state {unknown[0][:40]}: unknown state; expected some of {', '.join((*ACTIVE, *ENDED))}")
-    return ",".join(states)
+    return ",".join(decode_states(text))
 
 
 # Options after the first word of the command are those of the command.
@@ -84,8 +81,10 @@ def submit(wait: bool, output: str, command: tuple[str, ...], **options: Any) ->
             raise
 
 
-def wait_for(client: Client, job: str) -> JobView:
-    while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED:
+def wait_for(client: Client, job: str, most_s: float = math.inf) -> JobView:
+    """The job when it has ended, or as it is after `most_s`."""
+    until = time.monotonic() + most_s
+    while (view := client.get(f"/v1/jobs/{at(job)}", JobView)).state not in ENDED and time.monotonic() < until:
         time.sleep(POLL_S)
     return view
 
@@ -101,7 +100,11 @@ def exit_code(job: JobView) -> int:
 
 @click.command(epilog="\b\nExample:\n  cotenant jobs --state queued,running -o wide\n")
 @click.option(
-    "--state", default="", metavar="queued,running,…", callback=checked_states, help="Show only jobs in these states."
+    "--state",
+    default="",
+    metavar="queued,failed,…",
+    callback=checked_states,
+    help="Show only jobs in these states, in the words of the table.",
 )
 @click.option(
     "--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="Largest number of jobs to show."
@@ -109,7 +112,8 @@ def exit_code(job: JobView) -> int:
 @output_option
 def jobs(state: str, limit: int, output: str) -> None:
     """Lists jobs, oldest first."""
-    found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}", list[JobView])
+    requests = int(output in ("json", "yaml"))
+    found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}&requests={requests}", list[JobView])
     emit(found, output, COLUMNS, "no jobs")
     if len(found) == limit:
         click.echo(
@@ -128,22 +132,74 @@ def show(job: str, output: str) -> None:
     render(view, output, lambda wide: click.echo(describe(view, wide)))
 
 
-@click.command(epilog="\b\nExample:\n  cotenant logs -f j-000001\n")
+@click.command(epilog=LOGS_EPILOG)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new output until the job has ended.")
+@click.option("--tail", type=click.IntRange(0, 100_000), metavar="LINES", help="Print only the last lines.")
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="NUMBER", help="Print the output of this attempt. Default: the latest."
+)
 @job_argument()
-def logs(follow: bool, job: str) -> None:
+def logs(follow: bool, tail: int | None, attempt: int | None, job: str) -> None:
     """Prints the output of a job (standard output and standard error)."""
-    for chunk in Client().lines(f"/v1/jobs/{at(job)}/log?follow={int(follow)}"):
+    client = Client()
+    view = client.get(f"/v1/jobs/{at(job)}", JobView)
+    for note in log_notes(view, attempt):
+        click.echo(note, err=True)
+    options = {"follow": int(follow), "tail": tail, "attempt": attempt}
+    query = "&".join(f"{name}={value}" for name, value in options.items() if value is not None)
+    for chunk in client.lines(f"/v1/jobs/{at(view.id)}/log?{query}", None if tail is not None else _note_beginning):
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
 
 
+def log_notes(job: JobView, attempt: int | None) -> Iterator[str]:
+    """What a reader of a log should know before its first line."""
+    if job.attempts == 0 and job.state == "queued":
+        yield f"{job.id} is queued and has no output yet: {job.reason or 'it waits'}"
+    elif job.attempts == 0:
+        yield f"{ending_of(job)}; it has no output"
+    elif job.state == "queued":
+        shown = attempt or job.attempts
+        yield f"{job.id} is queued for attempt {job.attempts + 1}; this is the output of attempt {shown}"
+    elif job.attempts > 1 and attempt is None:
+        yield f"this is the output of attempt {job.attempts}; --attempt NUMBER shows that of an earlier one"
+
+
+def _note_beginning(headers: Mapping[bytes, bytes]) -> None:
+    missing = int(headers.get(b"cotenant-log-offset", b"0"))
+    if missing:
+        click.echo(f"the output begins in the middle: the first {missing:,} bytes are no longer kept", err=True)
+
+
 @click.command(epilog="\b\nExample:\n  cotenant cancel j-000001\n")
-@job_argument(*ACTIVE)
+@click.option("--no-wait", is_flag=True, help="Return at once. Default: when the job has ended.")
+@job_argument(*WAITING_OR_ACTIVE)
 @output_option
-def cancel(job: str, output: str) -> None:
-    """Stops a running job, or removes a queued job from the queue."""
-    emit(Client().post(f"/v1/jobs/{at(job)}/cancel", JobView), output, COLUMNS)
+def cancel(no_wait: bool, job: str, output: str) -> None:
+    """Stops a running job, or removes a queued job from the queue, and says what became of it."""
+    client = Client()
+    view = client.post(f"/v1/jobs/{at(job)}/cancel", JobView)
+    grace = 0.0 if view.request is None else view.request.grace_s
+    if not no_wait and view.state not in ENDED:
+        try:
+            view = wait_for(client, view.id, grace + CANCEL_MARGIN_S)
+        except KeyboardInterrupt:
+            click.echo(_still_ending(view.id, grace), err=True)
+            raise
+    render(view, output, lambda wide: click.echo(printable(cancelled_text(view, grace))))
+
+
+def cancelled_text(job: JobView, grace_s: float) -> str:
+    """What became of a job that was cancelled."""
+    if job.state not in ENDED:
+        return _still_ending(job.id, grace_s)
+    if job.state != "cancelled":
+        return f"{ending_of(job)}; it was not cancelled"
+    return ending_of(job) if job.started is not None else f"{job.id} was removed from the queue; it had not started"
+
+
+def _still_ending(job: str, grace_s: float) -> str:
+    return f"{job} was sent SIGTERM and has not ended yet; SIGKILL follows after {grace_s:g} s"
 
 
 @click.command(epilog="\b\nExample:\n  cotenant retry j-000001\n")

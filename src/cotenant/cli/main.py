@@ -89,6 +89,10 @@ Examples:
 """
 
 
+class _OutputClosedError(Exception):
+    """The reader of standard output has closed it."""
+
+
 class _Commands(click.Group):
     """Imports a subcommand only when it is used, so that short commands start fast."""
 
@@ -100,6 +104,12 @@ class _Commands(click.Group):
             return None
         command = getattr(import_module(f"cotenant.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click itself would exit with code 1
+            raise _OutputClosedError from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -174,7 +184,7 @@ def main(*prefix: str) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C while we exit would print a traceback
         _print_error("interrupted")
         code = INTERRUPTED
-    except BrokenPipeError:
+    except (_OutputClosedError, BrokenPipeError):
         _discard_output()
         code = BROKEN_PIPE
     except OSError as error:

@@ -14,8 +14,6 @@ import click
 from cotenant.errors import CotenantError, InputError
 
 F = TypeVar("F", bound=Callable[..., object])
-ACTIVE = ("queued", "starting", "running")
-ENDED = ("finished", "cancelled", "interrupted", "lost")
 COMPLETION_TIMEOUT_S = 1.0
 """after this the shell gets no names: a prompt that hangs is worse than no completion"""
 

@@ -59,15 +59,22 @@ def or_dash(value: float | None, form: str) -> str:
 
 
 def ago(then: float | None, now: float | None = None) -> str:
-    """The time from `then` until `now` (default: the current time), such as `45s`, `12m`, `3h05m` or `2d`."""
+    """The time from `then` until `now` (default: the current time) as [DAYS-]HH:MM:SS, so that a column has one form.
+
+    `ps` writes elapsed times like this.
+    """
     if then is None:
         return "-"
     seconds = max(0, int((time.time() if now is None else now) - then))
+    days = f"{seconds // 86_400}-" if seconds >= 86_400 else ""
+    return f"{days}{seconds % 86_400 // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in a sentence: `0.4 s`, `45 s`, or `03:05:12` from two minutes on."""
     if seconds < 120:
-        return f"{seconds}s"
-    if seconds < 7200:
-        return f"{seconds // 60}m"
-    return f"{seconds // 3600}h{seconds % 3600 // 60:02}m" if seconds < 172_800 else f"{seconds // 86_400}d"
+        return f"{max(0.0, seconds):.{0 if seconds >= 10 else 1}f} s"
+    return ago(0, seconds)
 
 
 @contextmanager

@@ -12,12 +12,11 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, RefusedByDaemonError, at
-from cotenant.cli.jobs import described_state
-from cotenant.cli.options import ENDED, complete_files, output_option
+from cotenant.cli.options import complete_files, output_option
 from cotenant.cli.output import ago, emit, or_dash
 from cotenant.cli.request import duration, encoded, request_of, request_options
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.local import ENDED, GpuView, JobView, described_state
 from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
 from cotenant.wire.text import counted
 

@@ -17,7 +17,7 @@ from cotenant.cli.output import ago, cut, or_dash, render, table
 from cotenant.wire.local import GpuView, JobView
 from cotenant.wire.text import counted
 
-LONGEST_NAME = 24
+LONGEST_NAME = 18
 GPUS = (
     ("GPU", lambda gpu: str(gpu.index), False),
     ("TYPE", lambda gpu: cut(gpu.type, 12), False),

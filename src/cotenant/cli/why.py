@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant why`: explains why a job or a pod waits, or why it was placed where it is, with the numbers that
-decided."""
+"""`cotenant why`: explains why a job or a pod waits, why it was placed where it is, or how it ended, with the numbers
+that decided."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ from cotenant.cli.options import job_argument, output_option
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cotenant.core.model import Slot
     from cotenant.core.placement.ranking import Ranking
@@ -38,13 +38,6 @@ POD_STATES = {
     "ended": "has ended",
     "elsewhere": "is not managed by cotenant",
 }
-ENDED = {
-    "lost": "{job} is lost: its supervisor was killed, so its outcome is unknown. `cotenant retry {job}` runs it again",
-    "interrupted": "{job} was interrupted by a restart of the machine. `cotenant retry {job}` runs it again",
-    "cancelled": "{job} was cancelled. `cotenant retry {job}` runs it again",
-    "finished": "{job} has finished. `cotenant show {job}` shows its outcome",
-}
-"""state of a job that has ended -> what happened, and what the user can do"""
 
 
 @click.command(epilog=EPILOG)
@@ -69,8 +62,8 @@ ENDED = {
 def why(
     job: str | None, decision: Path | None, most: int, namespace: str | None, kubeconfig: Path | None, output: str
 ) -> None:
-    """Explains why a job of this machine (or pod/NAME of a cluster) waits or why it was placed where it is; or replays
-    a recorded decision with the score of every node."""
+    """Explains why a job of this machine (or pod/NAME of a cluster) waits, why it was placed where it is, or how it
+    ended; or replays a recorded decision with the score of every node."""
     if (job is None) == (decision is None):
         raise InputError("expected one of: a job of this machine, a pod of a cluster (pod/NAME), or --decision FILE")
     if decision is not None:
@@ -94,8 +87,8 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
 
     job, state = answer["job"], answer["state"]
     policy, placed, reason = answer["policy"], answer["placed_on"], answer["reason"] or ""
-    if state in ENDED:
-        lines = [ENDED[state].format(job=job)]
+    if answer.get("end") is not None:
+        lines = list(_end_lines(job, answer["end"]))
     elif placed is not None:
         lines = [f"{job} is {state} on {_gpus(placed)} (policy {policy})", reason.removeprefix(f"{policy}: ")]
     else:
@@ -114,6 +107,25 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
             lines.append(f"fits on {_gpus(fit['gpus'])}, score {score}")
         lines += [f"{node}: {reason}" for node, reason in answer["reasons"].items()]
     click.echo("\n".join(map(printable, lines)))
+
+
+def _end_lines(job: str, end: "Mapping[str, Any]") -> "Iterator[str]":
+    """How a job ended, what its owner can do, and its last output."""
+    from cotenant.cli.endings import ending
+    from cotenant.wire.text import counted
+
+    names = ("outcome", "code", "error", "started", "ended")
+    sentence = ending(job, **{name: end[name] for name in names}, number=end["signal"])
+    retry = "" if (end["outcome"], end["code"]) == ("exited", 0) else f". `cotenant retry {job}` runs it again"
+    yield f"{sentence}{retry}"
+    if end["attempts"] > 1:
+        had = counted(end["attempts"], "attempt")
+        yield f"it had {had}; `cotenant logs --attempt 1 {job}` shows the output of the first"
+    if end["output"]:
+        yield f"the end of its output (`cotenant logs {job}` shows all that is kept):"
+        yield from (f"  {line}" for line in end["output"])
+    elif end["attempts"]:
+        yield "it wrote no output"
 
 
 def _gpus(indices: "Sequence[int]") -> str:

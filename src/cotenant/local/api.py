@@ -7,7 +7,6 @@ One table of routes both serves the requests and generates the description, so t
 
 import asyncio
 import hmac
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from cotenant.local.admission import RefusedError
 from cotenant.local.engine import Engine, UnknownError
 from cotenant.wire.codec import decode
 from cotenant.wire.local import (
+    JOB_ID,
     MOST_BYTES,
     DrainRequest,
     GpuView,
@@ -33,6 +33,7 @@ from cotenant.wire.local import (
     JobView,
     Problem,
     decode_request,
+    decode_states,
 )
 from cotenant.wire.profile import JobProfile, Profiles, decode_profiles
 
@@ -40,9 +41,11 @@ MOST_LISTED = 20_000
 LOG_CHUNK = 256 * 1024
 FOLLOW_EVERY_S = 0.3
 KEEP_ALIVE_S = 15.0
-JOB_ID = re.compile(r"j-\d{6,18}", re.ASCII)
 LOG_OFFSET = "Cotenant-Log-Offset"
 """response header: the offset of the first byte of the answer in the output of the attempt"""
+LOG_ATTEMPT = "Cotenant-Log-Attempt"
+"""response header: the attempt whose output the answer begins with; 0: there was none yet"""
+MOST_TAIL = 100_000
 
 Handler = Callable[[Engine, Request], Awaitable[Response]]
 
@@ -74,12 +77,12 @@ async def submit(engine: Engine, request: Request) -> Response:
 
 
 async def jobs(engine: Engine, request: Request) -> Response:
-    states = tuple(word for word in request.query_params.get("state", "").split(",") if word)
+    states = decode_states(request.query_params.get("state", ""))
     limit = whole(request, "limit", 1000, 1, MOST_LISTED)
     after = request.query_params.get("after") or None
     if after is not None and not JOB_ID.fullmatch(after):
         raise InputError(f"after={after[:40]}: expected a job id, for example j-000017")
-    return json_response(engine.jobs(states, limit, after))
+    return json_response(engine.jobs(states, limit, after, whole(request, "requests", 0, 0, 1) == 1))
 
 
 async def show(engine: Engine, request: Request) -> Response:
@@ -153,24 +156,30 @@ async def shut_down(engine: Engine, request: Request) -> Response:
 
 
 async def log(engine: Engine, request: Request) -> Response:
-    """The log of a job's latest attempt from an offset; with `follow=1` until the job has ended.
+    """The log of a job's latest attempt, or of `attempt`, from an offset or its last lines (`tail`); with `follow=1`
+    until the job has ended, or the requested attempt has.
 
     Offsets count all output of the attempt. If the output at the offset was rotated away, the answer begins with the
     oldest output that is kept, and its header contains the offset of that.
     """
     job = engine.job(request.path_params["job"]).id
-    offset = whole(request, "offset", 0, 0, 1 << 62)
+    latest, _ = engine.progress(job)
+    one = whole(request, "attempt", 0, 1, max(1, latest))
+    attempt = one or latest
+    tail = whole(request, "tail", -1, 0, MOST_TAIL)
+    offset = engine.log_tail(job, attempt, tail) if tail >= 0 else whole(request, "offset", 0, 0, 1 << 62)
     follow = whole(request, "follow", 0, 0, 1) == 1
-    attempt, _ = engine.progress(job)
     begin, _ = engine.read_log(job, attempt, offset, 1)
     return StreamingResponse(
-        log_chunks(engine, job, attempt, begin, follow),
+        log_chunks(engine, job, attempt, begin, follow, only=one > 0),
         media_type="text/plain; charset=utf-8",
-        headers={LOG_OFFSET: str(begin)},
+        headers={LOG_OFFSET: str(begin), LOG_ATTEMPT: str(attempt)},
     )
 
 
-async def log_chunks(engine: Engine, job: str, attempt: int, offset: int, follow: bool) -> AsyncIterator[bytes]:
+async def log_chunks(
+    engine: Engine, job: str, attempt: int, offset: int, follow: bool, only: bool = False
+) -> AsyncIterator[bytes]:
     while True:
         latest, ended = engine.progress(job)  # read before the log, so that the last output is still sent
         begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
@@ -179,6 +188,8 @@ async def log_chunks(engine: Engine, job: str, attempt: int, offset: int, follow
             yield piece
             begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
         if not follow or engine.stopping.is_set():
+            return
+        if only and latest > attempt:
             return
         if latest != attempt:  # the job runs again
             attempt, offset = latest, 0
@@ -223,16 +234,18 @@ ENDPOINTS = (
         "List jobs, oldest first",
         jobs,
         list[JobView],
-        query=(("state", "string"), ("limit", "integer"), ("after", "string")),
+        query=(("state", "string"), ("limit", "integer"), ("after", "string"), ("requests", "integer")),
     ),
     Endpoint("GET", "/v1/jobs/{job}", "Show one job, by id or name", show, JobView),
     Endpoint("POST", "/v1/jobs/{job}/cancel", "Cancel a job", cancel, JobView),
     Endpoint("POST", "/v1/jobs/{job}/retry", "Run a job again that has ended", retry, JobView),
+    Endpoint("GET", "/v1/jobs/{job}/why", "Explain why a job waits, is where it is, or ended", why, dict[str, Any]),
     Endpoint(
-        "GET", "/v1/jobs/{job}/why", "Explain why a job waits, or why it was placed where it is", why, dict[str, Any]
-    ),
-    Endpoint(
-        "GET", "/v1/jobs/{job}/log", "Read the log of a job", log, query=(("offset", "integer"), ("follow", "integer"))
+        "GET",
+        "/v1/jobs/{job}/log",
+        "Read the log of a job",
+        log,
+        query=(("offset", "integer"), ("follow", "integer"), ("attempt", "integer"), ("tail", "integer")),
     ),
     Endpoint(
         "POST",

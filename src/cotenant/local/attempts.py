@@ -35,6 +35,12 @@ from cotenant.local.supervisor import (
 from cotenant.node.containment import kill_group
 from cotenant.node.ownership import problem_of_folder
 
+MOST_TAIL_BYTES = 16 << 20
+"""of the end of a log in which its last lines are looked for"""
+TAIL_BLOCK = 256 << 10
+LONGEST_LINE = 500
+"""characters of one line in `last_lines`"""
+
 RunState = Literal["new", "running", "ended", "lost", "interrupted"]
 
 
@@ -156,6 +162,46 @@ def continue_supervisor(pid: int) -> bool:
         return False
     send(pid, seen.start, signal.SIGCONT)
     return True
+
+
+def tail_offset(job_dir: Path, lines: int) -> int:
+    """The offset at which the last lines of the output begin, within its last 16 MiB."""
+    end = log_begins(job_dir) + _size(job_dir / "log")
+    oldest = max(0, end - MOST_TAIL_BYTES)
+    position = end
+    while lines and position > oldest:
+        begin, block = _block(job_dir, max(oldest, position - TAIL_BLOCK), position)
+        cut = len(block) - (position == end and block.endswith(b"\n"))
+        while (cut := block.rfind(b"\n", 0, cut)) >= 0:
+            lines -= 1
+            if not lines:
+                return begin + cut + 1
+        if begin > position - TAIL_BLOCK:
+            return begin  # older output is not kept, or too old
+        position = begin
+    return position
+
+
+def last_lines(job_dir: Path, lines: int) -> list[str]:
+    """The last lines of the output, each cut to a length that fits on a screen."""
+    offset = tail_offset(job_dir, lines)
+    _, content = _block(job_dir, offset, offset + TAIL_BLOCK)
+    return [line[:LONGEST_LINE] for line in content.decode(errors="replace").splitlines()[-lines:]]
+
+
+def _block(job_dir: Path, begin: int, end: int) -> tuple[int, bytes]:
+    """The output between two offsets, which may begin later if older output is not kept; and where it begins."""
+    begin, block = read_log(job_dir, begin, end - begin)
+    while begin + len(block) < end and (piece := read_log(job_dir, begin + len(block), end - begin - len(block))[1]):
+        block += piece
+    return begin, block
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def read_log(job_dir: Path, offset: int, most: int) -> tuple[int, bytes]:

@@ -76,7 +76,7 @@ class Options:
 
 def run(options: Options) -> None:
     """Runs until it is stopped by SIGTERM, SIGINT or `cotenant down`."""
-    _check(options)
+    check(options)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal.open(options.state / "journal.db"))
         backend = _backend(options, journal)
@@ -205,7 +205,8 @@ def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
         yield tcp, _token(options.token_file)
 
 
-def _check(options: Options) -> None:
+def check(options: Options) -> None:
+    """Refuses options that no daemon could be started with."""
     if options.queue not in QUEUES:
         raise InputError(f"--queue {options.queue!r:.60}: unknown queue order; choose one of {', '.join(QUEUES)}")
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from cotenant import __version__
 from cotenant.core.fragmentation.mix import inventory_of
@@ -36,7 +37,6 @@ from cotenant.local.launching import Launcher
 from cotenant.local.lifecycle import (
     ACTIVE,
     ENDED,
-    STATES,
     Change,
     Disappeared,
     Exited,
@@ -65,6 +65,8 @@ from cotenant.wire.profile import JobProfile
 
 HIDDEN = "(hidden)"
 """shown instead of the value of an environment variable, which may be a secret"""
+LINES_OF_WHY = 10
+"""of its output that `why` shows for a job that has ended"""
 RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
 PASS_EVERY_S = 60.0
@@ -190,21 +192,22 @@ class Engine:
 
     # Queries
 
-    def jobs(self, states: tuple[str, ...], limit: int, after: str | None) -> list[JobView]:
-        unknown = next((state for state in states if state not in STATES), None)
-        if unknown is not None:
-            raise InputError(f"no state {unknown[:40]!r}; the states are {', '.join(STATES)}")
+    def jobs(self, states: tuple[str, ...], limit: int, after: str | None, requests: bool = False) -> list[JobView]:
+        """Jobs in these states (all if none is given); with `requests` also what they requested, without `env`."""
         waiting = self._wait_reasons()
-        return [self._view(record, waiting) for record in self._journal.jobs(states or None, limit, after)]
+        found = self._journal.jobs(states or None, limit, after)
+        if not requests:
+            return [self._view(record, waiting) for record in found]
+        return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
 
     def job(self, name: str) -> JobView:
         """A job by its id, or the newest one of that name, with all details."""
         record = self._find(name)
         request, faults = request_of(record), self._slice_faults(record)
         history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
-        return msgspec.structs.replace(
+        return replaced(
             self._view(record, self._wait_reasons()),
-            request=msgspec.structs.replace(request, env=dict.fromkeys(request.env, HIDDEN)),
+            request=replaced(request, env=dict.fromkeys(request.env, HIDDEN)),
             enforcement=self._enforcement(record, request),
             faults=faults.faults,
             drift=faults.drift,
@@ -221,6 +224,7 @@ class Engine:
         placement = None if placed is None else placed.placement
         return {
             **explain(self._view(record, waiting), self._job(record), placement, waiting),
+            "end": self._how_it_ended(record) if record.state in ENDED else None,
             "policy": self._learner.policy.name,
             "company": self.interference.company(record.id),
             "notes": [note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None],
@@ -245,6 +249,12 @@ class Engine:
             "notes": list(backend.notes),
         }
 
+    def _how_it_ended(self, record: JobRecord) -> dict[str, Any]:
+        """The outcome of a job that has ended, and the last lines of its output."""
+        names = ("outcome", "code", "signal", "error", "started", "ended", "attempts")
+        output = attempts.last_lines(self._folder(record), LINES_OF_WHY)
+        return {name: getattr(record, name) for name in names} | {"output": output}
+
     def progress(self, job: str) -> tuple[int, bool]:
         """The number of the job's latest attempt, and whether the job has ended."""
         record = self._find(job)
@@ -253,6 +263,10 @@ class Engine:
     def read_log(self, job: str, attempt: int, offset: int, most: int) -> tuple[int, bytes]:
         """A part of the log and its offset, which is larger than requested if earlier output was rotated away."""
         return attempts.read_log(self._runs.folder(job, attempt), offset, most)
+
+    def log_tail(self, job: str, attempt: int, lines: int) -> int:
+        """The offset at which the last lines of the log begin."""
+        return attempts.tail_offset(self._runs.folder(job, attempt), lines)
 
     # The loop
 

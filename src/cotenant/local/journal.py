@@ -167,10 +167,9 @@ class Journal:
         return found[0] if found else None
 
     def jobs(self, states: Iterable[str] | None = None, limit: int = 1000, after: str | None = None) -> list[JobRecord]:
-        """Jobs in the order of their ids: those after `after`, or else the newest."""
-        chosen = STATES if states is None else tuple(states)
-        where = "number > ?" if states is None else f"number > ? AND state IN ({_marks(chosen)})"
-        values = (_number_of(after) if after else 0, *(() if states is None else chosen), limit)
+        """Jobs in the order of their ids: those after `after`, or else the newest; `states` as in `decode_states`."""
+        where, chosen = ("TRUE", ()) if states is None else _in_states(tuple(states))
+        where, values = f"number > ? AND ({where})", (_number_of(after) if after else 0, *chosen, limit)
         if after:
             return self._jobs(f"WHERE {where} ORDER BY number LIMIT ?", values)
         return self._jobs(f"WHERE {where} ORDER BY number DESC LIMIT ?", values)[::-1]
@@ -389,6 +388,29 @@ def _name_in(request: bytes) -> str | None:
     content = json.loads(request)
     name = content.get("name") if isinstance(content, dict) else None
     return name if isinstance(name, str) else None
+
+
+_ENDINGS = {
+    "done": "outcome = 'exited' AND code = 0",
+    "failed": "outcome = 'exited' AND code <> 0",
+    "signal": "outcome = 'signalled'",
+}
+"""which finished jobs a word means; any other word is an outcome"""
+
+
+def _in_states(words: Sequence[str]) -> tuple[str, tuple[object, ...]]:
+    """The condition that a job is in one of these states, or ended in one of these ways; and its values."""
+    states = [word for word in words if word in STATES]
+    clauses, values = [f"state IN ({_marks(states)})"], list[object](states)
+    for word in (word for word in words if word not in STATES):
+        name, _, number = word.rstrip(")").replace("(", "").partition(" ")
+        clause = f"state = 'finished' AND {_ENDINGS.get(name, 'outcome = ?')}"
+        values += [] if name in _ENDINGS else [name]
+        if number:
+            clause += f" AND {'code' if name == 'failed' else 'signal'} = ?"
+            values.append(int(number))
+        clauses.append(f"({clause})")
+    return " OR ".join(clauses), tuple(values)
 
 
 _TYPES = {

@@ -17,6 +17,7 @@ from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.text import counted
 
 
 class JobUsage(NamedTuple):
@@ -141,7 +142,7 @@ def placement_reason(policy: Policy, ranker: Ranker, placement: Placement, clust
         chosen = f"best score {' / '.join(f'{part:.4g}' for part in best.score)}"
     free = ", ".join(f"GPU {i} had {node.memory[i]} MiB and {node.compute[i] / 10:g} % free" for i in slot.gpus)
     count, total = len(fitting), len(node.machine.gpus)
-    return f"{policy.name}: {count} of {total} GPUs {'fits' if count == 1 else 'fit'}, {chosen}; {free}"
+    return f"{policy.name}: {count} of {counted(total, 'GPU')} {'fits' if count == 1 else 'fit'}, {chosen}; {free}"
 
 
 def explain(view: JobView, job: Job, placement: Placement | None, waiting: "WaitReasons") -> dict[str, Any]:

@@ -35,6 +35,12 @@ BatchSize = Annotated[int, Meta(ge=1, le=1 << 24)]
 Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
 Word = Annotated[str, Meta(min_length=1, max_length=32_768)]
 Workload = Annotated[str, Meta(min_length=1, max_length=200)]
+WAITING_OR_ACTIVE = ("queued", "starting", "running")
+ENDED = ("finished", "cancelled", "interrupted", "lost")
+ENDINGS = ("done", "failed", "signal", "out-of-memory", "exec-failed")
+"""how a finished job ended, in the words of `described_state` without their numbers"""
+JOB_ID = re.compile(r"j-\d{1,18}", re.ASCII)
+_EXACT_ENDING = re.compile(r"failed \(\d{1,3}\)|signal \d{1,3}", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNIT = re.compile(r"\d+(\.\d+)?\s*[MGT](i?B)?|\d+%", re.IGNORECASE)
 
@@ -139,10 +145,31 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str] = {}
 
 
+def described_state(job: JobView) -> str:
+    """The state; for a finished job `done`, `failed (exit code)`, `signal N` or another outcome."""
+    if job.state != "finished" or job.outcome is None:
+        return job.state
+    if job.outcome == "exited":
+        return "done" if job.code == 0 else f"failed ({job.code})"
+    return f"signal {job.signal}" if job.outcome == "signalled" else job.outcome
+
+
+def decode_states(text: str) -> tuple[str, ...]:
+    """States and endings in a list such as `queued, failed, signal 9`; InputError names one that does not exist."""
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    known = (*WAITING_OR_ACTIVE, *ENDED, *ENDINGS)
+    for word in words:
+        if word not in known and not _EXACT_ENDING.fullmatch(word):
+            raise InputError(f"--state {word[:40]}: unknown state; expected some of {', '.join(known)}")
+    return words
+
+
 def decode_request(content: bytes) -> JobRequest:
     """A request from outside, checked beyond its types; InputError says what is expected instead."""
     request = decode(content, JobRequest, "a job")
     demand_of(request)
+    if request.name is not None and JOB_ID.fullmatch(request.name):
+        raise InputError(f"--name {request.name}: this is the form of a job ID; choose another name")
     for name, value in request.env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
             raise InputError(f"environment variable {name!r}: expected letters, digits and _ in its name")

@@ -75,7 +75,7 @@ def plan(
     times = arrivals_like_philly(jobs) if arrivals is None else arrivals
     if len(times) < jobs:
         plural = "" if len(times) == 1 else "s"
-        raise InputError(f"the trace has {len(times)} arrival{plural}, but {jobs} jobs were requested")
+        raise InputError(f"the trace has {len(times)} arrival{plural}, fewer than the {jobs} requested")
     if not all(math.isfinite(time) for time in times[:jobs]):
         raise InputError("an arrival of the trace is not a finite number of seconds")
     ordered = sorted(times[:jobs])

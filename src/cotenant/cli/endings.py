@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a job ended, as a sentence for people."""
+
+import signal
+
+from cotenant.cli.output import duration_text
+from cotenant.wire.local import JobView
+
+
+def ending(
+    job: str,
+    *,
+    outcome: str | None,
+    code: int | None,
+    number: int | None,
+    error: str | None,
+    started: float | None,
+    ended: float | None,
+) -> str:
+    """What happened to a job that has ended, with its numbers; `number` is the signal that ended it."""
+    ran = "" if started is None or ended is None else f" after {duration_text(ended - started)}"
+    because = "" if error is None else f": {error}"
+    match outcome:
+        case "exited" if code == 0:
+            return f"{job} is done: it exited with code 0{ran}"
+        case "exited":
+            return f"{job} failed with exit code {code}{ran}"
+        case "signalled":
+            return f"{job} was ended by {_signal_name(number)}{ran}{'' if _is_plain(error) else because}"
+        case "out-of-memory":
+            return f"{job} ran out of memory{ran}{because}"
+        case "exec-failed":
+            return f"{job} could not be started{because}"
+        case "interrupted":
+            return f"{job} was interrupted{ran}{because or ' by a restart of the machine'}"
+        case "lost":
+            return f"{job} is lost{ran}: its supervisor was killed, so its outcome is unknown"
+        case "cancelled":
+            return f"{job} was cancelled{ran or ' before it started'}{because}"
+    return f"{job} has ended{ran}{because}"
+
+
+def ending_of(job: JobView) -> str:
+    return ending(
+        job.id,
+        outcome=job.outcome or job.state,
+        code=job.code,
+        number=job.signal,
+        error=job.error,
+        started=job.started,
+        ended=job.ended,
+    )
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _is_plain(error: str | None) -> bool:
+    """Whether an error names the signal and nothing else."""
+    return error is None or (error.startswith("ended by ") and ";" not in error)
