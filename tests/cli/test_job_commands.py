@@ -98,8 +98,7 @@ def test_cancel_waits_for_the_end_and_says_whether_the_job_was_killed(daemon: Da
         daemon.submit("sh", "-c", f"trap '{action}' TERM; echo set; while :; do sleep 0.05; done", grace_s=0.5).id
         for action in ("exit 0", "")
     )
-    for job in (polite, stubborn):
-        until(lambda job=job: b"".join(daemon.client.lines(f"/v1/jobs/{job}/log")))
+    until(lambda: all(b"".join(daemon.client.lines(f"/v1/jobs/{job}/log")) for job in (polite, stubborn)))
     assert re.fullmatch(rf"{polite} was cancelled after [\d.]+ s\n", run("cancel", polite, env=env).stdout)
     assert run("cancel", stubborn, env=env).stdout.endswith(": did not end within 0.5 s of SIGTERM: killed\n")
     assert daemon.job(stubborn).state == "cancelled"
