@@ -190,7 +190,7 @@ def last_lines(job_dir: Path, lines: int) -> list[str]:
 
 
 def _block(job_dir: Path, begin: int, end: int) -> tuple[int, bytes]:
-    """The output between two offsets, which may begin later if older output is not kept; and where it begins."""
+    """The output between two offsets, and the offset at which it begins: a later one if older output is not kept."""
     begin, block = read_log(job_dir, begin, end - begin)
     while begin + len(block) < end and (piece := read_log(job_dir, begin + len(block), end - begin - len(block))[1]):
         block += piece
