@@ -87,7 +87,7 @@ def test_job_that_fitted_nowhere_has_a_reason_for_every_node(tmp_path: Path) -> 
     assert "fits nowhere" in run("why", "--decision", path).stdout
 
 
-def test_edited_decision_is_told_apart(folder: Path, tmp_path: Path) -> None:
+def test_edited_decision_is_detected(folder: Path, tmp_path: Path) -> None:
     node = json.loads(some(folder).read_text())["slots"][0]["node"]
     path = edited(folder, tmp_path, '"slots": [', '"slots": [{"node": "elsewhere", "gpus": [0]},')
     done = run("why", "--decision", path)
@@ -129,7 +129,14 @@ def test_decision_is_needed() -> None:
     assert "--decision" in done.stderr
 
 
-def test_neighbours_are_told_with_predicted_and_measured_speed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_beside_a_decision_is_refused_with_what_to_write() -> None:
+    assert refusal("why", "--decision", "one.json", "two.json") == (
+        "two.json: --decision replays one file and takes no job or pod; write `cotenant why --decision FILE` for each "
+        "file, or `cotenant why JOB` without --decision"
+    )
+
+
+def test_neighbours_are_listed_with_predicted_and_measured_speed(capsys: pytest.CaptureFixture[str]) -> None:
     company = [
         {"job": "j-1", "workload": "bert@32", "predicted": 0.58, "measured": 0.8},
         {"job": "j-2", "workload": "lstm", "predicted": 0.58, "measured": None},

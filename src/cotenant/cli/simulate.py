@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -196,60 +196,17 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
 @folder_option("Folder for results.json, summary.csv, series.csv and report.html.")
 @processes_option
 @output_option
-def simulate(
-    trace: str,
-    nodes: str | None,
-    policy_names: tuple[str, ...],
-    seed_numbers: tuple[int, ...],
-    mode: str,
-    queue: str,
-    order: str,
-    load: float,
-    limit: int | None,
-    compress: float,
-    estimates: str,
-    round_seconds: float,
-    restart: float,
-    world: str,
-    oracle: bool,
-    tenants: int,
-    look: float,
-    noise: float,
-    record: str,
-    out: Path | None,
-    processes: int,
-    output: str,
-) -> None:
+def simulate(out: Path | None, processes: int, output: str, **options: Any) -> None:
     """Replays a trace of jobs under scheduling policies, in simulated time, and compares them."""
     from cotenant.sim import experiment
-    from cotenant.sim.timed import Timing
 
-    if record and out is None:
+    if options["record"] and out is None:
         raise InputError("--record needs --out DIR, the folder for the recorded decisions")
-    if not policy_names:
+    if not options["policy_names"]:
         raise InputError(f"--policy is empty; expected some of {', '.join(sorted(ORDERS))}")
     if out is not None:
         check_writable(out)
-    plan = experiment.Plan(
-        trace=trace,
-        nodes=nodes or default_nodes(trace),
-        policies=policy_names,
-        seeds=seed_numbers,
-        mode=mode,
-        load=load,
-        published_order=order == "published",
-        limit=limit,
-        compress=compress,
-        estimates=estimates,
-        timing=Timing(
-            queue=queue, round=Seconds(round_seconds), restart=Seconds(restart), look=Seconds(look), noise=noise
-        ),
-        world=world,
-        oracle=oracle,
-        tenants=tenants,
-        data=data_folder(),
-        record=frozenset(name.strip() for name in record.split(",") if name.strip()),
-    )
+    plan = _plan(**options)
     experiment.check(plan)
     runs, stopped = _run(plan, processes)
     command = printable(shlex.join(["cotenant", *sys.argv[1:]]))
@@ -262,6 +219,41 @@ def simulate(
     missing = plan.record.difference(one.job.id for run in runs for one in run.decisions)
     if missing:
         click.echo(f"no decision was recorded about {', '.join(sorted(missing))}", err=True)
+
+
+def _plan(
+    *,
+    trace: str,
+    nodes: str | None,
+    policy_names: tuple[str, ...],
+    seed_numbers: tuple[int, ...],
+    order: str,
+    queue: str,
+    round_seconds: float,
+    restart: float,
+    look: float,
+    noise: float,
+    record: str,
+    **same: Any,
+) -> "Plan":
+    """The plan that the options describe; `same` are options that a plan has under the same name."""
+    from cotenant.sim.experiment import Plan
+    from cotenant.sim.timed import Timing
+
+    timing = Timing(
+        queue=queue, round=Seconds(round_seconds), restart=Seconds(restart), look=Seconds(look), noise=noise
+    )
+    return Plan(
+        trace=trace,
+        nodes=nodes or default_nodes(trace),
+        policies=policy_names,
+        seeds=seed_numbers,
+        published_order=order == "published",
+        timing=timing,
+        data=data_folder(),
+        record=frozenset(name.strip() for name in record.split(",") if name.strip()),
+        **same,
+    )
 
 
 def data_folder() -> Path | None:

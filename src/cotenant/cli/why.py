@@ -64,8 +64,13 @@ def why(
 ) -> None:
     """Explains why a job of this machine (or pod/NAME of a cluster) waits, why it was placed where it is, or how it
     ended; or replays a recorded decision with the score of every node."""
-    if (job is None) == (decision is None):
+    if job is None and decision is None:
         raise InputError("expected one of: a job of this machine, a pod of a cluster (pod/NAME), or --decision FILE")
+    if job is not None and decision is not None:
+        raise InputError(
+            f"{job}: --decision replays one file and takes no job or pod; "
+            "write `cotenant why --decision FILE` for each file, or `cotenant why JOB` without --decision"
+        )
     if decision is not None:
         _replay(decision, most, output)
     elif job is not None and job.startswith(POD_PREFIXES):
@@ -130,9 +135,11 @@ def _end_lines(job: str, end: "Mapping[str, Any]") -> "Iterator[str]":
 
 def _gpus(indices: "Sequence[int]") -> str:
     """`GPU 0`, `GPUs 0 1`, or `no GPU`."""
+    from cotenant.wire.text import inflect
+
     if not indices:
         return "no GPU"
-    return f"GPU{'s' if len(indices) > 1 else ''} {' '.join(map(str, indices))}"
+    return f"{inflect(len(indices), 'GPU')} {' '.join(map(str, indices))}"
 
 
 def _neighbour(neighbour: dict[str, Any]) -> str:

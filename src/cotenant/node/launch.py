@@ -14,6 +14,7 @@ from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import MOST_GPUS, GpuLimit, Limits, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
+from cotenant.wire.text import counted
 
 
 class Grant(NamedTuple):
@@ -314,7 +315,7 @@ def _memory_words(launch: Launch) -> str:
 
 def _simulated_compute(launch: Launch, means: Means) -> str:
     compute = launch_compute(launch.grants)
-    pinned = f"pinned to {len(launch.cpus or ())} core{'' if len(launch.cpus or ()) == 1 else 's'}"
+    pinned = f"pinned to {counted(len(launch.cpus or ()), 'core')}"
     if not is_throttled(compute):
         return f"compute: not limited beyond being {pinned}"
     share = f"compute: {percent_of(compute)} %, {pinned}, by"

@@ -5,7 +5,12 @@
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """`1 GPU`, `2 GPUs`; `plural` is for nouns that do not just take an s."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {inflect(number, noun, plural)}"
+
+
+def inflect(number: int, word: str, plural: str | None = None) -> str:
+    """The word alone in the singular or the plural: `GPU`, `GPUs`; `ends`, `end`."""
+    return word if number == 1 else plural or word + "s"
 
 
 def printable(text: str) -> str:

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from cotenant.errors import InputError
+from cotenant.wire.text import counted
 from cotenant.workloads.registry import TASKS, find
 
 COMPRESSION = 1000.0
@@ -74,8 +75,7 @@ def plan(
         raise InputError(f"work must be a number above 0, not {work}")
     times = arrivals_like_philly(jobs) if arrivals is None else arrivals
     if len(times) < jobs:
-        plural = "" if len(times) == 1 else "s"
-        raise InputError(f"the trace has {len(times)} arrival{plural}, fewer than the {jobs} requested")
+        raise InputError(f"the trace has {counted(len(times), 'arrival')}, fewer than the {jobs} requested")
     if not all(math.isfinite(time) for time in times[:jobs]):
         raise InputError("an arrival of the trace is not a finite number of seconds")
     ordered = sorted(times[:jobs])

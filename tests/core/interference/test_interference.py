@@ -376,8 +376,8 @@ def test_two_hundred_rows_appended_one_by_one_and_some_dropped_equal_a_fit_from_
 def test_leaving_out_in_closed_form_is_what_leaving_out_gives() -> None:
     pairs = all_pairs()[:30]
     predictor = taught(pairs)
-    seen, (_, _, whitened) = predictor._seen, predictor._seen.settle()
-    off = seen.posterior.without_pair(seen.mates(), whitened)
+    seen, (_, _, whitened) = predictor._seen, predictor._seen.standardise()
+    off = seen.posterior.without_pair(seen.opposites(), whitened)
     values = np.linalg.solve(seen.posterior.whitening, whitened)
     victims, partners = seen.posterior.pairs
     like = predictor._catalogue.likeness

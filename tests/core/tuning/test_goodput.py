@@ -7,8 +7,8 @@ import math
 import pytest
 
 from cotenant.core.tuning.goodput import (
+    LEAST_STEPS,
     PRIOR_NOISE,
-    TRUSTED_STEPS,
     GradientNoise,
     LearningRate,
     NoiseAverage,
@@ -43,7 +43,7 @@ def test_without_a_noise_scale_larger_batches_cost_by_the_prior_and_smaller_ones
 
 def test_noise_scale_is_unknown_until_enough_gradients_were_seen() -> None:
     noise = NoiseAverage()
-    noise.add(GradientNoise(sqr=1.0, var=100.0), TRUSTED_STEPS - 1)
+    noise.add(GradientNoise(sqr=1.0, var=100.0), LEAST_STEPS - 1)
     assert noise.scale(32) is None
     noise.add(GradientNoise(sqr=1.0, var=100.0), 1)
     assert noise.scale(32) == pytest.approx(100)

@@ -11,7 +11,7 @@ import numpy as np
 from cotenant.core.interference.kernel import PROFILE_REACH, Indices, Likeness, Traits, alike
 
 MOST_TYPES = 512
-"""types told apart; one more is taken for the type most like it"""
+"""types that are distinguished; a further one counts as the type most similar to it"""
 STEPS_PER_OCTAVE = 4
 """two jobs of one program are of one type if their step times agree to about this part of a doubling"""
 REMEMBERED = 8 * MOST_TYPES
@@ -115,12 +115,12 @@ class Catalogue:
     def _traits_of(self, typical: Signature) -> Traits:
         family = self._families.get(typical.family or typical, len(self._families))
         profile = typical.profile or Profile()
-        told = (profile.utilisation, profile.bandwidth, _octaves(profile.memory_mib), _octaves(profile.pcie_mib_s))
+        fields = (profile.utilisation, profile.bandwidth, _octaves(profile.memory_mib), _octaves(profile.pcie_mib_s))
         return Traits(
             np.array([family]),
             np.array([_or_nan(_octaves(typical.batch))]),
             np.array([_or_nan(_octaves(typical.step_seconds))]),
-            np.array([[_or_nan(value) for value in told]]),
+            np.array([[_or_nan(value) for value in fields]]),
         )
 
     def _grow(self, room: int) -> None:

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits the shares of the kernel to measured pairs: how much of the variance each part explains.
 
-The likelihood of the measurements is climbed by a majorise-minimise step for variance components: each share is
+The likelihood of the measurements is increased by a majorise-minimise step for variance components: each share is
 multiplied by a ratio of two sums, so that it stays positive and the likelihood never falls. There is no step size.
 
     share <- share * sqrt( sum of z' K^-1 C K^-1 z / sum of trace(K^-1 C) )      over all tables; C: the part's matrix
 
-Tables of several types of GPU are fitted together, each with its own mean and scale, so that the shares say what holds
-for all of them. What such tables cannot tell stays as it was: the share of the mean, which is taken away first, and
-those of profiles if no job has one. A table in which all speeds are equal tells nothing.
+Tables of several types of GPU are fitted together, each with its own mean and scale, so that the shares hold for all of
+them. Shares that the tables cannot determine stay as they are: that of the mean, which is subtracted first, and those
+of profiles if no job has one. A table in which all speeds are equal determines nothing.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from cotenant.core.interference.posterior import JITTER
 
 ROUNDS = 30
 NAMES = tuple(part.name for part in fields(Shares))
-NONE_OF_IT = Shares(**dict.fromkeys(NAMES, 0.0))
-UNTOLD = {
+ZERO = Shares(**dict.fromkeys(NAMES, 0.0))
+UNDETERMINED = {
     "constant": SHARES.constant,
     "victim_profile": SHARES.victim_profile,
     "partner_profile": SHARES.partner_profile,
 }
-EVEN = Shares(**dict.fromkeys(NAMES, 0.06) | UNTOLD)
-"""where the climb starts: what tells most is not known, what the tables may not tell is as shipped"""
+START = Shares(**dict.fromkeys(NAMES, 0.06) | UNDETERMINED)
+"""where the fit starts: equal shares, apart from those that tables may not determine, which have their defaults"""
 
 
 class Measured(NamedTuple):
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
     victim: Signature
     partner: Signature
     speed: float
-    """of its speed alone"""
+    """relative to the speed alone"""
 
 
 class _Table(NamedTuple):
@@ -51,14 +51,14 @@ class _Table(NamedTuple):
     parts: dict[str, Floats]
 
 
-def fit_shares(tables: Sequence[Sequence[Measured]], start: Shares = EVEN, rounds: int = ROUNDS) -> Shares:
+def fit_shares(tables: Sequence[Sequence[Measured]], start: Shares = START, rounds: int = ROUNDS) -> Shares:
     """The shares under which the measurements of all tables are most likely, from distinct directions of pairs."""
     prepared = [_prepare(table) for table in tables if len({row.speed for row in table}) > 1]
     shares = asdict(start)
-    told = [name for name in NAMES if name != "constant" and any(table.parts[name].any() for table in prepared)]
+    fitted = [name for name in NAMES if name != "constant" and any(table.parts[name].any() for table in prepared)]
     for _ in range(rounds):
-        sums = [_sums(table, shares, told) for table in prepared]
-        for name in told:
+        sums = [_sums(table, shares, fitted) for table in prepared]
+        for name in fitted:
             explained, expected = (sum(each[name][side] for each in sums) for side in (0, 1))
             shares[name] *= float(np.sqrt(explained / max(expected, 1e-12)))
     return Shares(**shares)
@@ -71,16 +71,18 @@ def _prepare(table: Sequence[Measured]) -> _Table:
         np.array([catalogue.number(row.partner) for row in table]),
     )
     roots = np.sqrt([row.speed for row in table])
-    parts = {name: covariance(catalogue.likeness, pairs, pairs, replace(NONE_OF_IT, **{name: 1.0})) for name in NAMES}
+    parts = {name: covariance(catalogue.likeness, pairs, pairs, replace(ZERO, **{name: 1.0})) for name in NAMES}
     return _Table((roots - roots.mean()) / roots.std(), parts)
 
 
-def _sums(table: _Table, shares: dict[str, float], told: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Of each part: how much of the values it explains, and how much of its variance is to be expected."""
+def _sums(table: _Table, shares: dict[str, float], fitted: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """For each part: the variance of the values that it explains, and the variance that the model expects of it."""
     count = len(table.values)
     total = (NOISE + JITTER) * np.eye(count)
     for name, part in table.parts.items():
         total += shares[name] * part
     inverse = np.linalg.inv(total)
     pull = inverse @ table.values
-    return {name: (float(pull @ table.parts[name] @ pull), float(np.vdot(inverse, table.parts[name]))) for name in told}
+    return {
+        name: (float(pull @ table.parts[name] @ pull), float(np.vdot(inverse, table.parts[name]))) for name in fitted
+    }

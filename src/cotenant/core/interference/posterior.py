@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Gaussian process that rows are added to and taken from, each for the price of one matrix times a vector.
+"""A Gaussian process whose rows are added and removed, each at the cost of one product of a matrix and a vector.
 
 It keeps the inverse W of the Cholesky factor of the rows' covariance, so that W K W' = 1. (An explicit inverse of K,
-updated row by row, loses all its digits within forty updates.) Values come in only when predictions are made.
+updated row by row, loses all its digits within forty updates.) Values are needed only for predictions.
 """
 
 import numpy as np
@@ -14,15 +14,15 @@ from cotenant.core.interference.kernel import Floats, Indices, Pairs, Shares, co
 JITTER = 1e-4
 """variance of a row that no model and no repetition explains, which also keeps the matrix regular"""
 BLOCK = 64
-"""rows appended at once when many are"""
+"""rows that are appended at once"""
 FEW = 4
-"""rows that are quicker multiplied with a matrix one by one"""
+"""up to so many rows are multiplied with a matrix one by one, which is faster"""
 STRIP = 32
-"""rows corrected at once when one before them is taken out"""
+"""rows that are corrected at once after a row before them was removed"""
 
 
 class Posterior:
-    """Rows (victim beside partner) with the noise of each, and what they tell of any other pair."""
+    """Rows (victim beside partner) with the noise of each, and what they predict about any other pair."""
 
     def __init__(self, catalogue: Catalogue, shares: Shares, room: int) -> None:
         self._catalogue, self._shares = catalogue, shares
@@ -62,7 +62,7 @@ class Posterior:
         if len(shared) > FEW:
             whitened = shared @ self.whitening.T
             return whitened, whitened @ self.whitening
-        # Vector by vector, and of the triangle a strip at a time, so that it comes from memory but once.
+        # Vector by vector, and of the triangle a strip at a time, so that it is read from memory only once.
         whitened, pulled = np.empty_like(shared), np.zeros_like(shared)
         for start in range(0, self.rows, 2 * BLOCK):
             end = min(start + 2 * BLOCK, self.rows)
@@ -73,7 +73,7 @@ class Posterior:
         return whitened, pulled
 
     def drop(self, row: int) -> None:
-        """Takes out one row; those after it move up."""
+        """Removes one row; those after it move up."""
         last = self.rows - 1
         gone = self.whitening[row].copy()
         later = self.whitening[row + 1 :]
@@ -88,7 +88,7 @@ class Posterior:
         carried = np.zeros(self.rows)
         for start in range(0, len(later), STRIP):
             part = slice(start, start + STRIP)
-            end = row + 1 + min(start + STRIP, len(later))  # W is a triangle: beyond is nothing
+            end = row + 1 + min(start + STRIP, len(later))  # W is a triangle: the rest is zero
             strip = np.vstack([later[part, :end], gone[:end], carried[:end]])
             step = np.eye(len(strip) - 2) - np.tril(np.outer(pull[part], weight[part]), -1)
             mixed = np.column_stack([step, step @ weight[part], -pull[part]])
@@ -100,41 +100,43 @@ class Posterior:
             kept[row:last] = kept[row + 1 : last + 1]
         self.rows = last
 
-    def explained(self, asked: Pairs) -> Floats:
-        """The part of each asked pair that each whitened row explains; times whitened values it is the mean."""
-        explained: Floats = covariance(self._catalogue.likeness, asked, self.pairs, self._shares) @ self.whitening.T
+    def explained(self, pairs: Pairs) -> Floats:
+        """How much of each pair each whitened row explains; multiplied by whitened values it gives the mean."""
+        explained: Floats = covariance(self._catalogue.likeness, pairs, self.pairs, self._shares) @ self.whitening.T
         return explained
 
-    def variance(self, asked: Pairs, explained: Floats) -> Floats:
-        """What stays uncertain of each asked pair."""
+    def variance(self, pairs: Pairs, explained: Floats) -> Floats:
+        """The remaining variance of each pair."""
         known = np.einsum("ij,ij->i", explained, explained)
-        left: Floats = np.maximum(variance(self._catalogue.likeness, asked, self._shares) - known, 1e-6)
+        left: Floats = np.maximum(variance(self._catalogue.likeness, pairs, self._shares) - known, 1e-6)
         return left
 
-    def covariance(self, asked: Pairs) -> Floats:
-        """What stays uncertain of all asked pairs together."""
-        explained = self.explained(asked)
-        left: Floats = covariance(self._catalogue.likeness, asked, asked, self._shares) - explained @ explained.T
+    def covariance(self, pairs: Pairs) -> Floats:
+        """The remaining covariance of all pairs."""
+        explained = self.explained(pairs)
+        left: Floats = covariance(self._catalogue.likeness, pairs, pairs, self._shares) - explained @ explained.T
         return left
 
     def precision(self) -> Floats:
-        """Of each row given all others: the more, the less it is missed."""
+        """The precision of each row given all others: the higher, the better the others predict it."""
         precision: Floats = np.einsum("ij,ij->j", self.whitening, self.whitening)
         return precision
 
-    def without_pair(self, mates: Indices, whitened: Floats) -> Floats:
-        """How far off each row is, in standard deviations, if neither it nor its mate (or itself) were known."""
-        paired = mates != np.arange(self.rows)
+    def without_pair(self, opposites: Indices, whitened: Floats) -> Floats:
+        """The error of each row, in standard deviations, if neither it nor its opposite (or itself) were known."""
+        paired = opposites != np.arange(self.rows)
         pull = whitened @ self.whitening
         own = self.precision()
-        mate = np.where(paired, own[mates], 1.0)
-        shared = np.where(paired, np.einsum("ij,ij->j", self.whitening, self.whitening[:, mates]), 0.0)
-        off: Floats = np.abs(mate * pull - shared * pull[mates]) / np.sqrt((own * mate - shared**2) * mate)
-        return off
+        opposite = np.where(paired, own[opposites], 1.0)
+        shared = np.where(paired, np.einsum("ij,ij->j", self.whitening, self.whitening[:, opposites]), 0.0)
+        errors: Floats = np.abs(opposite * pull - shared * pull[opposites]) / np.sqrt(
+            (own * opposite - shared**2) * opposite
+        )
+        return errors
 
     def without(self, block: Indices, whitened: Floats) -> Floats:
         """The same for the rows of a block if only the rows outside it were known."""
         columns = self.whitening[:, block]
         uncertain = np.linalg.inv(columns.T @ columns)
-        off: Floats = np.abs(uncertain @ (whitened @ columns)) / np.sqrt(np.diag(uncertain))
-        return off
+        errors: Floats = np.abs(uncertain @ (whitened @ columns)) / np.sqrt(np.diag(uncertain))
+        return errors

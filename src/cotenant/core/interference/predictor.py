@@ -140,9 +140,9 @@ class Predictor:
         return (first, second) in self._seen and (second, first) in self._seen
 
     def probes(self, new: Signature, partners: Sequence[Signature], most: int) -> list[Signature]:
-        """The partners whose measurement would tell most about a job beside all of them, the best first."""
+        """The partners whose measurement would say most about a job beside all of them, the best first."""
         by_number = {self.learn(partner): partner for partner in partners}
-        chosen = most_telling(self._seen.posterior, self.learn(new), np.array(list(by_number), np.int64), most)
+        chosen = most_informative(self._seen.posterior, self.learn(new), np.array(list(by_number), np.int64), most)
         return [by_number[number] for number in chosen]
 
     def state(self) -> PredictorState:
@@ -190,16 +190,17 @@ class Predictor:
             self._recall(measured)
 
     # The update. Invariant: `_tables` holds mean, low and high of a pair if `_fresh` is set for it, computed from all
-    # rows of `_seen`. A measurement (`observe`) changes `_seen` alone, for the price of one matrix times a vector.
-    # The next request sees that it moved and drops everything that was derived from the rows: the whitened values, the
-    # calibration of the intervals, the correction for unrelated jobs, the pairs. So no prediction mixes two states.
+    # rows of `_seen`. A measurement (`observe`) changes `_seen` alone, at the cost of one product of a matrix and a
+    # vector. The next request sees that it changed and drops everything that was derived from the rows: the whitened
+    # values, the calibration of the intervals, the correction for unrelated jobs, the pairs. So no prediction mixes two
+    # states.
 
     def _refresh(self) -> None:
         """Drops what was computed before the last measurement."""
         room = self._catalogue.room
-        if self._seen.moved:
-            self._settled = self._seen.settle()
-            self._calibration = Calibration(self._catalogue, self._seen, self._settled.whitened)
+        if self._seen.changed:
+            self._standardised = self._seen.standardise()
+            self._calibration = Calibration(self._catalogue, self._seen, self._standardised.whitened)
             self._unrelated = Unrelated(self._catalogue, self._seen)
             self._pairs.clear()
             self._fresh[:] = False
@@ -219,10 +220,10 @@ class Predictor:
         return self._tables[:, pairs.victims, pairs.partners]
 
     def _predict(self, pairs: Pairs) -> Floats:
-        posterior, settled = self._seen.posterior, self._settled
+        posterior, standardised = self._seen.posterior, self._standardised
         explained = posterior.explained(pairs)
-        mean = settled.mean + settled.spread * (explained @ settled.whitened)
-        deviation = settled.spread * np.sqrt(posterior.variance(pairs, explained))
+        mean = standardised.mean + standardised.spread * (explained @ standardised.whitened)
+        deviation = standardised.spread * np.sqrt(posterior.variance(pairs, explained))
         width = self._calibration.factors(pairs) * deviation
         self._unrelated.correct(pairs, mean, width)
         speeds = np.maximum([mean, mean - width, mean + width], 0.0) ** 2
@@ -244,15 +245,15 @@ def _makes_sense(row: Row, types: int) -> bool:
     return 0 <= row.victim < types and 0 <= row.partner < types and bounded and 1 <= row.times <= MOST_COUNTED
 
 
-MOST_WEIGHED = 128
-"""partners that are weighed against each other; more would tell little more"""
-NOTHING_NEW = 1e-3
-"""gain, in variances of a pair, below which a measurement is not worth making"""
+MOST_COMPARED = 128
+"""partners that are compared; more would change little"""
+LEAST_INFORMATION = 1e-3
+"""variance, in variances of a pair, that a measurement must at least remove"""
 
 
-def most_telling(posterior: Posterior, new: int, partners: Indices, most: int) -> list[int]:
-    """Greedily the partner whose measurement takes most of what is uncertain of the new type beside all partners."""
-    partners = partners[:MOST_WEIGHED]
+def most_informative(posterior: Posterior, new: int, partners: Indices, most: int) -> list[int]:
+    """Chooses greedily the partner whose measurement removes most variance of the new type beside all partners."""
+    partners = partners[:MOST_COMPARED]
     count = len(partners)
     own = np.full(count, new)
     left = posterior.covariance(Pairs(np.append(own, partners), np.append(partners, own)))
@@ -260,12 +261,12 @@ def most_telling(posterior: Posterior, new: int, partners: Indices, most: int) -
     places = np.stack([np.arange(count), count + np.arange(count)], axis=1)
     chosen: list[int] = []
     while len(chosen) < min(most, count):
-        # The two directions of each pair, and what they share with everything that is uncertain.
+        # The two directions of each pair, and their covariance with all directions.
         both = left[places[:, :, None], places[:, None, :]] + noise
         shared = left[places]
         gains = np.einsum("pit,pit->p", shared, np.linalg.solve(both, shared))
         best = int(np.argmax(gains))
-        if gains[best] < NOTHING_NEW:
+        if gains[best] < LEAST_INFORMATION:
             break
         chosen.append(int(partners[best]))
         left = left - shared[best].T @ np.linalg.solve(both[best], shared[best])

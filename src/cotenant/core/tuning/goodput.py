@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a job learns, rather than how fast it steps: samples per second, weighted by what a sample is worth.
+"""Goodput: how fast a job trains, as samples per second times the efficiency of a sample.
 
-Goodput and the gradient noise scale are those of Pollux (OSDI 2021) and McCandlish et al. (2018). Speed alone would
-always ask for the largest batch; efficiency alone for the smallest.
+Goodput and the gradient noise scale are defined as in Pollux (OSDI 2021) and McCandlish et al. (2018). Speed alone
+would always favour the largest batch, efficiency alone the smallest.
 """
 
 import math
@@ -11,39 +11,40 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PRIOR_NOISE = 8.0
-"""noise scale of a job that reports none, in multiples of its default batch: at twice that it is 90 % as efficient"""
+"""noise scale of a job that reports none, in multiples of its default batch: twice the batch is 90 % as efficient"""
 
 NOISE_BOUNDS = (0.01, 1000.0)
-"""the least and the most a noise scale is taken to be, in multiples of the default batch"""
+"""noise scales are clipped to this range, in multiples of the default batch"""
 
-TRUSTED_STEPS = 100
-"""steps that must have been seen before their gradients outweigh the prior: one in 20 is usually measured"""
+LEAST_STEPS = 100
+"""steps after which the measured noise scale replaces the prior; usually one step in 20 is measured"""
 
-MEMORY_STEPS = 200
-"""gradient moments are averaged over about this many steps: the noise scale grows while a job trains"""
+AVERAGED_STEPS = 200
+"""gradient moments are averaged over about this many steps, because the noise scale grows while a job trains"""
 
 
 class LearningRate(StrEnum):
-    """How a job's learning rate follows its batch size."""
+    """The rule by which a job's learning rate depends on its batch size."""
 
     SQRT = "sqrt"
-    """by the square root of the batch, as adaptive optimisers want it"""
+    """proportional to the square root of the batch size, for adaptive optimisers"""
     ADASCALE = "adascale"
-    """by how much further a step of the larger batch really goes, as plain SGD wants it"""
+    """by AdaScale's gain ratio, for plain SGD"""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientNoise:
-    """Two moments of a job's gradients, each an unbiased estimate; one estimate may well be negative."""
+    """Unbiased estimates of two moments of a job's gradients; a single estimate can be negative."""
 
     sqr: float
-    """squared length of the true gradient"""
+    """squared norm of the true gradient"""
     var: float
     """variance of one sample's gradient, summed over all parameters"""
 
 
 class NoiseAverage:
-    """The noise scale of one job over its recent steps: a ratio of averages, since an average of ratios is biased."""
+    """The noise scale of one job over its recent steps, as a ratio of averages: an average of ratios would be
+    biased."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -54,23 +55,23 @@ class NoiseAverage:
         if steps <= 0 or not (math.isfinite(noise.sqr) and math.isfinite(noise.var)):
             return
         self.steps += steps
-        weight = max(steps / self.steps, 1 - math.exp(-steps / MEMORY_STEPS))
+        weight = max(steps / self.steps, 1 - math.exp(-steps / AVERAGED_STEPS))
         self._sqr += weight * (noise.sqr - self._sqr)
         self._var += weight * (noise.var - self._var)
 
     def scale(self, default_batch: int) -> float | None:
-        """The batch size at which noise and signal of a step are equal; None: not known yet."""
-        if self.steps < TRUSTED_STEPS:
+        """The batch size at which the noise of a step equals its signal; None: not known yet."""
+        if self.steps < LEAST_STEPS:
             return None
         least, most = (bound * default_batch for bound in NOISE_BOUNDS)
         return most if self._sqr <= 0 else min(max(self._var / self._sqr, least), most)
 
 
 def efficiency(batch: float, default_batch: float, noise: float | None) -> float:
-    """What a sample in a batch of this size is worth, against one in the default batch.
+    """How much a sample in a batch of this size contributes to training, relative to one in the default batch.
 
-    If the noise scale is not known, a larger batch costs what the prior says, and a smaller one gains nothing: no job
-    is slowed down for a benefit that is only assumed.
+    If the noise scale is not known, a larger batch is as efficient as the prior says, and a smaller one is not more
+    efficient than the default: no job is slowed down for a benefit that is only assumed.
     """
     if noise is None:
         return min(efficiency(batch, default_batch, PRIOR_NOISE * default_batch), 1.0)
@@ -79,12 +80,12 @@ def efficiency(batch: float, default_batch: float, noise: float | None) -> float
 
 
 def goodput(speed: float, batch: float, default_batch: float, noise: float | None) -> float:
-    """Samples per second, counted in samples of the default batch."""
+    """Samples per second times their efficiency."""
     return speed * efficiency(batch, default_batch, noise)
 
 
 def learning_rate_scale(rule: LearningRate | None, batch: int, default_batch: int, noise: float | None) -> float:
-    """By what the learning rate of the default batch is multiplied; a job without a rule looks after itself."""
+    """The factor for the learning rate of the default batch; 1 if the job has no rule."""
     match rule:
         case LearningRate.SQRT:
             return math.sqrt(batch / default_batch)

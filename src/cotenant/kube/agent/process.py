@@ -43,6 +43,7 @@ from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_gpus
 from cotenant.node.devices.simulated import SimulatedBackend
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
+from cotenant.wire.text import counted
 
 NOT_WATCHED = "kubelet and the agent's device plugin have not found each other"
 LEAVING = "the agent was told to end"
@@ -299,7 +300,7 @@ class Agent:
         await self._node.is_as_wanted()
         memory = MiB(sum(gpu.memory_capacity for gpu in self._machine.gpus))
         count = len(self._machine.gpus)
-        gpus = f"{count} GPU{'' if count == 1 else 's'}"
+        gpus = counted(count, "GPU")
         self._say(f"agent: node {self._options.node}: {gpus}, {format_memory(memory)}, published")
 
     # Kubelet's list of devices

@@ -22,6 +22,7 @@ from cotenant.kube.api.objects import Metadata, Node
 from cotenant.kube.api.reflector import GONE
 from cotenant.kube.inspect.report import ClusterUse, cluster_use
 from cotenant.kube.settings import KubeSettings, parse_settings
+from cotenant.wire.text import counted
 
 TRIES = 3
 """Attempts to read a list whose version expires before its last page."""
@@ -87,7 +88,7 @@ async def _read(client: Client, access: Access, query: Query) -> ClusterUse:
         why = seen.unread[0] if seen.unread else f"node {query.node}: no agent has reported GPUs of this node"
         raise NoSuchNodeError(why)
     malformed = tuple(
-        f"{count} {what}{'s' if count > 1 else ''} could not be decoded"
+        f"{counted(count, what)} could not be decoded"
         for count, what in ((malformed_nodes, "node"), (malformed_pods, "pod"))
         if count
     )

@@ -14,6 +14,7 @@ from cotenant.kube.scheduler.preemption import Plan
 from cotenant.kube.scheduler.why import EvictionView, FitView, GpuShareView, Named, RefusalView, WhyPod
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.wire.text import counted, inflect
 
 NO_GPUS = "no node has GPUs"
 MOST_NODES = 1000
@@ -67,7 +68,7 @@ def describe_plan(plan: Plan) -> str:
     if not plan.under_way:
         return f"it would fit on node {plan.node} without {pods}" if pods else f"pods are leaving node {plan.node}"
     return f"a slot on node {plan.node} is reserved for it" + (
-        f" until {pods} end" + "s" * (len(plan.pods) == 1) if pods else ""
+        f" until {pods} {inflect(len(plan.pods), 'ends', 'end')}" if pods else ""
     )
 
 
@@ -78,8 +79,8 @@ def describe(why: Why) -> str:
     if why.waits is not None:
         return str(why.waits)
     if why.fits:
-        count = len(why.fits)
-        return f"it fits on {count} node{'s' * (count > 1)}, best on {why.fits[0].slot.node}, and is tried again soon"
+        nodes = counted(len(why.fits), "node")
+        return f"it fits on {nodes}, best on {why.fits[0].slot.node}, and is tried again soon"
     return describe_reasons(why.reasons) or NO_GPUS
 
 
@@ -95,9 +96,9 @@ def describe_reasons(reasons: Mapping[str, Reason]) -> str:
 def describe_refusals(refused: Iterable[Refused]) -> str:
     """The same if the nodes are grouped already: the reasons with most nodes come first."""
     ordered = sorted(refused, key=lambda one: -one.nodes)
-    parts = [f"{one.nodes} node{'s' if one.nodes > 1 else ''}: {one.reason} ({one.nearest})" for one in ordered]
+    parts = [f"{counted(one.nodes, 'node')}: {one.reason} ({one.nearest})" for one in ordered]
     rest = len(parts) - MOST_CLASSES
-    others = f"; and {rest} other reason{'s' * (rest > 1)}" if rest > 0 else ""
+    others = f"; and {counted(rest, 'other reason')}" if rest > 0 else ""
     return "; ".join(parts[:MOST_CLASSES]) + others
 
 

@@ -19,6 +19,7 @@ from cotenant.node.devices.backend import ProcessUsage
 from cotenant.node.devices.links import numa_node
 from cotenant.node.devices.polled import Identity, PolledBackend, Reading, load_shared_library
 from cotenant.node.devices.vendors import Vendor
+from cotenant.wire.text import counted
 
 SUCCESS = 0
 UNANSWERED = frozenset({1, 2, 4, 9, 10, 14})
@@ -95,14 +96,14 @@ class RocmSmi:
         return Identity(type_, MiB((total or 0) // MIB_BYTES), self._numa(index))
 
     def fault(self, index: int) -> str | None:
-        unique_id, counted = self._unique_id(index), ErrorCount()
+        unique_id, errors = self._unique_id(index), ErrorCount()
         self._number("rsmi_dev_memory_usage_get", index, VRAM)
-        if not self._query("rsmi_dev_ecc_count_get", index, ctypes.c_uint64(MEMORY_BLOCK), ctypes.byref(counted)):
+        if not self._query("rsmi_dev_ecc_count_get", index, ctypes.c_uint64(MEMORY_BLOCK), ctypes.byref(errors)):
             return None
-        before = self._errors.setdefault(unique_id, counted.uncorrectable)
-        self._errors[unique_id] = counted.uncorrectable
-        new = counted.uncorrectable - before
-        return f"{new} new uncorrectable memory error{'s' if new > 1 else ''}" if new > 0 else None
+        before = self._errors.setdefault(unique_id, errors.uncorrectable)
+        self._errors[unique_id] = errors.uncorrectable
+        new = errors.uncorrectable - before
+        return counted(new, "new uncorrectable memory error") if new > 0 else None
 
     def reading(self, index: int) -> Reading:
         used, busy = self._number("rsmi_dev_memory_usage_get", index, VRAM), ctypes.c_uint32()

@@ -17,6 +17,7 @@ from cotenant.errors import DeviceError, InputError
 from cotenant.node.devices.backend import MACHINE, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.processes import Process, job_members, process_table
 from cotenant.node.devices.vendors import Vendor
+from cotenant.wire.text import counted, inflect
 
 MOST_DEVICES = 256
 LARGEST = MiB(16 * 1024)
@@ -66,12 +67,12 @@ class SimulatedBackend:
     def notes(self) -> tuple[str, ...]:
         count = len(self._device_cores)
         each = ", ".join(
-            f"GPU {gpu} on core{'s' if len(cores) > 1 else ''} {ranges(cores)}"
+            f"GPU {gpu} on {inflect(len(cores), 'core')} {ranges(cores)}"
             for gpu, cores in enumerate(self._device_cores[:4])
         )
         dealt = [core for cores in self._device_cores for core in cores]
         why = f"{self._because}: " if self._because else ""
-        devices = f"{count} GPU{'s' if count > 1 else ''} of {format_memory(self._memory)} each"
+        devices = f"{counted(count, 'GPU')} of {format_memory(self._memory)} each"
         what = f"{why}simulating {devices} ({each}{', ...' if count > 4 else ''})"
         if len(set(dealt)) == len(dealt):
             return (what,)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from cotenant.wire.text import inflect
+
 
 class Vendor(StrEnum):
     """Whose GPUs these are. The value is stored in journals and node annotations, so it never changes."""
@@ -61,7 +63,7 @@ class Row:
     dialects: tuple[str, ...] = ()
     """Names of the Kubernetes dialects in which pods request these GPUs."""
     other_systems: tuple[str, ...] = ()
-    """Other GPU-sharing systems whose variables a process is given as well (`node.variables.OTHER_SYSTEMS`)."""
+    """Other GPU-sharing systems whose variables a process is given as well (`node.launch.OTHER_SYSTEMS`)."""
     enforces: Enforcement = Enforcement()
     """What holds tenants to their limits, if all that cotenant can bring is there."""
     preload: bool = False
@@ -72,7 +74,7 @@ class Row:
         missing = (self.enforces if enforces is None else enforces).missing
         if not missing:
             return None
-        limits = f"the {' and the '.join(missing)} limit{'s' if len(missing) > 1 else ''}"
+        limits = f"the {' and the '.join(missing)} {inflect(len(missing), 'limit')}"
         return (
             f"{limits} cannot be enforced on {self.title} GPUs: cotenant reserves the amounts, and a "
             "process that uses more takes it from its neighbours"
