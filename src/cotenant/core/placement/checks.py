@@ -124,7 +124,7 @@ class Floors(NamedTuple):
 
 
 Narrow = Callable[[Demand, Node, list[int]], list[int] | Reason]
-Fitting = Callable[[Node, Sequence[int]], list[int]]
+Fitting = Callable[[Node, Sequence[int]], list[int] | None]
 
 
 def always(demand: Demand) -> bool:
@@ -139,7 +139,8 @@ class Check:
     """of the `Reason` that it gives"""
     narrow: Narrow
     """From a demand, a node and the GPUs that earlier checks kept: those that it keeps too, in the same order, or a
-    Reason if they are fewer than `demand.gpus`. It judges each GPU, or the node, for itself (but see `of_sets`)."""
+    Reason if they are fewer than `demand.gpus`. It judges each GPU, or the node, for itself (but see `of_sets`). If the
+    demand needs no GPU, the list may be empty."""
     applies: Callable[[Demand], bool] = always
     """Whether it can refuse such a demand anything; if not, it is left out."""
     reads: Reads = Reads.EVERYTHING
@@ -183,6 +184,10 @@ def host_memory(demand: Demand, node: Node, eligible: list[int]) -> list[int] | 
 
 
 # Which GPUs
+
+
+def needs_gpus(demand: Demand) -> bool:
+    return demand.gpus > 0
 
 
 def installed(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
@@ -346,10 +351,10 @@ CHECKS: tuple[Check, ...] = (
         floors=lambda demand: Floors(host_memory=demand.host_memory),
         nearness=lambda gpus: gpus.host_memory,
     ),
-    Check("count", installed, reads=Reads.HARDWARE, floors=lambda demand: Floors()),
+    Check("count", installed, needs_gpus, Reads.HARDWARE, floors=lambda demand: Floors()),
     Check("type", gpu_type, has_type_constraint, Reads.TYPE, mask=mask_type),
     Check("uuid", named_gpu, lambda demand: bool(demand.use_uuids or demand.avoid_uuids)),
-    Check("health", usable, reads=Reads.HARDWARE, mask=lambda demand, gpus: gpus.usable),
+    Check("health", usable, needs_gpus, Reads.HARDWARE, mask=lambda demand, gpus: gpus.usable),
     Check("affinity", affinity, lambda demand: demand.affinity is not None, Reads.TENANTS),
     Check("anti-affinity", anti_affinity, lambda demand: demand.anti_affinity is not None, Reads.TENANTS),
     Check(
@@ -359,7 +364,7 @@ CHECKS: tuple[Check, ...] = (
         Reads.AMOUNTS | Reads.HARDWARE,
         mask=lambda demand, gpus: gpus.slots == gpus.slot_capacity,
     ),
-    Check("slots", share_slots, reads=Reads.AMOUNTS, floors=lambda demand: Floors(slots=1)),
+    Check("slots", share_slots, needs_gpus, Reads.AMOUNTS, floors=lambda demand: Floors(slots=1)),
     Check(
         "compute",
         gpu_compute,
@@ -406,7 +411,7 @@ class Feasibility:
     floors: Floors
     """of all checks together"""
     fitting: Fitting
-    """Those of some GPUs of a node that `eligible` would keep, empty if too few are left; faster, without a reason."""
+    """Those of some GPUs of a node that `eligible` would keep, None if it would refuse; faster, without a reason."""
     by_name: bool
     """nodes of one kind may differ in their answer: it depends on a name or a UUID"""
     interchangeable: bool
@@ -438,10 +443,10 @@ def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], ot
     needed = demand.gpus
     known: dict[object, frozenset[int] | None] = {}
 
-    def fitting(node: Node, gpus: Sequence[int]) -> list[int]:
+    def fitting(node: Node, gpus: Sequence[int]) -> list[int] | None:
         machine, _, compute, memory, slots, _, free_cpu, free_memory, _, _, _ = node
         if (free_cpu is not None and free_cpu < cpu) or (free_memory is not None and free_memory < host_memory):
-            return []
+            return None
         try:
             allowed = known[machine.kind]
         except KeyError:
@@ -452,11 +457,11 @@ def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], ot
             i for i in gpus if compute[i] >= least_compute and memory[i] >= least_memory and slots[i] >= least_slots
         ]
         if len(left) < needed:
-            return []
+            return None
         for narrow in others:
             kept = narrow(demand, node, left)
             if isinstance(kept, Reason):
-                return []
+                return None
             left = kept
         return left
 

@@ -35,13 +35,13 @@ def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
             fitting = feasible.fitting(node, node.distinct)
         else:
             fitting = feasible.fitting(node, range(len(node.compute)))
-            if not feasible.by_name:
+            if fitting and not feasible.by_name:
                 fitting = [i for i in fitting if i in node.distinct] or fitting
-        return [_ALONE[i] if i < len(_ALONE) else (i,) for i in fitting]
+        return [] if fitting is None else [_ALONE[i] if i < len(_ALONE) else (i,) for i in fitting]
     if demand.containers:
         return container_slots(feasible, node)
     if demand.gpus == 0:
-        return [] if isinstance(feasible.eligible(node), Reason) else [()]
+        return [] if feasible.fitting(node, ()) is None else [()]
     fitting = feasible.fitting(node, range(len(node.compute)))
     return _several(demand, node, fitting) if fitting else []
 
