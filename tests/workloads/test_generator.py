@@ -81,7 +81,7 @@ def test_a_mix_that_makes_no_sense_is_refused(text: str) -> None:
     ("arguments", "message"),
     [
         ({"jobs": 0}, "at least one job"),
-        ({"jobs": 3, "arrivals": [1.0]}, "the trace has 1 arrival, but 3 jobs"),
+        ({"jobs": 3, "arrivals": [1.0]}, "the trace has 1 arrival, fewer than the 3 requested"),
         ({"jobs": 1, "arrivals": [float("nan")]}, "not a finite number"),
         ({"jobs": 1, "scale": -1.0}, "scale must be"),
         ({"jobs": 1, "work": 0.0}, "work must be"),
