@@ -9,9 +9,9 @@ from cotenant.core.cluster import Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Gpu, Gpus, Job, Machine, Placement, Slot
 from cotenant.core.placement.deciding import decide
-from cotenant.core.placement.ladder import Ladder
 from cotenant.core.placement.policies import build_policy, fifo
 from cotenant.core.placement.ranking import Policy, Ranker
+from cotenant.core.placement.shapes import Ladder
 from cotenant.core.units import MiB, MilliGpu, Seconds
 from tests.properties.referee import freshly_ranked, tenants_of
 from tests.properties.strategies import (

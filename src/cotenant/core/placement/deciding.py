@@ -10,8 +10,8 @@ from itertools import chain, islice
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Placement, Reason
-from cotenant.core.placement.ladder import Score
 from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
+from cotenant.core.placement.scores import Score
 from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds

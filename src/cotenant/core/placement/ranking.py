@@ -23,8 +23,7 @@ from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
 from cotenant.core.placement.checks import CHECKS, Check, Feasibility, Reads, feasibility, plain_text
 from cotenant.core.placement.gpu_arrays import NO_GPU, GpuArrays, compares_rooms, kept
-from cotenant.core.placement.ladder import Score
-from cotenant.core.placement.scores import Order, node_spread, spread
+from cotenant.core.placement.scores import Order, Score, node_spread, spread
 from cotenant.core.placement.shapes import BY_GPUS, BY_TENANTS, REFUSED, SURE, Labels, Shape, best_first
 from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.sharing.gates import PLACE, Gate, Verdict

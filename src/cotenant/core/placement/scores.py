@@ -17,6 +17,8 @@ from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus
 from cotenant.core.placement import topology
 
 Order = Callable[[Demand, Node, list[Gpus]], list[float]]
+Score = tuple[float, ...]
+"""The numbers that all orders of a policy give one slot; compared from left to right."""
 
 _CPU_SCALE = 128_000.0
 _GPU_SCALE = 8_000.0

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Gpus, Tenant
-from cotenant.core.placement.ladder import Score
 from cotenant.core.placement.ranking import Policy, rate
+from cotenant.core.placement.scores import Score
 from cotenant.core.units import Seconds
 
 _TRIES = 300

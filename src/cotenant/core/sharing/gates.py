@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cotenant.core.model import Reason
-from cotenant.core.placement.ladder import Score
+from cotenant.core.placement.scores import Score
 
 LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET = 0.05, 0.5
 """what a newcomer must add to the work of a GPU, if many jobs wait and if none does"""
