@@ -4,7 +4,7 @@
 // What NVML says of contention. Between two events of this process another tenant's kernel may have run, and only NVML
 // knows: over some seconds, the use that it saw of this process divided by the time that its events span is the
 // fraction of that time that was ours. NVML also tells whether other processes use the GPU; if none does, a share need
-// not be enforced. Which of them are of this slice is what the limits file says, or else the kernel; never the region.
+// not be enforced. Which of them are of this slice is what the list of processes says, or else the kernel; never the region.
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -86,7 +86,7 @@ static bool open_nvml(struct view *view, int device) {
 // process of another slice can be made to map it. False also if this cannot be found out.
 static bool maps_region(unsigned pid) {
     char path[32], text[4096], wanted[64];
-    if (!ct_describe_region(wanted, sizeof wanted)) return false;
+    if (!ct_sees_host_pids() || !ct_describe_region(wanted, sizeof wanted)) return false;
     snprintf(path, sizeof path, "/proc/%u/maps", pid);
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
@@ -129,7 +129,7 @@ enum answer { NEW_SAMPLES, NO_SAMPLES, NO_ANSWER };
 
 static enum answer read_use(struct view *view, uint64_t now, double spanned, struct use *use) {
     nvmlProcessUtilizationSample_t samples[SAMPLES];
-    unsigned count = SAMPLES, busy = 0, self = (unsigned)getpid();
+    unsigned count = SAMPLES, busy = 0, self = ct_sees_host_pids() ? (unsigned)getpid() : 0;
     int answer = REAL(nvmlDeviceGetProcessUtilization)(view->handle, samples, &count, view->stamp);
     if (answer == NVML_NOT_FOUND) count = 0;
     else if (answer != CUDA_SUCCESS || count > SAMPLES) return NO_ANSWER;

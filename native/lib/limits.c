@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Follows the limits file. A thread that calls a hook checks it, at most every 20 ms, since this library has no threads
+// Follows the limits file and the list of processes. A thread that calls a hook checks it, at most every 20 ms, since this library has no threads
 // of its own; the same check keeps the region and our slot in it in order.
 
 #include <errno.h>
@@ -18,6 +18,7 @@
 #define REAP_NS UINT64_C(100000000)
 #define SETTLED_NS 50000000
 #define READINGS 4
+#define INITIAL_SPACE 0xEFFFFFFCu // inode of the PID namespace in which the machine booted: PROC_PID_INIT_INO of Linux
 
 struct ct_gpu_limits_now ct_limits_now[CT_DEVICES] = {
     [0 ... CT_DEVICES - 1] = {.memory = CT_UNLIMITED, .compute = CT_WHOLE}};
@@ -33,9 +34,14 @@ struct identity {
     struct timespec changed;
 };
 
-static char path[CT_PATH_BYTES];
-static struct identity last; // all zeros: there is no file
-static uint64_t last_print;  // of what was read last: the same bytes are not counted as a fault again
+// A file that is followed: its path, empty if there is none to follow, and what was read last.
+struct followed {
+    char path[CT_PATH_BYTES];
+    struct identity last; // all zeros: there is no file
+    uint64_t print;       // the same bytes are not counted as a fault again
+};
+
+static struct followed limits_file, list_file;
 static bool has_region;
 static _Atomic uint64_t next_look;
 static uint64_t next_reap;
@@ -46,7 +52,7 @@ static char text[CT_LIMITS_BYTES + 1], again[CT_LIMITS_BYTES + 1];
 // read, reads again.
 static struct {
     _Atomic uint32_t edition;
-    _Atomic bool is_known;
+    _Atomic bool has_self; // else it is older than this process, and says nothing
     _Atomic uint32_t count;
     struct {
         _Atomic uint32_t host;
@@ -70,24 +76,36 @@ static void put_in_force(struct ct_gpu_limits_now *now, const struct ct_gpu_limi
     now->paused = limits->paused;
 }
 
-static void list_processes(const struct ct_limits *limits) {
+// Whether a line may be this process. A line without a namespace counts only if no second one has the same ID.
+static bool is_me(const struct ct_process *one, uint64_t own_space) {
+    return one->pid == (uint32_t)getpid() && (one->space == own_space || one->space == 0);
+}
+
+// No list: NULL.
+static void list_processes(const struct ct_process_list *list) {
     struct stat space = {0};
     uint64_t own_space = ct_stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+    uint32_t count = list ? list->count : 0, mine = 0;
+    for (uint32_t i = 0; i < count; i++) mine += is_me(&list->process[i], own_space);
     listed.edition++;
-    listed.is_known = limits->lists_processes;
-    listed.count = limits->processes;
-    for (uint32_t i = 0; i < limits->processes; i++) {
-        const struct ct_process *one = &limits->process[i];
-        listed.process[i].host = one->host;
-        listed.process[i].is_self = one->pid == (uint32_t)getpid() && one->space == own_space;
+    listed.has_self = mine == 1;
+    listed.count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        listed.process[i].host = list->process[i].host;
+        listed.process[i].is_self = mine == 1 && is_me(&list->process[i], own_space);
     }
     listed.edition++;
+}
+
+bool ct_sees_host_pids(void) {
+    struct stat space;
+    return ct_stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_SPACE;
 }
 
 enum ct_relation ct_relation_of(uint32_t host_pid) {
     for (int i = 0; i < READINGS; i++) {
         uint32_t edition = listed.edition, count = listed.count;
-        enum ct_relation relation = listed.is_known ? CT_STRANGER : CT_UNLISTED;
+        enum ct_relation relation = listed.has_self ? CT_STRANGER : CT_UNLISTED;
         for (uint32_t at = 0; at < count && at < CT_PROCESSES && relation == CT_STRANGER; at++)
             if (listed.process[at].host == host_pid) relation = listed.process[at].is_self ? CT_SELF : CT_SIBLING;
         if (edition % 2 == 0 && edition == listed.edition) return relation;
@@ -96,7 +114,11 @@ enum ct_relation ct_relation_of(uint32_t host_pid) {
 }
 
 static void apply(const struct ct_limits *limits) {
-    list_processes(limits);
+    if (strcmp(list_file.path, limits->processes) != 0) {
+        list_file = (struct followed){0};
+        strcpy(list_file.path, limits->processes);
+        list_processes(NULL);
+    }
     if (!has_region && *limits->region) ct_open_region(limits->region);
     has_region = true; // only once: what was counted in the first region would have to move
     bool is_named[CT_DEVICES] = {false};
@@ -149,43 +171,81 @@ static uint64_t fingerprint(size_t length) {
     return print ^ length;
 }
 
-static void read_file(int file, const struct stat *found) {
+// Both put in force what they parse.
+static enum ct_parsed take_limits(size_t length) {
     struct ct_limits limits;
+    enum ct_parsed parsed = ct_parse_limits(text, length, &limits);
+    if (parsed == CT_PARSED) apply(&limits);
+    return parsed;
+}
+
+static enum ct_parsed take_list(size_t length) {
+    struct ct_process_list list;
+    enum ct_parsed parsed = ct_parse_processes(text, length, &list);
+    list_processes(parsed == CT_PARSED ? &list : NULL);
+    return parsed;
+}
+
+static void read_file(struct followed *from, int file, const struct stat *found, enum ct_parsed (*take)(size_t)) {
     ssize_t length = S_ISREG(found->st_mode) ? read_steadily(file) : 0;
     if (length < 0) {
         ct_count_fault(CT_FAULT_LIMITS_CHANGING);
         return;
     }
-    last = identify(found);
-    if (may_change_unseen(&found->st_mtim)) last.size = -1;
+    from->last = identify(found);
+    if (may_change_unseen(&found->st_mtim)) from->last.size = -1;
     uint64_t print = fingerprint((size_t)length);
-    enum ct_parsed parsed = ct_parse_limits(text, (size_t)length, &limits);
-    if (parsed == CT_PARSED) apply(&limits);
-    else if (print != last_print)
+    enum ct_parsed parsed = take((size_t)length);
+    if (parsed != CT_PARSED && print != from->print)
         ct_count_fault(parsed == CT_PARSE_BAD ? CT_FAULT_LIMITS_BAD : CT_FAULT_LIMITS_VERSION);
-    last_print = print;
+    from->print = print;
 }
 
 static void read_limits(void) {
     struct stat found;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct followed *from = &limits_file;
+    int file = open(from->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0 || ct_fstat(file, &found) != 0) {
         ct_count_fault(CT_FAULT_LIMITS_MISSING);
-        last = ct_stat(path, &found) == 0 ? identify(&found) : (struct identity){0}; // counted once, not at every look
+        // Counted once, not at every look.
+        from->last = ct_stat(from->path, &found) == 0 ? identify(&found) : (struct identity){0};
     } else {
-        read_file(file, &found);
+        read_file(from, file, &found, take_limits);
     }
     if (file >= 0) close(file);
 }
 
+// Only what root or this user has written counts. A list that is missing is no fault: the agent may not have looked yet.
+static void read_list(void) {
+    struct stat found;
+    int file = open(list_file.path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    bool usable = file >= 0 && ct_fstat(file, &found) == 0 && (found.st_uid == 0 || found.st_uid == geteuid()) &&
+                  !(found.st_mode & (S_IWGRP | S_IWOTH));
+    if (usable) {
+        read_file(&list_file, file, &found, take_list);
+    } else {
+        list_file.last = (struct identity){0};
+        list_processes(NULL);
+    }
+    if (file >= 0) close(file);
+}
+
+static bool has_changed(const struct followed *from) {
+    struct stat found;
+    struct identity there = {0};
+    if (ct_stat(from->path, &found) == 0) there = identify(&found);
+    return !is_same_version(&there, &from->last);
+}
+
 void ct_follow_limits(const char *from) {
-    strcpy(path, from);
+    strcpy(limits_file.path, from);
     read_limits();
+    if (*list_file.path) read_list();
 }
 
 void ct_forget_reading(void) {
     listed.edition = 0;
-    for (uint32_t i = 0; i < CT_PROCESSES; i++) listed.process[i].is_self = false; // it was the parent
+    listed.has_self = false; // it was the parent
     ct_set_free(&looking);
 }
 
@@ -194,18 +254,16 @@ void ct_forget_reading(void) {
 static void end_old_pause(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    int64_t age = now.tv_sec - last.changed.tv_sec;
+    int64_t age = now.tv_sec - limits_file.last.changed.tv_sec;
     if (-CT_PAUSE_SECONDS <= age && age <= CT_PAUSE_SECONDS) return;
     for (int i = 0; i < CT_DEVICES; i++) ct_limits_now[i].paused = 0;
 }
 
 static void look(uint64_t now) {
-    struct stat found;
-    struct identity there = {0};
     ct_check_region(); // first of all, since the rest may write there
     ct_check_slot();
-    if (ct_stat(path, &found) == 0) there = identify(&found);
-    if (!is_same_version(&there, &last)) read_limits();
+    if (has_changed(&limits_file)) read_limits();
+    if (*list_file.path && has_changed(&list_file)) read_list();
     end_old_pause();
     ct_my_slot()->beat = now;
     if (now < next_reap) return;

@@ -10,8 +10,7 @@
 //   priority low                 (high or low; high if absent)
 //   default memory=0 compute=1000
 //   gpu GPU-8f… memory=2147483648 host=0 compute=300 paused=0
-//   processes                    (the lines that follow name all processes of the slice that use a GPU)
-//   process 40213 17 4026532281
+//   processes /run/cotenant/slices/abc/processes   (the list of its processes; which they are is unknown if absent)
 //   end
 //
 // memory and host are bytes; memory=none is no limit. compute is thousandths of the GPU, 1 to 1000; 1000 is no limit.
@@ -21,10 +20,17 @@
 // unknown words of known lines are ignored, so that a later writer of the same version may add some. At most
 // CT_LIMITS_BYTES long, with at most CT_DEVICES gpu lines.
 //
-// A process line has the process ID by which NVML knows the process (the host's), its ID in its own PID namespace, and
-// the inode of that namespace. Only the writer of this file can know which processes on a GPU are of this slice: what
-// they say of themselves in the region could be a neighbour's ID. Without the line `processes` it is unknown; of more
-// than CT_PROCESSES lines the rest is ignored, so those processes count as other tenants.
+// The list of processes is a file of its own, since it changes as processes come and go, and in a container another
+// program writes it than the limits. It is replaced and read in the same way:
+//
+//   cotenant-processes 1
+//   process 40213 17 4026532281
+//   end
+//
+// A line has the process ID by which NVML knows the process (the host's), its ID in its own PID namespace, and the inode
+// of that namespace, or 0 if the writer cannot tell. Only the writer can know which processes on a GPU are of this slice:
+// what they say of themselves in the region could be a neighbour's ID. Without the file it is unknown; of more than
+// CT_PROCESSES lines the rest is ignored, so those processes count as other tenants.
 
 #ifndef COTENANT_LIMITS_H
 #define COTENANT_LIMITS_H
@@ -36,6 +42,7 @@
 #include "region.h"
 
 #define CT_LIMITS_VERSION 2
+#define CT_LIST_VERSION 1
 #define CT_LIMITS_BYTES 65536
 #define CT_PATH_BYTES 1024
 #define CT_UNLIMITED UINT64_MAX
@@ -55,27 +62,31 @@ struct ct_gpu_limits {
 };
 
 struct ct_process {
-    uint32_t host; // process ID as NVML reports it
-    uint32_t pid;  // in its own namespace
-    uint64_t space;
+    uint32_t host;  // process ID as NVML reports it
+    uint32_t pid;   // in its own namespace
+    uint64_t space; // 0: unknown
+};
+
+struct ct_process_list {
+    uint32_t count;
+    struct ct_process process[CT_PROCESSES];
 };
 
 struct ct_limits {
-    char region[CT_PATH_BYTES]; // empty: none
+    char region[CT_PATH_BYTES];    // empty: none
+    char processes[CT_PATH_BYTES]; // empty: none
     enum ct_policy policy;
     enum ct_priority priority;
     uint32_t gpus;
     struct ct_gpu_limits fallback;
     struct ct_gpu_limits gpu[CT_DEVICES];
-    bool lists_processes;
-    uint32_t processes;
-    struct ct_process process[CT_PROCESSES];
 };
 
 enum ct_parsed { CT_PARSED, CT_PARSE_BAD, CT_PARSE_VERSION };
 
-// Pure: reads no file, keeps nothing, and leaves *limits alone unless it returns CT_PARSED.
+// Pure: they read no file, keep nothing, and leave the result alone unless they return CT_PARSED.
 enum ct_parsed ct_parse_limits(const char *text, size_t length, struct ct_limits *limits);
+enum ct_parsed ct_parse_processes(const char *text, size_t length, struct ct_process_list *list);
 
 // The limits in force. Each word is valid by itself: a reader needs no lock. The index is that of the region's header.
 struct ct_gpu_limits_now {
@@ -88,9 +99,12 @@ extern struct ct_gpu_limits_now ct_limits_now[CT_DEVICES];
 extern _Atomic int ct_policy_now;   // enum ct_policy
 extern _Atomic int ct_priority_now; // enum ct_priority
 
-// What a process that NVML names is to this one, by the limits file.
-enum ct_relation { CT_UNLISTED, CT_SELF, CT_SIBLING, CT_STRANGER }; // unlisted: the file does not say
+// What a process that NVML names is to this one, by the list of processes.
+enum ct_relation { CT_UNLISTED, CT_SELF, CT_SIBLING, CT_STRANGER }; // unlisted: no list names this process
 enum ct_relation ct_relation_of(uint32_t host_pid);
+
+// Whether process IDs mean the same here as to NVML. In another PID namespace any of ours can equal a neighbour's.
+bool ct_sees_host_pids(void);
 
 // Whether this process is in a slice; false: every hook passes its call through.
 extern _Atomic bool ct_limited;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parses the text of a limits file (limits.h defines it). It is apart from limits.c, so that a fuzzer can call it
+// Parses the text of a limits file and of a list of processes (limits.h defines them). It is apart from limits.c, so that a fuzzer can call it
 // alone.
 
 #include <stdbool.h>
@@ -101,29 +101,35 @@ static bool read_choice(struct words line, const char *const *choices, int *chos
     return false;
 }
 
-static bool read_process(struct words line, struct ct_limits *limits) {
+static bool read_path(struct words line, char to[CT_PATH_BYTES]) {
+    return line.at < line.end && *line.at == '/' && copy(line, to, CT_PATH_BYTES);
+}
+
+static bool read_process(struct words line, void *into) {
+    struct ct_process_list *list = into;
     uint64_t host, pid, space;
+    if (!is(take(&line, ' '), "process")) return true;
     struct words first = take(&line, ' '), second = take(&line, ' '), third = take(&line, ' ');
     if (!read_number(first, UINT32_MAX, &host) || !read_number(second, UINT32_MAX, &pid)) return false;
     if (!read_number(third, UINT64_MAX, &space)) return false;
-    if (limits->processes == CT_PROCESSES) return true;
-    limits->process[limits->processes++] = (struct ct_process){(uint32_t)host, (uint32_t)pid, space};
+    if (list->count == CT_PROCESSES) return true;
+    list->process[list->count++] = (struct ct_process){(uint32_t)host, (uint32_t)pid, space};
     return true;
 }
 
-static bool read_line(struct words line, struct ct_limits *limits) {
+static bool read_limit(struct words line, void *into) {
+    struct ct_limits *limits = into;
     static const char *const policies[] = {"conserving", "always", "never", NULL};
     static const char *const priorities[] = {"high", "low", NULL};
     int chosen = 0;
     struct words first = take(&line, ' ');
     if (is(first, "gpu")) return read_gpu(line, limits);
-    if (is(first, "process")) return read_process(line, limits);
-    if (is(first, "processes")) return limits->lists_processes = true;
     if (is(first, "default")) {
         limits->fallback = unlimited;
         return read_settings(line, &limits->fallback);
     }
-    if (is(first, "region")) return *line.at == '/' && copy(line, limits->region, sizeof limits->region);
+    if (is(first, "region")) return read_path(line, limits->region);
+    if (is(first, "processes")) return read_path(line, limits->processes);
     if (is(first, "policy")) {
         bool known = read_choice(line, policies, &chosen);
         limits->policy = (enum ct_policy)chosen;
@@ -137,22 +143,34 @@ static bool read_line(struct words line, struct ct_limits *limits) {
     return true;
 }
 
-enum ct_parsed ct_parse_limits(const char *text, size_t length, struct ct_limits *limits) {
+// Reads a file whose first line is a name and a version, and whose last line is `end`.
+static enum ct_parsed parse(const char *text, size_t length, const char *name, uint64_t expected,
+                            bool (*read_line)(struct words, void *), void *into) {
     struct words rest = {text, text + length};
     if (length == 0 || length > CT_LIMITS_BYTES || memchr(text, 0, length)) return CT_PARSE_BAD;
     struct words headline = take(&rest, '\n'), word = headline;
     uint64_t version = 0;
-    bool headed = is(take(&word, ' '), "cotenant-limits") && read_number(word, UINT64_MAX, &version);
+    bool headed = is(take(&word, ' '), name) && read_number(word, UINT64_MAX, &version);
     if (!headed || rest.at == headline.end) return CT_PARSE_BAD;
-    if (version != CT_LIMITS_VERSION) return CT_PARSE_VERSION;
-    struct ct_limits read = {.fallback = unlimited};
+    if (version != expected) return CT_PARSE_VERSION;
     while (memchr(rest.at, '\n', length_of(rest))) { // text behind the last newline is a truncated line
         struct words line = take(&rest, '\n');
-        if (is(line, "end")) {
-            *limits = read;
-            return CT_PARSED;
-        }
-        if (!read_line(line, &read)) return CT_PARSE_BAD;
+        if (is(line, "end")) return CT_PARSED;
+        if (!read_line(line, into)) return CT_PARSE_BAD;
     }
     return CT_PARSE_BAD;
+}
+
+enum ct_parsed ct_parse_limits(const char *text, size_t length, struct ct_limits *limits) {
+    struct ct_limits read = {.fallback = unlimited};
+    enum ct_parsed parsed = parse(text, length, "cotenant-limits", CT_LIMITS_VERSION, read_limit, &read);
+    if (parsed == CT_PARSED) *limits = read;
+    return parsed;
+}
+
+enum ct_parsed ct_parse_processes(const char *text, size_t length, struct ct_process_list *list) {
+    struct ct_process_list read = {0};
+    enum ct_parsed parsed = parse(text, length, "cotenant-processes", CT_LIST_VERSION, read_process, &read);
+    if (parsed == CT_PARSED) *list = read;
+    return parsed;
 }

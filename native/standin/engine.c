@@ -223,7 +223,7 @@ int si_claim_lane(int device) {
     lane->busy = lane->stretches = 0;
     lane->head = lane->front = lane->tail = 1; // 0 is no sequence number
     lane->slot = (uint32_t)si_claim_slot();
-    lane->pid = si_pid();
+    lane->pid = si_mapped->slot[lane->slot].pid;
     lane->device = (uint32_t)device;
     lane->born = ++state->tickets;
     lane->live = 1;

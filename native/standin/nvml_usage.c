@@ -36,11 +36,12 @@ static unsigned processes(int device, struct usage found[SI_SLOTS]) {
     uint64_t window = si_state()->set.nvml_window, from = end > window ? end - window : 0;
     si_lock();
     si_reap_locked();
+    si_find_host_pids_locked();
     si_serve(now);
     for (unsigned slot = 0; slot < si_mapped->slots; slot++) {
         struct si_slot *one = &si_mapped->slot[slot];
         unsigned same = 0;
-        if (!one->used || !one->uses[device]) continue;
+        if (!one->used || !one->uses[device] || one->unknown) continue;
         while (same < count && found[same].pid != one->pid) same++;
         uint64_t busy = si_busy(device, one->pid, from, end);
         if (same == count) found[count++] = (struct usage){.pid = one->pid, .busy = busy};

@@ -49,6 +49,8 @@ struct si_change {
 struct si_slot {
     _Atomic uint32_t used;
     uint32_t pid;
+    uint32_t unknown; // 1: `pid` is that of a namespace, until a process that sees the host's /proc has found the host's
+    uint64_t started; // clock ticks since boot, by which it is found
     struct si_change change;
     _Atomic uint64_t bytes[SI_DEVICES];
     _Atomic uint16_t uses[SI_DEVICES]; // it has or had a context there
@@ -152,7 +154,7 @@ void si_lock(void);
 void si_unlock(void);
 void si_reap_locked(void);
 void si_reap(void);
-uint32_t si_pid(void);   // by which NVML and queries know the calling process
+void si_find_host_pids_locked(void);
 int si_claim_slot(void); // the calling process's, taken on first use
 extern void (*si_after_fork)(void); // in the child
 

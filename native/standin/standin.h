@@ -17,7 +17,9 @@
 //   STANDIN_OVERLAP      1: streams of one process run side by side; 0 (default): one after the other
 //   STANDIN_KERNEL_NS    device time of a kernel whose name says nothing (0); one named ns_1000000 takes that many,
 //                        one named ns_parameter as many as its first parameter (a uint64_t) says
-//   STANDIN_HOST_PIDS    1: processes are known by the process IDs of the host, as to NVML in a container (0)
+//   STANDIN_HOST_PIDS    1, or the inode of the host's PID namespace if it has one of its own: NVML names processes by the
+//                        process IDs of the host, in a container too (0); one whose /proc is not the host's is named as
+//                        soon as a process of the host has asked NVML
 //   STANDIN_JITTER_NS    events read up to this much off, up or down (0), by a seeded generator
 //   STANDIN_NVML_WINDOW_MS, STANDIN_NVML_LAG_MS   of utilisation samples (200, 0)
 // Read by each process for itself:

@@ -4,6 +4,7 @@
 // Finds or makes the shared state, gives each process its slot, and takes back what ended processes have left.
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,12 +21,15 @@
 #define LOCK_BASE (INT64_C(1) << 40)
 #define VIRTUAL_EPOCH UINT64_C(1000000000000)
 #define ANCHOR_BYTES 4096
+#define PROC_BYTES 4096
+#define HOST_SPACE 0xEFFFFFFCu // inode of the PID namespace in which the machine booted
 
 struct si_state *si_mapped;
 void (*si_after_fork)(void);
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static int own_slot = -1;
+static pid_t owner; // the process that claimed it
 static void *anchor; // its mapping keeps the lock on the slot
 
 static uint64_t setting(const char *name, uint64_t otherwise) {
@@ -210,11 +214,76 @@ static void at_exit(void) {
     if (anchor) munmap(anchor, ANCHOR_BYTES);
 }
 
-// In a PID namespace of its own a process still finds the host's number for it, if /proc is the host's.
-uint32_t si_pid(void) {
+static bool is_on_host(void) {
+    struct stat space;
+    uint64_t host = setting("STANDIN_HOST_PIDS", 1);
+    return !stat("/proc/self/ns/pid", &space) && space.st_ino == (host > 1 ? host : HOST_SPACE);
+}
+
+// Reads a file of a process.
+static bool read_proc(const char *pid, const char *name, char text[PROC_BYTES]) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%.20s/%s", pid, name);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, PROC_BYTES - 1);
+    if (file >= 0) close(file);
+    text[length > 0 ? length : 0] = 0;
+    return length > 0;
+}
+
+static uint64_t start_time(const char *pid) {
+    char text[PROC_BYTES];
+    const char *at = read_proc(pid, "stat", text) ? strrchr(text, ')') : NULL;
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    return at ? strtoull(at, NULL, 10) : 0;
+}
+
+// The innermost of a process's numbers.
+static uint32_t innermost_pid(const char *pid) {
+    char text[PROC_BYTES];
+    char *line = read_proc(pid, "status", text) ? strstr(text, "\nNSpid:") : NULL;
+    if (!line) return 0;
+    line[1 + strcspn(line + 1, "\n")] = 0;
+    return (uint32_t)strtoul(strrchr(line, '\t') + 1, NULL, 10);
+}
+
+// In a PID namespace of its own a process still finds the host's number for it, if /proc is the host's. Otherwise a
+// process of the host finds it later: `unknown` until then.
+static void name_slot(struct si_slot *slot) {
     char text[32] = {0};
-    if (!setting("STANDIN_HOST_PIDS", 0) || readlink("/proc/self", text, sizeof text - 1) <= 0) return (uint32_t)getpid();
-    return (uint32_t)strtoul(text, NULL, 10);
+    slot->pid = (uint32_t)getpid();
+    slot->unknown = 0;
+    if (!setting("STANDIN_HOST_PIDS", 0) || is_on_host() || readlink("/proc/self", text, sizeof text - 1) <= 0) return;
+    slot->unknown = strtoul(text, NULL, 10) == slot->pid;
+    slot->started = start_time(text);
+    if (!slot->unknown) slot->pid = (uint32_t)strtoul(text, NULL, 10);
+}
+
+static void rename_slot(unsigned slot, uint32_t pid) {
+    for (unsigned lane = 0; lane < si_mapped->lanes; lane++)
+        if (si_mapped->lane[lane].live && si_mapped->lane[lane].slot == slot) si_mapped->lane[lane].pid = pid;
+    si_mapped->slot[slot].pid = pid;
+    si_mapped->slot[slot].unknown = 0;
+}
+
+static void find_slots_of(const char *pid) {
+    uint32_t inner = innermost_pid(pid);
+    uint64_t started = inner ? start_time(pid) : 0;
+    for (unsigned slot = 0; inner && slot < si_mapped->slots; slot++) {
+        struct si_slot *one = &si_mapped->slot[slot];
+        if (one->used && one->unknown && one->pid == inner && one->started == started)
+            rename_slot(slot, (uint32_t)strtoul(pid, NULL, 10));
+    }
+}
+
+void si_find_host_pids_locked(void) {
+    bool any = false;
+    for (unsigned slot = 0; slot < si_mapped->slots; slot++)
+        any = any || (si_mapped->slot[slot].used && si_mapped->slot[slot].unknown);
+    DIR *proc = any && is_on_host() ? opendir("/proc") : NULL;
+    for (struct dirent *entry; proc && (entry = readdir(proc));)
+        if (*entry->d_name >= '1' && *entry->d_name <= '9') find_slots_of(entry->d_name);
+    if (proc) closedir(proc);
 }
 
 int si_claim_slot(void) {
@@ -225,7 +294,8 @@ int si_claim_slot(void) {
     for (unsigned slot = 0; own_slot < 0 && slot < SI_SLOTS; slot++) {
         if (state->slot[slot].used || !hold(slot)) continue;
         struct si_slot *mine = &state->slot[slot];
-        mine->pid = si_pid();
+        name_slot(mine);
+        owner = getpid();
         memset((void *)mine->uses, 0, sizeof mine->uses);
         mine->used = 1;
         state->living++;
@@ -238,5 +308,5 @@ int si_claim_slot(void) {
 }
 
 __attribute__((destructor)) static void leave(void) {
-    if (si_mapped && own_slot >= 0 && si_mapped->slot[own_slot].pid == si_pid()) at_exit();
+    if (si_mapped && own_slot >= 0 && owner == getpid()) at_exit();
 }

@@ -27,7 +27,8 @@ def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
     for word in words:
         if word not in node["uuids"] and word not in map(str, range(len(node["uuids"]))):
             return f"device error: {word}: unknown device"
-    settings = {"STANDIN_STATE": STATE, **node["settings"]}
+    space = os.stat("/proc/self/ns/pid").st_ino  # of the node: NVML names processes as the node does
+    settings = {"STANDIN_STATE": STATE, "STANDIN_HOST_PIDS": str(space), **node["settings"]}
     if named != "all":
         settings["STANDIN_VISIBLE"] = ",".join(words)
     config["process"]["env"] = [f"{name}={value}" for name, value in {**environment, **settings}.items()]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What containers see of GPUs on a real cluster, and that they get no more: each of several, on cards that differ."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from cotenant.core.model import ContainerKind
 from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.paths import AGENT_SOCKET
+from tests.cluster.api import wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
 from tests.cluster.pods import container, create_pod
@@ -18,6 +20,8 @@ from tests.cluster.tenant import FILLS, SEES, SOURCE
 OUT_OF_MEMORY = 2
 """CUDA_ERROR_OUT_OF_MEMORY"""
 GIB = 1024
+SHARES = {"small": 1, "large": 9}
+"""tenths of a GPU"""
 FIRST, SECOND, SMALL = (uuid(1, index) for index in range(3))
 TENTH = {FIRST: V100.memory_mib // 10, SECOND: V100.memory_mib // 10, SMALL: T4.memory_mib // 10}
 SHARING = f"""{SOURCE}
@@ -40,6 +44,37 @@ else:
     os._exit(1)
 """
 """holds all that it may at its first end"""
+
+BURNS = f"""{SOURCE}
+def list_of_processes():
+    path = "/run/cotenant-processes/list"
+    folder = os.path.dirname(path)
+    for attack in (lambda: open(path, "w"), lambda: os.unlink(path), lambda: os.rename(folder, "/x")):
+        try:
+            attack()
+            return "written"
+        except OSError:
+            pass
+    return text_of(path)
+
+if os.environ.get("SIBLING") and os.fork() == 0:
+    assert take(1) == 0
+    time.sleep(600)
+cuda, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+cuda.cuInit(0)
+shown(cuda, 0)
+assert cuda.cuModuleLoadData(ctypes.byref(module), b"image") == 0
+assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"ns_5000000") == 0
+while True:
+    launches, began = 0, time.monotonic()
+    while time.monotonic() - began < 4:
+        assert cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 0
+        assert cuda.cuCtxSynchronize() == 0
+        launches += 1
+    share = launches / 2 / (time.monotonic() - began)
+    print(json.dumps({{"share": share, "processes": list_of_processes(), "pid": os.getpid()}}), flush=True)
+"""
+"""says every 4 s how much of the GPU it got, in per cent; with a variable, a second process has an idle context"""
 
 HIDDEN = dict(RUNTIME_VARIABLES)
 """variables of a container that sees no GPU of any vendor"""
@@ -179,3 +214,27 @@ def test_processes_of_a_container_share_its_slice_whoever_they_run_as_and_howeve
     assert status["restartCount"] == 1
     seen = engine.said("again")
     has(seen, {seen["gpus"][0]: 1000})
+
+
+def test_an_idle_process_in_a_container_does_not_hide_the_neighbour(engine: Engine) -> None:
+    here = {"nvidia.com/use-gpuuuid": FIRST}
+    tenths = {name: {"nvidia.com/gpumem": 1000, "nvidia.com/gpucores": 10 * share} for name, share in SHARES.items()}
+    sibling = [{"name": "SIBLING", "value": "1"}]
+    create_pod(engine.cluster, "large", container("main", BURNS, tenths["large"]), annotations=here)
+    engine.said("large")
+    create_pod(engine.cluster, "small", container("main", BURNS, tenths["small"], env=sibling), annotations=here)
+    said = wait_for("shares of the two", lambda: both_said(engine, 5))
+    small, large = ([one["share"] for one in said[name]][-3:] for name in ("small", "large"))
+    assert 4 < sum(small) / 3 < 13  # a share of 10 %; if the neighbour is hidden, more than 30
+    assert sum(large) / 3 > 80
+    lists = {name: [line.split() for line in one[-1]["processes"].splitlines()] for name, one in said.items()}
+    pids = {name: [int(words[2]) for words in lines if words[0] == "process"] for name, lines in lists.items()}
+    assert pids["large"] == [said["large"][-1]["pid"]]
+    assert said["small"][-1]["pid"] in pids["small"]
+    assert len(pids["small"]) == 2
+
+
+def both_said(engine: Engine, lines: int) -> dict[str, list[Any]] | None:
+    """What the pods have said, once each has said so many lines since the younger one began."""
+    said = {name: [json.loads(line) for line in engine.log(name).splitlines()] for name in SHARES}
+    return said if len(said["small"]) >= lines else None

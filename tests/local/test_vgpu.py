@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.local.job_slices import JobSlices
-from cotenant.node.limits import write_read_only
+from cotenant.node.company import SliceProcess, read_list
+from cotenant.node.limits import read_limits, write_read_only
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
 from tests.native import kit
@@ -70,6 +71,28 @@ def test_show_says_what_is_held_and_what_went_wrong(daemon: Daemon) -> None:
     daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
     assert daemon.ended(job.id).faults  # also afterwards
     assert slices(daemon) == []
+
+
+def test_the_processes_of_a_job_are_listed_for_it_while_they_run(daemon: Daemon) -> None:
+    jobs = [submit(daemon, "100", "60000", memory="256MiB", compute="30%") for _ in range(2)]
+    until(lambda: all(listed(daemon, job) for job in jobs))
+    pids = [[one.host_pid for one in listed(daemon, job)] for job in jobs]
+    commands = [Path(f"/proc/{own[0]}/cmdline").read_bytes() for own in pids]
+    assert [len(own) for own in pids] == [1, 1]
+    assert pids[0] != pids[1]
+    assert all(b"run_probe" in command for command in commands)
+    for job in jobs:
+        daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+        daemon.ended(job.id)
+
+
+def listed(daemon: Daemon, job: JobView) -> tuple[SliceProcess, ...]:
+    """The list of a job's processes, and that its limits name it."""
+    found = [folder for folder in slices(daemon) if folder.name.endswith(job.id)]
+    if not found or not (found[0] / "processes").exists():
+        return ()
+    assert read_limits(found[0] / "limits").processes == found[0] / "processes"
+    return read_list(found[0] / "processes")
 
 
 def test_the_users_own_preload_stays_behind_ours(daemon: Daemon) -> None:

@@ -196,6 +196,11 @@ class Slice:
     def usage(self) -> Path:
         return self.folder / "usage"
 
+    @property
+    def processes(self) -> Path:
+        """The list of its processes, which no test has unless it writes one."""
+        return self.folder / "processes"
+
     def write(
         self,
         *,
@@ -209,7 +214,13 @@ class Slice:
     ) -> "Slice":
         """Puts these limits in force on each of the GPUs; `memory` in bytes, `compute` in thousandths."""
         each = [GpuLimit(uuid, memory, MilliGpu(compute), host, paused) for uuid in gpus]
-        limits = Limits(gpus=tuple(each), region=self.usage, policy=ComputePolicy(policy), priority=Priority(priority))
+        limits = Limits(
+            gpus=tuple(each),
+            region=self.usage,
+            policy=ComputePolicy(policy),
+            priority=Priority(priority),
+            processes=self.processes,
+        )
         write_read_only(self.limits, limits_text(limits))
         if not self.usage.exists():
             make_region(self.usage, gpus)

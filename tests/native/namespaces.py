@@ -2,16 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that each run in a PID namespace of their own, as in containers, and an agent that has seen them or not."""
 
+import contextlib
 import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
-from cotenant.node.company import slice_processes, with_processes
-from cotenant.node.limits import change_limits
+from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, identify, write_list
 from tests.native import kit
 from tests.native.shares import PERCENT
 
@@ -29,9 +28,19 @@ def descendant(process: "subprocess.Popen[str]") -> int:
 
 
 def namespaced_shares(
-    places: Sequence[kit.Slice], words: Sequence[Sequence[str]], *, listed: bool, seconds: int = 20
+    places: Sequence[kit.Slice],
+    words: Sequence[Sequence[str]],
+    *,
+    listed: bool,
+    knows_spaces: bool = True,
+    forged: bool = False,
+    seconds: int = 20,
 ) -> list[float]:
-    """What processes in namespaces of their own get, one in each of the places; `listed`: the agent has seen them."""
+    """What processes in namespaces of their own get, one in each of the places.
+
+    `listed`: the agent has seen them; `knows_spaces`: it may know the namespaces of other users' processes.
+    `forged`: each slice has a list of all of them that others than its owner can write.
+    """
     go = places[0].folder / "go"
     shared: dict[str, str | int] = {"clock": "virtual", "parties": len(places), "engine": "round-robin", "host_pids": 1}
     shared["state"] = str(places[0].folder / "state")
@@ -44,12 +53,12 @@ def namespaced_shares(
                 command, env=place.env(**shared), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             processes.append(stack.enter_context(started))
-        regions = {str(place.folder): place.usage for place in places}
         if listed:
-            wait_until_mapped(processes, regions)
-            found = slice_processes(map(descendant, processes), regions)
+            found = [found_by_agent(process, knows_spaces) for process in processes]
             for place in places:
-                change_limits(place.limits, partial(with_processes, processes=found[str(place.folder)]))
+                own = (one for one, where in zip(found, places, strict=True) if forged or where == place)
+                write_list(place.processes, own)
+                place.processes.chmod(0o666 if forged else 0o444)
         go.touch()
         try:
             said = [process.communicate(timeout=60) for process in processes]
@@ -61,15 +70,13 @@ def namespaced_shares(
     return [kit.values(output)["share"] / PERCENT for output, _ in said]
 
 
-def wait_until_mapped(processes: Sequence["subprocess.Popen[str]"], regions: dict[str, Path]) -> None:
+def found_by_agent(process: "subprocess.Popen[str]", knows_spaces: bool) -> SliceProcess:
+    """What an agent writes of the only child of `unshare`."""
     for _ in range(500):
-        try:
-            found = slice_processes(map(descendant, processes), regions)
-        except (OSError, ValueError):
-            found = {}
-        if sum(map(len, found.values())) == len(processes):
-            return
+        with contextlib.suppress(OSError, ValueError):  # it has not forked yet
+            found = identify(descendant(process))
+            if found is not None:
+                return found if knows_spaces else found._replace(pid_space=UNKNOWN_SPACE)
         time.sleep(0.02)
-    for process in processes:
-        process.kill()
-    raise AssertionError("the processes did not map their regions")
+    process.kill()
+    raise AssertionError("unshare started no process")

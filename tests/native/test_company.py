@@ -41,6 +41,19 @@ def test_an_idle_sibling_does_not_hide_the_neighbour_without_an_agent(places: tu
 
 
 @needs_namespaces
+def test_a_process_finds_itself_on_a_list_without_namespaces(places: tuple[kit.Slice, kit.Slice]) -> None:
+    shares = namespaced_shares(places, [[], []], listed=True, knows_spaces=False)
+    assert shares == pytest.approx([10, 90], abs=2)
+
+
+@needs_namespaces
+def test_a_list_that_a_tenant_could_have_written_is_not_believed(places: tuple[kit.Slice, kit.Slice]) -> None:
+    shares = namespaced_shares(places, [[], []], listed=True, forged=True)
+    assert shares[0] < 12
+    assert shares[1] > 80
+
+
+@needs_namespaces
 def test_a_share_is_not_enforced_against_siblings_in_namespaces(places: tuple[kit.Slice, kit.Slice]) -> None:
     tenant, _ = places
     assert sum(namespaced_shares([tenant, tenant], [[], []], listed=True)) > 98

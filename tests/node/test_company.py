@@ -1,45 +1,61 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes belong to a slice is decided by what they have mapped."""
+"""The list of a slice's processes: what an agent can know of a process, and a file that changes only with it."""
 
-import mmap
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from cotenant.errors import InputError
-from cotenant.node.company import slice_processes, with_processes
-from cotenant.node.limits import MOST_PROCESSES, Limits, SliceProcess, limits_text, parse_limits
-from cotenant.node.region import make_region
+from cotenant.node.company import (
+    MOST_PROCESSES,
+    UNKNOWN_SPACE,
+    SliceProcess,
+    identify,
+    list_text,
+    read_list,
+    write_list,
+)
 
 
-def test_a_process_belongs_to_the_slice_whose_region_it_maps(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        make_region(tmp_path / name)
-    regions = {name: tmp_path / name for name in ("a", "b", "gone")}
-    assert slice_processes([os.getpid()], regions) == {"a": (), "b": (), "gone": ()}
-    with open(tmp_path / "a", "r+b") as file, mmap.mmap(file.fileno(), 4096):
-        found = slice_processes([os.getpid(), 2**22 + 1], regions)
-    space = os.stat("/proc/self/ns/pid").st_ino
-    assert [(one.host_pid, one.pid_space) for one in found["a"]] == [(os.getpid(), space)]
-    assert (found["b"], found["gone"]) == ((), ())
+def process_in(proc: Path, pid: int, *inner: int) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "status").write_text("Name:\tjob\nNSpid:\t" + "\t".join(map(str, (pid, *inner))) + "\n")
 
 
-@pytest.mark.parametrize("count", [0, 1, MOST_PROCESSES])
-def test_processes_survive_the_limits_file(count: int) -> None:
-    listed = tuple(SliceProcess(1000 + number, number + 1, 4026531836) for number in range(count))
-    limits = with_processes(Limits(), listed)
-    assert parse_limits(limits_text(limits)) == limits
+def test_a_process_is_known_by_its_ids_on_the_host_and_in_its_namespace(tmp_path: Path) -> None:
+    process_in(tmp_path, 40213, 17)
+    process_in(tmp_path, 40214, 300, 1)  # a namespace within a namespace
+    assert identify(40213, tmp_path) == SliceProcess(40213, 17, UNKNOWN_SPACE)
+    assert identify(40214, tmp_path) == SliceProcess(40214, 1, UNKNOWN_SPACE)
+    assert identify(40215, tmp_path) is None
+    assert identify(os.getpid()) == SliceProcess(os.getpid(), os.getpid(), os.stat("/proc/self/ns/pid").st_ino)
 
 
-def test_processes_beyond_the_format_are_not_written() -> None:
-    listed = tuple(SliceProcess(number, number, 1) for number in range(1, MOST_PROCESSES + 9))
-    kept = parse_limits(limits_text(Limits(processes=listed))).processes
-    assert kept == listed[:MOST_PROCESSES]
+def test_a_list_is_written_only_if_it_has_changed_and_no_tenant_can_write_it(tmp_path: Path) -> None:
+    path, one, other = tmp_path / "list", SliceProcess(40213, 17, 5), SliceProcess(40214, 18, 5)
+    assert write_list(path, [other, one])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o444
+    before = path.stat()
+    assert not write_list(path, [one, other, one])
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert write_list(path, [one])
+    assert read_list(path) == (one,)
+    assert write_list(path, [])
+    assert read_list(path) == ()
 
 
-@pytest.mark.parametrize("line", ["process 1", "process a 1 1"])
-def test_a_malformed_line_is_refused(line: str) -> None:
+def test_processes_beyond_the_format_are_not_written(tmp_path: Path) -> None:
+    many = [SliceProcess(number, number, 1) for number in range(1, MOST_PROCESSES + 9)]
+    write_list(tmp_path / "list", many)
+    assert read_list(tmp_path / "list") == tuple(many[:MOST_PROCESSES])
+
+
+@pytest.mark.parametrize("text", ["", "cotenant-limits 2\nend\n", list_text([])[:-4], "process 1", "process a 1 1"])
+def test_what_is_not_a_list_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    path.write_text(text if "cotenant" in text or not text else f"cotenant-processes 1\n{text}\nend\n")
     with pytest.raises(InputError):
-        parse_limits(f"cotenant-limits 2\n{line}\nend\n")
+        read_list(path)

@@ -42,6 +42,8 @@ class Devices:
         """a GPU was cordoned, uncordoned, or changed by itself"""
         self.inventory_changed: Signal[[]] = Signal()
         """a GPU changed by itself: health, number or type"""
+        self.looked: Signal[[Sequence[GpuUsage]]] = Signal()
+        """the use of the GPUs was read"""
         self.usage: dict[str, GpuUsage] = {}
         """by UUID"""
         self.machine = self._with_cordons(backend.machine())
@@ -76,6 +78,7 @@ class Devices:
                 else:
                     self.usage = {one.uuid: one for one in look.usage}
                     self._used = usage_by_job(jobs, look.usage)
+                    self.looked.send(look.usage)
                     self.faults = look.faults
                     self._update(look.machine)
                     pause = max(LOOK_EVERY_S, look.cpu_s / MOST_OF_A_CORE)

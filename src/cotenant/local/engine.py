@@ -112,6 +112,8 @@ class Engine:
         self._devices.changed.subscribe(self._admission.replace_machine)
         self._devices.changed.subscribe(self._on_machine_change)
         self._devices.inventory_changed.subscribe(self._on_inventory_change)
+        if resources.slices is not None:
+            self._devices.looked.subscribe(resources.slices.list_processes)
         self._runs.changed.subscribe(self._on_run_change)
         self._tenants.added.subscribe(self._tuner.add)
         self._tenants.added.subscribe(self.interference.add)

@@ -6,19 +6,21 @@ import asyncio
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from cotenant.local.events import log_error
+from cotenant.node.company import identify, write_list
 from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.launch import Slice
 from cotenant.node.limits import Limits
 from cotenant.node.monitor import driver_usage, notable_drift, slice_view
 from cotenant.node.preload import find_library, preload, stage
 from cotenant.node.priorities import POLL_S, PriorityPauser
-from cotenant.node.slices import LIMITS, REGION, make_slice, read_slice, remove_slice, slices_folder
+from cotenant.node.slices import LIMITS, PROCESSES, REGION, make_slice, read_slice, remove_slice, slices_folder
 
 
 class SliceFaults(NamedTuple):
@@ -48,7 +50,7 @@ class JobSlices:
         """The paths that a job gets in its environment; `before` is its own LD_PRELOAD."""
         folder = self._folder(job)
         own = None if self.library is None else preload(self.library, before)
-        return Slice(limits=folder / LIMITS, region=folder / REGION, preload=own)
+        return Slice(limits=folder / LIMITS, region=folder / REGION, processes=folder / PROCESSES, preload=own)
 
     def make(self, job: str, limits: Limits) -> None:
         make_slice(self.root, self._folder(job).name, limits)
@@ -69,6 +71,20 @@ class JobSlices:
         for folder in self.root.glob(f"{prefix}*"):
             if folder.name.removeprefix(prefix) not in alive:
                 remove_slice(folder)
+
+    def list_processes(self, usage: Iterable[GpuUsage]) -> None:
+        """Tells the vGPU library in the processes of each job which processes on the GPUs are of the same job."""
+        members: dict[str, set[int]] = {}
+        for process in chain.from_iterable(gpu.processes or () for gpu in usage):
+            if process.job is not None:
+                members.setdefault(process.job, set()).add(process.pid)
+        for folder in self.root.glob(f"{self.owner}.*"):
+            pids = members.get(folder.name.removeprefix(f"{self.owner}."), set())
+            found = [one for one in map(identify, pids) if one is not None]
+            try:
+                write_list(folder / PROCESSES, found)
+            except OSError as error:
+                log_error(f"{folder}: the list of processes could not be written: {error.strerror}")
 
     def faults(self, job: str, record: Path, usage: Iterable[GpuUsage]) -> SliceFaults:
         """The faults of a job's slice: of the present run, else as written when the last run ended."""

@@ -1,67 +1,87 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the processes on a GPU belong to which slice, by what no tenant can forge.
+"""The list of a slice's processes on the GPUs, which the vGPU library reads; native/lib/limits.h defines the format.
 
-A process of a slice maps the slice's usage region, and a process of another slice cannot be made to do so. The kernel
-shows both by the process IDs of the host, which NVML reports too, so the result holds across PID namespaces.
+In a container NVML reports process IDs of the host, which no process there knows. Only a program outside can tell the
+processes of a slice from other tenants, so it writes this file, and the tenant can read it and cannot change it.
 """
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-from cotenant.node.limits import MOST_PROCESSES, Limits, SliceProcess
+from cotenant.errors import InputError
+from cotenant.node.limits import write_read_only
 
-FileId = tuple[int, int]
-"""device and inode of a file"""
-
-
-def slice_processes(
-    pids: Iterable[int], regions: Mapping[str, Path], proc: Path = Path("/proc")
-) -> dict[str, tuple[SliceProcess, ...]]:
-    """The processes among `pids` (of the host) that belong to each slice; `regions` are usage regions by slice."""
-    names = {found: name for name, path in regions.items() if (found := _file_id(path)) is not None}
-    members: dict[str, list[SliceProcess]] = {name: [] for name in regions}
-    for pid in sorted(set(pids)):
-        process = _identify(pid, proc)
-        name = next((names[found] for found in _mapped_files(pid, proc) if found in names), None)
-        if process is not None and name is not None:
-            members[name].append(process)
-    return {name: tuple(found[:MOST_PROCESSES]) for name, found in members.items()}
+FIRST_LINE = "cotenant-processes 1"
+MOST_PROCESSES = 256
+"""Processes beyond these are not written, and count as other tenants."""
+MOST_BYTES = 65536
+UNKNOWN_SPACE = 0
 
 
-def with_processes(limits: Limits, processes: tuple[SliceProcess, ...]) -> Limits:
-    """The limits with the processes of the slice, for `change_limits`."""
-    return replace(limits, processes=processes)
+class SliceProcess(NamedTuple):
+    """A process of a slice that uses a GPU, as the driver and as the process itself know it."""
+
+    host_pid: int
+    """process ID of the host, which NVML reports"""
+    pid: int
+    """in its own PID namespace"""
+    pid_space: int
+    """inode of that namespace; UNKNOWN_SPACE if this process may not know it"""
 
 
-def _file_id(path: Path) -> FileId | None:
+def identify(pid: int, proc: Path = Path("/proc")) -> SliceProcess | None:
+    """The process with this process ID of the host; None if it has ended."""
+    inner = inner_pid(pid, proc)
+    return None if inner is None else SliceProcess(pid, inner, pid_space(pid, proc) or UNKNOWN_SPACE)
+
+
+def inner_pid(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """The process ID in the innermost of the process's PID namespaces; None if it has ended."""
     try:
-        found = os.stat(path, follow_symlinks=False)
+        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    numbers = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
+    return int(numbers[-1]) if numbers else pid
 
 
-def _mapped_files(pid: int, proc: Path) -> Iterable[FileId]:
-    """The files that a process has mapped; none if it has ended or cannot be inspected."""
+def pid_space(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """The inode of a process's PID namespace; None if it has ended or this process may not know it."""
     try:
-        lines = (proc / str(pid) / "maps").read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, _, device, inode, *_ = line.split(maxsplit=5)
-        if inode != "0":
-            major, minor = (int(part, 16) for part in device.split(":"))
-            yield os.makedev(major, minor), int(inode)
-
-
-def _identify(pid: int, proc: Path) -> SliceProcess | None:
-    try:
-        status = (proc / str(pid) / "status").read_text(errors="replace")
-        space = os.stat(proc / str(pid) / "ns" / "pid").st_ino
+        return os.stat(proc / str(pid) / "ns" / "pid").st_ino
     except OSError:
         return None
-    numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-    return SliceProcess(pid, int(numbers[-1]) if numbers else pid, space)
+
+
+def list_text(processes: Iterable[SliceProcess]) -> str:
+    """The content of the file; processes are in the order of their IDs, so that the same ones give the same text."""
+    listed = sorted(set(processes))[:MOST_PROCESSES]
+    return "\n".join([FIRST_LINE, *(f"process {one.host_pid} {one.pid} {one.pid_space}" for one in listed), "end\n"])
+
+
+def read_list(path: Path) -> tuple[SliceProcess, ...]:
+    """Reads a list as the library does; raises OSError or InputError if it cannot be read."""
+    with open(path, "rb") as file:
+        first, *lines = file.read(MOST_BYTES).decode(errors="replace").split("\n")
+    if first != FIRST_LINE or "end" not in lines:
+        raise InputError(f"{path}: not a list of processes, or truncated")
+    try:
+        words = [line.split(" ") for line in lines[: lines.index("end")] if line.startswith("process ")]
+        return tuple(SliceProcess(*map(int, numbers[1:4])) for numbers in words)
+    except (TypeError, ValueError):
+        raise InputError(f"{path}: a line of the list is not valid") from None
+
+
+def write_list(path: Path, processes: Iterable[SliceProcess]) -> bool:
+    """Writes the list if it differs from the one that is there; True if it did. Raises OSError."""
+    text = list_text(processes)
+    try:
+        if path.read_text() == text:
+            return False
+    except FileNotFoundError:
+        pass
+    write_read_only(path, text)
+    return True

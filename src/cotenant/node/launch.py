@@ -115,6 +115,8 @@ class Slice:
     limits: Path
     region: Path | None = None
     """The usage region; None: no program reads it."""
+    processes: Path | None = None
+    """The list of its processes on the GPUs; None: no program writes it."""
     preload: str | None = None
     """LD_PRELOAD with the vGPU library; None: limits on real GPUs are not enforced."""
 
@@ -158,7 +160,7 @@ def launch_for(
 ) -> Launch:
     """How to start the job's first process on this slot. `cores` are those that the backend gives to the slot."""
     grants = _grants(machine, slot, demand)
-    limits = _limits(grants, demand, slice_.region)
+    limits = _limits(grants, demand, slice_)
     env = variables_for(vendor, _gpu_grants(machine, slot, grants)) | {
         "COTENANT_JOB": job,
         "COTENANT_AGENT": str(paths.agent),
@@ -240,7 +242,7 @@ def _grants(machine: Machine, slot: Slot, demand: Demand) -> tuple[Grant, ...]:
     )
 
 
-def _limits(grants: tuple[Grant, ...], demand: Demand, region: Path | None) -> Limits:
+def _limits(grants: tuple[Grant, ...], demand: Demand, slice_: Slice) -> Limits:
     """Limits for the vGPU library; on GPUs that are not the job's, it may allocate no memory."""
     return Limits(
         gpus=tuple(
@@ -252,7 +254,8 @@ def _limits(grants: tuple[Grant, ...], demand: Demand, region: Path | None) -> L
             for grant in grants[:MOST_GPUS]
         ),
         others=GpuLimit("", 0) if len(grants) <= MOST_GPUS else None,  # the file cannot name more
-        region=region,
+        region=slice_.region,
+        processes=slice_.processes,
         priority=Priority.LOW if demand.priority < 0 else Priority.HIGH,
     )
 

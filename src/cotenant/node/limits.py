@@ -21,7 +21,6 @@ from cotenant.errors import InputError
 FIRST_LINE = "cotenant-limits 2"
 MOST_BYTES = 65536
 MOST_GPUS = 16
-MOST_PROCESSES = 256
 LONGEST_UUID = 47
 _UUID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9/:._-]{{0,{LONGEST_UUID - 1}}}", re.ASCII)
 _MOST = (1 << 64) - 2
@@ -58,17 +57,6 @@ class GpuLimit(NamedTuple):
     """launches wait"""
 
 
-class SliceProcess(NamedTuple):
-    """A process of a slice that uses a GPU, as the driver and as the process itself know it."""
-
-    host_pid: int
-    """process ID of the host, which NVML reports"""
-    pid: int
-    """in its own PID namespace"""
-    pid_space: int
-    """inode of that namespace"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What the processes of one slice may use together."""
@@ -80,9 +68,8 @@ class Limits:
     """usage region, in which the processes record their use"""
     policy: ComputePolicy = ComputePolicy.CONSERVING
     priority: Priority = Priority.HIGH
-    processes: tuple[SliceProcess, ...] | None = None
-    """all processes of the slice that use a GPU; None: unknown. Processes beyond MOST_PROCESSES are not written, and
-    count as other tenants"""
+    processes: Path | None = None
+    """the list of the slice's processes (`company.py`); None: which they are is unknown"""
 
 
 def limits_text(limits: Limits) -> str:
@@ -92,13 +79,12 @@ def limits_text(limits: Limits) -> str:
     lines = [FIRST_LINE]
     if limits.region is not None:
         lines.append(f"region {_path(limits.region)}")
+    if limits.processes is not None:
+        lines.append(f"processes {_path(limits.processes)}")
     lines += [f"policy {limits.policy}", f"priority {limits.priority}"]
     if limits.others is not None:
         lines.append(f"default {_amounts(limits.others)}")
     lines += [f"gpu {_uuid(limit.uuid)} {_amounts(limit)}" for limit in limits.gpus]
-    if limits.processes is not None:
-        lines.append("processes")
-        lines += [f"process {one.host_pid} {one.pid} {one.pid_space}" for one in limits.processes[:MOST_PROCESSES]]
     return "\n".join([*lines, "end\n"])
 
 
@@ -109,9 +95,7 @@ def parse_limits(text: str) -> Limits:
         raise InputError(f"not limits: begins with {first[:40]!r}, expected {FIRST_LINE!r}")
     if "end" not in lines:
         raise InputError("not limits: the line `end` is missing, so it may be truncated")
-    region, others, gpus = None, None, []
-    processes: list[SliceProcess] | None = None
-    listed: list[SliceProcess] = []
+    region, processes, others, gpus = None, None, None, []
     policy, priority = ComputePolicy.CONSERVING, Priority.HIGH
     for line in lines[: lines.index("end")]:
         kind, _, rest = line.partition(" ")
@@ -124,10 +108,7 @@ def parse_limits(text: str) -> Limits:
                 case "priority":
                     priority = Priority(rest)
                 case "processes":
-                    processes = listed
-                case "process":
-                    host, inner, space = map(int, rest.split(" ")[:3])
-                    listed.append(SliceProcess(host, inner, space))
+                    processes = Path(rest)
                 case "default":
                     others = _limit("", rest)
                 case "gpu":
@@ -135,14 +116,7 @@ def parse_limits(text: str) -> Limits:
                     gpus.append(_limit(_uuid(uuid), amounts))
         except ValueError:
             raise InputError(f"not limits: {line[:80]!r} is not valid") from None
-    return Limits(
-        gpus=tuple(gpus),
-        others=others,
-        region=region,
-        policy=policy,
-        priority=priority,
-        processes=None if processes is None else tuple(processes),
-    )
+    return Limits(gpus=tuple(gpus), others=others, region=region, policy=policy, priority=priority, processes=processes)
 
 
 def write_read_only(path: Path, text: str) -> None:

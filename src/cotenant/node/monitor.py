@@ -6,12 +6,12 @@ Tenants write the regions themselves, so the difference matters: it is what the 
 that bypassed the vGPU library.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.units import MIB_BYTES
+from cotenant.node.company import inner_pid, pid_space
 from cotenant.node.devices.backend import GpuUsage
 from cotenant.node.devices.processes import read_process
 from cotenant.node.limits import GpuLimit
@@ -160,30 +160,13 @@ def _driver(gpu: GpuUsage, proc: Path) -> DriverUsage:
     memory: dict[tuple[int, int], list[tuple[int | None, int | None]]] = {}
     complete = True
     for process in gpu.processes or ():
-        inner, known = _inner_pid(process.pid, proc), read_process(process.pid, proc)
+        inner, known = inner_pid(process.pid, proc), read_process(process.pid, proc)
         if inner is None or known is None:
             complete = False
             continue
         amount = None if process.memory_mib is None else process.memory_mib * MIB_BYTES
-        memory.setdefault((inner, known.started), []).append((_pid_space(process.pid, proc), amount))
+        memory.setdefault((inner, known.started), []).append((pid_space(process.pid, proc), amount))
     return DriverUsage(memory, complete)
-
-
-def _inner_pid(pid: int, proc: Path) -> int | None:
-    """The process ID in the innermost of the process's pid namespaces."""
-    try:
-        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    numbers = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
-    return int(numbers[-1]) if numbers else pid
-
-
-def _pid_space(pid: int, proc: Path) -> int | None:
-    try:
-        return os.stat(proc / str(pid) / "ns" / "pid").st_ino
-    except OSError:  # a process of another user
-        return None
 
 
 def _faults(counts: Iterable[Iterable[int]]) -> dict[str, int]:

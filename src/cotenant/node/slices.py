@@ -23,7 +23,7 @@ from cotenant.node.ownership import problem_of_folder
 from cotenant.node.region import Region, make_region, read_region
 
 T = TypeVar("T")
-LIMITS, REGION, LOCK = "limits", "usage", "lock"
+LIMITS, REGION, PROCESSES, LOCK = "limits", "usage", "processes", "lock"
 
 
 class SliceState(NamedTuple):

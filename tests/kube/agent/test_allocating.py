@@ -51,6 +51,7 @@ def test_a_container_gets_the_library_the_socket_and_a_region_and_no_gpu() -> No
                 "/usr/local/lib/cotenant": (staged, True),
                 "/etc/ld.so.preload": (here.host.library.seen / "ld.so.preload", True),
                 "/run/cotenant-slice/usage": (Path("/host/passing/slices") / region.parent.name / "usage", False),
+                "/run/cotenant-processes": (Path("/host/passing/slices") / region.parent.name / "processes", True),
             }
             preload = (here.host.library.seen / "ld.so.preload").read_text()
             assert preload == "/usr/local/lib/cotenant/$LIB/libcotenant.so\n"
@@ -69,9 +70,11 @@ def test_a_slot_that_is_given_again_has_a_new_region() -> None:
             await kubelet.allocate(GPU, "GPU-a::0")
             region = region_of(here.host, GPU, ["GPU-a::0"])
             region.write_bytes(b"theirs")
+            (region.parent / "processes" / "list").write_text("theirs")
             await kubelet.allocate(GPU, "GPU-a::0")
             assert read_region(region).processes == ()
-            assert [path.name for path in region.parent.iterdir()] == ["usage"]
+            assert sorted(path.name for path in region.parent.iterdir()) == ["processes", "usage"]
+            assert not list((region.parent / "processes").iterdir())
             assert here.host.agent.seen.exists()
 
     asyncio.run(scenario())

@@ -67,8 +67,18 @@ def test_use_is_told_when_it_changed_by_a_fiftieth_of_a_card_or_more() -> None:
     assert [told(text)["GPU-a-0"] for text in said] == [500, 700, 0]
 
 
-def test_cards_are_asked_no_more_often_than_was_said() -> None:
-    using, cards = UsageReport(lambda text: None, look_s=3600.0), Cards()
+def test_use_is_told_no_more_often_than_was_said() -> None:
+    said: list[str] = []
+    using, cards = UsageReport(said.append, look_s=3600.0), Cards()
+    for used in (500, 5000):
+        cards.used = {"GPU-a-0": MiB(used)}
+        looked(using, cards)
+    assert [told(text)["GPU-a-0"] for text in said] == [500]
+    assert using.latest[0].used_mib == 5000  # the vGPU library must know the processes of each slice soon
+
+
+def test_cards_of_which_no_library_knows_are_asked_no_more_often_than_was_said() -> None:
+    using, cards = UsageReport(lambda text: None, look_s=3600.0), Cards(Vendor.AMD)
     for _ in range(3):
         assert using.look(cards).gpus
     assert cards.looks == 1

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every container with GPUs gets from its node, whichever GPUs its pod's record names.
 
-That is the vGPU library and the file that preloads it, the agent's socket, and a usage region of its own: the only file
-of the node that it can write to. GPUs are not among it. The answer asks the vendor's runtime for no GPU, so a container
-whose pod has no record sees none; the variable of a pod that has a record is set later and wins.
+That is the vGPU library and the file that preloads it, the agent's socket, the list of its processes, and a usage
+region of its own: the only file of the node that it can write to. GPUs are not among it. The answer asks the vendor's
+runtime for no GPU, so a container whose pod has no record sees none; the variable of a pod
+that has a record is set later and wins.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from cotenant.kube.codec.paths import (
     HOST_PASSING,
     LIBRARY_FOLDER,
     PRELOAD_FILE,
+    PROCESSES_FOLDER,
     REGION,
 )
 from cotenant.node.devices.vendors import Vendor
@@ -33,6 +35,8 @@ from cotenant.node.preload import preload, stage
 from cotenant.node.region import cut_region, make_region
 from cotenant.wire.text import printable
 
+PROCESSES_NAME = "processes"
+"""The folder of a slice with the list of its processes."""
 MOST_DEVICES = 32_768
 """Devices of one resource: kubelet accepts messages of 4 MiB, and one device takes up to 80 bytes."""
 GRACE_S = 60.0
@@ -166,9 +170,13 @@ def answer_for(
     _make_slice(host.slices.seen / name)
     # Only the file is mounted: in a folder, root in a container could make links, pipes and any number of files.
     region = (host.slices / name / REGION.name).host
-    own = pb.Mount(container_path=str(REGION), host_path=str(region), read_only=False)
+    processes = (host.slices / name / PROCESSES_NAME).host
+    own = (
+        pb.Mount(container_path=str(REGION), host_path=str(region), read_only=False),
+        pb.Mount(container_path=str(PROCESSES_FOLDER), host_path=str(processes), read_only=True),
+    )
     return pb.ContainerAllocateResponse(
-        envs={**no_gpus(vendor), "COTENANT_AGENT": str(AGENT_SOCKET)}, mounts=[*common, own]
+        envs={**no_gpus(vendor), "COTENANT_AGENT": str(AGENT_SOCKET)}, mounts=[*common, *own]
     )
 
 
@@ -239,6 +247,8 @@ def _make_slice(folder: Path) -> None:
             shutil.rmtree(folder)
         folder.mkdir()
         folder.chmod(0o755)  # whatever the umask is: the container may run as any user
+        (folder / PROCESSES_NAME).mkdir()
+        (folder / PROCESSES_NAME).chmod(0o755)
         make_region(folder / REGION.name, mode=0o666)
     except OSError as error:
         raise CotenantError(f"{folder}: a slice cannot be made there: {error.strerror}") from None

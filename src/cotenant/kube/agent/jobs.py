@@ -18,6 +18,7 @@ from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, 
 
 PROC = Path("/proc")
 _POD = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./\n]|$)")
+_CONTAINER = re.compile(rb"(?<![0-9a-f])([0-9a-f]{64})(?=[./\n]|$)")
 _MOST_BYTES = 64 * 1024
 
 
@@ -29,6 +30,19 @@ def pod_of(pid: int, known: Collection[str], proc: Path = PROC) -> str | None:
     content = _read(proc / str(pid) / "cgroup")
     uids = (match.decode().replace("_", "-") for match in _POD.findall(content))
     return next((uid for uid in uids if uid in known), None)
+
+
+def container_of(pid: int, known: Collection[str], proc: Path = PROC) -> str | None:
+    """The ID of a process's container in one of the known pods; None if it is in none, or has ended.
+
+    Below the group of its pod, the outermost group with an ID counts, for the same reason.
+    """
+    for line in _read(proc / str(pid) / "cgroup").splitlines():
+        for pod in _POD.finditer(line):
+            container = _CONTAINER.search(line, pod.end())
+            if container is not None and pod.group(1).decode().replace("_", "-") in known:
+                return container.group(1).decode()
+    return None
 
 
 def running_pods(known: Collection[str], proc: Path = PROC) -> frozenset[str]:

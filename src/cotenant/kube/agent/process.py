@@ -19,6 +19,7 @@ from cotenant.core.units import MiB, format_memory, parse_memory
 from cotenant.errors import CotenantError, DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces
 from cotenant.kube.agent.jobs import Jobs
+from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.agent.metrics import metrics_text, write_metrics
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
@@ -78,7 +79,7 @@ class Intervals:
     """Times in seconds."""
 
     looks_s: float = 2.0
-    """Between two looks at the GPUs."""
+    """Between two looks at the GPUs and at their processes."""
     use_s: float = USE_S
     """Between two looks at how much memory is in use."""
     hung_s: float = 15.0
@@ -152,7 +153,7 @@ class Agent:
         find: Callable[[AgentOptions], Backend] | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
-        self.error_log = ErrorLog(say)
+        self.error_log, self._proc = ErrorLog(say), proc
         self._options, self._settings, self._codec = options, settings, settings.codec()
         self._say, self._intervals, self._find = say, intervals, find or find_gpus_of
         self._machine = Machine(name=options.node, gpus=())
@@ -227,8 +228,9 @@ class Agent:
                 strict=self._options.strict,
                 on_watch_change=self._changed.set,
             )
+            members = SliceMembers(self._options.host, self._pods.pods, plugins.listed, self.error_log, self._proc)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_looking(backend, plugins))
+                tasks.create_task(self._keep_looking(backend, plugins, members))
                 tasks.create_task(self._keep_published(plugins, vendor))
                 tasks.create_task(plugins.run())
                 tasks.create_task(self._compare(plugins))
@@ -258,11 +260,13 @@ class Agent:
             found = replace(found, gpus=tuple(replace(gpu, type=self._options.gpu_type) for gpu in found.gpus))
         return shared_machine(found, self._options.node, self._settings, simulated=simulated)
 
-    async def _keep_looking(self, backend: Backend, plugins: Plugins) -> NoReturn:
+    async def _keep_looking(self, backend: Backend, plugins: Plugins, members: SliceMembers) -> NoReturn:
         while True:
             await asyncio.sleep(self._intervals.looks_s)
             machine = await self._looked(backend)
             self._usage.publish(machine)
+            if backend.vendor.row.preload:
+                await members.update(self._usage.latest)
             if machine != self._machine:
                 self._machine = machine
                 self._changed.set()

@@ -104,15 +104,22 @@ class UsageReport:
         self._publish, self._look_s = publish, look_s
         self._due = float("-inf")
         self._seen: Sequence[GpuUsage] = ()
+        self.latest: Sequence[GpuUsage] = ()
+        """The use of the GPUs at the last look that read it; what is published may be older."""
         self._published: Mapping[str, MiB] = {}
 
     def look(self, backend: Backend) -> Machine:
-        """The machine, and now and then its use: the driver never gets two queries at a time."""
+        """The machine and its use: the driver never gets two queries at a time.
+
+        The use is read at every look if the vGPU library enforces limits, which must know the processes of each slice.
+        """
         machine = backend.machine()
+        due = time.monotonic() >= self._due
         # Memory that pods use of simulated GPUs cannot be told from other memory of the host.
-        if backend.vendor is not Vendor.SIMULATED and time.monotonic() >= self._due:
-            self._seen = backend.usage()
-            self._due = time.monotonic() + self._look_s
+        if backend.vendor is not Vendor.SIMULATED and (due or backend.vendor.row.preload):
+            self.latest = backend.usage()
+            if due:
+                self._seen, self._due = self.latest, time.monotonic() + self._look_s
         return machine
 
     def publish(self, machine: Machine) -> None:

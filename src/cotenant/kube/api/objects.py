@@ -116,6 +116,8 @@ class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """The status of a container, as kubelet reports it."""
 
     name: str
+    container_id: str = msgspec.field(name="containerID", default="")
+    """The runtime's name and the ID that it gave to the container: `containerd://4f1c...`."""
     state: ContainerState = ContainerState()
 
 

@@ -19,7 +19,7 @@ from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Reso
 from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of, record_for
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
 from cotenant.kube.codec.keys import PREFIX, checked_annotations, container_key
-from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER
+from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER, PROCESSES
 from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for, request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import REAL, Vendor
@@ -89,7 +89,7 @@ def _launch(
         demand_for(as_containers(ContainerKind.APP, shares), Demand(priority=-1 if low else 0)),
         job=job,
         paths=Paths(agent=AGENT_SOCKET),
-        slice_=Slice(limits=LIMITS_FOLDER / LIMITS, region=region),
+        slice_=Slice(limits=LIMITS_FOLDER / LIMITS, region=region, processes=None if region is None else PROCESSES),
         vendor=vendor,
         cores=(),
         shares=_NO_SHARES,

@@ -13,10 +13,14 @@ AGENT_SOCKET = AGENT_FOLDER / "agent.sock"
 SLICE_FOLDER = Path("/run/cotenant-slice")
 """Holds one file, the usage region of the container."""
 REGION = SLICE_FOLDER / "usage"
+PROCESSES_FOLDER = Path("/run/cotenant-processes")
+"""Holds one file, which the agent replaces when processes come and go. The folder itself is the mount point: root in
+a container cannot rename one, and could rename a folder above it."""
+PROCESSES = PROCESSES_FOLDER / "list"
 LIBRARY_FOLDER = Path("/usr/local/lib/cotenant")
 PRELOAD_FILE = Path("/etc/ld.so.preload")
 HOST_LASTING = Path("/var/lib/cotenant")
 """Of the agent: outlives a restart of the machine, as do the containers that have files of it mounted."""
 HOST_PASSING = Path("/run/cotenant-node")
 """Of the agent: does not outlive a restart; it holds what running processes use."""
-GUARDED = (LIMITS_FOLDER, AGENT_FOLDER, SLICE_FOLDER, LIBRARY_FOLDER, PRELOAD_FILE)
+GUARDED = (LIMITS_FOLDER, AGENT_FOLDER, SLICE_FOLDER, PROCESSES_FOLDER, LIBRARY_FOLDER, PRELOAD_FILE)
