@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of the machine is set an hour forward or back while the real processes work: nobody notices.
+"""The clock of the machine is set an hour forward or back while the real processes work, and no decision changes.
 
 A preloaded library moves the time of day that a process sees; what it waits for goes by steady clocks.
 """
@@ -68,7 +68,7 @@ async def until(so: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
-class Story:
+class SchedulerProcess:
     """A scheduler's process that leads, beside an API server whose clock does not move."""
 
     def __init__(self, server: ApiServer, clock: Clock, at: Doors) -> None:
@@ -104,7 +104,7 @@ class Story:
         value: str | None = self.server.pods["team", name]["metadata"]["annotations"].get(key)
         return value
 
-    def hours_told(self, name: str) -> float:
+    def hours_ahead(self, name: str) -> float:
         """How far the scheduler's time of day is from ours, by the last event that it wrote of a pod."""
         events = self.server.events.pods.values()
         (at,) = [one["lastTimestamp"] for one in events if one["involvedObject"]["name"] == name]
@@ -112,7 +112,7 @@ class Story:
 
 
 @asynccontextmanager
-async def a_story(folder: Path) -> AsyncIterator[Story]:
+async def scheduler_process(folder: Path) -> AsyncIterator[SchedulerProcess]:
     clock, server = Clock(folder), ApiServer()
     hold(server, gethostname())
     add_node(server, "n1")
@@ -123,70 +123,70 @@ async def a_story(folder: Path) -> AsyncIterator[Story]:
         a_ready_process(folder, server, *lease, hold_s=HOLD_S, env=clock.env) as at,
     ):
         await until(lambda: "leads now" in at.log.read_text())
-        yield Story(server, clock, at)
+        yield SchedulerProcess(server, clock, at)
         assert at.log.read_text().count("leads now") == 1, "it lost the lease meanwhile"
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_pods_are_placed_and_events_written_whatever_is_done_to_the_clock(tmp_path: Path, jump: int) -> None:
-    async def told() -> None:
-        async with a_story(tmp_path) as story:
-            leader = writer(story.server)
+    async def scenario() -> None:
+        async with scheduler_process(tmp_path) as process:
+            leader = writer(process.server)
             for number, seconds in enumerate((0, jump, 0, -jump)):
-                story.clock.set(seconds)
-                await story.place(name := f"p{number}", 1000)
-                await until(lambda name=name: any(name in key[1] for key in story.server.events.pods))  # type: ignore[misc]
-                assert story.hours_told(name) == seconds // HOUR  # it does see another time
-                assert "patch" in await story.review()
-            assert writer(story.server) == leader
+                process.clock.set(seconds)
+                await process.place(name := f"p{number}", 1000)
+                await until(lambda name=name: any(name in key[1] for key in process.server.events.pods))  # type: ignore[misc]
+                assert process.hours_ahead(name) == seconds // HOUR  # it does see another time
+                assert "patch" in await process.review()
+            assert writer(process.server) == leader
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_what_is_held_is_held_as_long_as_ever(tmp_path: Path, jump: int) -> None:
-    async def told() -> None:
-        async with a_story(tmp_path) as story:
+    async def scenario() -> None:
+        async with scheduler_process(tmp_path) as process:
             for name in ("first", "second"):
-                add_pod(story.server, name, 10_000)
+                add_pod(process.server, name, 10_000)
             began = asyncio.get_running_loop().time()
-            assert await story.fits("first")
-            story.clock.set(jump)
-            fitted = await story.fits("second")
+            assert await process.fits("first")
+            process.clock.set(jump)
+            fitted = await process.fits("second")
             assert not fitted or asyncio.get_running_loop().time() - began > HOLD_S
             # A hold that lapses wakes those who were refused meanwhile.
             await until(
-                lambda: "cotenant.io/tried-again" in story.server.pods["team", "second"]["metadata"]["annotations"]
+                lambda: "cotenant.io/tried-again" in process.server.pods["team", "second"]["metadata"]["annotations"]
             )
-            assert await story.fits("second")
-            assert await story.bind("second") == ""
+            assert await process.fits("second")
+            assert await process.bind("second") == ""
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_clocks_that_jump_all_the_time_while_pods_are_placed_and_end(tmp_path: Path) -> None:
-    async def told() -> None:
-        async with a_story(tmp_path) as story:
+    async def scenario() -> None:
+        async with scheduler_process(tmp_path) as process:
 
             async def jump() -> None:
                 while True:
                     for seconds in (HOUR, -HOUR, 0, 24 * HOUR, -24 * HOUR):
-                        story.clock.set(seconds)
+                        process.clock.set(seconds)
                         await asyncio.sleep(0.05)
 
             jumping = asyncio.create_task(jump())
             for number in range(12):
-                await story.place(f"p{number}", 6000)
+                await process.place(f"p{number}", 6000)
                 if number:
-                    story.server.merge(f"p{number - 1}", {"status": {"phase": "Succeeded"}}, "team")
-                    add_pod(story.server, f"large{number}", 10_000)
+                    process.server.merge(f"p{number - 1}", {"status": {"phase": "Succeeded"}}, "team")
+                    add_pod(process.server, f"large{number}", 10_000)
                     async with asyncio.timeout(LONGEST_S):
-                        while not await story.fits(f"large{number}"):  # until the watch has told
+                        while not await process.fits(f"large{number}"):  # until the watch has reported it
                             await asyncio.sleep(0.02)
-                    story.server.remove(f"large{number}", "team")
+                    process.server.remove(f"large{number}", "team")
             jumping.cancel()
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 # The agent
@@ -202,7 +202,7 @@ def folder() -> Iterator[Path]:
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_an_agent_keeps_what_it_just_promised_to_a_container(folder: Path, jump: int) -> None:
     @in_loop
-    async def told() -> None:
+    async def scenario() -> None:
         around, clock = Around(folder), Clock(folder)
         async with around.server.serving():
             write_config(folder, around.server.port)
@@ -215,7 +215,7 @@ def test_an_agent_keeps_what_it_just_promised_to_a_container(folder: Path, jump:
                         answer = await kubelet.allocate(GPU, f"{card}::0")
                         (region,) = [Path(one.host_path) for one in answer.mounts if not one.read_only]
                         clock.set(jump)
-                    async with kubelet_in(folder / "k") as kubelet:  # at whose coming it tidies up
+                    async with kubelet_in(folder / "k") as kubelet:  # when it comes back, the agent tidies up
                         await until(lambda: kubelet.devices.get(GPU))
                         await until(lambda: AWAY not in around.node.metadata.annotations)
                         assert region.is_file()
@@ -226,4 +226,4 @@ def test_an_agent_keeps_what_it_just_promised_to_a_container(folder: Path, jump:
                     process.terminate()
                     await until(lambda: process.poll() is not None)
 
-    told()
+    scenario()

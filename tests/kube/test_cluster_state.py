@@ -249,9 +249,9 @@ def test_a_node_with_an_unreadable_annotation_of_its_agent_accepts_no_pod(
 
 
 def test_a_node_whose_agent_is_away_accepts_no_pod_until_it_is_back(state: ClusterState, running: Pod) -> None:
-    away = node(N1, annotations={AWAY: "it was told to end"})
+    away = node(N1, annotations={AWAY: "its agent ended"})
     state.node_changed(node(N1), away)
-    assert state.closed == {"n1": {AWAY: "it was told to end"}}
+    assert state.closed == {"n1": {AWAY: "its agent ended"}}
     assert (state.open_nodes(Vendor.NVIDIA), free_memory(state, "n1")) == (frozenset(), TAKEN)
     freed = list[str]()
     state.freed = freed.append
@@ -260,7 +260,7 @@ def test_a_node_whose_agent_is_away_accepts_no_pod_until_it_is_back(state: Clust
 
 
 def test_a_node_that_is_gone_is_closed_no_more(state: ClusterState) -> None:
-    away = node(N1, annotations={AWAY: "it was told to end"})
+    away = node(N1, annotations={AWAY: "its agent ended"})
     state.node_changed(node(N1), away)
     state.node_changed(away, None)
     assert state.closed == {}
@@ -282,17 +282,17 @@ def test_a_hold_of_a_pod_that_others_bind_is_given_up(state: ClusterState) -> No
 
 
 def test_holds_lapse_unless_they_are_being_written() -> None:
-    told: list[str] = []
-    state = ClusterState(freed=told.append)
+    freed: list[str] = []
+    state = ClusterState(freed=freed.append)
     state.node_changed(None, node(N1))
     for name, gpu, until in (("a", 0, 30.0), ("b", 1, inf)):
         pod = waiting(name)
         state.hold_slot(pod, request_of(pod), Slot("n1", (gpu,)), until)
-    told.clear()
+    freed.clear()
     assert state.expire(29.9) == []
     assert state.expire(30.0) == ["uid-a"]
     assert free_memory(state, "n1") == (16000, 12000)
-    assert told == ["n1"]
+    assert freed == ["n1"]
 
 
 def test_a_new_hold_replaces_the_old_one(state: ClusterState) -> None:
@@ -304,21 +304,21 @@ def test_a_new_hold_replaces_the_old_one(state: ClusterState) -> None:
 
 
 def test_freed_capacity_is_announced_with_its_node() -> None:
-    told: list[str] = []
-    state = ClusterState(freed=told.append)
+    freed: list[str] = []
+    state = ClusterState(freed=freed.append)
     steps: list[tuple[Node | None, Node]] = [(None, node(N1))]
     state.node_changed(*steps[0])
-    assert told == ["n1"]
+    assert freed == ["n1"]
     there = place(state, placer_of(state), waiting("a"), "n1")
-    assert told == ["n1"], "a pod that comes frees nothing"
+    assert freed == ["n1"], "a pod that comes frees nothing"
     state.pod_changed(there, in_phase(there, "Succeeded"))
-    assert told == ["n1", "n1"]
+    assert freed == ["n1", "n1"]
     state.node_changed(node(N1), node(N1, annotations={"cotenant.io/cordon": ""}))
-    assert told == ["n1", "n1", "n1"]
+    assert freed == ["n1", "n1", "n1"]
     unread = strange(there, version=2)
     state.pod_changed(None, unread)
     state.pod_changed(unread, in_phase(unread, "Failed"))
-    assert told == ["n1"] * 4
+    assert freed == ["n1"] * 4
 
 
 def test_waiting_pods_are_found_by_name() -> None:

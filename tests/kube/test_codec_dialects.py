@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables in `dialects`: what pods request, what they receive, and the message that refuses an invalid request.
 
-A case has `expect` or `refused`; a case with `at` is also placed, and then needs `told`. All keys:
+A case has `expect` or `refused`; a case with `at` is also placed, and then needs `variables`. All keys:
 
 name: what it shows
 settings: {default_memory: 5000}        # of the codec
@@ -13,7 +13,7 @@ containers: [{...}]
 expect: {...}                           # fields of the Demand that are not at their defaults
 refused: sentence                       # instead
 at: [0, 2]                              # indices of the GPUs of `pods.NODE` on which the pod is placed
-told: [{...}]                           # all variables of each container with GPUs, but COTENANT_JOB
+variables: [{...}]                      # all variables of each container with GPUs, but COTENANT_JOB
 pinned: {...}                           # all annotations of the placed pod that do not begin with cotenant.io/
 """
 
@@ -91,16 +91,16 @@ def test_nonsense_is_refused_with_a_sentence(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases("at"))
-def test_what_containers_and_other_programs_are_told(case: Case) -> None:
+def test_variables_and_annotations_of_a_placed_pod(case: Case) -> None:
     wanting = pod_of(case)
     request = request_of(wanting, settings_of(case))
     record = record_for(wanting, request, Slot(NODE.name, tuple(case["at"])), NODE)
     annotations = binding_annotations(wanting, request, record, NODE, moment=MOMENT)
-    for one, told in zip(request.containers, case["told"], strict=True):
+    for one, variables in zip(request.containers, case["variables"], strict=True):
         start = f"{PREFIX}/{one.number}."
         own = {key.removeprefix(start): value for key, value in annotations.items() if key.startswith(start)}
         assert own.pop(LIMITS).startswith("cotenant-limits ")
-        assert own == {"COTENANT_JOB": UID, **told}
+        assert own == {"COTENANT_JOB": UID, **variables}
         assert set(variable_names(one.amounts.dialect, one.amounts.container.gpus)) == set(own)
     if "pinned" in case:
         assert {key: value for key, value in annotations.items() if not key.startswith(f"{PREFIX}/")} == case["pinned"]

@@ -66,8 +66,8 @@ def test_answers_are_named_as_go_names_them() -> None:
 
 
 def test_a_binding_is_read() -> None:
-    told = {"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "n1"}
-    args = decode_binding(json.dumps(told).encode())
+    sent = {"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "n1"}
+    args = decode_binding(json.dumps(sent).encode())
     assert (args.namespace, args.name, args.uid, args.node) == ("team", "p", "u", "n1")
 
 

@@ -38,8 +38,8 @@ def app(pod: Json, number: int = 0) -> Json:
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_a_container_is_prepared_for_all_that_the_binding_will_tell_it(dialect: Any) -> None:
     pod = admitted(written({dialect.count: 1}, {}))
-    told = {name: field(0, name) for name in variable_names(dialect, 1)}
-    assert environment(app(pod)) == {**HIDDEN, **told}
+    variables = {name: field(0, name) for name in variable_names(dialect, 1)}
+    assert environment(app(pod)) == {**HIDDEN, **variables}
     assert pod["spec"]["schedulerName"] == "cotenant-scheduler"
     assert pod["spec"]["volumes"] == [
         {

@@ -44,14 +44,14 @@ def node(
     annotations: Mapping[str, str] | None = None,
 ) -> Node:
     """A node with these cards; by name alone, one of which no agent has said anything."""
-    told = dict(annotations or {})
+    values = dict(annotations or {})
     if isinstance(of, Machine):
-        told = {INVENTORY: inventory_for(of, vendor)} | told
+        values = {INVENTORY: inventory_for(of, vendor)} | values
     if orphans is not None:
-        told[ORPHANS] = orphans_for(*orphans)
+        values[ORPHANS] = orphans_for(*orphans)
     metadata = {
         "name": of if isinstance(of, str) else of.name,
-        "annotations": told,
+        "annotations": values,
         "labels": {} if isinstance(of, str) else dict(of.labels),
     }
     return decode_node(json.dumps({"metadata": metadata}).encode())
@@ -70,10 +70,10 @@ def waiting(name: str, *containers: Mapping[str, Any], namespace: str = "team", 
 def bound(pod: Pod, choice: Choice, phase: str = "Running") -> Pod:
     """The pod after its Binding was taken."""
     replace = msgspec.structs.replace
-    told = {**pod.metadata.annotations, **choice.annotations}
+    values = {**pod.metadata.annotations, **choice.annotations}
     return replace(
         pod,
-        metadata=replace(pod.metadata, annotations=told),
+        metadata=replace(pod.metadata, annotations=values),
         spec=replace(pod.spec, node_name=choice.node),
         status=replace(pod.status, phase=phase),
     )
@@ -112,7 +112,7 @@ def chosen(placer: Placer, pod: Pod, name: str, now: float = 0.0) -> Choice:
 
 
 def place(state: ClusterState, placer: Placer, pod: Pod, name: str) -> Pod:
-    """The pod on that node, and the state told of it."""
+    """The pod on that node, and the state after its events."""
     choice = chosen(placer, pod, name)
     state.assume(pod.metadata.uid)
     there = bound(pod, choice)

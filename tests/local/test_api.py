@@ -24,7 +24,7 @@ from cotenant.local import api, daemon, events
 from cotenant.local.engine import Engine
 from cotenant.local.supervisor import Log
 from cotenant.wire.local import MOST_BYTES, JobRequest, JobView, Problem
-from tests.local.asking import Answer, ask, asking
+from tests.local.asgi_client import Answer, open_request, request
 from tests.local.daemon import running_daemon, until
 from tests.local.engines import engine_on
 
@@ -56,7 +56,7 @@ def references(value: object) -> list[str]:
 
 
 def test_the_description_is_served_and_complete(runner: asyncio.Runner, engine: Engine) -> None:
-    answer = runner.run(ask(api.application(engine), "GET", "/openapi.json"))
+    answer = runner.run(request(api.application(engine), "GET", "/openapi.json"))
     described = answer.json()
     assert described["openapi"].startswith("3.1")
     operations = {(path, method): one for path, of in described["paths"].items() for method, one in of.items()}
@@ -134,9 +134,9 @@ def test_whatever_is_sent_is_answered_as_described(runner: asyncio.Runner, engin
 
     @settings(max_examples=400, suppress_health_check=list(HealthCheck))
     @given(requests())
-    def check(request: tuple[api.Endpoint, str, bytes]) -> None:
-        endpoint, target, body = request
-        answer = runner.run(ask(app, endpoint.method, target, body))
+    def check(case: tuple[api.Endpoint, str, bytes]) -> None:
+        endpoint, target, body = case
+        answer = runner.run(request(app, endpoint.method, target, body))
         answered.add((endpoint.handler.__name__, answer.status))
         if answer.status == endpoint.status:
             if endpoint.answers is not None:
@@ -159,7 +159,7 @@ async def one_pass(engine: Engine) -> None:
 def test_what_cannot_be_asked_is_said_in_the_usual_form(
     runner: asyncio.Runner, engine: Engine, method: str, target: str
 ) -> None:
-    answer = runner.run(ask(api.application(engine), method, target))
+    answer = runner.run(request(api.application(engine), method, target))
     assert answer.status in (404, 405)
     assert msgspec.json.decode(answer.body, type=Problem).error.startswith(f"{method} {target}")
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_asked_is_said_in_the_usual_form(
 def test_a_body_without_bound_is_refused(runner: asyncio.Runner, engine: Engine) -> None:
     app = api.application(engine)
     for target in ("/v1/jobs", "/v1/gpus/0/drain"):
-        answer = runner.run(ask(app, "POST", target, b" " * (MOST_BYTES + 1)))
+        answer = runner.run(request(app, "POST", target, b" " * (MOST_BYTES + 1)))
         assert (answer.status, f"larger than {MOST_BYTES} bytes" in answer.json()["error"]) == (400, True)
 
 
@@ -190,7 +190,7 @@ def test_a_request_that_makes_no_sense_says_what_was_expected(
     runner: asyncio.Runner, engine: Engine, change: dict[str, Any], sentence: str
 ) -> None:
     body = msgspec.json.encode({"command": ["true"], "cwd": "/", **change})
-    answer = runner.run(ask(api.application(engine), "POST", "/v1/jobs", body))
+    answer = runner.run(request(api.application(engine), "POST", "/v1/jobs", body))
     assert answer.status == 400
     assert sentence in answer.json()["error"]
     assert engine.status()["queued"] == 0
@@ -214,8 +214,8 @@ def test_with_a_token_only_who_has_it_is_heard(
     runner: asyncio.Runner, engine: Engine, headers: dict[str, str], status: int
 ) -> None:
     app = api.application(engine, TOKEN)
-    assert runner.run(ask(app, "GET", "/v1/status", headers=headers)).status == status
-    assert runner.run(ask(app, "GET", "/nowhere", headers=headers)).status == (401 if status == 401 else 404)
+    assert runner.run(request(app, "GET", "/v1/status", headers=headers)).status == status
+    assert runner.run(request(app, "GET", "/nowhere", headers=headers)).status == (401 if status == 401 else 404)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_events_come_as_they_happen_and_go_on_from_a_number(runner: asyncio.Runn
 
     async def follow() -> None:
         engine.cordon("0", True)
-        async with asking(app, "GET", "/v1/events") as (live, _):
+        async with open_request(app, "GET", "/v1/events") as (live, _):
             await soon(lambda: live.body)
             engine.cordon("0", False)
             engine.cordon("1", True)
@@ -297,7 +297,7 @@ def test_events_come_as_they_happen_and_go_on_from_a_number(runner: asyncio.Runn
         assert (first[1], second[1]) == ("uncordoned", "cordoned")
         engine.cordon("1", False)
         for target, headers in ((f"/v1/events?after={first[0]}", {}), ("/v1/events", {"Last-Event-ID": str(first[0])})):
-            async with asking(app, "GET", target, headers=headers) as (resumed, _):
+            async with open_request(app, "GET", target, headers=headers) as (resumed, _):
                 await soon(lambda answer=resumed: len(told(answer)) == 2)
             assert told(resumed) == [second, (second[0] + 1, "uncordoned")]
 
@@ -322,9 +322,9 @@ def test_a_daemon_that_stops_ends_its_streams(runner: asyncio.Runner, engine: En
     app = api.application(engine)
 
     async def stop() -> None:
-        async with asking(app, "GET", "/v1/events") as (live, task):
+        async with open_request(app, "GET", "/v1/events") as (live, task):
             await soon(lambda: live.body)
-            assert (await ask(app, "POST", "/v1/shutdown")).status == 200
+            assert (await request(app, "POST", "/v1/shutdown")).status == 200
             await asyncio.wait_for(asyncio.shield(task), 20)
 
     runner.run(stop())
@@ -337,7 +337,7 @@ def test_a_log_that_was_rotated_goes_on_from_its_real_beginning(
     runner: asyncio.Runner, engine: Engine, tmp_path: Path
 ) -> None:
     app = api.application(engine)
-    job = runner.run(ask(app, "POST", "/v1/jobs", SLEEP)).json()["id"]
+    job = runner.run(request(app, "POST", "/v1/jobs", SLEEP)).json()["id"]
     folder = tmp_path / "jobs" / job / "1"
     folder.mkdir(parents=True)
     log = Log(str(folder / "log"), 100, 2)
@@ -346,7 +346,7 @@ def test_a_log_that_was_rotated_goes_on_from_its_real_beginning(
         log.write(line)
 
     def read(offset: int) -> tuple[int, bytes]:
-        answer = runner.run(ask(app, "GET", f"/v1/jobs/{job}/log?offset={offset}"))
+        answer = runner.run(request(app, "GET", f"/v1/jobs/{job}/log?offset={offset}"))
         return int(answer.headers["cotenant-log-offset"]), answer.body
 
     assert read(0) == (400, b"".join(lines[40:]))  # 400 bytes are gone
@@ -355,7 +355,7 @@ def test_a_log_that_was_rotated_goes_on_from_its_real_beginning(
 
 
 def test_an_unknown_job_has_no_log(runner: asyncio.Runner, engine: Engine) -> None:
-    assert runner.run(ask(api.application(engine), "GET", "/v1/jobs/j-000099/log")).status == 404
+    assert runner.run(request(api.application(engine), "GET", "/v1/jobs/j-000099/log")).status == 404
 
 
 def test_following_a_log_goes_on_with_the_next_attempt() -> None:

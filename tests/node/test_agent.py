@@ -42,7 +42,7 @@ while True:
 
 @dataclass
 class Agent:
-    """A server, what it told, and what it believes about processes."""
+    """A server, its events, and what it knows about processes."""
 
     server: AgentServer
     events: list[JobEvent]
@@ -225,10 +225,10 @@ def test_a_job_that_does_not_read_gets_the_last_wish(agent: Agent) -> None:
         assert set(heard[-2:]) == {SetBatch(size=2000), Resume()}
 
 
-def test_nobody_is_told_where_nobody_listens(agent: Agent) -> None:
-    told: list[bool] = []
-    agent.call(lambda: told.append(agent.server.send("j-9", Pause())))
-    assert told == [False]
+def test_a_message_to_a_job_that_is_not_connected_is_not_sent(agent: Agent) -> None:
+    sent: list[bool] = []
+    agent.call(lambda: sent.append(agent.server.send("j-9", Pause())))
+    assert sent == [False]
 
 
 def test_the_socket_is_its_owner_s_and_replaces_a_dead_one(agent: Agent, tmp_path: Path) -> None:

@@ -47,15 +47,15 @@ def test_rows_name_known_systems_and_no_dialect_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "told"),
+    ("vendor", "variables"),
     [
         (Vendor.CAMBRICON, {"MLU_VISIBLE_DEVICES": "1,3"}),
         (Vendor.AMD, {"ROCR_VISIBLE_DEVICES": "GPU-b,GPU-d"}),
     ],
 )
-def test_a_process_is_told_its_gpus_in_the_words_of_the_vendor(vendor: Vendor, told: dict[str, str]) -> None:
+def test_a_process_gets_its_gpus_in_the_variables_of_the_vendor(vendor: Vendor, variables: dict[str, str]) -> None:
     own = {name: value for name, value in launch(vendor).env.items() if not name.startswith("COTENANT_")}
-    assert own == told
+    assert own == variables
 
 
 @pytest.mark.parametrize("vendor", [Vendor.CAMBRICON, Vendor.AMD])

@@ -35,7 +35,7 @@ def test_every_policy_is_in_some_scenario() -> None:
 
 
 def test_every_reason_is_in_some_scenario() -> None:
-    answers = [answer for one in SCENARIOS for told in one.expect.values() for answer in told.values()]
+    answers = [answer for one in SCENARIOS for expected in one.expect.values() for answer in expected.values()]
     checks = {why.split()[0] for answer in answers if isinstance(answer, dict) for why in answer.values()}
     assert checks >= {"cpu", "host-memory", "count", "health", "type", "uuid", "affinity", "anti-affinity"}
     assert checks >= {"exclusive", "slots", "memory", "compute", "numa", "link", "container"}

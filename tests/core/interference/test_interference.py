@@ -201,8 +201,8 @@ def test_many_partners_at_once_give_what_pairs_give_one_by_one() -> None:
         speeds = predictor.speeds(TYPES[3], np.tile(numbers, 3))
         for i, other in enumerate(TYPES):
             there, back = predictor.pair(TYPES[3], other)
-            told = [column[i + len(TYPES)] for column in speeds]
-            assert told == pytest.approx([there.mean, there.low, back.mean, back.low], rel=1e-9)
+            found = [column[i + len(TYPES)] for column in speeds]
+            assert found == pytest.approx([there.mean, there.low, back.mean, back.low], rel=1e-9)
         predictor.observe(*all_pairs()[70], 0.9, 0.2)  # what was computed before is not used any more
 
 
@@ -425,6 +425,6 @@ def test_fitting_finds_which_parts_made_the_numbers() -> None:
 def test_a_table_of_equal_speeds_tells_nothing_of_the_parts() -> None:
     pairs = [(one, other) for one in TYPES[:4] for other in TYPES[:4]]
     same = [Measured(one, other, 1.0) for one, other in pairs]
-    told = [Measured(one, other, true_speed(one, other)) for one, other in pairs]
-    assert fit_shares([same, told], rounds=3) == fit_shares([told], rounds=3)
+    informative = [Measured(one, other, true_speed(one, other)) for one, other in pairs]
+    assert fit_shares([same, informative], rounds=3) == fit_shares([informative], rounds=3)
     assert fit_shares([same]).constant == SHARES.constant

@@ -30,7 +30,7 @@ def guest(workload: str | None) -> Demand:
     return Demand(compute=MilliGpu(0), workload=workload)
 
 
-def told(*speeds: float, of: TenantSet = PAIR, learns: bool = False) -> Tabled:
+def speeds_of_pair(*speeds: float, of: TenantSet = PAIR, learns: bool = False) -> Tabled:
     return Tabled({of: speeds}, learns=learns)
 
 
@@ -38,11 +38,13 @@ def told(*speeds: float, of: TenantSet = PAIR, learns: bool = False) -> Tabled:
 
 
 def test_an_idle_card_gains_a_whole_card_of_work() -> None:
-    assert gain(told(0.5, 0.5), mean, guest("bert"), node(machine()), 0) == 1.0
+    assert gain(speeds_of_pair(0.5, 0.5), mean, guest("bert"), node(machine()), 0) == 1.0
 
 
 def test_the_gain_beside_one_is_what_both_do_less_what_it_did_alone() -> None:
-    assert gain(told(0.75, 0.5), mean, guest("bert"), node(machine(), (guest("lstm"), (0,))), 0) == pytest.approx(0.25)
+    assert gain(
+        speeds_of_pair(0.75, 0.5), mean, guest("bert"), node(machine(), (guest("lstm"), (0,))), 0
+    ) == pytest.approx(0.25)
 
 
 def test_the_gain_beside_two_counts_what_both_lose() -> None:
@@ -54,7 +56,7 @@ def test_the_gain_beside_two_counts_what_both_lose() -> None:
 
 def test_on_several_cards_the_worst_counts() -> None:
     here = node(machine(gpus=2), (guest("lstm"), (1,)))
-    assert by_gain(told(0.75, 0.5), mean)(guest("bert"), here, [(0, 1)]) == [pytest.approx(0.25)]
+    assert by_gain(speeds_of_pair(0.75, 0.5), mean)(guest("bert"), here, [(0, 1)]) == [pytest.approx(0.25)]
 
 
 def test_two_tenants_of_one_workload_are_told_apart_from_other_pairs() -> None:
@@ -125,7 +127,7 @@ def test_one_speed_of_a_pair_teaches_too_and_a_table_wants_both() -> None:
     assert not belief.observe(PAIR, [None, None])
     assert not belief.observe(PAIR, [None, math.nan])
     assert belief.speeds(PAIR)[1].mean < before[1].mean
-    assert not told(0.9, 0.9, learns=True).observe(PAIR, [0.5, None])
+    assert not speeds_of_pair(0.9, 0.9, learns=True).observe(PAIR, [0.5, None])
 
 
 def test_what_is_learned_on_one_type_of_card_is_not_believed_of_another() -> None:
@@ -165,7 +167,7 @@ def test_two_that_do_not_fit_together_do_not_fit_beside_a_third_either() -> None
 
 
 def test_a_table_learns_only_if_it_may() -> None:
-    fixed, learning = told(0.9, 0.9), told(0.9, 0.9, learns=True)
+    fixed, learning = speeds_of_pair(0.9, 0.9), speeds_of_pair(0.9, 0.9, learns=True)
     assert not fixed.observe(PAIR, (0.4, 0.4))
     assert learning.observe(PAIR, (0.4, 0.4))
     assert (fixed.speeds(PAIR)[0].mean, learning.speeds(PAIR)[0].mean) == (0.9, 0.4)
@@ -235,7 +237,7 @@ def test_lucid_counts_every_tenant_and_not_only_the_newcomer() -> None:
 
 
 def test_what_was_remembered_is_forgotten_when_the_belief_changes() -> None:
-    belief = told(0.9, 0.9, learns=True)
+    belief = speeds_of_pair(0.9, 0.9, learns=True)
     policy = build_policy("cotenant", Knowledge(belief=belief))
     cluster = cluster_with([machine()], placed("r", guest("lstm"), "a", 0))
     ranker = Ranker(policy)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks an application in this process, without a socket: a request in, the answer out, whole or as it comes."""
+"""Sends requests to an application in this process, without a socket; returns the answer, whole or as it comes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,7 @@ class Answer:
 
 
 @asynccontextmanager
-async def asking(
+async def open_request(
     app: ASGIApp, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Answer, asyncio.Task[None]]]:
     """The answer, and the task that gives it; leaving hangs up."""
@@ -72,10 +72,10 @@ async def asking(
         await asyncio.wait_for(task, PATIENCE_S)
 
 
-async def ask(
+async def request(
     app: ASGIApp, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
     """The whole answer, of a request that comes to an end."""
-    async with asking(app, method, target, body, headers) as (answer, task):
+    async with open_request(app, method, target, body, headers) as (answer, task):
         await asyncio.wait_for(asyncio.shield(task), PATIENCE_S)
     return answer
