@@ -124,6 +124,8 @@ class Floors(NamedTuple):
 
 
 Narrow = Callable[[Demand, Node, list[int]], list[int] | Reason]
+_REFUSED: frozenset[int] = frozenset({-1})
+"""Instead of a set of GPUs: a check refuses the machine. A demand that needs no GPU fits a machine that keeps none."""
 Fitting = Callable[[Node, Sequence[int]], list[int] | None]
 
 
@@ -452,6 +454,8 @@ def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], ot
         except KeyError:
             allowed = known[machine.kind] = _allowed(demand, node, of_machines)
         if allowed is not None:
+            if allowed is _REFUSED:
+                return None
             gpus = [i for i in gpus if i in allowed]
         left = [
             i for i in gpus if compute[i] >= least_compute and memory[i] >= least_memory and slots[i] >= least_slots
@@ -469,12 +473,12 @@ def _fitting(demand: Demand, floors: Floors, of_machines: tuple[Narrow, ...], ot
 
 
 def _allowed(demand: Demand, node: Node, checks: tuple[Narrow, ...]) -> frozenset[int] | None:
-    """The GPUs that checks of the hardware keep on every machine of a kind; None: all."""
+    """The GPUs that checks of the hardware keep on every machine of a kind; None: all. `_REFUSED`: one refuses it."""
     left = everything = list(range(len(node.compute)))
     for narrow in checks:
         kept = narrow(demand, node, left)
         if isinstance(kept, Reason):
-            return frozenset()
+            return _REFUSED
         left = kept
     return None if left == everything else frozenset(left)
 
