@@ -8,9 +8,10 @@ import pytest
 
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.model import Demand, Gpus, Machine
+from cotenant.core.placement.checks import feasibility
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.slots import candidate_slots
+from cotenant.core.placement.slots import slots_of
 from cotenant.core.units import MiB, MilliCpu, Percent
 from tests.core.builders import card, cluster_with, job, machine, machine_of, node, placed, share
 
@@ -83,8 +84,8 @@ def test_a_gpu_without_slots_has_no_room() -> None:
 def test_scaling_hands_out_more_than_the_card_has() -> None:
     where = node(machine_of("a", card(8000, memory_scaling=Percent(150), compute_scaling=Percent(200))))
     assert (where.memory, where.compute) == ((12000,), (2000,))
-    assert candidate_slots(share(12000, 2000), where) == [(0,)]
-    assert candidate_slots(share(12001), where) == []
+    assert slots_of(feasibility(share(12000, 2000)), where) == [(0,)]
+    assert slots_of(feasibility(share(12001)), where) == []
 
 
 def test_the_host_is_counted_where_it_is_known() -> None:
@@ -131,7 +132,7 @@ def test_a_fault_takes_the_whole_card_out_not_one_of_its_shares() -> None:
     """k8s-device-plugin#1929: an XID error marked one of a GPU's replicas unhealthy, the others went on being used."""
     where = Node.of(machine_of("a", card(slots=10, healthy=False)))
     assert where.slots == (0,)
-    assert candidate_slots(share(1), where) == []
+    assert slots_of(feasibility(share(1)), where) == []
 
 
 def shrunk(memory: int) -> Cluster:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import claims
 from cotenant.core.model import ContainerKind, Demand, Slot, Tenant
-from cotenant.core.placement.slots import candidate_slots
+from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.slots import slots_of
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
@@ -210,7 +211,7 @@ def test_a_node_rebuilt_from_its_pods_is_the_node(
 ) -> None:
     wanting = pod(*containers, init=[{**limits, "sidecar": sidecar} for limits, sidecar in init])
     demand = request_of(wanting).demand
-    for gpus in candidate_slots(demand, Node.of(NODE)):
+    for gpus in slots_of(feasibility(demand), Node.of(NODE)):
         then = Node.of(NODE, [Tenant(UID, demand, gpus)])
         now = Node.of(NODE, [seen(placed(wanting, *gpus))])
         assert (now.memory, now.compute, now.slots) == (then.memory, then.compute, then.slots)

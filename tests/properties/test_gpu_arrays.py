@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Gpu, Machine, Slot, Tenant
+from cotenant.core.placement.checks import feasibility
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.slots import refusal
+from cotenant.core.placement.slots import refusal_of
 from cotenant.core.units import MiB, MilliGpu
 from tests.properties.referee import freshly_ranked
 from tests.properties.strategies import clusters, demands, events, examples
@@ -28,7 +29,7 @@ def assert_same(ranker: Ranker, demand: Demand, cluster: Cluster) -> None:
     said = ranker.refusers(demand, cluster)
     if said is None:
         return
-    reasons = [refusal(demand, node, ranker.policy.checks) for node in cluster]
+    reasons = [refusal_of(feasibility(demand, ranker.policy.checks), node) for node in cluster]
     assert said == ["" if why is None else why.check for why in reasons]
     nearest = ranker.nearest(demand, cluster, frozenset(cluster.names))
     if nearest is None:

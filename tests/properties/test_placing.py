@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
-from cotenant.core.placement.checks import eligible_gpus
+from cotenant.core.placement.checks import eligible_gpus, feasibility
 from cotenant.core.placement.containers import amounts_fit
 from cotenant.core.placement.deciding import decide, place_gang, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.slots import candidate_slots, refusal
+from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.units import Seconds
 from tests.properties.referee import broken_constraints, group_nodes, host_fits, overfull, peak
@@ -78,21 +78,23 @@ def test_a_reason_is_that_of_its_own_node(cluster: Cluster, demand: Demand) -> N
     policy = build_policy("binpack")
     said = Ranker(policy).reasons(demand, cluster)
     if not group_nodes(demand, cluster):
-        assert said == {node.name: why for node in cluster if (why := refusal(demand, node)) is not None}
+        assert said == {
+            node.name: why for node in cluster if (why := refusal_of(feasibility(demand), node)) is not None
+        }
 
 
 @examples(100)
 @given(occupied(), demands())
 def test_a_demand_is_refused_exactly_where_it_has_no_slot(cluster: Cluster, demand: Demand) -> None:
     for node in cluster:
-        assert (refusal(demand, node) is None) == bool(candidate_slots(demand, node))
+        assert (refusal_of(feasibility(demand), node) is None) == bool(slots_of(feasibility(demand), node))
 
 
 @examples(100)
 @given(occupied(), demands())
 def test_every_candidate_slot_meets_every_wish(cluster: Cluster, demand: Demand) -> None:
     for node in cluster:
-        slots = candidate_slots(demand, node)
+        slots = slots_of(feasibility(demand), node)
         assert len(set(slots)) == len(slots)
         for slot in slots:
             assert host_fits(demand, node)
@@ -107,7 +109,7 @@ def test_the_fast_path_for_plain_demands_answers_as_the_checks_do(cluster: Clust
     assert demand.claim is not None
     for node in cluster:
         eligible = eligible_gpus(demand, node)
-        fast = candidate_slots(demand, node)
+        fast = slots_of(feasibility(demand), node)
         if isinstance(eligible, Reason):
             assert fast == []
         elif demand.gpus == 1:
@@ -116,7 +118,7 @@ def test_the_fast_path_for_plain_demands_answers_as_the_checks_do(cluster: Clust
             assert {gpus[0] for gpus in fast} <= set(eligible)
         else:
             # The same demand with one more check that applies to it.
-            assert fast == candidate_slots(replace(demand, avoid_types=("no such GPU",)), node)
+            assert fast == slots_of(feasibility(replace(demand, avoid_types=("no such GPU",))), node)
 
 
 def _state(node: Node, gpu: int) -> tuple[object, ...]:
@@ -131,8 +133,8 @@ def test_finishing_a_job_never_makes_another_infeasible(cluster: Cluster, demand
         return
     name, gone = data.draw(st.sampled_from(tenants))
     node = cluster.node(name)
-    before = bool(candidate_slots(demand, node))
-    after = bool(candidate_slots(demand, node.without_tenant(gone.job, gone.replica)))
+    before = bool(slots_of(feasibility(demand), node))
+    after = bool(slots_of(feasibility(demand), node.without_tenant(gone.job, gone.replica)))
     assert after or not before
 
 
@@ -201,7 +203,7 @@ def test_when_the_displaced_have_left_the_waiting_job_fits_beside_all_others(dat
 @examples(100)
 @given(machines("n0"), demands(), st.data())
 def test_a_claim_is_the_peak_over_a_pods_life(machine: Machine, demand: Demand, data: st.DataObject) -> None:
-    for slot in candidate_slots(demand, Node.of(machine)):
+    for slot in slots_of(feasibility(demand), Node.of(machine)):
         counted = claims(demand, slot, machine.gpus)
         assert set(counted) == set(slot)
         for i, claim in counted.items():

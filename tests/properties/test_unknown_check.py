@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Slot
-from cotenant.core.placement.checks import CHECKS, Check, GpuColumns, Mask, Reads, enough
+from cotenant.core.placement.checks import CHECKS, Check, GpuColumns, Mask, Reads, enough, feasibility
 from cotenant.core.placement.deciding import decide, idlest_nodes, place_gang, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Fit, Policy, Ranker, rate
-from cotenant.core.placement.slots import candidate_slots, refusal
+from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.queueing.eviction import Stake, least_harm
 from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.units import Seconds
@@ -178,15 +178,15 @@ def test_every_door_agrees_with_the_naive_answer(
     refusers = ranker.refusers(demand, cluster)
     if refusers is not None:
         assert {name for name, who in zip(cluster.names, refusers, strict=True) if not who} == fits
-        reasons = [refusal(demand, node, new.checks) for node in cluster]
+        reasons = [refusal_of(feasibility(demand, new.checks), node) for node in cluster]
         assert refusers == ["" if why is None else why.check for why in reasons]
     nearest = ranker.nearest(demand, cluster, frozenset(cluster.names))
     if nearest is not None:
         assert not fits
-        assert all(refusal(demand, cluster.node(name), new.checks) == why for _, name, why in nearest)
+        assert all(refusal_of(feasibility(demand, new.checks), cluster.node(name)) == why for _, name, why in nearest)
     for node in cluster:
-        slots = candidate_slots(demand, node, new.checks)
-        assert bool(slots) == (refusal(demand, node, new.checks) is None)
+        slots = slots_of(feasibility(demand, new.checks), node)
+        assert bool(slots) == (refusal_of(feasibility(demand, new.checks), node) is None)
         assert bool(slots) == (rate(new, demand, node) is not None)
 
 
@@ -282,7 +282,7 @@ def test_a_thousand_nodes_are_ranked_around_the_new_check(name: str, check: Chec
 
 def test_a_gpu_does_not_stand_for_others_that_the_check_tells_from_it() -> None:
     equal = node_of(machine("n0", gpus=4, labels=SPOT))
-    assert candidate_slots(Demand(), equal, (*CHECKS, Check("odd", odd_gpus))) == [(1,), (3,)]
+    assert slots_of(feasibility(Demand(), (*CHECKS, Check("odd", odd_gpus))), equal) == [(1,), (3,)]
 
 
 def test_a_set_of_gpus_is_looked_for_among_those_that_the_check_leaves() -> None:
@@ -290,6 +290,6 @@ def test_a_set_of_gpus_is_looked_for_among_those_that_the_check_leaves() -> None
     where = node_of(machine_of("n0", *(card(numa=i // 2) for i in range(4)), labels=SPOT))
     checks = (*CHECKS, Check("odd", odd_gpus))
     for demand in (Demand(gpus=2, one_numa=True), Demand(gpus=1, one_numa=True)):
-        why = refusal(demand, where, checks)
-        assert (why is None) == bool(candidate_slots(demand, where, checks))
+        why = refusal_of(feasibility(demand, checks), where)
+        assert (why is None) == bool(slots_of(feasibility(demand, checks), where))
         assert (why is None) == (demand.gpus == 1)

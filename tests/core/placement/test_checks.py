@@ -7,10 +7,10 @@ import pytest
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.links import link_matrix
 from cotenant.core.model import Container, Demand, Gpus, Link
-from cotenant.core.placement.checks import CHECKS, type_allowed
+from cotenant.core.placement.checks import CHECKS, feasibility, type_allowed
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
-from cotenant.core.placement.slots import candidate_slots, refusal
+from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory
 
@@ -174,10 +174,10 @@ REFUSALS: list[tuple[str, Demand, Node, str]] = [
 def test_a_refusal_says_what_was_needed_and_what_there_was(
     check: str, demand: Demand, where: Node, sentence: str
 ) -> None:
-    reason = refusal(demand, where)
+    reason = refusal_of(feasibility(demand), where)
     assert reason is not None
     assert (reason.check, str(reason)) == (check, sentence)
-    assert candidate_slots(demand, where) == []
+    assert slots_of(feasibility(demand), where) == []
 
 
 def test_every_check_has_a_refusal_above() -> None:
@@ -188,13 +188,13 @@ def test_every_check_has_a_refusal_above() -> None:
 
 
 def test_the_numbers_of_a_refusal_are_data() -> None:
-    reason = refusal(Demand(), node(machine(), (share(0, 300), (0,))))
+    reason = refusal_of(feasibility(Demand()), node(machine(), (share(0, 300), (0,))))
     assert reason is not None
     assert (reason.needed, reason.available) == (1000, 700)
 
 
 def test_a_full_gpu_is_refused_with_its_free_memory() -> None:
-    reason = refusal(share(1), with_free_memory([0]))
+    reason = refusal_of(feasibility(share(1)), with_free_memory([0]))
     assert str(reason) == "needs 1 MiB on one GPU; the freest has 0 MiB free"
 
 
@@ -207,7 +207,7 @@ def test_signs_in_names_that_users_choose_do_not_break_the_sentence(odd: str) ->
         share(anti_affinity=odd),
         share(gpus=1, affinity=odd, anti_affinity=odd),
     ):
-        assert odd in str(refusal(demand, taken))
+        assert odd in str(refusal_of(feasibility(demand), taken))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_card_types_match_by_pattern_whatever_the_case(
 
 def test_the_first_check_that_refuses_is_the_one_that_is_told() -> None:
     demand = share(99999, 1000, cpu=MilliCpu(10), use_types=("H100",))
-    reason = refusal(demand, node(machine(cpu=MilliCpu(0))))
+    reason = refusal_of(feasibility(demand), node(machine(cpu=MilliCpu(0))))
     assert reason is not None
     assert reason.check == "cpu"
 

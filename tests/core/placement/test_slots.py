@@ -4,7 +4,8 @@
 
 from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Link
-from cotenant.core.placement.slots import candidate_slots, refusal
+from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory
 
@@ -18,44 +19,44 @@ def pod(*containers: Container) -> Demand:
 
 
 def test_of_equal_gpus_one_is_rated() -> None:
-    assert candidate_slots(share(1000), node(machine(gpus=8))) == [(0,)]
+    assert slots_of(feasibility(share(1000)), node(machine(gpus=8))) == [(0,)]
 
 
 def test_gpus_that_differ_in_what_is_free_are_all_rated() -> None:
-    assert candidate_slots(share(1000), with_free_memory([3000, 2000, 3000, 500])) == [(0,), (1,)]
+    assert slots_of(feasibility(share(1000)), with_free_memory([3000, 2000, 3000, 500])) == [(0,), (1,)]
 
 
 def test_gpus_with_different_cards_are_all_rated() -> None:
     mixed = node(machine_of("a", card(type="V100"), card(type="T4"), card(type="V100")))
-    assert candidate_slots(share(1000), mixed) == [(0,), (1,), (2,)]
+    assert slots_of(feasibility(share(1000)), mixed) == [(0,), (1,), (2,)]
 
 
 def test_the_tightest_and_the_roomiest_pair_are_rated() -> None:
-    slots = candidate_slots(share(1000, gpus=2), with_free_memory([9000, 2000, 16276, 3000]))
+    slots = slots_of(feasibility(share(1000, gpus=2)), with_free_memory([9000, 2000, 16276, 3000]))
     assert (1, 3) in slots
     assert (0, 2) in slots
 
 
 def test_a_job_without_gpus_fits_beside_full_gpus_and_on_nodes_without_any() -> None:
     for where in (with_free_memory([0]), node(machine(gpus=0))):
-        assert candidate_slots(Demand(gpus=0, cpu=MilliCpu(1)), where) == [()]
+        assert slots_of(feasibility(Demand(gpus=0, cpu=MilliCpu(1))), where) == [()]
 
 
 def test_only_gpus_linked_well_enough_are_chosen() -> None:
     links = link_matrix_of_pairs(4, [(0, 1, Link.PIX), (1, 3, Link.NVLINK), (0, 2, Link.SYS)])
     where = node(machine(gpus=4, links=links))
-    assert candidate_slots(Demand(gpus=2, link=Link.NVLINK), where) == [(1, 3)]
+    assert slots_of(feasibility(Demand(gpus=2, link=Link.NVLINK)), where) == [(1, 3)]
 
 
 def test_a_fit_by_amounts_counts_the_host_too() -> None:
     where = node(machine(cpu=MilliCpu(1000), host_memory=MiB(1000)))
-    assert candidate_slots(share(16000, 1000, cpu=MilliCpu(1000)), where) == [(0,)]
-    assert not candidate_slots(share(cpu=MilliCpu(1001)), where)
-    assert not candidate_slots(share(host_memory=MiB(1001)), where)
+    assert slots_of(feasibility(share(16000, 1000, cpu=MilliCpu(1000))), where) == [(0,)]
+    assert not slots_of(feasibility(share(cpu=MilliCpu(1001))), where)
+    assert not slots_of(feasibility(share(host_memory=MiB(1001))), where)
 
 
 def seated(demand: Demand, *free: int) -> list[Gpus]:
-    return candidate_slots(demand, with_free_memory(free, each=10000))
+    return slots_of(feasibility(demand), with_free_memory(free, each=10000))
 
 
 def test_an_init_container_shares_the_gpu_of_the_app_that_follows_it() -> None:
@@ -75,7 +76,7 @@ def test_containers_are_seated_wherever_some_way_to_seat_them_exists() -> None:
     ):
         demand = pod(*map(container, sizes))
         assert seated(demand, *free), (sizes, free)
-        assert refusal(demand, with_free_memory(free, each=10000)) is None
+        assert refusal_of(feasibility(demand), with_free_memory(free, each=10000)) is None
 
 
 def test_more_free_memory_never_unseats_a_pod() -> None:

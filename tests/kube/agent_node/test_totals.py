@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Machine, Slot
-from cotenant.core.placement.slots import candidate_slots
+from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.slots import slots_of
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.totals import NodeTotals, dialect_totals, kubelet_sum, most_percent
@@ -111,7 +112,7 @@ def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:
             request = request_of(fresh)
         except InputError:  # the webhook refuses it
             continue
-        slots = candidate_slots(request.demand, node)
+        slots = slots_of(feasibility(request.demand), node)
         if not slots or not _are_counted([*here, fresh], machine):
             continue
         record = record_for(fresh, request, Slot("n1", data.draw(st.sampled_from(list(slots)))), machine)
@@ -129,7 +130,7 @@ def test_fifteen_tenants_of_seven_percent_of_a_small_card_are_more_than_all_of_i
         Node.of(machine),
         0,
     )
-    while slots := candidate_slots(request_of(wanting).demand, node):
+    while slots := slots_of(feasibility(request_of(wanting).demand), node):
         record = record_for(wanting, request_of(wanting), Slot("n1", slots[0]), machine)
         node, placed = node.with_tenant(tenant_of(wanting, record, machine)), placed + 1
     assert placed == 15

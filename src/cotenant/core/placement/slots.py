@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The slots of a node that are worth rating, among the GPUs that the checks leave.
+"""The candidate slots of a node, which are scored: sets of the GPUs that the checks leave.
 
 For one GPU: one of each set of GPUs that nothing tells apart. For several: all sets that differ in something, if these
 are few; else the tightest, the roomiest and the best linked set, on the whole node and on each NUMA node. The best of
@@ -13,7 +13,7 @@ from math import comb
 from cotenant.core.cluster import Node
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus, Reason
 from cotenant.core.placement import topology
-from cotenant.core.placement.checks import CHECKS, Check, Feasibility, by_numa, feasibility, linked_slot
+from cotenant.core.placement.checks import Feasibility, by_numa, linked_slot
 from cotenant.core.placement.containers import container_refusal, container_slots
 
 _ALONE: tuple[Gpus, ...] = tuple((i,) for i in range(64))
@@ -22,13 +22,8 @@ MOST_SETS = 70
 """as many as 4 of 8 GPUs"""
 
 
-def candidate_slots(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> list[Gpus]:
-    """Slots on which the demand fits, empty if it does not fit; `refusal` says why not."""
-    return slots_of(feasibility(demand, checks), node)
-
-
 def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
-    """The same, for checks that were compiled before."""
+    """The candidate slots of a node, empty if the demand does not fit; `refusal_of` says why not."""
     demand = feasible.demand
     if demand.gpus == 1 and not demand.containers:
         if feasible.interchangeable:  # only one GPU of each kind is checked
@@ -46,13 +41,8 @@ def slots_of(feasible: Feasibility, node: Node) -> list[Gpus]:
     return _several(demand, node, fitting) if fitting else []
 
 
-def refusal(demand: Demand, node: Node, checks: tuple[Check, ...] = CHECKS) -> Reason | None:
-    """Why the demand does not fit on the node; None if it fits."""
-    return refusal_of(feasibility(demand, checks), node)
-
-
 def refusal_of(feasible: Feasibility, node: Node) -> Reason | None:
-    """The same, for checks that were compiled before."""
+    """Why the demand does not fit on the node; None if it fits."""
     if feasible.demand.containers:
         return container_refusal(feasible, node)
     eligible = feasible.eligible(node)
