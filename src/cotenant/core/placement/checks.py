@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from fnmatch import fnmatchcase
 from functools import lru_cache, reduce
+from operator import or_
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -483,30 +484,52 @@ def _allowed(demand: Demand, node: Node, checks: tuple[Narrow, ...]) -> frozense
     return None if left == everything else frozenset(left)
 
 
+class _Applied(NamedTuple):
+    """What follows from the checks that apply to a demand, whatever the demand. Few sets of checks ever apply."""
+
+    checks: tuple[Check, ...]
+    """those of sets of GPUs last"""
+    by_kind: tuple[bool, ...]
+    """for each check: machines of one kind have the same answer"""
+    by_name: bool
+    interchangeable: bool
+
+
+@lru_cache(maxsize=512)
+def _applied(checks: tuple[Check, ...]) -> _Applied:
+    ordered = tuple(sorted(checks, key=lambda check: check.of_sets))
+    reads = reduce(or_, (check.reads for check in ordered), Reads(0))
+    return _Applied(
+        ordered,
+        tuple(not check.of_sets and check.reads in _BY_KIND for check in ordered),
+        by_name=Reads.NAMES in reads,
+        interchangeable=not reads & (Reads.TENANTS | Reads.NAMES),
+    )
+
+
 @lru_cache(maxsize=512)
 def feasibility(demand: Demand, checks: tuple[Check, ...] = CHECKS) -> Feasibility:
     """Those of the checks that apply to a demand."""
     if demand.containers:  # its GPUs are those of its containers, which may share one
         demand = replace(demand, gpus=1 if any(container.gpus for container in demand.containers) else 0)
-    applied = tuple(sorted((check for check in checks if check.applies(demand)), key=lambda check: check.of_sets))
-    floors, of_machines, others = Floors(), list[Narrow](), list[Narrow]()
-    reads, in_arrays = set[Reads](), needs_amounts(demand)
-    for check in applied:
-        reads.add(check.reads)
+    applied = _applied(tuple([check for check in checks if check.applies(demand)]))
+    floors, of_machines, others = [Floors()], list[Narrow](), list[Narrow]()
+    in_arrays = needs_amounts(demand)
+    for check, by_kind in zip(applied.checks, applied.by_kind, strict=True):
         own = None if check.floors is None else check.floors(demand)
         if own is None:
-            by_kind = not check.of_sets and check.reads in _BY_KIND
             (of_machines if by_kind else others).append(check.narrow)
             in_arrays = in_arrays and check.mask is not None
         else:
-            floors = Floors(*map(max, floors, own))
+            floors.append(own)
+    highest = Floors(*map(max, *floors)) if len(floors) > 1 else floors[0]
     return Feasibility(
         demand,
-        applied,
-        floors,
-        _fitting(demand, floors, tuple(of_machines), tuple(others)),
-        by_name=any(Reads.NAMES in one for one in reads),
-        interchangeable=not any(one & (Reads.TENANTS | Reads.NAMES) for one in reads),
+        applied.checks,
+        highest,
+        _fitting(demand, highest, tuple(of_machines), tuple(others)),
+        by_name=applied.by_name,
+        interchangeable=applied.interchangeable,
         in_arrays=in_arrays,
     )
 
