@@ -137,6 +137,31 @@ def test_gang_waits_until_all_its_replicas_fit() -> None:
     assert sorted_times(result, "jct") == [1, 10, 11]
 
 
+SHORT = [arrival("a", 0, 3), arrival("b", 1, 3), arrival("c", 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("timing", "waits", "ended"),
+    [
+        ({}, [0, 2, 4], 7),
+        ({"tick": 10.0}, [0, 9, 18], 21),
+        ({"tick": 10.0, "rest": 25.0}, [0, 29, 58], 61),
+        ({"tick": 1.0, "rest": 25.0}, [0, 24, 48], 51),
+    ],
+    ids=["at once", "every 10 s", "every 10 s, 25 s apart", "every second, 25 s apart"],
+)
+def test_jobs_start_at_ticks_and_not_too_often(timing: dict[str, float], waits: list[float], ended: float) -> None:
+    """A GPU that is freed between two ticks is idle until the next one."""
+    result = simulate("1x1", SHORT, **timing)
+    assert sorted_times(result, "wait") == waits
+    assert result.summary["makespan"] == ended
+
+
+def test_a_job_that_arrives_last_and_alone_still_starts() -> None:
+    result = simulate("1x1", [arrival("a", 0, 3), arrival("b", 105, 1)], tick=10.0)
+    assert sorted_times(result, "wait") == [0, 5]
+
+
 # Setting jobs aside
 
 

@@ -50,6 +50,10 @@ class Timing:
     """time that new neighbours run together until their speeds are measured and a trial placement is judged"""
     noise: float = 0.0
     """standard deviation of the logarithm of measured speeds"""
+    tick: Seconds = Seconds(0.0)
+    """jobs start only at multiples of this time; 0: as soon as they fit"""
+    rest: Seconds = Seconds(0.0)
+    """with a tick, the least time between two decisions; one is due after a job arrived or ended"""
     repair: bool = False
     """whether jobs that share a GPU move to GPUs that become idle, at the cost of a restart"""
     fragmentation: bool = True
@@ -152,8 +156,9 @@ class TimedRun:
         start = self._now = float(upcoming.job.submitted) if upcoming is not None else 0.0
         self._averages = TimeAverages(len(self._levels), start)
         self._start, self._next_round = start, math.inf
+        self._next_start, self._last_start = math.inf, -math.inf
         # The loop jumps from one event time to the next: an arrival, the end of a job, a measurement, a preemption
-        # round.
+        # round, and with a tick the next time at which jobs may start.
         # Invariants at the top of each iteration:
         # - `self._cluster` holds exactly the placements of `self._running`; every waiting job is in `self._queue`, and
         #   `self._progress` has an entry for exactly the jobs that wait or run.
@@ -164,9 +169,9 @@ class TimedRun:
         #   of the new time changes them.
         # At one time, ends come before arrivals, so that a new job sees the freed GPUs; ties between ends are broken
         # by the sequence number, never by job ID or by hash order. This makes runs reproducible.
-        while upcoming is not None or self._running:
+        while upcoming is not None or self._running or (len(self._queue) and self._next_start < math.inf):
             arrives = float(upcoming.job.submitted) if upcoming is not None else math.inf
-            now = min(arrives, self._next_finish(), self._next_round)
+            now = min(arrives, self._next_finish(), self._next_round, self._next_start)
             if self._contention is not None:
                 now = min(now, self._contention.next_measurement)
             self._advance(now)
@@ -178,10 +183,13 @@ class TimedRun:
             while upcoming is not None and upcoming.job.submitted <= now:
                 new_jobs += self._admit(upcoming, now)
                 upcoming = next(arrivals, None)
-            # If nothing was freed, no job of the queue fits now that did not fit before, so only new jobs are tried.
-            # The
-            # exception is a policy with a sharing gate, whose answer may change with time and measurements.
-            self._place(self._queue if freed or self._ranker.policy.gate is not None else new_jobs, now)
+            if self._timing.tick:
+                self._place_at_ticks(freed or bool(new_jobs), now)
+            else:
+                # If nothing was freed, no job of the queue fits now that did not fit before, so only new jobs are
+                # tried. The exception is a policy with a sharing gate, whose answer may change with time and
+                # measurements.
+                self._place(self._queue if freed or self._ranker.policy.gate is not None else new_jobs, now)
             if self._timing.repair:
                 self._repair(now)
             if now >= self._next_round:
@@ -263,6 +271,15 @@ class TimedRun:
         self._progress[job.id] = _Progress(arrival, float(arrival.duration or 0.0), now)
         self._queue.add(job, Seconds(now))
         return [job]
+
+    def _place_at_ticks(self, changed: bool, now: float) -> None:
+        """Places the queue if it is time for that; if a job came or ended since, sets the time of the next decision."""
+        if now >= self._next_start:
+            self._place(self._queue, now)
+            self._last_start, self._next_start = now, math.inf
+        elif changed and self._next_start == math.inf:
+            earliest = max(now, self._last_start + self._timing.rest) - self._start
+            self._next_start = self._start + math.ceil(earliest / self._timing.tick) * self._timing.tick
 
     def _place(self, waiting: Iterable[Job], now: float) -> None:
         decision = decide(

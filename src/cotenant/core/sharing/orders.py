@@ -17,7 +17,8 @@ from cotenant.core.placement.scores import Order
 from cotenant.core.sharing.speeds import Belief, TenantSet, tenant_set_of
 
 DOMINANT, FELT, MOST_SHARING_SCORE = 0.6, 0.8, 2
-"""Lucid's three kinds of jobs by their mean speed beside others, and the largest sum of scores on one GPU"""
+"""Lucid's three kinds of jobs by their mean speed beside others, and the largest sum of scores on one GPU; the two
+speeds are our choice, because Lucid published none for Gavel's workloads"""
 
 
 def tenants_on(node: Node, gpu: int) -> list[Tenant]:

@@ -45,6 +45,8 @@ class Setting:
     jobs: int = 600
     error: float = 0.0
     """error of the duration estimates: standard deviation of their logarithm"""
+    noise: float = 0.0
+    """error of measured speeds: standard deviation of their logarithm"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,7 @@ class Instance:
 
 
 def draw_instance(setting: Setting, seed: int, data: Path) -> Instance:
-    """Draws the jobs and the prior measurements, which are the same for every policy.
-
-    The random draws and their order are those of the reference table, so that baselines can be compared with it.
-    """
+    """Draws the jobs and the prior measurements, which are the same for every policy."""
     world = read_colocation(data / FILE)
     workloads = world.workloads(setting.gpu_type)
     chance = np.random.RandomState(seed)
@@ -161,7 +160,12 @@ def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Wa
     """Runs one contender on one seed."""
     instance, contender = _instance(setting, seed, data), CONTENDERS[name]
     timing = Timing(
-        queue=contender.queue, restart=Seconds(60.0), repair=contender.repair, fragmentation=False, heat=False
+        queue=contender.queue,
+        restart=Seconds(60.0),
+        noise=setting.noise,
+        repair=contender.repair,
+        fragmentation=False,
+        heat=False,
     )
     timed = TimedRun(
         _machines(setting.gpu_type),

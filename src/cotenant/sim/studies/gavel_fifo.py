@@ -32,11 +32,12 @@ from cotenant.sim.timed import TimedRun, Timing
 HOUR = 3600.0
 PUBLISHED = {0.4: 17.58, 1.2: 17.70, 2.0: 18.32, 2.8: 18.62, 3.6: 24.25, 4.0: 25.38, 4.4: 44.28, 4.8: 99.19}
 """jobs per hour -> mean completion time in hours (Gavel, OSDI 2020, single-GPU jobs, FIFO)"""
-PROMISED, WITHIN = 4.0, 10.0
-"""the rate in jobs per hour that has a target, and the target in percent; from 4.4 on the queue grows without bound and
-results depend on the seed"""
+WITHIN = 10.0
+"""target in percent; from 4.4 jobs per hour on the queue grows without bound, and results depend on the seed"""
 GPU_TYPES = ("v100", "p100", "k80")
 """GPU types in the order in which a job takes them"""
+ROUND, REST = Seconds(360.0), Seconds(1920.0)
+"""Gavel starts jobs at the beginning of a round, and decides again at the earliest so long after its last decision"""
 EACH, PER_NODE = 36, 4
 FIRST, LAST = 4000, 5000
 """the jobs whose completion times count"""
@@ -62,8 +63,9 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
 def run(task: Task, data: Path) -> Sample:
     world = read_colocation(data / FILE)
     jobs = list(arrivals(task.seed, float(task.part.split()[0]), LAST))
-    # In FIFO order without preemption a job is not affected by later ones, so the difference of two runs is exact.
-    late = _sum_of_times(jobs, world) - _sum_of_times(jobs[:FIRST], world)
+    # In FIFO order without preemption later jobs affect a job only by the times of decisions, so the difference of two
+    # runs is the sum over the jobs between them, but for a few of the last starts.
+    late = sum_of_times(jobs, world) - sum_of_times(jobs[:FIRST], world)
     return Sample({"mean_jct": late / (LAST - FIRST)})
 
 
@@ -84,8 +86,9 @@ def arrivals(seed: int, rate: float, count: int) -> Iterator[Arrival]:
         now -= math.log(1 - gaps.random()) * HOUR / rate
 
 
-def _sum_of_times(jobs: Sequence[Arrival], world: Colocation) -> float:
-    timing = Timing(queue="fifo", fragmentation=False, heat=False)
+def sum_of_times(jobs: Sequence[Arrival], world: Colocation) -> float:
+    """The sum of the completion times of these jobs, in seconds."""
+    timing = Timing(queue="fifo", tick=ROUND, rest=REST, fragmentation=False, heat=False)
     mix = mix_of(arrival.job.demand for arrival in jobs)
     timed = TimedRun(_machines(), "alone", mix, 0, timing, world=world, belief=Oracle(world)).run(iter(jobs))
     return timed.result("fifo", 0).summary["mean_jct"] * len(jobs)
@@ -109,7 +112,7 @@ def findings(samples: Samples) -> Iterator[Finding]:
             found,
             "h",
             beside=f"published {published:.2f}, {away:+.1f} %",
-            verdict=(f"within {WITHIN:g} %", abs(away) <= WITHIN) if rate == PROMISED else (None, None),
+            verdict=(f"within {WITHIN:g} %", abs(away) <= WITHIN),
         )
 
 
@@ -137,8 +140,12 @@ STUDY = Study(
         "sharing. The jobs are those of Gavel's own runs, from the same random generators with the same order of "
         "draws. The first job of the queue takes a V100 if one is free, else a P100, else a K80: the published policy "
         "ignores GPU types, but its curve at low load is that of jobs that all run on V100s, and its code takes the "
-        "last free type by name. Gavel starts jobs at the beginning of six-minute rounds; here they start at once, "
-        "which would explain the small difference at low load. The published results use three seeds, 0 to 2."
+        "last free type by name. Gavel starts jobs at the beginning of six-minute rounds, and decides again at the "
+        "earliest 32 minutes after its last decision, so a GPU that becomes idle waits for that; so does this replay. "
+        "Without these pauses the highest load would be 16 % too low. What is left may come from which GPU a job gets: "
+        "Gavel gives the GPU of a job that ended to the next in the queue even if a faster one is idle, and its code "
+        "can give the V100s more jobs than there are, which then take turns. The published results use three seeds, "
+        "0 to 2, which differ by a factor of two at the highest load."
     ),
     seeds=(0, 1, 2),
     tasks=tasks,

@@ -4,7 +4,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cotenant.core.cluster import Cluster
@@ -49,36 +49,30 @@ SETTINGS = {
 NOT_ABOVE = {("P100, load 1.1", "sjf")}
 """(setting, policy) for which the target is only not to be worse: interference is mild and the load is low"""
 
-REFERENCE_SEEDS = (0, 1)
-REFERENCE = {
-    "V100, load 1.2, 800 jobs": (
-        Setting(gpu_type="v100", load=1.2, jobs=800),
-        (61.86, 24.37, 26.45, 22.85, 21.16, 23.33),
-    ),
-    "V100, load 1.4, 800 jobs": (
-        Setting(gpu_type="v100", load=1.4, jobs=800),
-        (86.24, 28.51, 31.37, 30.92, 28.47, 26.18),
-    ),
-    "P100, load 1.1, 800 jobs": (
-        Setting(gpu_type="p100", load=1.1, jobs=800),
-        (47.09, 22.90, 23.07, 21.41, 21.15, 23.31),
-    ),
-}
-"""setting, and mean completion times in hours over two seeds of `BASELINES`, from an independent simulator"""
-BASELINES = ("fifo", "sjf", "share-anything", "coscheml", "iadeep", "lucid")
-UNSPECIFIED = "share-anything"
-"""the baseline for which the reference does not specify which GPU a job joins"""
-TOLERANCE = 3.0
-"""percent by which baselines may differ from the reference"""
 NOISE_SCALE = 8.0
 """gradient noise scale at which the gain of batch tuning is computed, in multiples of the default batch size"""
 
-_EVERY: Mapping[str, Setting] = SETTINGS | {part: setting for part, (setting, _) in REFERENCE.items()}
+MILD = {
+    "V100, load 0.6": Setting(gpu_type="v100", load=0.6),
+    "V100, load 0.8": Setting(gpu_type="v100", load=0.8),
+    "V100, load 1.0": Setting(gpu_type="v100", load=1.0),
+    "P100, load 0.9": Setting(gpu_type="p100", load=0.9),
+    "K80, load 0.9": Setting(gpu_type="k80", load=0.9),
+    "K80, load 1.2": Setting(gpu_type="k80", load=1.2),
+    "V100, load 1.2, measured with 10 % noise": Setting(gpu_type="v100", load=1.2, noise=0.1),
+    "K80, load 1.2, measured with 10 % noise": Setting(gpu_type="k80", load=1.2, noise=0.1),
+}
+"""settings in which sharing gains little or nothing, or is judged by inexact measurements"""
+NO_HARM = 0.5
+"""percent by which our policy may be above not sharing, in the settings of `MILD`"""
 
 
 def tasks(seeds: Sequence[int]) -> list[Task]:
-    compared = [Task(part, who, seed) for seed in seeds for part in SETTINGS for who in (OURS, ORACLE, REPAIR, *RIVALS)]
-    return compared + [Task(part, who, seed) for seed in REFERENCE_SEEDS for part in REFERENCE for who in BASELINES]
+    return [Task(part, who, seed) for seed in seeds for part in SETTINGS for who in (OURS, ORACLE, REPAIR, *RIVALS)]
+
+
+def mild_tasks(seeds: Sequence[int]) -> list[Task]:
+    return [Task(part, who, seed) for seed in seeds for part in MILD for who in (OURS, *RIVALS)]
 
 
 def run(task: Task, data: Path) -> Sample:
@@ -88,7 +82,7 @@ def run(task: Task, data: Path) -> Sample:
         if decision is not None:
             formed.update(_pairs(decision))
 
-    setting = _EVERY[task.part]
+    setting = (SETTINGS | MILD)[task.part]
     ours = task.who == OURS
     result = simulate(task.who, setting, task.seed, data, [watch] if ours else [])
     found = {
@@ -133,21 +127,6 @@ def _saved(company: TenantSet, seed: int, data: Path) -> float | None:
 def findings(samples: Samples) -> Iterator[Finding]:
     for part in SETTINGS:
         yield from _compared(part, samples)
-    for part, (_, reference) in REFERENCE.items():
-        for who, hours in zip(BASELINES, reference, strict=True):
-            mine = statistics.mean(numbers(samples, part, who, "mean_jct")) / HOUR
-            away = 100 * (mine / hours - 1)
-            specified = who != UNSPECIFIED
-            yield Finding(
-                part="Baselines against a reference, 800 jobs, seeds 0 and 1",
-                name=f"{part.removesuffix(', 800 jobs')}: {who}",
-                value=away,
-                unit="%",
-                beside=f"{mine:.2f} h; reference {hours:.2f}",
-                target=f"within {TOLERANCE:g}" if specified else None,
-                met=abs(away) <= TOLERANCE if specified else None,
-                note="" if specified else "the reference does not specify which shared GPU a job takes",
-            )
     for part in SETTINGS:
         moved = over_seeds(numbers(samples, part, REPAIR, "moved"))
         yield row(
@@ -179,6 +158,23 @@ def _compared(part: str, samples: Samples) -> Iterator[Finding]:
             verdict = judge(gap, 0.0, "at most" if (part, other) in NOT_ABOVE else "below")
         theirs = statistics.mean(numbers(samples, part, other, "mean_jct")) / HOUR
         yield row(part, f"{OURS} against {other}", gap, "%", beside=f"{other} {theirs:.2f} h", verdict=verdict)
+
+
+def mild_findings(samples: Samples) -> Iterator[Finding]:
+    for part in MILD:
+        shared = over_seeds(numbers(samples, part, OURS, "shared"))
+        for other in RIVALS:
+            gap = paired(samples, part, other)
+            theirs = statistics.mean(numbers(samples, part, other, "mean_jct")) / HOUR
+            yield row(
+                part,
+                f"{OURS} against {other}",
+                gap,
+                "%",
+                beside=f"{other} {theirs:.2f} h",
+                verdict=judge(gap, NO_HARM) if other == "sjf" else (None, None),
+                note=f"{shared.mean:.0f} of 600 jobs start beside another" if other == "sjf" else "",
+            )
 
 
 def paired(samples: Samples, part: str, other: str, who: str = OURS) -> Estimate:
@@ -215,17 +211,32 @@ STUDY = Study(
         "arrives, in multiples of the GPUs. Every policy gets the same jobs, and differences are taken seed by seed. "
         "A job that is moved loses 60 s of work; at most two jobs share a GPU. `iadeep`, `coscheml` and `lucid` are "
         "our versions of the placement rules of those systems, with a shortest-first queue that they did not have and "
-        "without batch tuning; Lucid gets its sharing scores from the full table. `sjf` does not share. "
+        "without batch tuning. Lucid gets its sharing scores from the full table; the speeds that separate its three "
+        "scores, 0.6 and 0.8, are ours, because it published none for these workloads. `sjf` does not share. "
         "`cotenant-oracle` is our policy with the true speeds in place of predictions. Durations are known exactly, "
         "or estimated with a log-normal error of sigma 1.\n\n"
-        "The baselines are compared with a second, independent simulator on its own settings. The additional results "
-        "are not part of any other value: moving jobs that share to GPUs that become idle, and batch tuning. The "
-        "value for batch tuning is what the joint tuner would save on the pairs that were formed; it is not "
-        "simulated."
+        "The additional results are not part of any other value: moving jobs that share to GPUs that become idle, and "
+        "batch tuning. The value for batch tuning is what the joint tuner would save on the pairs that were formed; it "
+        "is not simulated."
     ),
     seeds=tuple(range(100, 110)),
     tasks=tasks,
     run=run,
     findings=findings,
     figures=figures,
+)
+
+MILD_STUDY = Study(
+    title="Placement if sharing gains little",
+    about=(
+        "The same comparison if there are enough GPUs (loads up to 1), on K80 GPUs, whose tenants together hardly do "
+        "more work than one, and with noise in every measured speed (standard deviation of its logarithm 0.1). On a "
+        "K80, and on any GPU while others are idle, sharing gains nothing; the target is that our policy does no harm "
+        f"there: a mean completion time at most {NO_HARM:g} % above that of `sjf`, which does not share."
+    ),
+    seeds=tuple(range(100, 110)),
+    tasks=mild_tasks,
+    run=run,
+    findings=mild_findings,
+    figures=lambda _samples: [],
 )

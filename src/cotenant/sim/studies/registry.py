@@ -10,6 +10,7 @@ from cotenant.sim.studies.study import Study
 STUDIES: Mapping[str, Study] = {
     "gavel-fifo": gavel_fifo.STUDY,
     "place": placement.STUDY,
+    "place-mild": placement.MILD_STUDY,
     "predict": prediction.STUDY,
     "tune-grid": tuning.STUDY,
 }
