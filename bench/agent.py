@@ -11,7 +11,6 @@ machine.
 
 import asyncio
 import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ import grpc
 
 from bench.agent_node import GPUS, PODS, agent, allocate_directly, serve_api, serve_plain
 from bench.daemon import cpu_seconds, memory_mib
-from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99, server_process
+from bench.harness import Figure, at_most, benchmark, in_fresh_process, p99, server_process, undisturbed
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
 from tests.kube.worlds import GPU
@@ -80,19 +79,10 @@ def _spread(took: Sequence[float]) -> str:
 
 
 def _measured() -> Measured:
-    found = Measured(alone=_alone())
+    found = Measured(alone=undisturbed())
     for number in range(ROUNDS):
         asyncio.run(_one_round(found, last=number == ROUNDS - 1))
     return found
-
-
-def _alone() -> bool:
-    """Gives this process and its children priority over other processes; needs root."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except PermissionError:
-        return False
-    return True
 
 
 async def _one_round(found: Measured, *, last: bool) -> None:

@@ -10,6 +10,7 @@ def replay_speed() -> Iterator[Figure]:
 import asyncio
 import gc
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +109,16 @@ def in_fresh_process(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 @contextmanager
 def server_process(
     serve: Callable[Concatenate[Connection, P], None], /, *args: P.args, **kwargs: P.kwargs
-) -> Iterator[int]:
-    """Starts a server in a separate process, which sends its port through the connection when it listens; yields the
-    port."""
+) -> Iterator[Any]:
+    """Starts a server in a separate process, and yields what it sends through the connection when it listens: its
+    port, or more."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, *args), kwargs=kwargs, daemon=True)
     process.start()
     theirs.close()  # or a server that died would be waited for
     try:
-        port: int = ours.recv()
-        yield port
+        yield ours.recv()
     finally:
         process.terminate()
         process.join()
@@ -148,12 +148,23 @@ def serve_each(
 def _measured(run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Usage[R]:
     start = time.process_time()
     result = run(*args, **kwargs)
-    return Usage(result, time.process_time() - start, _peak_mib())
+    return Usage(result, time.process_time() - start, peak_mib())
 
 
-def _peak_mib() -> float:
+def peak_mib(process: int | str = "self") -> float:
+    """The largest memory that a process has had so far."""
     # Not getrusage: its maximum is inherited over exec, so a child would report the size of its parent.
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise OSError("peak memory is read from /proc/self/status, and this system's has no VmHWM")
+    raise OSError(f"peak memory is read from /proc/{process}/status, and this system's has no VmHWM")
+
+
+def undisturbed() -> bool:
+    """Puts this process, and those that it starts, into the real-time class, so that other programs of the machine do
+    not count; False if it may not."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        return False
+    return True
