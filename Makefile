@@ -32,7 +32,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-pairs test-torch check format bench results lock clean
+.PHONY: help run test test-pairs test-torch check format bench mutants results lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -63,6 +63,9 @@ format: $(INSTALLED) ## let ruff fix and format what it can
 
 bench: $(INSTALLED) ## measure, print a table, write bench/results.json; a part of it: ONLY=name[,name]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+
+mutants: $(INSTALLED) ## change the code in small ways and see whether a test fails; options: ARGS="--package core --sample 20"
+	$(BIN)/python -m bench.mutants $(ARGS)
 
 results: $(INSTALLED) ## run every study (needs COTENANT_DATA) and rewrite docs/results.md
 	$(BIN)/cotenant experiment all --out build/results

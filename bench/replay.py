@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays the published evaluation of FGD (USENIX ATC 2023): exactness, comparison with our policy, and speed.
 
-The public traces are read from $COTENANT_DATA (default: ../shared/data next to the repository).
+The public traces are read from $COTENANT_DATA (default: ../shared/data next to the repository). All seeds take about 20
+minutes of CPU time; with COTENANT_SEEDS=2 only the first two of each set run, and the rows say so.
 """
 
 import csv
@@ -36,8 +37,10 @@ PUBLISHED = {
     "fgd": "06-FGD",
 }
 RANDOM = "01-Random"
-SEEDS = tuple(range(42, 52))
-FRESH_SEEDS = SEEDS[3:]
+MOST_SEEDS = int(os.environ.get("COTENANT_SEEDS") or 10)
+PUBLISHED_SEEDS = range(42, 52)
+SEEDS = tuple(PUBLISHED_SEEDS)[:MOST_SEEDS]
+FRESH_SEEDS = tuple(PUBLISHED_SEEDS)[3:][:MOST_SEEDS]
 """the orders of arrival on which no constant of `fragmentation` was chosen; those were 42 to 44"""
 ONLINE_SEEDS = FRESH_SEEDS[:3]
 """fewer, because an online policy fits its tables dozens of times in one replay"""
@@ -103,7 +106,7 @@ def fgd_exact() -> Iterator[Figure]:
         ("fragmented", "analysis_frag_discrete.csv.gz"),
     ):
         equal, total = equal_buckets(results, series, published(file))
-        note = f"{equal} of {total} buckets, {len(tasks)} replays"
+        note = f"{equal} of {total} buckets, {len(tasks)} replays, seeds {_span(SEEDS)}"
         yield at_least(f"{series} buckets within 0.01", 100 * equal / total, "%", limit=100, note=note)
     yield from random_means()
 
@@ -131,8 +134,12 @@ def random_means() -> Iterator[Figure]:
         for trace in traces()
     }
     worst = max(gaps, key=lambda trace: abs(gaps[trace]))
-    note = f"mean of 10 seeds at 100 % arrived; worst is {worst}"
-    yield at_most("random, largest gap to published", abs(gaps[worst]), "points", limit=0.3, note=note)
+    note = f"mean of seeds {_span(SEEDS)} at 100 % arrived; worst is {worst}"
+    name, gap = "random, largest gap to published", abs(gaps[worst])
+    if len(SEEDS) == len(PUBLISHED_SEEDS):
+        yield at_most(name, gap, "points", limit=0.3, note=note)
+    else:  # the draws differ from the published ones, so only means over many seeds are alike
+        yield Figure(name=name, figure=gap, unit="points", note=note)
 
 
 @benchmark("fragmentation")
@@ -173,11 +180,11 @@ def fragmentation() -> Iterator[Figure]:
         f"mean over traces, seeds {_span(ONLINE_SEEDS)}; least on {least}: {100 * online[least] / gains[least]:.0f} %"
     )
     yield at_least("online form keeps of the gain", 100 * kept, "%", limit=85, note=note)
-    yield from timed_waits(DATA)
+    yield from timed_waits(DATA, MOST_SEEDS)
 
 
 def _span(seeds: tuple[int, ...]) -> str:
-    return f"{seeds[0]} to {seeds[-1]}"
+    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
 
 
 def gain_of(results: dict[Task, RunResult], trace: str, policy: str, seed: int) -> float:
