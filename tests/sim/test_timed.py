@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -150,7 +151,7 @@ SHORT = [arrival("a", 0, 3), arrival("b", 1, 3), arrival("c", 2, 1)]
     ],
     ids=["at once", "every 10 s", "every 10 s, 25 s apart", "every second, 25 s apart"],
 )
-def test_jobs_start_at_ticks_and_not_too_often(timing: dict[str, float], waits: list[float], ended: float) -> None:
+def test_jobs_start_at_ticks_and_not_too_often(timing: dict[str, Any], waits: list[float], ended: float) -> None:
     """A GPU that is freed between two ticks is idle until the next one."""
     result = simulate("1x1", SHORT, **timing)
     assert sorted_times(result, "wait") == waits
