@@ -4,7 +4,7 @@
 
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ def full_disk(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        with suppress(ProcessLookupError):  # the test killed it
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_refuses_new_jobs_loses_no_old_ones_and_is_over_when_it_is_over(

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that fill the disk, stop or kill their supervisor, or hide their processes: each can be ended whole."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from cotenant.local.supervisor import look_at
-from cotenant.node.containment import find_containment, kill_group
+from cotenant.cli.client import RefusedByDaemonError
+from cotenant.local import attempts
+from cotenant.local.supervisor import Spec, look_at
+from cotenant.local.unrecorded import UnrecordedCancels
+from cotenant.node.containment import Containment, find_containment, kill_group
 from cotenant.wire.local import GpuView, JobView
 from tests.local.daemon import Daemon, until
 from tests.local.test_bad_input import full_disk
@@ -29,6 +33,53 @@ def test_a_job_can_be_cancelled_while_the_disk_is_full(daemon: Daemon, tmp_path:
         cancel(daemon, job)
         until(lambda: look_at(pid) is None)
     assert daemon.ended(job).state == "cancelled"
+
+
+def test_a_queued_job_can_be_cancelled_while_the_disk_is_full_and_never_runs(daemon: Daemon, tmp_path: Path) -> None:
+    first = daemon.submit("sleep", "600", gpus=2, memory="100%", grace_s=0.1).id
+    until(lambda: daemon.job(first).state == "running")
+    job, other = (daemon.submit("touch", str(tmp_path / name)).id for name in ("ran", "other"))
+    with full_disk(daemon.client.get("/v1/status", dict[str, Any])["pid"]):
+        assert cancel(daemon, job).state == "cancelled"
+        assert daemon.job(job).state == "cancelled"
+        with pytest.raises(RefusedByDaemonError, match=r"has already ended \(cancelled\)"):
+            cancel(daemon, job)
+        daemon.kill()  # the journal does not know of the cancellation
+    daemon.up()
+    assert daemon.job(job).state == "cancelled"
+    cancel(daemon, first)
+    assert daemon.ended(other).code == 0
+    assert not (tmp_path / "ran").exists()
+    assert UnrecordedCancels(daemon.state / "unrecorded").jobs() == []
+    assert daemon.client.post(f"/v1/jobs/{job}/retry", JobView).state == "queued"
+    assert daemon.ended(job).code == 0
+
+
+def test_a_cancelled_job_is_not_evicted_instead_if_the_disk_was_full(daemon: Daemon) -> None:
+    job = daemon.submit("sh", "-c", "trap '' TERM; echo set; while :; do sleep 0.05; done", grace_s=2).id
+    until(lambda: b"".join(daemon.client.lines(f"/v1/jobs/{job}/log")))
+    (gpu,) = daemon.job(job).gpus
+    daemon.client.post(f"/v1/gpus/{gpu}/drain", GpuView, b'{"evict": true}')
+    with full_disk(daemon.client.get("/v1/status", dict[str, Any])["pid"]):
+        cancel(daemon, job)
+    assert daemon.ended(job).state == "cancelled"
+    assert UnrecordedCancels(daemon.state / "unrecorded").jobs() == []
+
+
+def test_cancellations_survive_in_reserved_space_and_are_bounded(tmp_path: Path) -> None:
+    kept = UnrecordedCancels(tmp_path / "unrecorded")
+    size = (tmp_path / "unrecorded").stat().st_size
+    jobs = [f"j-{number:06d}" for number in range(1, 1000)]
+    stored = [job for job in jobs if kept.add(job)]
+    assert len(stored) == 256
+    assert kept.add(stored[0])
+    assert UnrecordedCancels(tmp_path / "unrecorded").jobs() == stored
+    kept.remove(stored[0])
+    assert kept.add(jobs[-1])
+    again = UnrecordedCancels(tmp_path / "unrecorded")
+    assert sorted(again.jobs()) == sorted([*stored[1:], jobs[-1]])
+    assert (tmp_path / "unrecorded").stat().st_size == size
+    assert not UnrecordedCancels(tmp_path / "no" / "folder").add("j-000001")
 
 
 def test_a_job_that_stops_its_supervisor_can_be_cancelled(daemon: Daemon) -> None:
@@ -57,9 +108,34 @@ def test_what_a_job_hides_before_it_kills_its_supervisor_is_killed_before_its_sl
     assert seen is None or seen.state in "ZX"
 
 
-@needs_cgroups
-def test_a_group_is_killed_with_all_groups_in_it() -> None:
-    containment = find_containment("test")
+@pytest.fixture(params=["cgroup", "cgroup2"])
+def containment(request: pytest.FixtureRequest, tmp_path: Path) -> Containment:
+    """The cgroups of a machine that mounts only this version."""
+    mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if line.split()[2] == request.param]
+    (tmp_path / "mounts").write_text("".join(f"{line}\n" for line in mounts))
+    found = find_containment("test", mounts=tmp_path / "mounts")
+    if found.folder is None:
+        pytest.skip(f"no {request.param} can be created here")
+    return found
+
+
+def test_what_a_run_hides_is_killed_by_its_group(containment: Containment, tmp_path: Path) -> None:
+    group = containment.create("run", 20)
+    assert group is not None
+    folder = tmp_path / "run"
+    both = "kill -KILL $(awk '{print $4}' /proc/$PPID/stat) $PPID; sleep 600"  # the keeper too
+    attempts.prepare(folder, hiding(tmp_path, both)._replace(contain=str(group)))
+    attempts.launch(folder)
+    until(lambda: attempts.status(folder).state == "lost")
+    hidden = int((tmp_path / "pid").read_text())
+    assert look_at(hidden) is not None
+    assert attempts.kill_leftovers(folder) >= 1
+    seen = look_at(hidden)
+    assert seen is None or seen.state in "ZX"
+    until(lambda: kill_group(group) == 0 and not group.exists())
+
+
+def test_a_group_is_killed_with_all_groups_in_it(containment: Containment) -> None:
     group = containment.create("job", 20)
     assert group is not None
     inner = group / "inner"
@@ -73,12 +149,11 @@ def test_a_group_is_killed_with_all_groups_in_it() -> None:
     assert containment.remove("never-made") == 0
 
 
-@needs_cgroups
-def test_a_fork_bomb_meets_the_limit_of_its_group() -> None:
-    containment = find_containment("test")
+def test_a_fork_bomb_meets_the_limit_of_its_group(containment: Containment) -> None:
     group = containment.create("bomb", 8)
     assert group is not None
     if not (group / "pids.max").exists():
+        kill_group(group)
         pytest.skip("the kernel offers no pids controller here")
     code = f"echo $$ > {group}/cgroup.procs; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 600 & done; wait"
     bomb = subprocess.Popen(["sh", "-c", code], stderr=subprocess.PIPE)
@@ -88,3 +163,47 @@ def test_a_fork_bomb_meets_the_limit_of_its_group() -> None:
     bomb.stderr.close()
     bomb.wait()
     assert os.path.exists(group) is False
+
+
+# Without cgroups
+
+
+def hiding(folder: Path, then: str) -> Spec:
+    """A run that hides a process (new session, empty environment), writes its ID to a file, and goes on with `then`."""
+    hidden = f"env -i setsid sh -c 'echo $$ > {folder}/pid; exec sleep 600' &"
+    wait = f"while [ ! -s {folder}/pid ]; do sleep 0.02; done"
+    return Spec(argv=["sh", "-c", f"{hidden} {wait}; {then}"], cwd="/", env={"PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "kill -KILL $PPID; sleep 600",
+        "keeper=$(awk '{print $4}' /proc/$PPID/stat); kill -STOP $keeper; kill -KILL $PPID; sleep 600",
+    ],
+    ids=["kills its supervisor", "stops its keeper too"],
+)
+def test_a_hidden_process_is_killed_before_its_run_is_lost(tmp_path: Path, then: str) -> None:
+    folder = tmp_path / "run"
+    attempts.prepare(folder, hiding(tmp_path, then))
+    attempts.launch(folder)
+
+    def status() -> attempts.Status:
+        found = attempts.status(folder)
+        if found.pidfd is not None:
+            os.close(found.pidfd)
+        return found
+
+    until(lambda: status().state == "lost")
+    seen = look_at(int((tmp_path / "pid").read_text()))
+    assert seen is None or seen.state in "ZX"
+
+
+def test_a_run_that_ends_by_itself_leaves_no_keeper(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    attempts.prepare(folder, hiding(tmp_path, "exit 3"))
+    attempts.launch(folder)
+    until(lambda: attempts.status(folder).state == "ended")
+    keeper = json.loads((folder / "intent").read_text())["keeper"]
+    until(lambda: look_at(keeper) is None)
+    assert look_at(int((tmp_path / "pid").read_text())) is None

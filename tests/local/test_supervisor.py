@@ -19,7 +19,7 @@ import pytest
 
 from cotenant.errors import CotenantError
 from cotenant.local import attempts, supervisor
-from cotenant.local.supervisor import Exit, Spec
+from cotenant.local.supervisor import TICK_S, Exit, Spec, Supervision, Tree
 
 PATIENCE_S = 40.0
 SOURCES = str(Path(supervisor.__file__).parents[2])
@@ -455,6 +455,7 @@ def test_the_job_dies_with_its_supervisor_and_leftovers_are_found(start: Start) 
     until(lambda: "ready" in output_of(folder) and len(leftovers(folder)) >= 3, "the job's processes")
     found = attempts.status(folder)
     assert found.pidfd is not None
+    os.kill(record(folder, "intent")["keeper"], signal.SIGKILL)  # which would kill them itself
     signal.pidfd_send_signal(found.pidfd, signal.SIGKILL)
     wait_for_handle(found.pidfd)
     until(lambda: record(folder, "run")["pid"] not in leftovers(folder), "the death of the job's first process")
@@ -526,3 +527,27 @@ def test_each_job_runs_exactly_once_though_their_starter_is_killed_again_and_aga
         found = end_of(tmp_path / "jobs" / f"j{i:02d}")
         assert (found.code if found.signal is None else -found.signal) == code
         assert (tmp_path / f"runs{i}").read_text() == "x\n"
+
+
+class SlowTree(Tree):
+    """A tree whose memory takes longer to measure than the time between two checks, as on a busy machine."""
+
+    def refresh(self, thorough: bool = False) -> None:
+        """Keeps its members."""
+
+    def memory(self, limit: int | None, now: float) -> int:
+        time.sleep(1.2 * TICK_S)
+        return 1 << 40
+
+
+def test_a_job_above_its_limit_is_killed_although_each_check_takes_long(tmp_path: Path) -> None:
+    spec = Spec(argv=["sleep"], cwd="/", env={}, memory_mib=1)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        job = Supervision(str(tmp_path), spec, "token", os.open("/dev/null", os.O_RDONLY))
+        job.leader, job.tree = process.pid, SlowTree()
+        for _ in range(5):
+            job.act(time.monotonic())
+        try:
+            assert process.wait(5) == -signal.SIGKILL
+        finally:
+            process.kill()

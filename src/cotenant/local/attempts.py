@@ -112,10 +112,13 @@ def status(job_dir: Path) -> Status:
         with suppress(ProcessLookupError):
             pidfd = os.pidfd_open(intent["pid"])
             seen = look_at(intent["pid"])
-            if seen is not None and seen.start == intent["start"] and locked(folder):
+            alive = seen is not None and seen.start == intent["start"] and seen.state not in "ZX"
+            if alive and locked(folder):
                 # It lived after the handle was opened, so the handle is not that of a later process with the same pid.
                 return Status("running", pidfd, pid=intent["pid"])
             os.close(pidfd)
+        if "keeper" in intent:  # it may hold the lock until it has killed all processes, and may have been stopped
+            send(intent["keeper"], intent["keeper_start"], signal.SIGCONT)
         time.sleep(0.005)  # it has just ended, or another reader of the status holds the lock for an instant
     else:
         return Status("running")  # by a process that we cannot see: it must not be called lost

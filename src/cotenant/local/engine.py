@@ -58,6 +58,7 @@ from cotenant.local.profiles import ProfileStore
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import TuningLoop, read_history, save_history
+from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view, placement_reason
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import GpuView, JobRequest, JobView
@@ -104,6 +105,7 @@ class Engine:
         )
         self._set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
+        self._unrecorded = UnrecordedCancels(resources.state / "unrecorded")
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
 
@@ -145,16 +147,22 @@ class Engine:
         return self.job(job_id)
 
     def cancel(self, name: str) -> JobView:
+        """Stops a job, or removes it from the queue. It does not wait for space in the journal: the job may be what
+        fills the disk."""
         record = self._find(name)
-        if record.state is JobState.QUEUED:
-            _, change = self._apply(record, StopRequested(Stop.CANCEL))
-            if self._set_aside.pop(record.id, None) is None:
-                self._queue.remove(record.id)
-            self._record(record.id, change)
-        elif record.state in ACTIVE:
-            self._stop(record, StopRequested(Stop.CANCEL, "asked to stop with SIGTERM"))
-        else:
+        if record.state in ENDED:
             raise InputError(f"{record.id} has already ended ({record.state})")
+        try:
+            self._record_cancel(record)
+        except JournalError as error:
+            if not self._unrecorded.add(record.id):
+                raise
+            log_error(f"{record.id} is cancelled, which the journal cannot record yet: {error}")
+            asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
+        if record.state in ACTIVE:
+            attempts.cancel(self._folder(record))
+        elif self._set_aside.pop(record.id, None) is None:
+            self._queue.remove(record.id)
         return self.job(record.id)
 
     def retry(self, name: str) -> JobView:
@@ -162,6 +170,7 @@ class Engine:
         record = self._find(name)
         if record.state not in ENDED:
             raise InputError(f"{record.id} is {record.state}; only a job that has ended can be run again")
+        self._record_late_cancels()
         problem = unreadable(record._replace(slot=None))
         if problem is not None:
             raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
@@ -197,7 +206,7 @@ class Engine:
     def jobs(self, states: tuple[str, ...], limit: int, after: str | None, requests: bool = False) -> list[JobView]:
         """Jobs in these states (all if none is given); with `requests` also what they requested, without `env`."""
         waiting = self._wait_reasons()
-        found = self._journal.jobs(states or None, limit, after)
+        found = list(map(self._as_cancelled, self._journal.jobs(states or None, limit, after)))
         if not requests:
             return [self._view(record, waiting) for record in found]
         return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
@@ -277,6 +286,8 @@ class Engine:
         # Check all jobs before changing anything, so that a refused start leaves everything as it was. Add all tenants
         # before the sweeps, which remove the groups and slices of every other job, and before `_adopt`, which may find
         # that a run has ended and remove its tenant again.
+        with suppress(JournalError):
+            self._record_late_cancels()
         active = self._journal.jobs(ACTIVE, -1, None)
         for record in active:
             self._refuse_missing_gpus(record)
@@ -353,6 +364,7 @@ class Engine:
 
     def schedule(self) -> None:
         """One scheduling pass: starts every waiting job that fits, in queue order."""
+        self._record_late_cancels()
         ranker, now = self._learner.ranker, Seconds(time.time())
         policy, cluster = ranker.policy, self._tenants.cluster
         jobs = self._queue.begin_pass(policy, cluster)
@@ -379,7 +391,7 @@ class Engine:
 
     def _adopt(self, record: JobRecord) -> None:
         """A job that was starting or running when the last daemon stopped."""
-        if record.stop is not None:
+        if record.stop is not None or record.id in self._unrecorded:
             attempts.cancel(self._folder(record))  # the last daemon may have been killed before it sent the signal
         if attempts.was_started(self._folder(record)):
             self._runs.look(record.id, record.attempts)
@@ -392,6 +404,7 @@ class Engine:
 
     def _on_run_change(self, job: str, attempt: int, status: attempts.Status) -> None:
         """A run is found to run, or to have ended: then its slot is free, and the job may be queued again."""
+        self._record_late_cancels()
         record = self._journal.job(job)
         current = record.state in ACTIVE and record.attempts == attempt
         if status.state == "running":
@@ -458,21 +471,30 @@ class Engine:
         self.events.record(change.kind, job, change.text)
 
     def _stop(self, record: JobRecord, request: StopRequested) -> None:
-        """The journal is written before the signal is sent: a daemon killed in between sends it after its restart.
-
-        A cancellation does not wait for the journal: the job may be what fills the disk. Its exit record says that it
-        was cancelled, so only a daemon killed before the signal forgets it.
-        """
-        try:
-            _, change = self._apply(record, request)
-        except JournalError as error:
-            if request.stop is not Stop.CANCEL:
-                raise
-            log_error(f"{record.id} is cancelled, which the journal cannot record: {error}")
-            attempts.cancel(self._folder(record))
-            return
+        """The journal is written before the signal is sent: a daemon killed in between sends it after its restart."""
+        _, change = self._apply(record, request)
         attempts.cancel(self._folder(record))
         self._record(record.id, change)
+
+    def _record_cancel(self, record: JobRecord) -> None:
+        why = "asked to stop with SIGTERM" if record.state in ACTIVE else ""
+        _, change = self._apply(record, StopRequested(Stop.CANCEL, why))
+        self._record(record.id, change)
+
+    def _record_late_cancels(self) -> None:
+        """Writes the cancellations to the journal that it could not record before; JournalError if it still cannot."""
+        for job in self._unrecorded.jobs():
+            record = self._journal.find(job)
+            if record is not None and record.state not in ENDED:
+                self._record_cancel(record)
+            self._unrecorded.remove(job)
+
+    def _as_cancelled(self, record: JobRecord) -> JobRecord:
+        """A queued job as it will be in the journal, if its cancellation could not be recorded yet."""
+        if record.state is not JobState.QUEUED or record.id not in self._unrecorded:
+            return record
+        change = step(record, StopRequested(Stop.CANCEL), time.time())
+        return record._replace(state=change.state, **change.columns)
 
     def _enqueue(self, job: Job) -> None:
         self._queue.add(job)
@@ -481,6 +503,8 @@ class Engine:
     def _enqueue_record(self, record: JobRecord) -> None:
         """Without the fields that this version cannot read, a job might run with too few limits: it is set aside."""
         problem = unreadable(record)
+        if record.id in self._unrecorded:
+            return
         if problem is None:
             self._enqueue(self._job(record))
         else:
@@ -492,7 +516,7 @@ class Engine:
         record = self._journal.find(name)
         if record is None:
             raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
-        return record
+        return self._as_cancelled(record)
 
     def _gpu(self, name: str) -> int:
         index = self._devices.index(name)

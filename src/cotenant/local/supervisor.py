@@ -7,12 +7,16 @@ the standard library: it imports nothing of cotenant, needs no search path, and 
 cannot give it half of a new version. So the formats of its files are defined here too, and the daemon's side
 (`attempts.py`) reads them with these same functions. A folder belongs to one run of a job and contains:
 
-    lock    locked (flock) while the supervisor lives; unlike a pid, the lock cannot be taken over by another process
+    lock    locked (flock) while the supervisor or its keeper lives; unlike a pid, it cannot be taken over by another
+            process
     intent  on disk before the fork: a run with an intent is never started again
     run     pid and start time of the job's first process
     log     its output, rotated to log.1, log.2, ...; log.begins contains the number of bytes before `log`
     exit    how it ended, written completely or not at all
     cancel  exists if the run was cancelled before it began
+
+The supervisor has a parent, the keeper: if the supervisor is killed, the keeper inherits all processes of the run and
+kills them, even those that left their session and cleared their environment. Until then it holds the lock.
 
 Two causes of an end cannot be recognised. An allocation that RLIMIT_DATA refuses looks like an error of the program,
 which exits or aborts as it likes. A kill by the kernel because the whole machine is out of memory looks like any
@@ -571,13 +575,13 @@ class Supervision:
         """Does what is due."""
         if self.wait_status is not None:
             return  # from now on another process group may have its number
+        if self.kill_at is not None and now >= self.kill_at:  # before the check, which postpones it
+            signal_job(self.tree, self.leader, signal.SIGKILL)
+            self.kill_at = now + TICK_S  # repeated until no process is left that could fork
         if now >= self.check_at:
             self.check(now)
         if self.share is not None and now >= self.share.due:
             self.share.step(self.tree, self.leader, now)
-        if self.kill_at is not None and now >= self.kill_at:
-            signal_job(self.tree, self.leader, signal.SIGKILL)
-            self.kill_at = now + TICK_S  # repeated until no process is left that could fork
 
     def handle(self, timeout_s: float) -> None:
         """Waits for signals, output or the result of exec, and handles them."""
@@ -726,9 +730,13 @@ def record_exit(job_dir: str, end: Exit) -> None:
         pause = min(pause * 2, 2.0)
 
 
-def take_lock(job_dir: str) -> int | None:
-    """Takes the lock; None: another supervisor has it. Retries, because `status` holds the lock for an instant."""
-    lock = os.open(f"{job_dir}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def open_lock(job_dir: str) -> int:
+    """Opens the lock. The keeper opens it before it forks, so that it holds the lock that the supervisor takes."""
+    return os.open(f"{job_dir}/lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def take_lock(job_dir: str, lock: int) -> bool:
+    """Takes the lock; False: another supervisor has it. Retries, because `status` holds the lock for an instant."""
     for _ in range(200):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -737,35 +745,33 @@ def take_lock(job_dir: str) -> int | None:
                 break
             time.sleep(0.01)
         else:
-            return lock
-    os.close(lock)
-    return None
+            return True
+    return False
 
 
-def claim(job_dir: str) -> tuple[int, Spec, str] | None:
+def claim(job_dir: str, lock: int | None, keeper: int | None) -> tuple[int, Spec, str] | None:
     """Lock, specification and token of a run to start now; None: it was started before, which is not an error."""
     spec = read_spec(f"{job_dir}/spec.json")
     try:
-        lock = take_lock(job_dir)
-        if lock is None or os.path.exists(f"{job_dir}/intent"):
+        lock = open_lock(job_dir) if lock is None else lock
+        if not take_lock(job_dir, lock) or os.path.exists(f"{job_dir}/intent"):
             return None
-        me = look_at(os.getpid())
+        me, above = look_at(os.getpid()), None if keeper is None else look_at(keeper)
         token = os.urandom(16).hex()
         set_aside(f"{job_dir}/exit.tmp")
-        write_durably(
-            f"{job_dir}/intent",
-            {"version": VERSION, "boot": boot_id(), "pid": os.getpid(), "start": me.start if me else 0, "token": token},
-        )
+        intent = {"version": VERSION, "boot": boot_id(), "pid": os.getpid(), "start": me.start if me else 0}
+        kept_by = {} if above is None else {"keeper": keeper, "keeper_start": above.start}
+        write_durably(f"{job_dir}/intent", {**intent, **kept_by, "token": token})
     except OSError as error:
         raise Refused(f"cannot start the job in {job_dir}: {error.strerror}") from error
     return lock, spec, token
 
 
-def supervise(job_dir: str, answer: Callable[[str], object]) -> int:
+def supervise(job_dir: str, answer: Callable[[str], object], lock: int | None = None, keeper: int | None = None) -> int:
     """Supervises a run to its end; `answer` gets an empty text once the intent is on disk, else the error."""
     signals = open_signals()  # before the intent is written, by which others find our pid and signal us
     try:
-        claimed = claim(job_dir)
+        claimed = claim(job_dir, lock, keeper)
     except Refused as refusal:
         answer(str(refusal))
         return 1
@@ -787,6 +793,40 @@ def supervise(job_dir: str, answer: Callable[[str], object]) -> int:
     return 0
 
 
+def keep(job_dir: str, answer: Callable[[str], object], close: Callable[[], object]) -> int:
+    """Runs the supervisor in a child, and kills every process of the run that outlives it.
+
+    This process does nothing else, so only a job that looks for it can harm it: then its cgroup is what remains.
+    """
+    try:
+        lock = open_lock(job_dir)
+    except OSError as error:
+        answer(f"cannot start the job in {job_dir}: {error.strerror}")
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # at a shutdown the supervisor ends the job
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    keeper = os.getpid()
+    child = os.fork()
+    if child == 0:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os._exit(supervise(job_dir, answer, lock, keeper))
+    close()
+    os.waitpid(child, 0)
+    tree = Tree()
+    pause = 0.001
+    with suppress(ChildProcessError):  # no process is left
+        while True:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            tree.refresh(thorough=True)
+            tree.signal(signal.SIGKILL)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+    return 0
+
+
 def detach(job_dir: str) -> int:
     """Supervises in a detached process, and passes on its answer."""
     reader, writer = os.pipe()
@@ -802,7 +842,7 @@ def detach(job_dir: str) -> int:
                 os.write(writer, f"{text}\n".encode())
             os.close(writer)
 
-        os._exit(supervise(job_dir, answer))
+        os._exit(keep(job_dir, answer, lambda: os.close(writer)))
     os.close(writer)
     with open(reader, "rb") as answers:
         line = answers.read()
