@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.model import Demand, Gpus, Machine
-from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.placement.slots import slots_of

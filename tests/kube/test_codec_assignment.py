@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import claims
 from cotenant.core.model import ContainerKind, Demand, Slot, Tenant
-from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.slots import slots_of
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Gpu, Machine, Slot, Tenant
-from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.placement.slots import refusal_of

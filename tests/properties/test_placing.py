@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Tenant
-from cotenant.core.placement.checks import eligible_gpus, feasibility
 from cotenant.core.placement.containers import amounts_fit
 from cotenant.core.placement.deciding import decide, place_gang, rank
+from cotenant.core.placement.feasibility import eligible_gpus, feasibility
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.placement.slots import refusal_of, slots_of

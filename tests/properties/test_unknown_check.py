@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason, Slot
-from cotenant.core.placement.checks import CHECKS, Check, GpuColumns, Mask, Reads, enough, feasibility
+from cotenant.core.placement.check import Check, GpuColumns, Mask, Reads, enough
+from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.deciding import decide, idlest_nodes, place_gang, rank
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Fit, Policy, Ranker, rate
 from cotenant.core.placement.slots import refusal_of, slots_of

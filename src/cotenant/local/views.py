@@ -10,8 +10,8 @@ import msgspec
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
-from cotenant.core.placement.checks import eligible_gpus
 from cotenant.core.placement.deciding import Queue, QueuePosition, queue_position, rank
+from cotenant.core.placement.feasibility import eligible_gpus
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
 from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of

@@ -7,7 +7,8 @@ import pytest
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.links import link_matrix
 from cotenant.core.model import Container, Demand, Gpus, Link
-from cotenant.core.placement.checks import CHECKS, feasibility, type_allowed
+from cotenant.core.placement.checks import CHECKS, type_allowed
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.placement.slots import refusal_of, slots_of

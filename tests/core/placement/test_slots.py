@@ -4,7 +4,7 @@
 
 from cotenant.core.links import link_matrix_of_pairs
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Link
-from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.slots import refusal_of, slots_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu
 from tests.core.builders import card, machine, machine_of, node, share, with_free_memory

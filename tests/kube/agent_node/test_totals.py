@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Machine, Slot
-from cotenant.core.placement.checks import feasibility
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.slots import slots_of
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError

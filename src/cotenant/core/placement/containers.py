@@ -10,7 +10,8 @@ from typing import NamedTuple
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import NOTHING, claims, larger_of, memory_on
 from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gpus, Reason
-from cotenant.core.placement.checks import Feasibility, by_numa, linked_slot
+from cotenant.core.placement.checks import by_numa, linked_slot
+from cotenant.core.placement.feasibility import Feasibility
 from cotenant.core.units import MiB, MilliGpu
 
 _STEPS = 300

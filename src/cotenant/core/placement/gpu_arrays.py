@@ -3,7 +3,7 @@
 """All GPUs of a cluster as arrays, so that the checks and some policies judge all nodes at once.
 
 The arrays are kept up by node versions: only nodes that changed are copied again. The rules are the masks of the checks
-(`checks.py`); if every check of a demand has one, and a policy compares nodes by room alone, the best nodes are found
+(`check.py`); if every check of a demand has one, and a policy compares nodes by room alone, the best nodes are found
 without rating any. Tenants are in the arrays as numbers, one for each distinct set of tenants on one type of GPU: a
 large cluster has thousands of GPUs and few such sets.
 """
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from cotenant.core.cluster import Cluster, Node, Versions
 from cotenant.core.model import Demand, Machine
-from cotenant.core.placement.checks import Amounts, Check, Feasibility, Mask
+from cotenant.core.placement.check import Amounts, Check, Mask
+from cotenant.core.placement.feasibility import Feasibility
 from cotenant.core.placement.scores import Order, binpack, node_binpack, node_spread, spread
 from cotenant.core.placement.shapes import REFUSED, Labels, moved
 from cotenant.core.sharing.orders import tenants_on

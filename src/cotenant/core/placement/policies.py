@@ -15,7 +15,8 @@ from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.fragmentation.potential import gradient
 from cotenant.core.model import Job
 from cotenant.core.placement import scores
-from cotenant.core.placement.checks import CHECKS, Check
+from cotenant.core.placement.check import Check
+from cotenant.core.placement.checks import CHECKS
 from cotenant.core.placement.ranking import Policy, QueueOrder
 from cotenant.core.placement.scores import Order
 from cotenant.core.queueing.overdue import UNKNOWN_LENGTH, is_overdue

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Gpus, Job, Reason, Slot
-from cotenant.core.placement.checks import CHECKS, Check, Feasibility, Reads, feasibility, plain_text
+from cotenant.core.placement.check import Check, Reads, plain_text
+from cotenant.core.placement.checks import CHECKS
+from cotenant.core.placement.feasibility import Feasibility, feasibility
 from cotenant.core.placement.gpu_arrays import NO_GPU, GpuArrays, compares_rooms, kept
 from cotenant.core.placement.scores import Order, Score, node_spread, spread
 from cotenant.core.placement.shapes import BY_GPUS, BY_TENANTS, REFUSED, SURE, Labels, Shape, best_first

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Gpus, Slot
-from cotenant.core.placement.checks import Feasibility
+from cotenant.core.placement.feasibility import Feasibility
 from cotenant.core.placement.scores import Score
 
 Number = TypeVar("Number", np.float64, np.int64, np.int8)

@@ -13,8 +13,9 @@ from math import comb
 from cotenant.core.cluster import Node
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus, Reason
 from cotenant.core.placement import topology
-from cotenant.core.placement.checks import Feasibility, by_numa, linked_slot
+from cotenant.core.placement.checks import by_numa, linked_slot
 from cotenant.core.placement.containers import container_refusal, container_slots
+from cotenant.core.placement.feasibility import Feasibility
 
 _ALONE: tuple[Gpus, ...] = tuple((i,) for i in range(64))
 """slots of one GPU, made once: millions of them are remembered"""

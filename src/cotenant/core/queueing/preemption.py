@@ -12,9 +12,10 @@ from itertools import chain
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Job, Placement, Reason
-from cotenant.core.placement.checks import Check, feasibility
+from cotenant.core.placement.check import Check
 from cotenant.core.placement.containers import amounts_fit
 from cotenant.core.placement.deciding import Decision, place_gang
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.ranking import Ranker
 
 Turn = Callable[[Job], tuple[int, float]]

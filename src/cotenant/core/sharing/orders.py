@@ -12,7 +12,7 @@ from functools import partial
 from cotenant.core.cluster import Node
 from cotenant.core.interference import Speed
 from cotenant.core.model import Demand, Gpus, Reason, Tenant
-from cotenant.core.placement.checks import Check, Reads, enough
+from cotenant.core.placement.check import Check, Reads, enough
 from cotenant.core.placement.scores import Order
 from cotenant.core.sharing.speeds import Belief, TenantSet, tenant_set_of
 

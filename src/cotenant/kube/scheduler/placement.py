@@ -15,7 +15,7 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.cluster import Node as CoreNode
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Reason, Slot
-from cotenant.core.placement.checks import plain_text
+from cotenant.core.placement.check import plain_text
 from cotenant.core.placement.ranking import Fit, Ranker, rate
 from cotenant.core.queueing.eviction import Way
 from cotenant.errors import InputError

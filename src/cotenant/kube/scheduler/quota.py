@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from cotenant.core.model import Reason
-from cotenant.core.placement.checks import plain_text
+from cotenant.core.placement.check import plain_text
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.objects import Metadata, Quantities
 from cotenant.kube.codec.amounts import parse_quantity

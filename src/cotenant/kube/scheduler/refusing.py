@@ -13,7 +13,8 @@ import numpy as np
 
 from cotenant.core.cluster import Cluster, Versions
 from cotenant.core.model import Demand, Reason
-from cotenant.core.placement.checks import feasibility, plain_text
+from cotenant.core.placement.check import plain_text
+from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.placement.slots import refusal_of
 from cotenant.errors import InputError

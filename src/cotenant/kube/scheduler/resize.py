@@ -20,7 +20,7 @@ import msgspec
 
 from cotenant.core.footprint import claims
 from cotenant.core.model import ContainerKind, Machine, Reason
-from cotenant.core.placement.checks import plain_text
+from cotenant.core.placement.check import plain_text
 from cotenant.core.units import MilliGpu, parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.kube.api.client import Guard
