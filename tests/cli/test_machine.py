@@ -267,4 +267,4 @@ def test_a_state_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) ->
 @pytest.mark.parametrize("url", ["http://here", "http://here:port", "ftp://here:1", "nowhere"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     line = refusal("jobs", env=environment(COTENANT_URL=url))
-    assert line == f"COTENANT_URL={url}: expected http://HOST:PORT"
+    assert line == f"COTENANT_URL={url}: expected http://HOST:PORT or https://HOST:PORT"

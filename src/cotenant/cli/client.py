@@ -3,13 +3,14 @@
 """The client of the daemon: requests over its unix socket, or over TCP with a token."""
 
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -58,10 +59,11 @@ def exchange(
     body: bytes,
     headers: Mapping[str, str],
     timeout: float | None,
+    tls: "Trust | None" = None,
 ) -> Iterator[Response]:
-    """Sends a request to a unix socket (its path) or to (host, port); raises OSError or ValueError if the answer is not
-    valid."""
-    with _connected(address, timeout) as connection:
+    """Sends a request to a unix socket (its path) or to (host, port), with TLS if `tls` is given; raises OSError or
+    ValueError if the answer is not valid."""
+    with _connected(address, timeout) as plain, _encrypted(plain, tls) as connection:
         connection.sendall(_request(method, path, body, headers))
         with connection.makefile("rb") as stream:
             status = _line(stream).split()
@@ -82,6 +84,46 @@ def _connected(address: str | tuple[str, int], timeout: float | None) -> socket.
         connection.close()
         raise
     return connection
+
+
+class Trust(NamedTuple):
+    """Which certificate a client accepts."""
+
+    host: str
+    """the name that the certificate must have, unless its fingerprint is known"""
+    fingerprint: str | None = None
+    """`sha256:` and 64 hexadecimal digits"""
+    authorities: str | None = None
+    """PEM file of the authorities, or of the certificate itself; None: those of the system"""
+
+
+def _encrypted(connection: socket.socket, trust: Trust | None) -> socket.socket:
+    """The connection with TLS, after the certificate was verified: nothing is sent to another server."""
+    if trust is None:
+        return connection
+    import hashlib
+    import hmac
+    import ssl
+
+    context = ssl.create_default_context(cafile=trust.authorities)
+    if trust.fingerprint is not None:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        wrapped = context.wrap_socket(connection, server_hostname=trust.host)
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectionError(
+            f"its certificate is not trusted ({error.verify_message}): set COTENANT_TLS_FINGERPRINT to what "
+            "`cotenant up --tls` printed, or COTENANT_TLS_CA to the file of its authority"
+        ) from None
+    except ssl.SSLError as error:
+        raise ConnectionError(f"it does not answer with TLS ({error.reason})") from None
+    if trust.fingerprint is not None:
+        content = wrapped.getpeercert(binary_form=True) or b""
+        found = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        if not hmac.compare_digest(found, trust.fingerprint.lower()):
+            wrapped.close()
+            raise ConnectionError(f"its certificate has the fingerprint {found}, not that of COTENANT_TLS_FINGERPRINT")
+    return wrapped
 
 
 def _refuse_foreign_peer(connection: socket.socket) -> None:
@@ -113,6 +155,7 @@ def _line(stream: BufferedReader) -> bytes:
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
+FINGERPRINT = re.compile(r"sha256:[0-9a-fA-F]{64}", re.ASCII)
 
 
 class NoDaemonError(CotenantError):
@@ -181,9 +224,9 @@ class Client:
 
     @contextmanager
     def _response(self, method: str, path: str, body: bytes, timeout: float | None) -> Iterator[Response]:
-        address, headers = _address()
+        address, headers, tls = _address()
         try:
-            with exchange(address, method, path, body, headers, timeout) as response:
+            with exchange(address, method, path, body, headers, timeout, tls) as response:
                 if response.status >= 400:
                     _raise(response.status, b"".join(response.chunks()))
                 yield response
@@ -200,12 +243,12 @@ def at(job: str) -> str:
     return quote(job, safe="")
 
 
-def _address() -> tuple[str | tuple[str, int], dict[str, str]]:
-    """The address of the daemon, and the headers to send."""
+def _address() -> tuple[str | tuple[str, int], dict[str, str], Trust | None]:
+    """The address of the daemon, the headers to send, and which certificate it must have."""
     url = os.environ.get("COTENANT_URL")
     if not url:
-        return str(socket_path(state_folder())), {}
-    host, port = _host_and_port(url)
+        return str(socket_path(state_folder())), {}, None
+    host, port, encrypted = _parts_of(url)
     token_file = os.environ.get("COTENANT_TOKEN_FILE")
     if not token_file:
         raise InputError("COTENANT_URL is set, so COTENANT_TOKEN_FILE must name the file with the daemon's token")
@@ -215,17 +258,29 @@ def _address() -> tuple[str | tuple[str, int], dict[str, str]]:
         raise InputError(f"{token_file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{token_file}: the token is not plain text") from None
-    return (host, port), {"Authorization": f"Bearer {token}"}
+    trust = _trust(host) if encrypted else None
+    return (host, port), {"Authorization": f"Bearer {token}"}, trust
 
 
-def _host_and_port(url: str) -> tuple[str, int]:
+def _trust(host: str) -> Trust:
+    fingerprint = os.environ.get("COTENANT_TLS_FINGERPRINT") or None
+    if fingerprint is not None and not FINGERPRINT.fullmatch(fingerprint):
+        raise InputError("COTENANT_TLS_FINGERPRINT: expected sha256: and 64 hexadecimal digits")
+    authorities = os.environ.get("COTENANT_TLS_CA") or None
+    if authorities is not None and not os.access(authorities, os.R_OK):
+        raise InputError(f"COTENANT_TLS_CA={authorities[:80]}: the file cannot be read")
+    return Trust(host, fingerprint, authorities)
+
+
+def _parts_of(url: str) -> tuple[str, int, bool]:
+    """Host, port, and whether the connection is encrypted."""
     try:
         parts = urlsplit(url)
-        if parts.scheme == "http" and parts.hostname and parts.port:
-            return parts.hostname, parts.port
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port:
+            return parts.hostname, parts.port, parts.scheme == "https"
     except ValueError:  # the port is not a number
         pass
-    raise InputError(f"COTENANT_URL={url[:80]}: expected http://HOST:PORT")
+    raise InputError(f"COTENANT_URL={url[:80]}: expected http://HOST:PORT or https://HOST:PORT")
 
 
 def _raise(status: int, content: bytes) -> None:

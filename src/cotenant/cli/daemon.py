@@ -12,11 +12,12 @@ import click
 from click.core import ParameterSource
 
 from cotenant.cli.client import Client, NoDaemonError, state_folder
-from cotenant.cli.options import output_option
+from cotenant.cli.options import age_option, output_option, size_option
 from cotenant.cli.output import emit
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.state_folder import make_state_folder
 from cotenant.node.devices.vendors import REAL_NAMES, Vendor
+from cotenant.wire.local import PruneRequest
 from cotenant.wire.text import counted
 
 LARGEST_LOG = 8 * 1024 * 1024
@@ -81,6 +82,11 @@ Examples:
     "--listen", metavar="PORT|HOST:PORT", help="Also listen on TCP; needs --token-file. Default: the unix socket only."
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token that TCP clients must send.")
+@click.option("--tls", is_flag=True, help="Encrypt TCP with a certificate made here; its fingerprint is printed.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Encrypt TCP with this certificate (PEM).")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="File with the key of the certificate (PEM).")
+@age_option("--keep-for", "Every hour, remove the files of jobs that ended longer ago than this.")
+@size_option("--keep-size", "Every hour, remove the oldest files of ended jobs beyond this size.")
 def up(
     detach: bool,
     vendor: str | None,
@@ -92,6 +98,11 @@ def up(
     look: float,
     listen: str | None,
     token_file: Path | None,
+    tls: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    keep_for: float | None,
+    keep_size: int | None,
 ) -> None:
     """Starts the daemon, which queues jobs and places them on the GPUs of this machine."""
     if (listen is None) != (token_file is None):
@@ -113,6 +124,10 @@ def up(
         look_s=look,
         listen=listen,
         token_file=token_file,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        keep=PruneRequest(older_than_s=keep_for, keep_bytes=keep_size),
     )
     if running is None:
         run(options)
@@ -169,6 +184,9 @@ def _detach() -> None:
             raise _not_started(state / "daemon.log", os.waitstatus_to_exitcode(status))
         if answer is not None and answer["pid"] == pid:
             click.echo(f"cotenant is up (pid {pid}): {answer['notice']}")
+            for note in answer["notes"]:
+                if "fingerprint" in note:
+                    click.echo(note)
             return
         time.sleep(0.05)
     raise CotenantError(f"the daemon did not answer within {STARTED_WITHIN_S:.0f} s; see {state / 'daemon.log'}")

@@ -56,6 +56,7 @@ SECTIONS = {
         "up": ("daemon", "Starts the daemon."),
         "down": ("daemon", "Stops the daemon; running jobs continue."),
         "status": ("daemon", "Shows the state of the daemon: GPUs, policy, number of jobs."),
+        "prune": ("prune", "Removes the files of jobs that have ended."),
         "demo": ("demo", "Compares shared with exclusive GPUs, in a few minutes."),
         "completion": ("main", "Prints the completion script for your shell."),
     },

@@ -4,6 +4,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ import click
 from cotenant.errors import CotenantError, InputError
 
 F = TypeVar("F", bound=Callable[..., object])
+AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
+AGE_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 COMPLETION_TIMEOUT_S = 1.0
 """after this the shell gets no names: a prompt that hangs is worse than no completion"""
 
@@ -54,6 +57,34 @@ def job_argument(*states: str, required: bool = True) -> Callable[[F], F]:
 def gpu_argument(command: F) -> F:
     """A GPU by index or UUID."""
     return click.argument("gpu", shell_complete=_complete_gpus)(command)
+
+
+def age_option(name: str, text: str) -> Callable[[F], F]:
+    """An option with an age such as `12h` or `30d`, in seconds."""
+    return click.option(name, metavar="30d", callback=_age, help=text)
+
+
+def size_option(name: str, text: str) -> Callable[[F], F]:
+    """An option with a size such as `5GiB`, in bytes."""
+    return click.option(name, metavar="5GiB", callback=_size, help=text)
+
+
+def _age(_context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = AGE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{option.opts[0]} {text[:40]}: expected an age, for example 45m, 12h or 30d")
+    return int(match[1]) * AGE_UNITS[match[2]]
+
+
+def _size(_context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    from cotenant.core.units import MIB_BYTES, parse_memory
+
+    try:
+        return None if text is None else parse_memory(text) * MIB_BYTES
+    except ValueError as error:
+        raise InputError(f"{option.opts[0]}: {error}") from None
 
 
 def finite(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:

@@ -129,6 +129,8 @@ def _end_lines(job: str, end: "Mapping[str, Any]") -> "Iterator[str]":
     if end["output"]:
         yield f"the end of its output (`cotenant logs {job}` shows all that is kept):"
         yield from (f"  {line}" for line in end["output"])
+    elif end.get("pruned"):
+        yield "its output was removed (`cotenant prune`)"
     elif end["attempts"]:
         yield "it wrote no output"
 

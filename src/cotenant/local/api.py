@@ -32,6 +32,8 @@ from cotenant.wire.local import (
     JobRequest,
     JobView,
     Problem,
+    Pruned,
+    PruneRequest,
     decode_request,
     decode_states,
 )
@@ -146,6 +148,10 @@ async def drain(engine: Engine, request: Request) -> Response:
     return json_response(engine.drain(request.path_params["gpu"], options.evict))
 
 
+async def prune(engine: Engine, request: Request) -> Response:
+    return json_response(await engine.prune(decode(await bounded_body(request), PruneRequest, "a request to prune")))
+
+
 async def status(engine: Engine, request: Request) -> Response:
     return json_response(engine.status())
 
@@ -166,6 +172,7 @@ async def log(engine: Engine, request: Request) -> Response:
     latest, _ = engine.progress(job)
     one = whole(request, "attempt", 0, 1, max(1, latest))
     attempt = one or latest
+    engine.refuse_pruned_log(job, attempt)
     tail = whole(request, "tail", -1, 0, MOST_TAIL)
     offset = engine.log_tail(job, attempt, tail) if tail >= 0 else whole(request, "offset", 0, 0, 1 << 62)
     follow = whole(request, "follow", 0, 0, 1) == 1
@@ -279,6 +286,7 @@ ENDPOINTS = (
         DrainRequest,
         takes_always=False,
     ),
+    Endpoint("POST", "/v1/prune", "Remove the files of jobs that have ended", prune, Pruned, PruneRequest),
     Endpoint("GET", "/v1/events", "Stream events", events, query=(("after", "integer"),)),
     Endpoint("POST", "/v1/shutdown", "Stop the daemon; jobs keep running", shut_down, dict[str, Any]),
 )

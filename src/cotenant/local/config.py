@@ -19,6 +19,7 @@ from cotenant.node.containment import Containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.launch import Paths
 from cotenant.node.shares import Shares
+from cotenant.wire.local import KEEP_ALL, PruneRequest
 
 NOT_CONTAINED = Containment(None, "")
 
@@ -61,5 +62,7 @@ class Settings:
     """how long tenants are measured together before their speeds are believed"""
     belief: Belief | None = None
     """predicts speeds; None: a new predictor"""
+    keep: PruneRequest = KEEP_ALL
+    """which folders of ended jobs are removed every hour; without limits, none"""
     draw: Draw = random.randrange
     """random numbers for policies that place at random"""

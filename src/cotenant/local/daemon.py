@@ -30,6 +30,7 @@ from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
 from cotenant.local.state_folder import make_state_folder
+from cotenant.local.tls import Certificate, find_certificate, read_certificate
 from cotenant.node.connections import drop_slow_heads, shed_connections
 from cotenant.node.containment import find_containment
 from cotenant.node.devices.backend import Backend
@@ -37,6 +38,7 @@ from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Paths
 from cotenant.node.shares import find_shares
+from cotenant.wire.local import KEEP_ALL, PruneRequest
 
 MOST_SOCKET_PATH = 100
 """bytes; Linux allows 107"""
@@ -72,6 +74,12 @@ class Options:
     listen: str | None = None
     """PORT or HOST:PORT to serve besides the unix socket; the default host is 127.0.0.1"""
     token_file: Path | None = None
+    tls: bool = False
+    """serve TCP with a certificate of our own, made at the first start"""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    keep: PruneRequest = KEEP_ALL
+    """which folders of ended jobs are removed every hour"""
 
 
 def run(options: Options) -> None:
@@ -98,6 +106,7 @@ def run(options: Options) -> None:
             queue=options.queue,
             tuning=Tuning(probe=Seconds(options.probe_s)),
             observe=Seconds(options.look_s),
+            keep=options.keep,
         )
         engine = Engine(resources, settings)
         asyncio.run(_serve(engine, options))
@@ -130,13 +139,17 @@ async def _serve(engine: Engine, options: Options) -> None:
     most = _raise_file_limit() // 4
     engine.recover()
     sockets = list(_sockets(options))
-    servers = [_server(engine, token) for _, token in sockets]
-    if options.listen is not None and not _is_loopback(options.listen):
+    certificate = find_certificate(options.state, options.tls, options.tls_cert, options.tls_key)
+    servers = [_server(engine, token, certificate if token is not None else None) for _, token in sockets]
+    if options.listen is not None and certificate is None and not _is_loopback(options.listen):
         log_error(
             f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
-            "token and run programs here; listen on 127.0.0.1 and use an SSH tunnel or a TLS proxy"
+            "token and run programs here; add --tls, or listen on 127.0.0.1 and use an SSH tunnel"
         )
     print(f"cotenant: {engine.status()['notice']}; state in {options.state}", flush=True)
+    if certificate is not None:
+        engine.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
+        print(f"cotenant: {engine.notes[-1]}", flush=True)
     serving = [
         asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
     ]
@@ -155,8 +168,11 @@ async def _serve(engine: Engine, options: Options) -> None:
     scheduling.result()
 
 
-def _server(engine: Engine, token: str | None) -> uvicorn.Server:
-    server = uvicorn.Server(uvicorn.Config(application(engine, token), log_level="warning", lifespan="off"))
+def _server(engine: Engine, token: str | None, certificate: Certificate | None) -> uvicorn.Server:
+    config = uvicorn.Config(application(engine, token), log_level="warning", lifespan="off")
+    if certificate is not None:
+        config.ssl_certfile, config.ssl_keyfile = str(certificate.file), str(certificate.key)
+    server = uvicorn.Server(config)
     # uvicorn's own signal handlers would end the process before the engine has stopped.
     server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]
     return server
@@ -220,6 +236,12 @@ def check(options: Options) -> None:
         raise InputError(f"--listen {options.listen}: needs --token-file, or anyone could run programs here")
     if options.token_file is not None:
         _token(options.token_file)
+    if (options.tls or options.tls_cert is not None) and options.listen is None:
+        raise InputError("--tls and --tls-cert need --listen: the unix socket is not encrypted")
+    if (options.tls_cert is None) != (options.tls_key is None) or (options.tls and options.tls_cert is not None):
+        raise InputError("give --tls alone, or --tls-cert and --tls-key together")
+    if options.tls_cert is not None and options.tls_key is not None:
+        read_certificate(options.tls_cert, options.tls_key)
     if options.gpu_memory is not None:
         _memory(options.gpu_memory)
     if len(str(options.state / "engine-00.sock").encode()) > MOST_SOCKET_PATH:

@@ -8,6 +8,7 @@ The journal owns the state: everything here can be rebuilt from it and from the 
 import asyncio
 import math
 import os
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -55,19 +56,23 @@ from cotenant.local.lifecycle import (
     with_stored_compute,
 )
 from cotenant.local.profiles import ProfileStore
+from cotenant.local.pruning import EndedJob, choose, folder_sizes
 from cotenant.local.runs import Runs
+from cotenant.local.supervisor import locked
 from cotenant.local.tenants import Tenants
 from cotenant.local.tuner import TuningLoop, read_history, save_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view, placement_reason
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import GpuView, JobRequest, JobView
+from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest
 from cotenant.wire.profile import JobProfile
+from cotenant.wire.text import counted
 
 HIDDEN = "(hidden)"
 """shown instead of the value of an environment variable, which may be a secret"""
 LINES_OF_WHY = 10
 """of its output that `why` shows for a job that has ended"""
+PRUNE_EVERY_S = 3600.0
 RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
 PASS_EVERY_S = 60.0
@@ -85,6 +90,7 @@ class Engine:
         # The parts, each after those that it uses.
         journal, backend = resources.journal, resources.backend
         self._resources, self._journal, self._draw = resources, journal, settings.draw
+        self._keep = settings.keep
         self.events = Events(journal)
         self._devices = Devices(backend, journal)
         machine = self._devices.machine
@@ -105,6 +111,8 @@ class Engine:
         )
         self._set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
+        self.notes: list[str] = []
+        """about the daemon, for `status`"""
         self._unrecorded = UnrecordedCancels(resources.state / "unrecorded")
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -196,6 +204,40 @@ class Engine:
                 self._stop(record, StopRequested(Stop.EVICT, f"asked to leave GPU {view.index}, which is drained"))
         return view
 
+    async def prune(self, request: PruneRequest) -> Pruned:
+        """Removes the folders of ended jobs that are too old or use too much space; never those of other jobs."""
+        sizes = await asyncio.to_thread(folder_sizes, self._resources.jobs)
+        ended = [EndedJob(record.id, record.ended or 0.0) for record in self._journal.jobs(ENDED, -1, None)]
+        chosen = choose(ended, sizes, request, time.time())
+        removed = [job for job in chosen if request.dry_run or self._remove_folder(job.id)]
+        kept = sum(sizes.values()) - sum(job.bytes for job in removed)
+        if removed and not request.dry_run:
+            self.events.record("pruned", None, f"removed the files of {counted(len(removed), 'job')}")
+        return Pruned(jobs=tuple(removed), kept_bytes=kept, dry_run=request.dry_run)
+
+    def _remove_folder(self, job: str) -> bool:
+        """Whether the folder of a job was removed: not if the job runs again, or a process of it still does."""
+        record = self._journal.job(job)
+        if record.state not in ENDED or locked(str(self._folder(record))):
+            return False
+        try:
+            shutil.rmtree(self._runs.of_job(job))
+        except OSError as error:
+            log_error(f"the folder of {job} cannot be removed: {error}")
+            return False
+        return True
+
+    async def _prune_regularly(self) -> None:
+        """Removes folders by the settings of the daemon, if there are any."""
+        keep = self._keep
+        while keep.older_than_s is not None or keep.keep_bytes is not None:
+            try:
+                await self.prune(keep)
+            except CotenantError as error:
+                log_error(f"old job folders cannot be removed: {error}")
+            await asyncio.sleep(PRUNE_EVERY_S)
+        await self.stopping.wait()
+
     def ask_to_stop(self) -> None:
         self.stopping.set()
         self._wake.set()
@@ -257,14 +299,15 @@ class Engine:
             "queued": len(self._queue),
             "running": len(self._tenants.placed),
             "slo_violations": self.interference.violations_total,
-            "notes": list(backend.notes),
+            "notes": [*backend.notes, *self.notes],
         }
 
     def _how_it_ended(self, record: JobRecord) -> dict[str, Any]:
         """The outcome of a job that has ended, and the last lines of its output."""
         names = ("outcome", "code", "signal", "error", "started", "ended", "attempts")
         output = attempts.last_lines(self._folder(record), LINES_OF_WHY)
-        return {name: getattr(record, name) for name in names} | {"output": output}
+        pruned = record.attempts > 0 and not self._folder(record).exists()
+        return {name: getattr(record, name) for name in names} | {"output": output, "pruned": pruned}
 
     def progress(self, job: str) -> tuple[int, bool]:
         """The number of the job's latest attempt, and whether the job has ended."""
@@ -274,6 +317,13 @@ class Engine:
     def read_log(self, job: str, attempt: int, offset: int, most: int) -> tuple[int, bytes]:
         """A part of the log and its offset, which is larger than requested if earlier output was rotated away."""
         return attempts.read_log(self._runs.folder(job, attempt), offset, most)
+
+    def refuse_pruned_log(self, job: str, attempt: int) -> None:
+        """UnknownError if the output of an attempt was removed."""
+        record = self._find(job)
+        over = attempt < record.attempts or record.state in ENDED
+        if attempt > 0 and over and not self._runs.folder(job, attempt).exists():
+            raise UnknownError(f"the output of {job} was removed by `cotenant prune` or `cotenant up --keep-…`")
 
     def log_tail(self, job: str, attempt: int, lines: int) -> int:
         """The offset at which the last lines of the log begin."""
@@ -336,7 +386,13 @@ class Engine:
         priorities = [] if slices is None else [slices.watch()]
         helpers = [
             asyncio.create_task(helper)
-            for helper in (self._tuner.run(), watching, self._runs.continue_stopped(), *priorities)
+            for helper in (
+                self._tuner.run(),
+                watching,
+                self._runs.continue_stopped(),
+                self._prune_regularly(),
+                *priorities,
+            )
         ]
         for helper in helpers:
             # A daemon without one of its helpers would look healthy and be wrong, so it stops.

@@ -8,7 +8,17 @@ from cotenant.errors import InputError
 from cotenant.node.ownership import problem_of_file, problem_of_folder
 
 ANOTHER = "set COTENANT_STATE to another folder"
-TRUSTED = ("journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock", "daemon.log", "jobs", "unrecorded")
+TRUSTED = (
+    "journal.db",
+    "journal.db-wal",
+    "journal.db-shm",
+    "journal.db.lock",
+    "daemon.log",
+    "jobs",
+    "unrecorded",
+    "tls.crt",
+    "tls.key",
+)
 """names in the folder whose content the daemon trusts, or to which it writes"""
 
 

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The certificate with which the daemon serves TCP: the user's, or one that is made at the first start and kept."""
+
+import hashlib
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.errors import CotenantError, InputError
+
+DAYS = 3650
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The files of a certificate and its key, and the SHA-256 of the certificate by which clients recognise it."""
+
+    file: Path
+    key: Path
+    fingerprint: str
+
+
+def find_certificate(state: Path, own: bool, file: Path | None, key: Path | None) -> Certificate | None:
+    """The certificate that the options ask for; None: TCP is not encrypted."""
+    if file is not None and key is not None:
+        return read_certificate(file, key)
+    if not own:
+        return None
+    file, key = state / "tls.crt", state / "tls.key"
+    if not (file.exists() and key.exists()):
+        _make(file, key)
+    return read_certificate(file, key)
+
+
+def read_certificate(file: Path, key: Path) -> Certificate:
+    """Checks that the two files belong together; InputError says what is wrong with them."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, key, password="")
+        first, _, _ = file.read_text().partition("-----END CERTIFICATE-----")
+        content = ssl.PEM_cert_to_DER_cert(f"{first[first.index('-----BEGIN') :]}-----END CERTIFICATE-----")
+        others_can_read = key.stat().st_mode & 0o077
+    except ssl.SSLError as error:
+        raise InputError(f"--tls-cert {file}: not a certificate with the key {key}: {error.reason}") from None
+    except OSError as error:
+        raise InputError(f"--tls-cert {file}, --tls-key {key}: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"--tls-cert {file}: not a certificate in PEM") from None
+    if others_can_read:
+        raise InputError(f"{key}: other users can read the key; run `chmod 600 {key}`")
+    return Certificate(file, key, f"sha256:{hashlib.sha256(content).hexdigest()}")
+
+
+def _make(file: Path, key: Path) -> None:
+    """Makes a key and a self-signed certificate for the names of this machine."""
+    program = shutil.which("openssl")
+    if program is None:
+        raise InputError("--tls: the command openssl, which makes the certificate, was not found; install it")
+    names = ",".join(f"DNS:{name}" for name in dict.fromkeys((socket.gethostname(), "localhost")))
+    command = [program, "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-days", str(DAYS), "-subj", "/CN=cotenant", "-addext", f"subjectAltName={names},IP:127.0.0.1"]
+    command += ["-keyout", str(key), "-out", str(file)]
+    before = os.umask(0o077)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        os.umask(before)
+    if done.returncode:
+        message = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise CotenantError(f"--tls: openssl made no certificate: {message}")

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant prune`, and the daemon that prunes by its settings: what goes, what stays, and what is said of it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant.local.pruning import EndedJob, choose, folder_sizes
+from cotenant.wire.local import PruneRequest
+from tests.cli.command import environment, refusal, run
+from tests.local.daemon import Daemon, running_daemon, until
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with running_daemon() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def env(daemon: Daemon) -> dict[str, str]:
+    return environment(COTENANT_STATE=str(daemon.state))
+
+
+def folder(daemon: Daemon, job: str) -> Path:
+    return daemon.state / "jobs" / job
+
+
+def test_files_of_ended_jobs_are_removed_and_those_of_others_never(daemon: Daemon, env: dict[str, str]) -> None:
+    old, older = (daemon.ended(daemon.submit("sh", "-c", "yes | head -c 3000000").id).id for _ in range(2))
+    alive = daemon.submit("sh", "-c", "yes | head -c 3000000; exec sleep 600").id
+    until(lambda: daemon.job(alive).state == "running")
+    waiting = daemon.submit("true", gpus=2, memory="100%").id
+    planned = run("prune", "--keep-size", "1MiB", "--dry-run", env=env).stdout
+    assert planned.startswith("would remove the files of 2 jobs and free 5.")
+    assert all(folder(daemon, job).exists() for job in (old, older, alive))
+    done = json.loads(run("prune", "--keep-size", "1MiB", "-o", "json", env=env).stdout)
+    assert [job["id"] for job in done["jobs"]] == [old, older]
+    assert 5 * MIB < sum(job["bytes"] for job in done["jobs"]) < 7 * MIB
+    assert (folder(daemon, old).exists(), folder(daemon, older).exists()) == (False, False)
+    assert folder(daemon, alive).exists()
+    assert (daemon.job(alive).state, daemon.job(waiting).state) == ("running", "queued")
+    again = run("prune", "--older-than", "0s", env=env).stdout
+    assert again.startswith("removed the files of 0 jobs and freed 0.0 MiB; ")
+    daemon.clear()
+
+
+def test_a_pruned_job_is_still_listed_says_so_and_can_run_again(daemon: Daemon, env: dict[str, str]) -> None:
+    job = daemon.ended(daemon.submit("echo", "said").id).id
+    assert "removed the files of" in run("prune", "--older-than", "0s", env=env).stdout
+    assert daemon.job(job).code == 0
+    done = run("logs", job, env=env)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert f"the output of {job} was removed" in done.stderr
+    assert "its output was removed" in run("why", job, env=env).stdout
+    assert run("retry", job, env=env).returncode == 0
+    until(lambda: daemon.job(job).attempts == 2 and daemon.job(job).ended)
+    assert run("logs", job, env=env).stdout == "said\n"
+    assert run("logs", "--attempt", "1", job, env=env).returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "prune: give --older-than, --keep-size or both"),
+        ("--older-than 7", "--older-than 7: expected an age, for example 45m, 12h or 30d"),
+        ("--keep-size much", "--keep-size: "),
+    ],
+)
+def test_what_cannot_be_understood_is_refused(env: dict[str, str], words: str, sentence: str) -> None:
+    assert refusal("prune", *words.split(), env=env).startswith(sentence)
+
+
+def test_a_daemon_prunes_by_its_settings() -> None:
+    with running_daemon("--keep-for", "0s") as one:
+        job = one.ended(one.submit("echo", "said").id).id
+        assert folder(one, job).exists(), "it prunes when it starts, and every hour"
+        one.stop()
+        one.up()
+        until(lambda: not folder(one, job).exists())
+
+
+def test_the_oldest_go_first_by_age_and_then_by_size() -> None:
+    jobs = [EndedJob(f"j-{n}", ended=float(n)) for n in (3, 1, 2, 4)]
+    sizes = {"j-1": 10, "j-2": 10, "j-3": 10, "j-4": 10, "running": 25}
+
+    def chosen(older: float | None = None, keep: int | None = None) -> list[str]:
+        return [job.id for job in choose(jobs, sizes, PruneRequest(older_than_s=older, keep_bytes=keep), 10.0)]
+
+    assert chosen(older=8) == ["j-1", "j-2"]
+    assert chosen(keep=45) == ["j-1", "j-2"]
+    assert chosen(older=9, keep=45) == ["j-1", "j-2"]
+    assert chosen(keep=0) == ["j-1", "j-2", "j-3", "j-4"]
+    assert chosen(keep=65) == chosen() == []
+
+
+def test_sizes_count_what_is_on_the_disk_and_follow_no_links(tmp_path: Path) -> None:
+    (tmp_path / "job" / "1").mkdir(parents=True)
+    (tmp_path / "job" / "1" / "log").write_bytes(b"x" * MIB)
+    (tmp_path / "link").symlink_to(tmp_path / "job")
+    assert folder_sizes(tmp_path).keys() == {"job"}
+    assert MIB <= folder_sizes(tmp_path)["job"] < 1.1 * MIB
+    assert folder_sizes(tmp_path / "missing") == {}

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""TCP with TLS: a daemon with a certificate, and clients that send nothing to a server they do not trust."""
+
+import re
+import shutil
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+
+from cotenant.errors import InputError
+from cotenant.local.tls import find_certificate, read_certificate
+from tests.cli.command import environment, refusal, run
+from tests.local.daemon import running_daemon
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
+
+
+class Served(NamedTuple):
+    """A daemon that serves TCP."""
+
+    port: int
+    env: dict[str, str]
+    """of a client without a certificate to trust"""
+    log: str
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def served(folder: Path, *options: str) -> Iterator[Served]:
+    token, port = folder / "token", free_port()
+    token.write_text("a token that is long enough")
+    token.chmod(0o600)
+    with running_daemon("--listen", str(port), "--token-file", str(token), *options) as one:
+        env = environment(COTENANT_URL=f"https://127.0.0.1:{port}", COTENANT_TOKEN_FILE=str(token))
+        yield Served(port, env, (one.state / "daemon.log").read_text())
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A daemon with a certificate that it made."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the command openssl")
+    yield from served(tmp_path_factory.mktemp("own"), "--tls")
+
+
+def fingerprint_in(text: str) -> str:
+    found = re.search(r"sha256:[0-9a-f]{64}", text)
+    assert found is not None, text
+    return found[0]
+
+
+def test_a_client_that_knows_the_fingerprint_is_served(own: Served) -> None:
+    done = run("status", env={**own.env, "COTENANT_TLS_FINGERPRINT": fingerprint_in(own.log)})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_client_sends_nothing_to_a_server_that_it_cannot_verify(own: Served) -> None:
+    done = run("status", env=own.env)
+    assert done.returncode == 3
+    assert "its certificate is not trusted (self-signed certificate)" in done.stderr
+    other = run("status", env={**own.env, "COTENANT_TLS_FINGERPRINT": f"sha256:{'0' * 64}"})
+    assert other.returncode == 3
+    assert "not that of COTENANT_TLS_FINGERPRINT" in other.stderr
+    plain = run("status", env={**own.env, "COTENANT_URL": f"http://127.0.0.1:{own.port}"})
+    assert plain.returncode == 3
+
+
+def test_a_certificate_of_the_user_is_served_and_verified_by_name(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "key.pem").chmod(0o600)
+    options = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    for one in served(tmp_path, *options):
+        trusting = {**one.env, "COTENANT_TLS_CA": str(tmp_path / "ca.pem")}
+        assert run("status", env=trusting).returncode == 0
+        elsewhere = run("status", env={**trusting, "COTENANT_URL": f"https://localhost:{one.port}"})
+        assert elsewhere.returncode == 3
+        assert "Hostname mismatch" in elsewhere.stderr
+
+
+@needs_openssl
+def test_a_certificate_made_once_is_kept_and_its_key_is_private(tmp_path: Path) -> None:
+    first, second = (find_certificate(tmp_path, True, None, None) for _ in range(2))
+    assert first is not None
+    assert first == second
+    assert first.key.stat().st_mode & 0o077 == 0
+    assert ssl.PEM_cert_to_DER_cert(first.file.read_text())
+
+
+def test_files_that_are_no_certificate_and_key_are_refused(tmp_path: Path) -> None:
+    one, other = trustme.CA(), trustme.CA()
+    one.cert_pem.write_to_path(tmp_path / "cert.pem")
+    other.private_key_pem.write_to_path(tmp_path / "key.pem")
+    with pytest.raises(InputError, match="not a certificate with the key"):
+        read_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with pytest.raises(InputError, match="No such file"):
+        read_certificate(tmp_path / "cert.pem", tmp_path / "missing.pem")
+    one.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "key.pem").chmod(0o644)
+    with pytest.raises(InputError, match="other users can read the key"):
+        read_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+
+def test_tls_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    env = environment(COTENANT_STATE=str(tmp_path))
+    assert "need --listen" in refusal("up", "--tls", env=env)
+    env = environment(COTENANT_URL="https://127.0.0.1:1", COTENANT_TOKEN_FILE="/dev/null")
+    refused = refusal("status", env={**env, "COTENANT_TLS_FINGERPRINT": "sha256:12"})
+    assert refused == "COTENANT_TLS_FINGERPRINT: expected sha256: and 64 hexadecimal digits"
