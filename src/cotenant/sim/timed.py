@@ -23,7 +23,7 @@ from cotenant.core.placement.deciding import Decision, Queue, decide, judge_agai
 from cotenant.core.placement.policies import PREEMPTIVE, build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.preemption import find_preemptions
-from cotenant.core.sharing.repairing import find_move
+from cotenant.core.sharing.gates import find_move
 from cotenant.core.sharing.speeds import Belief, Predicted
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError

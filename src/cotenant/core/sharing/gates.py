@@ -1,21 +1,27 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sharing gates: each decides whether the best slot is good enough to share, or the job waits.
+"""Whether sharing pays: gates decide it for a job that arrives, and `find_move` for a tenant if a GPU is idle.
 
 A gate sees only the score of the slot and the crowding of the queue, so remembered scores stay valid when the crowding
 changes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from cotenant.core.model import Reason
+from cotenant.core.cluster import Cluster, Node
+from cotenant.core.model import Job, Placement, Reason
 from cotenant.core.placement.scores import Score
+from cotenant.core.sharing.orders import gain, mean, taken
+from cotenant.core.sharing.speeds import Belief
+from cotenant.core.units import Seconds
 
 LEAST_GAIN_CROWDED, LEAST_GAIN_QUIET = 0.05, 0.5
 """what a newcomer must add to the work of a GPU, if many jobs wait and if none does"""
 HALFWAY = 0.5
 """waiting jobs per GPU at which the least gain is halfway between"""
+WORTH = 2.0
+"""a move must gain this many times the work that it loses"""
 
 
 class Verdict(NamedTuple):
@@ -49,3 +55,26 @@ def worth_sharing(score: Score, crowding: float) -> Verdict:
         return Verdict(trial=True)
     text = "sharing must add {needed_percent} % of a GPU's work; the best slot adds {available_percent} %"
     return Verdict(Reason("gain", text, round(1000 * least), round(1000 * expected)))
+
+
+def find_move(belief: Belief, running: Iterable[tuple[Job, Placement]], cluster: Cluster, cost: Seconds) -> Job | None:
+    """The tenant of a shared GPU whose move to an idle one gains most; None if no move is worth its cost."""
+    if not any(_idle(node) for node in cluster):
+        return None
+    best: tuple[float, str, Job] | None = None
+    for job, placement in running:
+        if len(placement.slot.gpus) != 1:
+            continue
+        node = cluster.finish(placement).node(placement.slot.node)
+        # On an idle GPU it does the work of one GPU; here it adds less than that.
+        lost = 1.0 - gain(belief, mean, job.demand, node, placement.slot.gpus[0])
+        left = max(0.0, (job.estimate or Seconds(0.0)) - job.attained)
+        if lost * left > WORTH * cost and (best is None or (lost, job.id) > best[:2]):
+            best = lost, job.id, job
+    return None if best is None else best[2]
+
+
+def _idle(node: Node) -> bool:
+    """Whether it has a usable GPU without a tenant."""
+    others = taken(node)
+    return any(gpu not in others and slots > 0 for gpu, slots in enumerate(node.slots))

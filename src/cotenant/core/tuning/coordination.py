@@ -103,7 +103,7 @@ class Coordinator:
         return [trial for trial in trials if job in trial.sizes]
 
     def sizes(self) -> dict[str, int]:
-        """The batch size that each tenant was last told to use."""
+        """The batch size that was last sent to each tenant."""
         return {job: seat.asked for job, seat in self._seats.items()}
 
     def solo(self, job: str) -> float | None:

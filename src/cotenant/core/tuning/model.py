@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is believed of the speeds of all tenants at all points: one Gaussian, moved by each measurement.
+"""The model of the speeds of all tenants at all points: one Gaussian, which each measurement conditions.
 
 The logarithm of a tenant's speed is its own curve over the batch size plus one effect of each partner, so that three or
 more tenants are composed of pairs. Relative to the speed alone at the default size:
@@ -16,24 +16,24 @@ import numpy as np
 from cotenant.core.interference.kernel import Floats, JobType, Pairs, covariance, likeness
 from cotenant.core.tuning.candidates import Point, Tenant
 
-# What is believed before anything was measured (fitted to Gavel's pairs), in logarithms of speed.
+# The prior, fitted to Gavel's pairs, in logarithms of speed.
 SLOWDOWN = -0.57
 """mean effect of one partner"""
 CROWDING = 0.08
-"""power of the batch size by which a larger batch slows its partner, and is slowed less itself"""
+"""the effect on the partner grows with this power of the batch size, and the effect on the job itself falls with it"""
 SPREAD = 0.47
-"""its standard deviation"""
+"""standard deviation of the effect of one partner"""
 GROWTH = 0.3
 """speed alone grows with this power of the batch size"""
 GROWTH_SPREAD = 0.2
 """standard deviation of that power"""
 BEND_SPREAD = 0.1
-"""how far the curve strays from a power law, per octave of base e"""
+"""standard deviation of the curve from a power law, for each factor of e in the batch size"""
 MEASURED_VARIANCE = 1e-6
 """the least variance of a measurement, which keeps matrices regular"""
 
 SAMPLES = 384
-"""joint draws that stand for the belief"""
+"""joint draws that represent the distribution"""
 
 
 class SpeedModel:
@@ -51,7 +51,7 @@ class SpeedModel:
         self.mean, self.draws = mean, self._prior_draws
 
     def condition(self, rows: Sequence[int], values: Floats, variances: Floats) -> None:
-        """Some speeds were measured."""
+        """Conditions the model on measured speeds."""
         self._rows += rows
         self._values = np.append(self._values, values)
         self._variances = np.append(self._variances, variances)
@@ -69,7 +69,7 @@ class SpeedModel:
 def prior(
     tenants: Sequence[Tenant], points: Sequence[Point], *, against_default: bool, chance: np.random.Generator
 ) -> SpeedModel:
-    """Speed of every tenant at every point, tenant by tenant, before anything was measured."""
+    """The prior of the speed of every tenant at every point, tenant by tenant."""
     rows, pairs = _effects(tenants, points)
     bends = [(i, size) for i, tenant in enumerate(tenants) if tenant.alone is None for size in _other_sizes(tenant)]
     bend_place = {bend: len(pairs) + index for index, bend in enumerate(bends)}
@@ -117,7 +117,7 @@ def _pair_spread(pairs: Sequence[tuple[JobType, JobType]]) -> Floats:
 
 
 def _bend_spread(tenants: Sequence[Tenant], bends: Sequence[tuple[int, int]]) -> Floats:
-    """How far curves stray: an uncertain power, and a random walk away from the default on either side."""
+    """The covariance of the curves: an uncertain power, and a random walk away from the default on either side."""
     owner = np.array([i for i, _ in bends])
     away = np.array([math.log(size / tenants[i].default) for i, size in bends])
     together = (owner[:, None] == owner) * 1.0
@@ -137,7 +137,7 @@ def _curve(tenant: Tenant, size: int) -> float:
 
 
 def _crowding(tenants: Sequence[Tenant], point: Point, victim: int) -> float:
-    """What sizes other than the defaults are expected to change about the effects of all partners."""
+    """The expected change of the effects of all partners if sizes differ from the defaults."""
     larger = [math.log(size / tenant.default) for size, tenant in zip(point, tenants, strict=True)]
     return CROWDING * sum(larger[victim] - partner for i, partner in enumerate(larger) if i != victim)
 

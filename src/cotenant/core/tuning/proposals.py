@@ -3,7 +3,7 @@
 """Which batch sizes to try next, for all tenants of a GPU at once, and which to keep.
 
 A tenant's batch size slows its neighbours, so sizes are chosen jointly: the goal is the least sum of slowdowns, each a
-goodput lost against a reference. What is believed of all speeds is one Gaussian; each measurement conditions it, and
+goodput lost against a reference. The model of all speeds is one Gaussian; each measurement conditions it, and
 the next point to try is the one with the largest expected improvement. The choice is always a point that was measured.
 """
 
@@ -36,7 +36,7 @@ class Tuner:
         self._measured: dict[int, list[Floats]] = {0: [np.zeros(len(self.tenants))]} if against_default else {}
 
     def value(self, noise: Sequence[float | None]) -> None:
-        """What samples are worth at each point, by each tenant's gradient noise scale, which changes as it trains."""
+        """Sets the efficiency of samples at each point, by each tenant's present gradient noise scale."""
         self._worth = np.array(
             [
                 [efficiency(point[i], tenant.default, noise[i]) for point in self.points]
