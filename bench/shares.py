@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.harness import Figure, at_most, benchmark
 from tests.native.kit import Slice
 from tests.native.namespaces import can_unshare, namespaced_shares
-from tests.native.shares import PERCENT, burn, slice_in
+from tests.native.shares import PERCENT, burn, long_share, slice_in
 
 LIMITS = (10, 30, 60)
 ONE: dict[str, tuple[Sequence[str], dict[str, int], str | None]] = {
@@ -31,6 +31,19 @@ ONE: dict[str, tuple[Sequence[str], dict[str, int], str | None]] = {
     "300 streams in turn": (["streams=300"], {}, None),
     "events up to 50 µs off": (["ns=1000000"], {"jitter_ns": 50_000}, None),
 }
+LONG: dict[str, tuple[str, int, int]] = {
+    "kernels of 10 s": ("synced", 10 * 10**9, 10),
+    "kernels of 60 s": ("synced", 60 * 10**9, 10),
+    "60 s, tiny kernels beside": ("tiny", 60 * 10**9, 10),
+    "riding launches of 20 ms": ("riding", 20 * 10**6, 100),
+    "riding launches of 1 s": ("riding", 10**9, 40),
+}
+"""by name: the mode of share_long, the device time of a launch in nanoseconds, and the number of launches"""
+SIBLINGS: dict[str, tuple[str, Sequence[str]]] = {
+    "1 ms": ("round-robin", []),
+    "0.1 ms, each four waited for": ("fifo", ["ns=100000", "sync=4"]),
+    "20, 1, 0.1 and 0.005 ms": ("fifo", ["0:ns=20000000", "2:ns=100000", "3:ns=5000", "3:sync=50"]),
+}
 TWO: dict[str, Sequence[str]] = {
     "1 ms": ["ns=1000000"],
     "0.1 to 1.9 ms": ["mode=variable"],
@@ -45,6 +58,9 @@ def share_accuracy() -> Iterator[Figure]:
     for what, (given, settings, baseline) in ONE.items():
         shares = [alone(limit, *given, **settings) for limit in LIMITS]
         yield farthest(f"one process, {what}", shares, LIMITS, limit=1, baseline=baseline)
+    for what, (mode, nanoseconds, launches) in LONG.items():
+        shares = [alone_long(limit, mode, nanoseconds, launches) for limit in LIMITS]
+        yield farthest(f"one process, {what}", shares, LIMITS, limit=2)
     for engine in ("fifo", "round-robin"):
         for what, given in TWO.items():
             shares = together([300, 600], "seconds=20", *given, engine=engine)
@@ -53,8 +69,9 @@ def share_accuracy() -> Iterator[Figure]:
     if can_unshare():
         shares = in_folder(beside_a_neighbour)
         yield farthest("PID namespaces, an idle sibling beside a neighbour", shares, (10, 0, 90), limit=2)
-    shares = in_folder(lambda folder: four_of_one_slice(slice_in(folder, 300)))
-    yield farthest("four processes of one slice together", [sum(shares)], (30,), limit=1, note=said(shares))
+    for what, (engine, given) in SIBLINGS.items():
+        shares = siblings(engine, *given)
+        yield farthest(f"four processes of one slice, {what}", [sum(shares)], (30,), limit=2, note=said(shares))
     for limit in LIMITS:
         found = alone(limit, "seconds=4", "settle=1", clock="real")
         yield Figure(name=f"real clock, kernels of 1 ms, {limit} %", figure=found, unit="%")
@@ -66,6 +83,11 @@ def share_accuracy() -> Iterator[Figure]:
 def alone(limit: int, *given: str, **settings: str | int) -> float:
     """Percent of the GPU that one process gets with this limit."""
     return in_folder(lambda folder: shares_of([slice_in(folder, limit * 10)], *given, **settings))[0]
+
+
+def alone_long(limit: int, mode: str, nanoseconds: int, launches: int) -> float:
+    """Percent of the GPU that launches get that are long, or longer than before."""
+    return in_folder(lambda folder: [long_share(slice_in(folder, limit * 10), mode, nanoseconds, launches)])[0]
 
 
 def together(computes: Sequence[int], *given: str, **settings: str | int) -> list[float]:
@@ -85,8 +107,9 @@ def beside_a_neighbour(folder: Path) -> list[float]:
     return namespaced_shares(places, [[], ["idle=1"], []], listed=True)
 
 
-def four_of_one_slice(place: Slice) -> list[float]:
-    return shares_of([place] * 4, "seconds=20", engine="round-robin")
+def siblings(engine: str, *given: str) -> list[float]:
+    """Percent of the GPU that each of four processes of one slice gets."""
+    return in_folder(lambda folder: shares_of([slice_in(folder, 300)] * 4, "seconds=20", *given, engine=engine))
 
 
 def shares_of(places: Sequence[Slice], *given: str, **settings: str | int) -> list[float]:

@@ -34,6 +34,10 @@ void *ct_find_next_symbol(const void *caller, const char *symbol);
 // lookup.c: our hook for a function of the driver, if there is one and this process has limits; else `real` itself.
 void *ct_hook_for(void *real);
 
+// opening.c: in a forked child. Whether this is the copy of the library in the program's own namespace.
+void ct_forget_opening(void);
+bool ct_is_in_base_space(void);
+
 // strict.c: dl_iterate_phdr, which also works in a static program, whose C library does not know its objects.
 struct dl_phdr_info;
 int ct_for_each_object(int (*look)(struct dl_phdr_info *, size_t, void *), void *with);
@@ -65,6 +69,7 @@ int ct_name_device(const char *uuid); // its index, which it gets if it has none
 void ct_forget_devices(void);         // in a forked child
 
 // start.c
+const char *ct_named_limits(void); // path of the limits file that the environment named, or ""
 bool ct_has_limits(void); // whether the process is in a slice; reads nothing but what names the limits file
 void ct_restart_after_fork(void); // in a forked child: forgets all that belongs to the parent
 int ct_stat(const char *path, struct stat *found); // fstatat and fstat, which an older C library does not export

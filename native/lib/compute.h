@@ -26,8 +26,9 @@ void ct_sleep_until(uint64_t when);
 CUresult ct_reserve_graph(CUgraphExec graph);
 void ct_settle_graph(CUgraphExec graph);
 
-// Called by contexts.c when a context is about to be destroyed: its events are not used again.
-void ct_forget_events(CUcontext context);
+// Called by contexts.c when a context is about to be destroyed, or `gone`: its events are not used again. Waits for
+// launches that are paid for, as the driver does when it destroys a context, since they could not be measured later.
+void ct_forget_events(CUcontext context, bool gone);
 
 // Called by start.c in a forked child: frees locks that a thread of the parent held, and forgets the parent's events.
 void ct_forget_compute(void);
@@ -46,6 +47,16 @@ void ct_finish_launch(struct ct_launch *launch);
 
 // Takes device-nanoseconds out of the slice's bucket; negative gives back.
 void ct_pay(int device, int64_t nanoseconds);
+
+// What came in when the slice's bucket and this process's own were full, in device-nanoseconds since they were made.
+struct ct_spilled {
+    int64_t shared, own;
+};
+struct ct_spilled ct_note_spilled(int device);
+
+// Pays for launches that took so long and ended, less what was charged before. Had it been paid for while they ran, the
+// buckets would not have been full: what has spilled since `before`, up to the share of that time, counts as paid.
+void ct_pay_rest(int device, int64_t rest, uint64_t took, const struct ct_spilled *before);
 
 // contention.c: asks NVML if the last answer is old enough. What other tenants do on a GPU stretches the intervals that
 // our events measure; ct_own_fraction is the part of them that is ours, in units of 1/CT_FRACTION_ONE.

@@ -30,6 +30,7 @@
 #define STAYS (2000 * MILLISECOND) // other processes count as present for so long after they were last seen
 #define MEMORY 0.9  // weight of what was seen before, at each look
 #define LEAST 0.02  // the smallest fraction that is ever assumed to be ours
+#define ROUNDED 0.5 // per cent that NVML, which counts whole ones, leaves out on average
 #define NVML_NOT_FOUND 6
 
 enum company { UNKNOWN, CONTENDED, ALONE };
@@ -50,6 +51,7 @@ struct view {
     uint64_t last;
     uint64_t fresh;  // clock at which NVML last had something new
     uint64_t met;    // clock at which others were last seen
+    uint64_t joined; // clock at which siblings were last seen to be busy
     unsigned others; // number of them, at the last look
     unsigned long long stamp; // of the newest sample
     double seen, spanned;     // by NVML and by events, fading
@@ -61,6 +63,7 @@ static struct view views[CT_DEVICES];
 struct use {
     double mine;   // per cent; negative: unknown
     double others; // per cent; negative: unknown
+    double siblings; // per cent
     unsigned processes; // that are not ours
 };
 
@@ -142,11 +145,13 @@ static enum answer read_use(struct view *view, uint64_t now, double spanned, str
         busy += samples[i].smUtil > BUSY;
         enum ct_relation relation = ct_relation_of(samples[i].pid);
         if (relation == CT_SELF || (relation == CT_UNLISTED && samples[i].pid == self)) {
-            use->mine += samples[i].smUtil;
+            use->mine += samples[i].smUtil + ROUNDED;
             found = true;
         } else if (relation == CT_STRANGER || (relation == CT_UNLISTED && !is_sibling(view, samples[i].pid, now))) {
             use->others += samples[i].smUtil;
             use->processes++;
+        } else {
+            use->siblings += samples[i].smUtil;
         }
     }
     if (!found && spanned > BUSY) estimate_use(view, busy, use);
@@ -166,6 +171,9 @@ static bool learn(struct view *view, uint64_t now) {
     view->others = use.processes;
     bool alone = use.others >= 0 && (view->met == 0 || now - view->met > STAYS);
     atomic_store(&view->company, use.others < 0 ? UNKNOWN : alone ? ALONE : CONTENDED);
+    // Siblings are no company, and yet their kernels run between our events, each of which its own process pays for.
+    if (use.siblings > BUSY) view->joined = now;
+    if (view->joined && now - view->joined <= STAYS) alone = false;
     if (!recent || use.mine < 0) return true;
     view->seen = view->seen * MEMORY + use.mine / 100 * time;
     view->spanned = view->spanned * MEMORY + spanned;

@@ -36,7 +36,8 @@ static void give_back_all_of(CUcontext context) {
 #define DESTROY(name, context)                                       \
     do {                                                             \
         bool ours = ct_in_slice() && (context);                     \
-        if (ours) prepare_to_lose(context), ct_forget_events(context); \
+        if (ours) prepare_to_lose(context);                          \
+        if (ours) ct_forget_events(context, false);                  \
         CUresult result = CALL(name, context);                       \
         if (ours && result == CUDA_SUCCESS) give_back_all_of(context); \
         return result;                                               \
@@ -66,7 +67,8 @@ static CUcontext find_primary(CUdevice device) {
 #define RESET(name, device)                                      \
     do {                                                         \
         CUcontext context = find_primary(device);                     \
-        if (context) prepare_to_lose(context), ct_forget_events(context); \
+        if (context) prepare_to_lose(context);                   \
+        if (context) ct_forget_events(context, false);           \
         CUresult result = CALL(name, device);                    \
         if (context && result == CUDA_SUCCESS) give_back_all_of(context); \
         return result;                                           \
@@ -83,7 +85,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { RESET(cuDevicePrimaryCtxR
         if (context) prepare_to_lose(context);                   \
         CUresult result = CALL(name, device);                    \
         if (!context || is_active(device)) return result;        \
-        ct_forget_events(context);                               \
+        ct_forget_events(context, true);                         \
         give_back_all_of(context);                               \
         return result;                                           \
     } while (0)

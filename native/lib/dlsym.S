@@ -3,8 +3,8 @@
 //
 // dlsym and dlvsym as programs find them. ct_look_up returns either the answer or the address of the real function. The
 // latter is reached by a jump, because the loader's functions interpret RTLD_NEXT and RTLD_DEFAULT relative to their
-// return address, which must be the program's. dlopen is the loader's own, without RTLD_DEEPBIND in a slice: an object
-// that is opened with it would find the driver's functions in the driver before it finds ours.
+// return address, which must be the program's. dlopen and dlmopen are the loader's own, after ct_before_open (opening.c)
+// has adjusted their parameters, and are reached in the same way.
 
 #if defined(__x86_64__)
 
@@ -38,27 +38,46 @@
     .size \name, . - \name
 .endm
 
-.macro OPEN name
+// The parameters are on the stack while ct_before_open adjusts them, in the order of dlmopen's.
+.macro OPEN name in_space
     .globl \name
     .type \name, @function
 \name:
     .cfi_startproc
     endbr64
-    push %rdi
+.if \in_space
+    push %rdx
     .cfi_adjust_cfa_offset 8
     push %rsi
     .cfi_adjust_cfa_offset 8
-    sub $8, %rsp
+    push %rdi
     .cfi_adjust_cfa_offset 8
-    mov %esi, %edi
+.else
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push $0
+    .cfi_adjust_cfa_offset 8
+.endif
+    mov %rsp, %rdi
+    mov $\in_space, %esi
     call ct_before_open
-    add $8, %rsp
+.if \in_space
+    pop %rdi
     .cfi_adjust_cfa_offset -8
     pop %rsi
     .cfi_adjust_cfa_offset -8
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+.else
     pop %rdi
     .cfi_adjust_cfa_offset -8
-    mov %edx, %esi
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+.endif
     test %rax, %rax
     jz 1f
     jmp *%rax
@@ -100,22 +119,35 @@
     .size \name, . - \name
 .endm
 
-.macro OPEN name
+.macro OPEN name in_space
     .globl \name
     .type \name, %function
 \name:
     .cfi_startproc
     hint #34
-    stp x29, x30, [sp, #-32]!
-    .cfi_def_cfa_offset 32
-    .cfi_offset x29, -32
-    .cfi_offset x30, -24
-    str x0, [sp, #16]
-    mov w0, w1
+    stp x29, x30, [sp, #-48]!
+    .cfi_def_cfa_offset 48
+    .cfi_offset x29, -48
+    .cfi_offset x30, -40
+.if \in_space
+    stp x0, x1, [sp, #16]
+    str x2, [sp, #32]
+.else
+    stp xzr, x0, [sp, #16]
+    str x1, [sp, #32]
+.endif
+    add x0, sp, #16
+    mov w1, #\in_space
     bl ct_before_open
     mov x16, x0
-    ldr x0, [sp, #16]
-    ldp x29, x30, [sp], #32
+.if \in_space
+    ldp x0, x1, [sp, #16]
+    ldr x2, [sp, #32]
+.else
+    ldp x17, x0, [sp, #16]
+    ldr x1, [sp, #32]
+.endif
+    ldp x29, x30, [sp], #48
     .cfi_restore x29
     .cfi_restore x30
     .cfi_def_cfa_offset 0
@@ -134,6 +166,7 @@
     .text
     LOOK_UP dlsym, 0
     LOOK_UP dlvsym, 1
-    OPEN dlopen
+    OPEN dlopen, 0
+    OPEN dlmopen, 1
 
     .section .note.GNU-stack, "", %progbits

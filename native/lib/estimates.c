@@ -20,15 +20,14 @@ struct ct_launch_kind *ct_find_kind(struct ct_meter *meter, uint64_t key) {
     return oldest;
 }
 
-uint64_t ct_learn_kind(struct ct_meter *meter, const struct ct_batch *batch, uint64_t took) {
+void ct_learn_kind(struct ct_meter *meter, const struct ct_batch *batch, uint64_t took) {
+    if (batch->kind == 0) return;
     // Other work (a copy, a wait) may have run between the launches of one batch, so one batch can raise the estimate
-    // only to about four times what it was.
+    // only to about four times what it was. What is paid for is not bounded.
     if (batch->launches > 1 && took > 4 * batch->estimate + LONG_BATCH) took = 4 * batch->estimate + LONG_BATCH;
-    if (batch->kind == 0) return took;
     struct ct_launch_kind *kind = ct_find_kind(meter, batch->kind);
     int64_t each = (int64_t)(took / batch->launches), known = (int64_t)kind->estimate;
     kind->estimate = (uint64_t)(kind->measured ? known + (each - known) / 4 : each);
     kind->measured += kind->measured < UINT32_MAX;
     kind->since = 0;
-    return took;
 }

@@ -286,19 +286,3 @@ CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version
     if (!HAS(cuGetProcAddress_v2_ptsz)) return CUDA_ERROR_NOT_FOUND;
     return swap_found(name, function, REAL(cuGetProcAddress_v2_ptsz)(name, function, version, flags, status));
 }
-
-// What dlsym.S calls before it goes on to the loader's dlopen: that function, and the flags for it.
-struct opening {
-    void *function;
-    uintptr_t flags;
-};
-
-__attribute__((used)) struct opening ct_before_open(int flags);
-struct opening ct_before_open(int flags) {
-    static _Atomic(void *) real;
-    struct ct_thread_state before = ct_save_thread();
-    if (!real) real = ct_find_in_libc("dlopen");
-    if (flags & RTLD_DEEPBIND && ct_has_limits()) flags &= ~RTLD_DEEPBIND;
-    ct_restore_thread(before);
-    return (struct opening){real, (unsigned)flags};
-}

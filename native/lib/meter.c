@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "limits.h"
 #include "memory.h"
 
 #include "hooks.h"
@@ -19,7 +20,9 @@
 #define MANY_LAUNCHES 32               // a batch of so many is closed
 #define MEASURE_EVERY 16               // of so many launches of a kind, one is measured by itself
 #define AHEAD (20 * MILLISECOND)       // of work under way is enough to keep a device busy
-#define PATIENCE (500 * MILLISECOND)   // without any batch ending: perhaps the device waits for the program
+#define OVERDUE 4                      // streams: with so many batches that run longer than expected, no launch goes on
+#define LOOK_AGAIN (MILLISECOND / 4)
+#define NAP (10 * MILLISECOND)          // behind something that runs long
 #define DEEP 256                       // launches; the driver takes about 1000 before it makes callers wait
 
 static _Thread_local __attribute__((tls_model("initial-exec"))) char this_thread; // its address tells threads apart
@@ -33,10 +36,7 @@ static bool is_queueing(const struct ct_stream *stream, uint64_t now) {
     const struct ct_batch *before = stream->closed;
     if (now > stream->until || !before || before->serial != stream->closed_serial || before->state != CLOSED)
         return false;
-    int mode = ct_relax_capture();
-    bool queueing = CALL(cuEventQuery, before->end) == CUDA_ERROR_NOT_READY;
-    ct_restore_capture(mode);
-    return queueing;
+    return ct_is_under_way(before);
 }
 
 // The stream of that handle, which replaces the idlest one if it is new. NULL: all places have an open batch.
@@ -54,11 +54,33 @@ static struct ct_stream *find_stream(struct ct_meter *meter, CUstream handle) {
     return idlest;
 }
 
-bool ct_is_crowded(struct ct_meter *meter, uint64_t key, uint64_t now) {
-    if (meter->launches == 0 || now - meter->progress > PATIENCE) return false;
-    if (meter->guessed > 0 && ct_find_kind(meter, key)->measured == 0) return true;
+// The clock since which something of this stream runs, far longer than expected, or something of many streams; 0: neither.
+// Launches behind it would be charged what they were expected to cost, too, long before their true cost is known.
+static uint64_t overdue_before(struct ct_meter *meter, CUstream handle, uint64_t now) {
+    if (meter->overdue == 0) return 0;
+    uint64_t since = ct_overdue_since(meter, find_stream(meter, handle), now);
+    return since || meter->overdue < OVERDUE ? since : ct_overdue_since(meter, NULL, now);
+}
+
+// Whether a launch still waits for work that has run since then. The device may be waiting for this very thread, so it
+// waits no longer than if that work had ended when the launch came, and had been paid for from then on.
+static bool is_waiting_for(uint64_t since, const struct ct_request *request, uint64_t now) {
+    uint64_t ran = request->came > since ? request->came - since : 0;
+    uint64_t justified = ran / request->rate * (CT_WHOLE - request->rate);
+    return now - request->came <= (justified > PATIENCE ? justified : PATIENCE);
+}
+
+uint64_t ct_time_crowded(struct ct_meter *meter, const struct ct_request *request, uint64_t now) {
+    if (meter->launches == 0) return 0;
+    uint64_t since = request->held ? overdue_before(meter, request->stream, now) : 0;
+    if (since) return is_waiting_for(since, request, now) ? NAP : 0;
+    if (meter->guessed > 0 && ct_find_kind(meter, request->key)->measured == 0) {
+        if (now - meter->progress <= PATIENCE) return LOOK_AGAIN;
+        return request->held && is_waiting_for(meter->progress, request, now) ? NAP : 0;
+    }
+    if (now - meter->progress > PATIENCE) return 0;
     uint64_t ours = meter->ahead / CT_FRACTION_ONE * ct_own_fraction(meter->device);
-    return (meter->launches > 1 && ours >= AHEAD) || meter->head - meter->tail == BATCHES;
+    return (meter->launches > 1 && ours >= AHEAD) || meter->head - meter->tail == BATCHES ? LOOK_AGAIN : 0;
 }
 
 // No batch ends, and soon the driver would block in a launch, while our lock keeps out threads that might help.
@@ -70,7 +92,9 @@ static bool is_stuck(const struct ct_meter *meter, uint64_t now) {
 static void end_unsuited_batch(struct ct_meter *meter, struct ct_stream *stream, uint64_t now, bool held, bool alone) {
     struct ct_batch *open = stream->open;
     if (!open || open->pending > 0) return;
-    if (now > open->until + LATE)
+    if (open->held && !ct_is_under_way(open))
+        ct_close_batch(meter, open); // time that passes between two launches is not theirs
+    else if (!open->held && now > open->until + LATE)
         ct_settle_batch(meter, open, open->estimate); // it may have ended long ago
     else if (alone || open->held != held || (open->estimate >= WORTH_EVENTS && !is_queueing(stream, now)))
         ct_close_batch(meter, open);
@@ -81,10 +105,11 @@ void ct_close_open_batch(struct ct_meter *meter, CUstream handle) {
     if (stream && stream->open && stream->open->pending == 0) ct_close_batch(meter, stream->open);
 }
 
-void ct_begin_launch(struct ct_launch *launch, struct ct_meter *meter, CUstream handle, uint64_t key, uint64_t now,
-                     bool held) {
+void ct_begin_launch(struct ct_launch *launch, struct ct_meter *meter, const struct ct_request *request, uint64_t now) {
+    uint64_t key = request->key;
+    bool held = request->held;
     struct ct_launch_kind *kind = ct_find_kind(meter, key);
-    struct ct_stream *stream = is_stuck(meter, now) ? NULL : find_stream(meter, handle);
+    struct ct_stream *stream = is_stuck(meter, now) ? NULL : find_stream(meter, request->stream);
     struct ct_batch *batch = NULL;
     bool alone = kind->measured < 2 || ++kind->since >= MEASURE_EVERY;
     if (stream) {
@@ -111,6 +136,7 @@ void ct_begin_launch(struct ct_launch *launch, struct ct_meter *meter, CUstream 
     batch->until = stream->until;
     batch->launches++;
     batch->pending++;
+    batch->marked = false;
     batch->closing |= alone || !stays_open || batch->estimate >= LONG_BATCH || batch->launches >= MANY_LAUNCHES;
 }
 
@@ -118,7 +144,9 @@ void ct_end_launch(struct ct_launch *launch) {
     struct ct_batch *batch = launch->batch;
     if (!batch || batch->serial != launch->serial) return; // not measured, or its context was destroyed meanwhile
     batch->pending--;
-    if (batch->pending == 0 && batch->closing && batch->state == OPEN) ct_close_batch(launch->meter, batch);
+    if (batch->pending > 0 || batch->state != OPEN) return;
+    if (batch->held) ct_mark_end(launch->meter, batch);
+    if (batch->closing && batch->state == OPEN) ct_close_batch(launch->meter, batch);
 }
 
 struct ct_meter *ct_new_meter(void) {

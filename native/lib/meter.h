@@ -10,6 +10,16 @@
 
 #include "compute.h"
 
+// A launch that wants to begin.
+struct ct_request {
+    CUstream stream;
+    uint64_t key;
+    uint64_t came; // clock
+    uint64_t due;  // clock at which the slice's debt of that moment is repaid; 0: it had none yet
+    uint32_t rate; // the share, in thousandths
+    bool held;     // it is paid for
+};
+
 // The context's meter, made on first use. NULL: there is no memory for one.
 struct ct_meter *ct_find_meter(CUcontext context, int device);
 
@@ -28,16 +38,22 @@ void ct_unlock_meter(struct ct_meter *meter);
 // Reads the batches that have ended, and pays the difference between what they took and what they were charged.
 void ct_harvest(struct ct_meter *meter, uint64_t now);
 
-// Whether so much is under way that one more launch of this kind would run ahead of what is known of it.
-bool ct_is_crowded(struct ct_meter *meter, uint64_t key, uint64_t now);
+// Whether launches that are paid for are under way.
+bool ct_is_unpaid(struct ct_meter *meter, uint64_t now);
+
+// Pays for what is still under way by the time that has passed: the context is about to be destroyed, or `gone`.
+void ct_settle_meter(struct ct_meter *meter, uint64_t now, bool gone);
+
+// If so much is under way that one more launch would run ahead of what is known of it: the nanoseconds after which to
+// look again; 0: it may be launched.
+uint64_t ct_time_crowded(struct ct_meter *meter, const struct ct_request *request, uint64_t now);
 
 // Closes the stream's open batch, because this thread will sleep before it launches there: what it has launched so far
 // is measured without the pause.
 void ct_close_open_batch(struct ct_meter *meter, CUstream stream);
 
-// Around the driver's own launch; the lock is not held meanwhile. `held`: the launch is paid for.
-void ct_begin_launch(struct ct_launch *launch, struct ct_meter *meter, CUstream stream, uint64_t key, uint64_t now,
-                     bool held);
+// Around the driver's own launch; the lock is not held meanwhile.
+void ct_begin_launch(struct ct_launch *launch, struct ct_meter *meter, const struct ct_request *request, uint64_t now);
 void ct_end_launch(struct ct_launch *launch);
 
 #endif

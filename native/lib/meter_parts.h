@@ -8,8 +8,11 @@
 //   estimates.c  what a launch of some kind is expected to take, learned from the batches that were measured
 //
 // Invariants, whenever the meter's lock is free:
-//   every batch that is not SETTLED is in batches[tail..head) (modulo BATCHES), in the order in which they were opened;
+//   every batch that is not SETTLED is in batches[tail..head) (modulo BATCHES), in the order in which they were opened,
+//   or in aside[];
 //   ahead, launches and guessed are the sums over the batches that are not SETTLED;
+//   the end event of an OPEN batch that is held is behind its latest launch that the driver was given, so that its time
+//   can be read whenever it has ended: it is never settled by its estimate, which the program could make wrong;
 //   a stream has at most one OPEN batch, and stream->open points to it;
 //   the serial of a batch is never used again, so that a pointer and a serial together name one batch for ever.
 
@@ -28,7 +31,9 @@
 #define MICROSECOND UINT64_C(1000)
 #define MILLISECOND (1000 * MICROSECOND)
 #define LONG_BATCH (1 * MILLISECOND) // a batch that is expected to take longer is closed
-#define LATE (1 * MILLISECOND)       // an open batch is settled by estimate this long after its expected end
+#define LATE (1 * MILLISECOND)       // an open batch is settled this long after its expected end
+#define PATIENCE (500 * MILLISECOND) // without any batch ending: perhaps the device waits for the program
+#define ASIDE 32                     // batches that run so long that their places in the ring are needed
 
 enum ct_batch_state { OPEN, CLOSED, SETTLED };
 
@@ -40,11 +45,14 @@ struct ct_batch {
     uint64_t kind;     // of all its launches; 0: they differ
     uint64_t estimate; // of what its launches take, in nanoseconds
     uint64_t until;    // clock at which it is expected to end
+    uint64_t paid;     // what the meter had measured in all when this batch was opened
     int64_t charged;   // device-nanoseconds paid in advance
+    struct ct_spilled spilled; // out of the buckets before it was opened
     uint32_t launches;
     uint32_t pending; // launches that the driver has not been given yet
     enum ct_batch_state state;
     bool held, guessed, closing; // it is paid for; one of its kinds was never measured; close it after this launch
+    bool marked;                 // its end is recorded behind its latest launch
 };
 
 struct ct_stream {
@@ -76,6 +84,9 @@ struct ct_meter {
     uint64_t progress;   // clock at which a batch was last seen to end
     uint64_t harvested;  // clock of the last harvest
     CUevent frontier;    // end of the latest interval that was paid for
+    uint64_t paid;       // sum of all intervals that were paid for, in nanoseconds
+    uint32_t overdue;    // held batches that run PATIENCE longer than expected
+    struct ct_batch aside[ASIDE];
     uint32_t spare;      // events in events[]
     CUevent events[EVENTS];
     struct ct_batch batches[BATCHES];
@@ -90,13 +101,20 @@ static inline size_t ct_hash(uint64_t key, size_t size) {
 
 // estimates.c: the kind of that key, which replaces the least measured one if it is new.
 struct ct_launch_kind *ct_find_kind(struct ct_meter *meter, uint64_t key);
-// Updates the estimate of the batch's kind; returns the time to pay for, which may be less than it took.
-uint64_t ct_learn_kind(struct ct_meter *meter, const struct ct_batch *batch, uint64_t took);
+// Updates the estimate of the batch's kind.
+void ct_learn_kind(struct ct_meter *meter, const struct ct_batch *batch, uint64_t took);
 
 // batches.c: opens a batch of the stream with its first event. NULL: its launches are not measured.
 struct ct_batch *ct_open_batch(struct ct_meter *meter, struct ct_stream *stream, uint64_t kind, bool held);
 // Records the batch's second event; the next harvest after that event pays for it.
 void ct_close_batch(struct ct_meter *meter, struct ct_batch *batch);
+// Records the end of a held batch that stays open behind its latest launch.
+void ct_mark_end(struct ct_meter *meter, struct ct_batch *batch);
+// The clock at which the oldest batch was expected to begin that is paid for and runs PATIENCE longer than expected, of
+// this stream or (NULL) of all; 0: there is none.
+uint64_t ct_overdue_since(const struct ct_meter *meter, const struct ct_stream *stream, uint64_t now);
+// Whether the batch, whose end is recorded, is still under way.
+bool ct_is_under_way(const struct ct_batch *batch);
 // Pays for what the batch took, less what it was charged, and frees its place.
 void ct_settle_batch(struct ct_meter *meter, struct ct_batch *batch, uint64_t took);
 

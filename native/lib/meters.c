@@ -8,6 +8,8 @@
 #include "meter.h"
 #include "region.h"
 
+#include "hooks.h"
+
 #define CONTEXTS 1024 // at a time: more than a GPU has memory for; launches of a context beyond them are not held back
 
 static struct {
@@ -49,11 +51,24 @@ struct ct_meter *ct_find_meter(CUcontext context, int device) {
     return meter;
 }
 
-void ct_forget_events(CUcontext context) {
+static void wait_for_all(CUcontext context) {
+    CUcontext popped;
+    if (!HAS(cuCtxPopCurrent_v2) || CALL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS) return;
+    CALL(cuCtxSynchronize);
+    REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
+void ct_forget_events(CUcontext context, bool gone) {
     int place = context ? place_of(context) : -1;
     if (place < 0) return;
     struct ct_meter *meter = places[place].meter;
     ct_lock_meter(meter);
+    if (!gone && ct_is_unpaid(meter, ct_clock())) {
+        ct_unlock_meter(meter);
+        wait_for_all(context);
+        ct_lock_meter(meter);
+    }
+    ct_settle_meter(meter, ct_clock(), gone);
     places[place].context = NULL;
     ct_reset_meter(meter, 0);
     ct_unlock_meter(meter);

@@ -78,7 +78,8 @@ struct ct_region {
     _Atomic uint64_t faults[CT_FAULTS]; // of processes without a slot, and of those that ended
     char uuid[CT_DEVICES][CT_UUID_BYTES];
     struct ct_bucket bucket[CT_DEVICES];
-    char reserved[4096 - 40 - 8 * CT_FAULTS - CT_DEVICES * CT_UUID_BYTES - 16 * CT_DEVICES];
+    _Atomic int64_t spilled[CT_DEVICES]; // device-nanoseconds that came in when the bucket was full
+    char reserved[4096 - 40 - 8 * CT_FAULTS - CT_DEVICES * CT_UUID_BYTES - 24 * CT_DEVICES];
     struct ct_slot slot[CT_SLOTS];
 };
 

@@ -47,6 +47,18 @@ __attribute__((constructor)) static void remember(void) {
     if (path && strlen(path) < sizeof named) strcpy(named, path);
 }
 
+const char *ct_named_limits(void) {
+    remember();
+    return named;
+}
+
+// What the first copy of the library tells one that it loads into another namespace: the program may have changed its
+// environment since it began. The first copy itself cannot be told anything.
+__attribute__((visibility("default"))) void ct_inherit_limits(const char *path);
+void ct_inherit_limits(const char *path) {
+    if (!ct_started && !ct_is_in_base_space() && strlen(path) < sizeof named) strcpy(named, path);
+}
+
 // Whether there is a limits file that only root can write: it applies whatever the environment says.
 static bool is_fixed(void) {
     struct stat found;
@@ -65,6 +77,7 @@ void ct_restart_after_fork(void) {
     ct_forget_devices();
     ct_forget_books();
     ct_forget_compute();
+    ct_forget_opening();
 }
 
 // glibc has the first function and musl the second. Both are looked up, since the library must load without either.

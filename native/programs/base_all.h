@@ -11,6 +11,7 @@
 #include "elf.c"
 #include "limits.c"
 #include "lookup.c"
+#include "opening.c"
 #include "parse.c"
 #include "region.c"
 #include "slots.c"

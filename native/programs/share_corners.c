@@ -3,7 +3,7 @@
 //
 // Launches in odd circumstances; each must do what the driver alone would do, and end.
 //
-//   share_corners contexts | crowded | capture | endless | nowhere | fork | devices
+//   share_corners contexts | crowded | capture | endless | behind | nowhere | fork | devices
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -71,6 +71,17 @@ static void endless(void) {
     _exit(0);
 }
 
+// Nor may it keep a thread for ever that launches behind it: the kernel may be waiting for that thread.
+static void behind(void) {
+    CHECK(share_launch(share_kernel(1000000000000000), 1, NULL));
+    CUfunction function = share_kernel(100000);
+    uint64_t began = standinNow();
+    for (int k = 0; k < 4; k++) CHECK(share_launch(function, 1, NULL));
+    printf("ms %llu\n", (unsigned long long)(standinNow() - began) / 1000000);
+    fflush(stdout);
+    _exit(0);
+}
+
 static void *launch_nowhere(void *function) {
     return (void *)(intptr_t)share_launch(function, 1, NULL);
 }
@@ -121,6 +132,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } corners[] = {{"contexts", contexts}, {"crowded", crowded}, {"capture", capture}, {"endless", endless},
+                   {"behind", behind},
                    {"nowhere", nowhere},   {"fork", forked},     {"devices", devices}};
     share_start();
     standinJoin();

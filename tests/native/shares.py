@@ -71,3 +71,11 @@ def steps(place: kit.Slice, *computes: int, priority: str = "high", paused: Sequ
     done = kit.run(place, [kit.program("share_steps"), place.limits, *files[1:]], clock="virtual", parties=2)
     assert (done.returncode, done.stderr) == (0, "")
     return [value / PERCENT for value in kit.values(done.stdout).values()]
+
+
+def long_share(place: kit.Slice, mode: str, nanoseconds: int, launches: int = 5) -> float:
+    """Per cent of the GPU's time that launches of that length get, in the ways of native/programs/share_long.c."""
+    command: list[str | Path] = [kit.program("share_long"), mode, str(nanoseconds), str(launches)]
+    done = kit.run(place, command, clock="virtual", overlap=int(mode == "tiny"))
+    assert (done.returncode, done.stderr) == (0, "")
+    return kit.values(done.stdout)["share"] / PERCENT

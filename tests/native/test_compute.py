@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.node.region import FAULTS
 from tests.native import kit
-from tests.native.shares import PERCENT, burn, share, slice_in, steps
+from tests.native.shares import PERCENT, burn, long_share, share, slice_in, steps
 
 BUCKET = 4096 - 2904 - 256
 """offset of the first GPU's bucket in the region: its tokens, and the time of its last refill"""
@@ -90,6 +90,26 @@ def test_processes_of_one_slice_share_its_share(place: kit.Slice) -> None:
     assert min(shares) > 4
 
 
+@pytest.mark.parametrize(
+    ("processes", "compute", "given"),
+    [
+        (4, 300, ["0:ns=20000000", "1:ns=100000", "1:sync=1", "2:ns=1000000", "3:ns=5000", "3:sync=50"]),
+        (4, 600, ["ns=100000", "sync=4"]),
+        (4, 600, ["ns=20000000"]),
+        (2, 600, ["ns=1000000", "0:ns=1000000000"]),
+    ],
+    ids=["unlike", "short", "long", "one long"],
+)
+@pytest.mark.parametrize("engine", ["fifo", "round-robin"])
+def test_siblings_that_run_side_by_side_are_paid_once(
+    engine: str, processes: int, compute: int, given: list[str], place: kit.Slice
+) -> None:
+    place.write(compute=compute, policy="always")
+    found = burn([place] * processes, "seconds=60", "settle=10", *given, engine=engine)
+    assert sum(one["share"] for one in found) / PERCENT == pytest.approx(compute / 10, abs=2)
+    assert min(one["launches"] for one in found) > 15  # none waits until all others are satisfied
+
+
 def test_a_share_is_not_held_against_nobody(place: kit.Slice) -> None:
     assert share(place.write(compute=300, policy="conserving")) > 98
 
@@ -146,7 +166,9 @@ def test_limits_that_change_hold_at_once(place: kit.Slice) -> None:
     assert steps(place, 300, 600, 100, 300) == pytest.approx([60, 10, 30], abs=1.5)
 
 
-@pytest.mark.parametrize("corner", ["contexts", "crowded", "capture", "endless", "nowhere", "fork", "devices"])
+@pytest.mark.parametrize(
+    "corner", ["contexts", "crowded", "capture", "endless", "behind", "nowhere", "fork", "devices"]
+)
 def test_odd_launches_answer_as_the_driver_would(corner: str, place: kit.Slice) -> None:
     place.write(compute=300, policy="always", gpus=[kit.gpu(1), kit.gpu(2)])
     done = kit.run(place, [kit.program("share_corners"), corner], clock="virtual", overlap=1, devices=2)
@@ -161,9 +183,28 @@ def test_odd_launches_answer_as_the_driver_would(corner: str, place: kit.Slice) 
             assert found["us"] < 50_000  # a hundred kernels of 20 us are paid, and no recorded one
         case "endless":
             assert found["ms"] < 10_000
+        case "behind":
+            # Each waits as long as what it finds would have to be paid for at 30 %, and at least half a second.
+            assert 15_000 < found["ms"] < 30_000
         case "nowhere":
             assert (found["thread"], found["null"], found["config"], found["graph"]) == (201, 400, 1, 1)
         case "fork":
             assert found["child"] == 7
         case "devices":
             assert [found["first"] / PERCENT, found["second"] / PERCENT] == pytest.approx([30, 30], abs=1)
+
+
+@pytest.mark.parametrize("compute", [100, 600])
+@pytest.mark.parametrize("seconds", [10, 60])
+@pytest.mark.parametrize("mode", ["synced", "queued", "tiny", "contexts"])
+def test_a_long_launch_is_paid_in_full(mode: str, seconds: int, compute: int, place: kit.Slice) -> None:
+    assert long_share(place.write(compute=compute, policy="always"), mode, seconds * 10**9) == pytest.approx(
+        compute / 10, abs=2
+    )
+
+
+@pytest.mark.parametrize("mode", ["riding", "streams"])
+@pytest.mark.parametrize("milliseconds", [20, 1000, 10_000])
+def test_a_launch_that_takes_longer_than_ever_is_paid_in_full(mode: str, milliseconds: int, place: kit.Slice) -> None:
+    place.write(compute=100, policy="always")
+    assert long_share(place, mode, milliseconds * 10**6, launches=40) == pytest.approx(10, abs=2)

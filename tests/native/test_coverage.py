@@ -18,7 +18,7 @@ SUSPECT = re.compile(
 )
 """what a function's name has that may allocate, free, launch, look another up, or tell how much there is"""
 HELD = ("ALLOCATES", "FREES", "LAUNCHES")
-EXPORTED_BESIDES = re.compile(r"dlopen|dlsym|dlvsym|ct_fill_front_end")
+EXPORTED_BESIDES = re.compile(r"dlopen|dlmopen|dlsym|dlvsym|ct_fill_front_end|ct_inherit_limits")
 
 
 def entries(file: str, word: str) -> dict[str, str]:

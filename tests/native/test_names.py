@@ -10,7 +10,7 @@ from tests.native import kit
 from tests.native.test_coverage import entries
 
 PREFIX = "ct_"
-LOADER = {"dlopen", "dlsym", "dlvsym"}
+LOADER = {"dlmopen", "dlopen", "dlsym", "dlvsym"}
 """the two functions of the loader that the library interposes"""
 TAG = re.compile(r"^(?:struct|enum|union) (\w+) \{", re.MULTILINE)
 

@@ -52,3 +52,32 @@ def test_a_program_without_limits_opens_plugins_as_it_asks(plugin: Path, tmp_pat
     ]
     done = kit.run(place, command, env={"COTENANT_LIMITS": ""}, backing="none")
     assert (done.stdout, done.stderr) == ("0 0\n", "")
+
+
+@pytest.mark.parametrize("early", [100, 2048])
+def test_a_plugin_in_a_namespace_of_its_own_is_held_to_the_quota(early: int, plugin: Path, tmp_path: Path) -> None:
+    place = kit.Slice(tmp_path).write(memory=256 * MIB)
+    command: list[str | Path] = [kit.program("plugin_space", linked=False), plugin, "1", "100", "2048"]
+    done = kit.run(place, command, env={"PLUGIN_TAKES_EARLY": str(early * MIB)}, backing="none")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"1 {0 if early == 100 else OUT_OF_MEMORY} 0 {OUT_OF_MEMORY}\n"
+    (first,) = [process.gpus[0] for process in place.region().processes if process.gpus[0].refused]
+    assert first.peak_bytes == (200 if early == 100 else 100) * MIB
+
+
+@pytest.mark.parametrize("keep", [[], ["keep"]], ids=["closed", "open"])
+def test_a_program_with_more_namespaces_than_the_loader_has_is_held(
+    keep: list[str], plugin: Path, tmp_path: Path
+) -> None:
+    place = kit.Slice(tmp_path).write(memory=256 * MIB)
+    command: list[str | Path] = [kit.program("plugin_space", linked=False), plugin, "50", "1", "2048", *keep]
+    done = kit.run(place, command, backing="none")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"1 -1 0 {OUT_OF_MEMORY}\n" * 50
+
+
+def test_a_program_without_limits_opens_a_namespace_as_it_asks(plugin: Path, tmp_path: Path) -> None:
+    place = kit.Slice(tmp_path)
+    command: list[str | Path] = [kit.program("plugin_space", linked=False), plugin, "2", "100", "2048"]
+    done = kit.run(place, command, env={"COTENANT_LIMITS": ""}, backing="none")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 -1 0 0\n" * 2, "")
