@@ -58,7 +58,7 @@ def mean_completion(policy: str, load: float, seed: int) -> float:
         policy,
         mix_of(one.job.demand for one in jobs),
         seed,
-        Timing(fragmentation=False, heat=False),
+        Timing(backfill=False, fragmentation=False, heat=False),
         world=world.on(GPU_TYPE),
         belief=Oracle(world),
     )

@@ -69,5 +69,5 @@ def mean_wait(data: Path, world: str, policy: str, seed: int) -> float:
     Random(seed).shuffle(arrivals)
     dealt = (Arrival(replace(one.job, submitted=time), one.duration) for one, time in zip(arrivals, times, strict=True))
     mix = mix_of(one.job.demand for one in arrivals)
-    run = TimedRun(machines, policy, mix, seed, Timing(fragmentation=False, heat=False)).run(dealt)
+    run = TimedRun(machines, policy, mix, seed, Timing(backfill=False, fragmentation=False, heat=False)).run(dealt)
     return run.result(policy, seed).summary["mean_wait"]

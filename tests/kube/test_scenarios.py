@@ -6,27 +6,32 @@ What cannot be said on Kubernetes, or is not for us to decide there, is left out
 - cores and memory of the host, which kube-scheduler counts before it asks us;
 - several replicas that start together: a pod is one;
 - policies by lot: filter and bind must agree;
-- the order of the queue is kube-scheduler's; here the tables' is played, so that placements can be compared.
+- the order of the queue is kube-scheduler's; here the tables' is played, so that placements can be compared. If GPUs
+  are reserved for a job that waits, the tables are played through our own queue instead.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace as changed
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Link, Machine, Slot
-from cotenant.core.placement.deciding import Queue
+from cotenant.core.placement.deciding import Queue, decide
 from cotenant.core.units import WHOLE_MEMORY, Seconds
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.api.objects import Gate, Node, Pod
 from cotenant.kube.codec.assignment import RECORD, encode_record, record_for
 from cotenant.kube.codec.inventory import machine_of
+from cotenant.kube.codec.queueing import ESTIMATE, GATE
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
+from cotenant.kube.settings import QueuePart
 from cotenant.kube.state.cluster import ClusterState
+from tests.kube.queues import TODAY, World
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, annotated, args, chosen, node, waiting
 from tests.scenarios import test_scenarios as tables
 from tests.scenarios.loader import Answer, Scenario, written
@@ -130,7 +135,7 @@ def is_for_us(scenario: Scenario, policy: str) -> bool:
     return same and policy != "random" and all(can_say(job) for job in jobs(scenario))
 
 
-CASES = [(scenario, policy) for scenario, policy in tables.CASES if is_for_us(scenario, policy)]
+ALL = [(scenario, policy) for scenario, policy in tables.CASES if is_for_us(scenario, policy)]
 
 
 def decided(scenario: Scenario, policy: str) -> dict[str, Answer]:
@@ -165,6 +170,56 @@ def decided(scenario: Scenario, policy: str) -> dict[str, Answer]:
     return answers
 
 
+def reserves(scenario: Scenario, policy: str) -> bool:
+    """Whether GPUs are reserved for a job that waits, which only a queue of ours does."""
+    core = scenario.policy(policy)
+    with_ends, without = (
+        decide(core, scenario.queue, scenario.cluster, Seconds(0.0), ends=ends) for ends in (scenario.ends(), None)
+    )
+    return with_ends.placements != without.placements
+
+
+CASES = [(scenario, policy) for scenario, policy in ALL if not reserves(scenario, policy)]
+QUEUED = [(scenario, policy) for scenario, policy in ALL if reserves(scenario, policy)]
+
+
+def gated(job: Job) -> Pod:
+    """The pod of a job as it waits in our queue."""
+    pod = pod_for(job)
+    created = datetime.fromtimestamp(TODAY + job.submitted, UTC).isoformat()
+    with_length = pod if job.estimate is None else annotated(pod, {ESTIMATE: f"{job.estimate:g}s"})
+    return replace(
+        with_length,
+        metadata=replace(with_length.metadata, creation_timestamp=created),
+        spec=replace(with_length.spec, scheduling_gates=(Gate(GATE),)),
+    )
+
+
+def released(scenario: Scenario, policy: str) -> dict[str, str]:
+    """Where the pods go that our queue releases."""
+    queue = QueuePart(namespaces=("*",), order=scenario.order)
+    world = World.of(*map(node_of, machines(scenario)), queue=queue, policy=policy)
+    for job, slot in scenario.running:
+        pod = gated(job)
+        record = record_for(pod, request_of(pod), slot, scenario.cluster.node(slot.node).machine)
+        there = annotated(pod, {RECORD: encode_record(record)})
+        started = datetime.fromtimestamp(TODAY, UTC).isoformat()
+        spec = replace(there.spec, node_name=slot.node, scheduling_gates=())
+        world.tell(replace(there, spec=spec, status=replace(there.status, phase="Running", start_time=started)))
+    world.tell(*map(gated, scenario.queue))
+    names = [name for unit in world.go() for name in unit]
+    tenants = {one.job: written(Slot(node.name, one.gpus)) for node in world.state.cluster for one in node.tenants}
+    return {name: tenants[world.pods[name].metadata.uid] for name in names}
+
+
+@pytest.mark.parametrize(("scenario", "policy"), QUEUED, ids=[f"{one.name} ({policy})" for one, policy in QUEUED])
+def test_our_queue_releases_what_the_tables_say(scenario: Scenario, policy: str) -> None:
+    told = scenario.expect[policy].items()
+    assert released(scenario, policy) == {
+        name: slot for name, slot in told if isinstance(slot, str) and not slot.startswith("after ")
+    }
+
+
 @pytest.mark.parametrize(("scenario", "policy"), CASES, ids=[f"{one.name} ({policy})" for one, policy in CASES])
 def test_pods_go_where_the_tables_say(scenario: Scenario, policy: str) -> None:
     assert decided(scenario, policy) == scenario.expect[policy]
@@ -174,7 +229,7 @@ def test_only_what_is_not_ours_is_left_out() -> None:
     for scenario, policy in tables.CASES:
         host = any(one.cpu is not None or one.host_memory is not None for one in machines(scenario))
         together = any(job.replicas > 1 for job in jobs(scenario))
-        assert (scenario, policy) in CASES or host or together or policy == "random", (
+        assert (scenario, policy) in ALL or host or together or policy == "random", (
             f"{scenario.name}: no pod can express one of its jobs; a pod that names no memory requests all memory of "
             "its GPUs, so name the memory of each job"
         )

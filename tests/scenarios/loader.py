@@ -6,11 +6,12 @@ A file holds one scenario per YAML document:
 
     name: what it shows
     cluster: {a: {gpus: 2, memory: 16GiB}}            # or gpus: [{memory: 16GiB, type: V100}, ...]; UUIDs are a-0, a-1
-    running: [{job: first, memory: 4GiB, at: a/0}]    # at: node/gpu+gpu
+    running: [{job: first, memory: 4GiB, at: a/0}]    # at: node/gpu+gpu; estimate: it started at the time 0
     submit: [{job: second, memory: 4GiB}]             # claims no compute, since it names memory and no compute
     expect:
       binpack: {second: a/0}                          # of several replicas: [a/0, a/1]
       spread: {second: {a: memory 9000 8138}}         # not placed: for each node the check and its two numbers
+      fgd: {second: after first}                      # not placed: it fits, and GPUs are reserved for another job
     mix: [{count: 3, compute: 500m}]                  # what fgd and fragmentation expect; default: all jobs above
     together: [{of: [bert, lstm], speeds: [0.8, 0.9]}] # predicted speeds of workloads that share a GPU (type gpu)
     apart: [[bert, vgg]]                              # workloads that do not fit into the memory of one GPU together
@@ -38,17 +39,18 @@ import yaml
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, inventory_of, mix_of
 from cotenant.core.links import link_matrix
-from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Slot
+from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Job, Link, Machine, Placement, Slot
 from cotenant.core.placement.checks import NODE_LABELS
 from cotenant.core.placement.deciding import decide, rank
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy
+from cotenant.core.queueing.backfill import Ends
 from cotenant.core.sharing.speeds import Tabled, TenantSet, tenant_set_of
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds, parse_compute, parse_memory, parse_percent
 
 Table = Mapping[str, Any]
 Answer = str | list[str] | dict[str, str]
-"""a slot, the slots of several replicas, or why not for each node"""
+"""a slot, the slots of several replicas, why not for each node, or `after JOB`: it fits, and the GPUs are reserved"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Scenario:
     name: str
     cluster: Cluster
     """with the running jobs in their places"""
+    running: tuple[tuple[Job, Slot], ...]
     queue: tuple[Job, ...]
     expect: Mapping[str, Mapping[str, Answer]]
     """by policy and job"""
@@ -64,6 +67,13 @@ class Scenario:
 
     def policy(self, name: str) -> Policy:
         return build_policy(name, self.known, self.order)
+
+    def ends(self) -> Ends:
+        """When the running jobs are expected to end; each started at the time 0."""
+        ends = Ends()
+        for job, slot in self.running:
+            ends.add((Placement(job, slot),), Seconds(0.0))
+        return ends
 
 
 def load_all(folder: Path) -> list[Scenario]:
@@ -75,7 +85,7 @@ def load(table: Table) -> Scenario:
     _only(table, "name cluster running submit expect mix queue together apart")
     machines = [_machine(name, of) for name, of in table["cluster"].items()]
     cluster = Cluster.of(machines)
-    running = [(_job(of), _slot(of["at"])) for of in table.get("running", ())]
+    running = tuple((_job(of), _slot(of["at"])) for of in table.get("running", ()))
     for job, slot in running:
         cluster = cluster.seat(job, slot)
     queue = tuple(_job(of) for of in table["submit"])
@@ -86,13 +96,16 @@ def load(table: Table) -> Scenario:
         for _ in range(of["count"])
     ]
     known = Knowledge(mix_of(mix or asked), inventory_of(machines), _belief(table))
-    return Scenario(table["name"], cluster, queue, table["expect"], known, table.get("queue", "fifo"))
+    return Scenario(table["name"], cluster, running, queue, table["expect"], known, table.get("queue", "fifo"))
 
 
 def decided(scenario: Scenario, policy_name: str) -> dict[str, Answer]:
     """What the core makes of a scenario, in the words of its `expect`."""
     policy = scenario.policy(policy_name)
-    decision = decide(policy, scenario.queue, scenario.cluster, Seconds(0.0), draw=lambda n: n - 1)
+    decision = decide(
+        policy, scenario.queue, scenario.cluster, Seconds(0.0), draw=lambda n: n - 1, ends=scenario.ends()
+    )
+    reservation = decision.reservation
     answers: dict[str, Answer] = {}
     for job in scenario.queue:
         slots = [written(one.slot) for one in decision.placements if one.job.id == job.id]
@@ -101,7 +114,8 @@ def decided(scenario: Scenario, policy_name: str) -> dict[str, Answer]:
         else:
             ranking = rank(policy, job, decision.cluster, crowding=decision.crowding)
             reasons = {fit.slot.node: ranking.verdict.reason for fit in ranking.fits} | dict(ranking.reasons)
-            answers[job.id] = {n: f"{why.check} {why.needed} {why.available}" for n, why in reasons.items() if why}
+            refused = {n: f"{why.check} {why.needed} {why.available}" for n, why in reasons.items() if why}
+            answers[job.id] = refused if refused or reservation is None else f"after {reservation.job.id}"
     return answers
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Demand, Job, Machine
-from cotenant.core.placement.deciding import Decision, place_gang
+from cotenant.core.placement.deciding import Decision, decide, place_gang
 from cotenant.core.placement.policies import PREEMPTIVE, QUEUES, build_policy
 from cotenant.core.placement.ranking import Policy, Ranker
 from cotenant.core.units import MilliGpu, Seconds
@@ -25,6 +25,7 @@ from cotenant.sim.clusters import open_cluster
 from cotenant.sim.experiment import Plan, check, run_one
 from cotenant.sim.results import RunResult
 from cotenant.sim.timed import TimedRun, Timing
+from tests.core.builders import machine
 from tests.properties.strategies import examples
 
 ONE_GPU = Demand()
@@ -103,6 +104,53 @@ def test_shortest_job_first_believes_the_estimate_not_the_truth() -> None:
     fooled = [arrival("a", 0, 10), arrival("b", 1, 5, estimate=1), arrival("c", 2, 1, estimate=50)]
     simulate("1x1", fooled, queue="sjf", diary=diary)
     assert diary.started == ["a", "b", "c"]
+
+
+# The first job in the queue
+
+ENDLESS = [arrival("a0", 0, 10), arrival("b0", 0, 15), arrival("wide", 1, 10, Demand(gpus=2, priority=9))] + [
+    arrival(f"{gpu}{i}", i * 10 - 2.0, 10) for i in range(1, 20) for gpu in "ab"
+]
+"""two GPUs on which jobs for one GPU follow each other, at different times, and a job for both"""
+
+
+def test_a_job_for_two_gpus_does_not_wait_for_a_stream_of_small_ones_to_end() -> None:
+    with_reservation, without = Diary(), Diary()
+    simulate("1x2", ENDLESS, diary=with_reservation)
+    simulate("1x2", ENDLESS, diary=without, backfill=False)
+    assert with_reservation.started[:3] == ["a0", "b0", "wide"]
+    assert without.started[-1] == "wide"
+
+
+def test_short_jobs_use_the_gpus_that_a_wide_one_waits_for() -> None:
+    diary = Diary()
+    short = [arrival("short", 11, 4), arrival("long", 11, 5)]
+    result = simulate("1x2", [*ENDLESS[:3], *short], diary=diary)
+    assert diary.started == ["a0", "b0", "short", "wide", "long"]
+    assert result.summary["makespan"] == 30
+
+
+def test_a_job_that_was_placed_beside_a_reservation_is_recorded_with_what_it_saw() -> None:
+    """So that the replay of a recorded decision gives the same slot."""
+    half = Demand(compute=MilliGpu(500))
+    jobs = [
+        arrival("brief", 0, 1.5),
+        arrival("runs", 0.5, 10, half),
+        arrival("wide", 1, 10, Demand(gpus=2)),
+        arrival("late", 2, 99, half),
+    ]
+    nodes: dict[str, str] = {}
+
+    def watch(job: Job, cluster: Cluster, policy: Policy, decision: Decision | None) -> None:
+        if decision is not None:
+            assert decide(policy, [job], cluster, Seconds(0.0)).placements == decision.placements
+            nodes[job.id] = decision.placements[0].slot.node
+
+    machines = [machine("a", gpus=2), machine("b")]
+    TimedRun(machines, "binpack", {}, 42, Timing(), [watch]).run(iter(jobs))
+    assert nodes == {"brief": "b", "runs": "a", "late": "b", "wide": "a"}, (
+        "it would fill up the GPU of the first one, were it not reserved"
+    )
 
 
 def test_higher_priority_goes_first_whatever_the_order() -> None:

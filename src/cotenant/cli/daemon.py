@@ -63,6 +63,12 @@ Examples:
     "--queue", default="fifo", show_default=True, help="Queue order among jobs of equal priority (fifo, sjf, …)."
 )
 @click.option(
+    "--backfill/--no-backfill",
+    default=True,
+    show_default="on",
+    help="Reserve GPUs for the first job in the queue; later jobs start only if they do not delay it.",
+)
+@click.option(
     "--probe",
     type=click.FloatRange(0.2, 60),
     default=1.0,
@@ -94,6 +100,7 @@ def up(
     gpu_memory: str | None,
     policy: str,
     queue: str,
+    backfill: bool,
     probe: float,
     look: float,
     listen: str | None,
@@ -120,6 +127,7 @@ def up(
         gpu_memory=gpu_memory,
         policy=policy,
         queue=queue,
+        backfill=backfill,
         probe_s=probe,
         look_s=look,
         listen=listen,

@@ -17,12 +17,13 @@ from cotenant.wire.local import JobRequest
 
 F = TypeVar("F", bound=Callable[..., object])
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)")
+DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 OF_THE_USER = ("COTENANT_STATE", "COTENANT_CACHE", "COTENANT_DATA")
 """our variables that jobs get like any other; the rest describe one job, or are secrets of the command line"""
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+LONGEST_S = 365 * UNITS["d"]
 
 
 def job_name(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
@@ -36,13 +37,27 @@ def duration(_context: click.Context, option: click.Parameter, text: str | None)
     """Converts `50ms`, `60s` or `2m` into seconds."""
     if text is None:
         return None
-    match = DURATION.fullmatch(text.strip())
-    seconds = float(match[1]) * UNITS[match[2]] if match else 0.0
+    seconds = _seconds(text)
     if not 0 < seconds <= 86_400:
         raise InputError(
             f"--{option.name} {text[:40]}: expected a duration of at most 24h, for example 50ms, 60s or 2m"
         )
     return seconds
+
+
+def length(_context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Converts `90s`, `45m`, `2h` or `3d` into seconds."""
+    if text is None:
+        return None
+    seconds = _seconds(text)
+    if not 1 <= seconds <= LONGEST_S:
+        raise InputError(f"--{option.name} {text[:40]}: expected a run time of 1s to 365d, for example 45m, 2h or 3d")
+    return seconds
+
+
+def _seconds(text: str) -> float:
+    match = DURATION.fullmatch(text.strip())
+    return float(match[1]) * UNITS[match[2]] if match else 0.0
 
 
 OPTIONS = (
@@ -59,6 +74,12 @@ OPTIONS = (
         default=0,
         show_default=True,
         help="Queue priority; a higher number starts first.",
+    ),
+    click.option(
+        "--estimate",
+        metavar="2h",
+        callback=length,
+        help="Expected run time. A short job may start before a large one that waits.",
     ),
     click.option("--name", callback=job_name, help="Job name, usable instead of the ID."),
     click.option(
@@ -120,6 +141,7 @@ def request_of(
     types: tuple[str, ...],
     exclusive: bool,
     priority: int,
+    estimate: float | None,
     name: str | None,
     batch: int | None,
     batch_range: str | None,
@@ -151,6 +173,7 @@ def request_of(
         retries=retries,
         grace_s=grace,
         workload=workload,
+        estimate_s=estimate,
         latency_s=latency,
         revert=not no_revert,
     )

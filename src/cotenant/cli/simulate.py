@@ -109,6 +109,12 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     help="timed: queue order among jobs of equal priority; srpt and las preempt running jobs.",
 )
 @click.option(
+    "--backfill/--no-backfill",
+    default=True,
+    show_default="on",
+    help="timed: reserve GPUs for the first job in the queue; later jobs start only if they do not delay it.",
+)
+@click.option(
     "--order",
     type=click.Choice(["own", "published"]),
     default="own",
@@ -229,6 +235,7 @@ def _plan(
     seed_numbers: tuple[int, ...],
     order: str,
     queue: str,
+    backfill: bool,
     round_seconds: float,
     restart: float,
     look: float,
@@ -241,7 +248,12 @@ def _plan(
     from cotenant.sim.timed import Timing
 
     timing = Timing(
-        queue=queue, round=Seconds(round_seconds), restart=Seconds(restart), look=Seconds(look), noise=noise
+        queue=queue,
+        backfill=backfill,
+        round=Seconds(round_seconds),
+        restart=Seconds(restart),
+        look=Seconds(look),
+        noise=noise,
     )
     return Plan(
         trace=trace,

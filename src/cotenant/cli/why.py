@@ -104,6 +104,7 @@ def _print_answer(answer: dict[str, Any], wide: bool) -> None:
             f"{counted(ahead, 'job') if ahead else 'no job'} {'are' if ahead > 1 else 'is'} ahead of it in the queue"
         )
         lines.append(f"it waits: {reason}; {position}")
+        lines += _overtaking(answer)
     lines += [f"note: {note}" for note in answer.get("notes", ())]
     lines += map(_neighbour, answer.get("company", ()) if len(answer.get("company", ())) > 1 else ())
     if wide:
@@ -133,6 +134,18 @@ def _end_lines(job: str, end: "Mapping[str, Any]") -> "Iterator[str]":
         yield "its output was removed (`cotenant prune`)"
     elif end["attempts"]:
         yield "it wrote no output"
+
+
+def _overtaking(answer: dict[str, Any]) -> "Iterable[str]":
+    """The jobs behind it in the queue that have started since it was submitted."""
+    from cotenant.wire.text import counted
+
+    named = answer.get("overtaken_by", ())
+    if named:
+        yield f"{counted(answer['overtaken'], 'job')} behind it in the queue started before it:"
+        yield from (f"  {one['job']}: {one['reason']}" for one in named)
+        if answer["overtaken"] > len(named):
+            yield f"  and {answer['overtaken'] - len(named)} before these"
 
 
 def _gpus(indices: "Sequence[int]") -> str:

@@ -234,6 +234,10 @@ class Cluster:
         """The cluster with that machine changed (health, a cordon, a new GPU); its tenants stay."""
         return self._replaced(self.index[machine.name], lambda node: Node.of(machine, node.tenants), self.groups)
 
+    def with_node(self, node: Node) -> "Cluster":
+        """The cluster with another value of that node; the members of affinity groups must be the same."""
+        return self._replaced(self.index[node.name], lambda _: node, self.groups)
+
     def join(self, *new: Node | Machine) -> "Cluster":
         """The cluster with more nodes; the others keep their versions."""
         return self._with_nodes([*self, *(Node.of(one) if isinstance(one, Machine) else one for one in new)])

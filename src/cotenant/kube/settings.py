@@ -121,6 +121,8 @@ class QueuePart(_Section, frozen=True):
     """Label, `key` or `key=value`, of pods that are queued in any namespace."""
     order: str = "aged"
     """Queue order: a name from the core's table of queue orders."""
+    backfill: bool = True
+    """Whether GPUs are reserved for the first pod or gang that does not fit, so that later ones do not delay it."""
 
     def check(self) -> None:
         """InputError if the queue order is unknown."""

@@ -57,6 +57,8 @@ class Settings:
     policy: str
     queue: str
     """queue order"""
+    backfill: bool = True
+    """whether GPUs are reserved for the first job that does not fit, so that later jobs do not delay it"""
     tuning: Tuning | None = None
     observe: Seconds = OBSERVE_S
     """how long tenants are measured together before their speeds are believed"""

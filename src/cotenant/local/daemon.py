@@ -67,6 +67,7 @@ class Options:
     gpu_memory: str | None = None
     policy: str = "least-loaded"
     queue: str = "fifo"
+    backfill: bool = True
     probe_s: float = 1.0
     """seconds that each trial of batch sizes is measured"""
     look_s: float = OBSERVE_S
@@ -104,6 +105,7 @@ def run(options: Options) -> None:
         settings = Settings(
             policy=options.policy,
             queue=options.queue,
+            backfill=options.backfill,
             tuning=Tuning(probe=Seconds(options.probe_s)),
             observe=Seconds(options.look_s),
             keep=options.keep,

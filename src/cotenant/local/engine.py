@@ -22,7 +22,8 @@ from cotenant import __version__
 from cotenant.core.fragmentation.mix import inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Job, Machine, Placement, Slot
-from cotenant.core.placement.deciding import decide, judge_again
+from cotenant.core.placement.deciding import decide, judge_again, queue_position
+from cotenant.core.queueing.backfill import why_overtook
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
@@ -64,7 +65,7 @@ from cotenant.local.tuner import TuningLoop, read_history, save_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view, placement_reason
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest
+from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest, job_of
 from cotenant.wire.profile import JobProfile
 from cotenant.wire.text import counted
 
@@ -75,6 +76,10 @@ LINES_OF_WHY = 10
 PRUNE_EVERY_S = 3600.0
 RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
+OVERTOOK = "; overtook "
+"""in the reason of a placement, before the waiting job that was overtaken and why"""
+MOST_EXAMINED, MOST_NAMED = 1000, 5
+"""jobs that `why` examines, and jobs that it names, if it looks for those that overtook a job"""
 PASS_EVERY_S = 60.0
 """while jobs wait that may become overdue"""
 
@@ -90,7 +95,7 @@ class Engine:
         # The parts, each after those that it uses.
         journal, backend = resources.journal, resources.backend
         self._resources, self._journal, self._draw = resources, journal, settings.draw
-        self._keep = settings.keep
+        self._keep, self._backfill = settings.keep, settings.backfill
         self.events = Events(journal)
         self._devices = Devices(backend, journal)
         machine = self._devices.machine
@@ -171,6 +176,7 @@ class Engine:
             attempts.cancel(self._folder(record))
         elif self._set_aside.pop(record.id, None) is None:
             self._queue.remove(record.id)
+            self._wake.set()  # other jobs may have waited for it
         return self.job(record.id)
 
     def retry(self, name: str) -> JobView:
@@ -278,6 +284,7 @@ class Engine:
         return {
             **explain(self._view(record, waiting), self._job(record), placement, waiting),
             "end": self._how_it_ended(record) if record.state in ENDED else None,
+            **(self._overtaken(record) if record.id in self._queue.jobs else {}),
             "policy": self._learner.policy.name,
             "company": self.interference.company(record.id),
             "notes": [note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None],
@@ -342,7 +349,7 @@ class Engine:
         for record in active:
             self._refuse_missing_gpus(record)
         for record in active:
-            self._tenants.add(self._placement(record), request_of(record), record.attempts)
+            self._tenants.add(self._placement(record), request_of(record), record.attempts, started=record.started)
         self._resources.containment.sweep(self._tenants.placed)
         self._resources.shares.sweep(self._tenants.placed)
         if self._resources.slices is not None:
@@ -424,15 +431,28 @@ class Engine:
         ranker, now = self._learner.ranker, Seconds(time.time())
         policy, cluster = ranker.policy, self._tenants.cluster
         jobs = self._queue.begin_pass(policy, cluster)
-        decision = decide(policy, jobs, cluster, now, ranker=ranker, draw=self._draw)
+        decision = decide(
+            policy,
+            jobs,
+            cluster,
+            now,
+            ranker=ranker,
+            draw=self._draw,
+            ends=self._tenants.ends if self._backfill else None,
+            reservation=self._queue.reservation,
+        )
+        self._queue.reservation = reservation = decision.reservation
         for placement in decision.placements:
-            self._start(placement, None if placement.overdue else decision.crowding)
+            allowed = decision.overtaking.get(placement.job.id)
+            overtook = "" if allowed is None or reservation is None else why_overtook(reservation, allowed, now)
+            self._start(placement, None if placement.overdue else decision.crowding, overtook)
         self._queue.end_pass(policy, self._tenants.cluster)
 
-    def _start(self, placement: Placement, crowding: float | None) -> None:
+    def _start(self, placement: Placement, crowding: float | None, overtook: str) -> None:
         """The journal is written before the process starts: after a kill in between, the job is started once."""
         job, ranker = placement.job.id, self._learner.ranker
         reason = placement_reason(ranker.policy, ranker, placement, self._tenants.cluster)
+        reason += OVERTOOK + overtook if overtook else ""
         record, change = self._apply(self._journal.job(job), Placed(placement, reason))
         self._queue.remove(job)
         self._tenants.add(placement, request_of(record), record.attempts, crowding)
@@ -598,7 +618,21 @@ class Engine:
         return self._runs.folder(record.id, record.attempts)
 
     def _wait_reasons(self) -> WaitReasons:
-        return WaitReasons(self._learner.ranker, self._tenants.cluster, self._queue.ordered)
+        cluster, queue = self._tenants.cluster, self._queue
+        return WaitReasons(self._learner.ranker, cluster, queue.ordered, queue.reservation, Seconds(time.time()))
+
+    def _overtaken(self, record: JobRecord) -> dict[str, Any]:
+        """The jobs behind a waiting job in the queue that have started since it was submitted, the last first."""
+        policy, job = self._learner.policy, self._queue.jobs[record.id]
+        own = queue_position(policy, job, job.submitted)
+        found = []
+        for other in self._journal.started_since(record.submitted, MOST_EXAMINED):
+            if other.id == record.id or unreadable(other) is not None:
+                continue
+            position = queue_position(policy, job_of(other.id, request_of(other), other.submitted), job.submitted)
+            if (*position, other.id) > (*own, record.id):
+                found.append({"job": other.id, "reason": _why_before(other, record.id)})
+        return {"overtaken": len(found), "overtaken_by": found[:MOST_NAMED]}
 
     def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
         job = self._queue.jobs.get(record.id)
@@ -635,3 +669,12 @@ class Engine:
         if slices is None:
             return NO_FAULTS
         return slices.faults(record.id, self._runs.of_job(record.id), self._devices.usage.values())
+
+
+def _why_before(other: JobRecord, job: str) -> str:
+    """Why a job that has started overtook this one, as far as its reason says it."""
+    _, _, overtook = (other.reason or "").partition(OVERTOOK)
+    first, _, why = overtook.partition(": ")
+    if not why:
+        return "it fitted at the time, and no GPU was reserved"
+    return why if first == job else f"{why} ({first})"

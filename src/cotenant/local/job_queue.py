@@ -8,19 +8,23 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.model import Job
 from cotenant.core.placement.deciding import Queue
 from cotenant.core.placement.ranking import Policy
+from cotenant.core.queueing.backfill import Reservation
 
 
 class JobQueue:
     """The waiting jobs in queue order.
 
     Invariant: a job that is not in `_untried` did not fit the cluster and belief of `_passed`. So while both are
-    unchanged a pass needs to try only the jobs in `_untried`.
+    unchanged a pass needs to try only the jobs in `_untried`, unless one of them comes before the job with the
+    reservation: then the reservation may end, and with it what keeps other jobs waiting.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.ordered = Queue(policy)
         self.jobs: dict[str, Job] = {}
         """by id"""
+        self.reservation: Reservation | None = None
+        """the GPUs that are reserved for the first job that did not fit in the last pass"""
         self._untried: dict[str, Job] = {}
         """jobs added since the last pass"""
         self._passed: tuple[Cluster, int] | None = None
@@ -36,6 +40,8 @@ class JobQueue:
     def remove(self, job: str) -> None:
         self.ordered.remove(self.jobs.pop(job))
         self._untried.pop(job, None)
+        if self.reservation is not None and self.reservation.job.id == job:
+            self.reservation = self._passed = None
 
     def begin_pass(self, policy: Policy, cluster: Cluster) -> Iterable[Job]:
         """The jobs that a pass must try; until `end_pass`, the pass counts as failed."""
@@ -43,8 +49,13 @@ class JobQueue:
         # although the cluster is the same.
         depends_on_cluster_only = policy.gate is None and policy.overdue is None
         unchanged = depends_on_cluster_only and self._passed == (cluster, policy.known.belief.version)
+        unchanged = unchanged and not any(self._comes_first(job) for job in self._untried)
         self._passed = None
         return self._untried.values() if unchanged else self.ordered
+
+    def _comes_first(self, job: str) -> bool:
+        """Whether a job comes before the one with the reservation."""
+        return self.reservation is not None and self.ordered.position(job) < self.reservation.position
 
     def end_pass(self, policy: Policy, cluster: Cluster) -> None:
         self._passed = cluster, policy.known.belief.version

@@ -178,6 +178,10 @@ class Journal:
         """All queued jobs, in the order of their submission."""
         return self.jobs(("queued",), limit=-1)
 
+    def started_since(self, time: float, limit: int) -> list[JobRecord]:
+        """Jobs that were placed after that time, the last first."""
+        return self._jobs("WHERE started > ? ORDER BY started DESC LIMIT ?", (time, limit))
+
     def damaged(self) -> list[str]:
         """The jobs whose row this version cannot read: a column is damaged, or a newer version stored another state.
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from cotenant.core.cluster import Cluster
 from cotenant.core.footprint import memory_on
 from cotenant.core.model import Gpus, Machine, Placement
-from cotenant.core.units import MiB
+from cotenant.core.queueing.backfill import Ends
+from cotenant.core.units import MiB, Seconds
 from cotenant.local.runs import Runs
 from cotenant.local.supervisor import read_json
 from cotenant.node.devices.backend import Running
@@ -47,12 +48,23 @@ class Tenants:
     def __init__(self, machine: Machine, runs: Runs) -> None:
         self.cluster = Cluster.of([machine])
         self.placed: dict[str, PlacedJob] = {}
+        self.ends = Ends()
+        """when they are expected to end, by the clock of the journal"""
         self.added: Signal[[PlacedJob]] = Signal()
         self.removed: Signal[[str]] = Signal()
         """sent with the job's id"""
         self._runs = runs
 
-    def add(self, placement: Placement, request: JobRequest, attempt: int, crowding: float | None = None) -> PlacedJob:
+    def add(
+        self,
+        placement: Placement,
+        request: JobRequest,
+        attempt: int,
+        crowding: float | None = None,
+        started: float | None = None,
+    ) -> PlacedJob:
+        """`started` is in seconds since 1970; None: it starts now."""
+        self.ends.add((placement,), Seconds(time.time() if started is None else started))
         gpus = placement.slot.gpus
         self.cluster = self.cluster.place(placement)
         first = self.cluster.at(0).machine.gpus[gpus[0]] if gpus else None
@@ -72,6 +84,7 @@ class Tenants:
     def remove(self, job: str) -> None:
         placed = self.placed.pop(job, None)
         if placed is not None:
+            self.ends.remove(job)
             self.cluster = self.cluster.finish(placed.placement)
             self.removed.send(job)
 

@@ -10,9 +10,10 @@ import msgspec
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand, Job, Machine, Placement, Reason
-from cotenant.core.placement.deciding import Queue, QueuePosition, queue_position, rank
+from cotenant.core.placement.deciding import Queue, queue_position, rank
 from cotenant.core.placement.feasibility import eligible_gpus
 from cotenant.core.placement.ranking import Policy, Ranker, Ranking
+from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, why_held_back
 from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
 from cotenant.node.devices.backend import GpuUsage, Running
@@ -163,8 +164,17 @@ def explain(view: JobView, job: Job, placement: Placement | None, waiting: "Wait
 class WaitReasons:
     """Why jobs wait, for many jobs at once: each distinct demand is ranked only once."""
 
-    def __init__(self, ranker: Ranker, cluster: Cluster, queue: Queue) -> None:
+    def __init__(
+        self,
+        ranker: Ranker,
+        cluster: Cluster,
+        queue: Queue,
+        reservation: Reservation | None = None,
+        now: Seconds = Seconds(0.0),
+    ) -> None:
         self._ranker, self._cluster = ranker, cluster
+        self._reservation, self._now = reservation, now
+        self._beside = None if reservation is None else reservation.without_reserved(cluster)
         self._kinds = [kind for *_, kind in queue.heads()]
         self._crowding = len(queue) / max(1, cluster.gpus)
         self._refusals: dict[Demand, str] = {}
@@ -175,7 +185,24 @@ class WaitReasons:
             ranking = self.ranking(job)
             why = next(iter(ranking.reasons.values()), None) or ranking.verdict.reason
             refusal = self._refusals[job.demand] = "" if why is None else str(why)
-        return refusal or ("waits behind other jobs" if self.ahead(job) else "about to start")
+        reserved = self._reserved(job, bool(refusal))
+        return "; ".join(filter(None, (refusal, reserved))) or (
+            "waits behind other jobs" if self.ahead(job) else "about to start"
+        )
+
+    def _reserved(self, job: Job, refused: bool) -> str:
+        """What is reserved for the job, or for whom it waits although it would fit; empty if neither."""
+        reservation, now = self._reservation, self._now
+        if reservation is None or self._beside is None:
+            return ""
+        if job.id == reservation.job.id:
+            gpus = sorted(gpu for one in reservation.placements for gpu in one.slot.gpus)
+            what = f"GPU{'s' * (len(gpus) > 1)} {' '.join(map(str, gpus))} {'are' if len(gpus) > 1 else 'is'} reserved"
+            return f"{what if gpus else 'a slot is reserved'} for it, and it can start {when(reservation, now)}"
+        if refused or self._turn(job) < reservation.position or reservation.allows(job, now):
+            return ""
+        fits = rank(self._ranker.policy, job, self._beside, ranker=self._ranker, crowding=self._crowding).fits
+        return "" if fits else why_held_back(reservation, job, now)
 
     def ranking(self, job: Job) -> Ranking:
         """The ranking of all slots for a job, now."""
@@ -183,5 +210,8 @@ class WaitReasons:
 
     def ahead(self, job: Job) -> int:
         """The number of jobs before it in the queue."""
-        turn: QueuePosition = (*queue_position(self._ranker.policy, job, Seconds(job.submitted)), job.id)
+        turn = self._turn(job)
         return sum(bisect_left(kind, turn, key=lambda item: item[0]) for kind in self._kinds)
+
+    def _turn(self, job: Job) -> QueuePosition:
+        return (*queue_position(self._ranker.policy, job, Seconds(job.submitted)), job.id)

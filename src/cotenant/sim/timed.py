@@ -22,6 +22,7 @@ from cotenant.core.model import Demand, Job, Machine, Placement
 from cotenant.core.placement.deciding import Decision, Queue, decide, judge_again, place_gang, queue_position
 from cotenant.core.placement.policies import PREEMPTIVE, build_policy
 from cotenant.core.placement.ranking import Ranker
+from cotenant.core.queueing.backfill import Ends, Reservation
 from cotenant.core.queueing.preemption import find_preemptions
 from cotenant.core.sharing.gates import find_move
 from cotenant.core.sharing.speeds import Belief, Predicted
@@ -42,6 +43,8 @@ class Timing:
     """The settings of a timed run, besides the trace and the machines."""
 
     queue: str = "fifo"
+    backfill: bool = True
+    """whether GPUs are reserved for the first job that does not fit, so that later jobs do not delay it"""
     round: Seconds = Seconds(300.0)
     """time between rounds of preemption, for the queue orders that preempt"""
     restart: Seconds = Seconds(30.0)
@@ -137,6 +140,8 @@ class TimedRun:
         known = Knowledge(mix, inventory, belief)
         self._ranker = self._learner.ranker if self._learner else Ranker(build_policy(spec, known, timing.queue))
         self._queue = Queue(self._ranker.policy)
+        self._ends = Ends()
+        self._reservation: Reservation | None = None
         random = Random(seed)
         self._draw = random.randrange
         self._contention = None if world is None else Contention(world, belief, timing.look, timing.noise, random)
@@ -187,9 +192,10 @@ class TimedRun:
                 self._place_at_ticks(freed or bool(new_jobs), now)
             else:
                 # If nothing was freed, no job of the queue fits now that did not fit before, so only new jobs are
-                # tried. The exception is a policy with a sharing gate, whose answer may change with time and
-                # measurements.
-                self._place(self._queue if freed or self._ranker.policy.gate is not None else new_jobs, now)
+                # tried. There are two exceptions: a policy with a sharing gate, whose answer may change with time and
+                # measurements, and a new job before the one with the reservation, which may end that reservation.
+                every = freed or self._ranker.policy.gate is not None or self._comes_first(new_jobs)
+                self._place(self._queue if every else new_jobs, now)
             if self._timing.repair:
                 self._repair(now)
             if now >= self._next_round:
@@ -198,6 +204,11 @@ class TimedRun:
                 self._next_round = self._next_round_after(now) if len(self._queue) and self._running else math.inf
             self._levels[QUEUED] = len(self._queue)
         return self
+
+    @property
+    def now(self) -> float:
+        """The simulated time."""
+        return self._now
 
     def result(self, policy: str, seed: int) -> RunResult:
         tally, mean = self._tally, self._averages.mean()
@@ -283,8 +294,16 @@ class TimedRun:
 
     def _place(self, waiting: Iterable[Job], now: float) -> None:
         decision = decide(
-            self._ranker.policy, waiting, self._cluster, Seconds(now), ranker=self._ranker, draw=self._draw
+            self._ranker.policy,
+            waiting,
+            self._cluster,
+            Seconds(now),
+            ranker=self._ranker,
+            draw=self._draw,
+            ends=self._ends if self._timing.backfill else None,
+            reservation=self._reservation,
         )
+        self._reservation = decision.reservation
         by_job: dict[str, list[Placement]] = {}
         for placement in decision.placements:
             by_job.setdefault(placement.job.id, []).append(placement)
@@ -301,6 +320,12 @@ class TimedRun:
                 self._contention.schedule_measurements(sharing, now)
                 self._tally.shared += any(len(jobs) > 1 for jobs in sharing.values())
 
+    def _comes_first(self, new_jobs: Sequence[Job]) -> bool:
+        """Whether one of these jobs is before the job with the reservation."""
+        if self._reservation is None:
+            return False
+        return any(self._queue.position(job.id) < self._reservation.position for job in new_jobs)
+
     def _report_refused(self, jobs: Sequence[Job]) -> None:
         """Reports to the watches the new jobs that were not placed."""
         for job in jobs:
@@ -314,9 +339,12 @@ class TimedRun:
             after = cluster
             for placement in placements:
                 after = after.place(placement)
+            job, seen = placements[0].job, cluster
+            if decision.reservation is not None and not decision.overtaking.get(job.id, True):
+                seen = decision.reservation.without_reserved(cluster)
             for watch in self._watches:
                 own = Decision(tuple(placements), after, decision.crowding, decision.kept)
-                watch(placements[0].job, cluster, self._ranker.policy, own)
+                watch(job, seen, self._ranker.policy, own)
             cluster = after
 
     def _start_job(self, placements: tuple[Placement, ...], now: float, crowding: float) -> None:
@@ -324,6 +352,7 @@ class TimedRun:
         progress = self._progress[job.id]
         progress.waited += now - progress.waiting_since
         self._queue.remove(job)
+        self._ends.add(placements, Seconds(now))
         ends = now + progress.left
         running = _Running(job, placements, progress.arrival, now, ends, crowding, since=now)
         self._running[job.id] = running
@@ -360,6 +389,7 @@ class TimedRun:
         return freed
 
     def _release(self, running: _Running, now: float) -> None:
+        self._ends.remove(running.job.id)
         for placement in running.placements:
             self._cluster = self._cluster.finish(placement)
         self._count(running.placements, -1)

@@ -3,8 +3,8 @@
 """`rank` and `decide`, the functions that every engine calls; equal arguments give equal answers."""
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
 from itertools import chain, islice
 
@@ -12,12 +12,11 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Placement, Reason
 from cotenant.core.placement.ranking import Draw, Policy, Ranker, Ranking, rate
 from cotenant.core.placement.scores import Score
+from cotenant.core.queueing.backfill import End, QueuePosition, Reservation, Reserver
 from cotenant.core.sharing.gates import PLACE, Verdict
 from cotenant.core.sharing.orders import promises, taken
 from cotenant.core.units import Seconds
 
-QueuePosition = tuple[int, float, str]
-"""position in the queue: higher priority first, then the policy's queue order, then the job's ID"""
 Kind = tuple[Demand, tuple[Demand, ...], int]
 """demand, alternatives and replicas of a job: jobs that agree in these fit or do not fit together"""
 
@@ -31,7 +30,12 @@ class Decision:
     crowding: float = 0.0
     """waiting jobs per GPU; 0 if the policy has no sharing gate"""
     kept: Collection[str] = ()
-    """nodes that were kept free for an overdue job"""
+    """nodes that were kept free for an overdue job, if no GPUs are reserved for the first job"""
+    reservation: Reservation | None = None
+    """the GPUs that are reserved for the first job that did not fit"""
+    overtaking: Mapping[str, bool] = field(default_factory=dict)
+    """jobs that were placed although the reservation is for a job before them, and whether it allows them to use the
+    reserved GPUs; the others fit beside them"""
 
 
 def queue_position(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
@@ -39,9 +43,13 @@ def queue_position(policy: Policy, job: Job, now: Seconds) -> tuple[int, float]:
     return -job.demand.priority, policy.queue(job, now)
 
 
-# Invariant of a pass: nothing is freed while it runs, so a kind of job that failed once fails for the rest of the pass.
+# Invariant of a pass: nothing is freed while it runs, so a kind of job that failed once fails for the rest of the pass,
+# except that behind a reservation a shorter job of the kind may be allowed what a longer one is not.
 # The heap holds the first untried job of each kind that has not failed; its root is the first of all of them in queue
-# order. A pass therefore costs one attempt per placement and one per kind, however many jobs wait.
+# order. A pass therefore costs one attempt per placement and one or two per kind, however many jobs wait.
+
+DEPTH = 1000
+"""jobs of one kind among which a pass looks for the next one that ends before a reservation starts"""
 
 
 class Queue:
@@ -73,6 +81,10 @@ class Queue:
         del waiting[bisect_left(waiting, turn, key=_turn)]
         if not waiting:
             del self._kinds[kind]
+
+    def position(self, job: str) -> QueuePosition:
+        """The position of a waiting job."""
+        return self._places[job][1]
 
     def heads(self) -> list[tuple[QueuePosition, int, int, list[tuple[QueuePosition, Job]]]]:
         """The first job of each kind: its position in the queue, the kind's number, an index, and the kind's list."""
@@ -108,11 +120,16 @@ def decide(
     *,
     ranker: Ranker | None = None,
     draw: Draw | None = None,
+    ends: Iterable[End] | None = None,
+    reservation: Reservation | None = None,
 ) -> Decision:
     """One scheduling pass: jobs in queue order, each on its best slot; jobs that fit nowhere are skipped.
 
-    An overdue job skips the sharing gate; if it fits nowhere, nodes are kept free for it. The queue is not changed: the
-    caller removes the jobs that were placed.
+    With the estimated ends of the running jobs, GPUs are reserved for the first job that does not fit, and later jobs
+    must not delay it. `reservation` is that of the last pass; its job need not be in the queue if nothing was freed
+    since. Without `ends`, later jobs start wherever they fit, and nodes are kept free only for an overdue job.
+
+    An overdue job skips the sharing gate. The queue is not changed: the caller removes the jobs that were placed.
     """
     ranker = Ranker(policy) if ranker is None else ranker
     waiting = queue if isinstance(queue, Queue) else Queue(policy, queue, now)
@@ -120,24 +137,84 @@ def decide(
     heads = waiting.heads()
     heapify(heads)
     placements: list[Placement] = []
+    overtaking: dict[str, bool] = {}
     kept: list[str] = []
+    reserver = None if ends is None else Reserver(ends)
+    last, reservation = reservation, None
+    beside: Cluster | None = None
+    """the cluster without what is reserved, once it was needed and until the reservation changes"""
     while heads:
-        _, number, position, kind = heads[0]
-        job = kind[position][1]
+        position, number, index, kind = heads[0]
+        job = kind[index][1]
+        if reserver is not None and reservation is None and last is not None and position > last.position:
+            # Its job was not tried in this pass, which it would have been if something were free for it.
+            reservation = _reserve(reserver, ranker, last.job, last.position, cluster, now, crowding, last)
+            last = None
         overdue = not kept and _is_overdue(policy, job, now)
-        placed = place_gang(ranker, job, cluster, draw, None if overdue else crowding, kept)
-        if placed is None and overdue:
-            kept = idlest_nodes(policy, job, cluster)
-        if placed is None:  # nor does any other job of this kind, in this pass
-            heappop(heads)
-            continue
-        placements.extend(placed.placements)
-        cluster = placed.cluster
-        if position + 1 < len(kind):
-            heapreplace(heads, (kind[position + 1][0], number, position + 1, kind))
+        gate = None if overdue else crowding
+        allowed = reservation is None or reservation.allows(job, now)
+        if beside is None and reservation is not None and not allowed:
+            beside = reservation.without_reserved(cluster)
+        seen = cluster if beside is None or allowed else beside
+        placed = place_gang(ranker, job, seen, draw, gate, kept)
+        if placed is None:
+            if reserver is None and overdue:
+                kept = idlest_nodes(policy, job, cluster)
+            elif reserver is not None and reservation is None:
+                reservation = _reserve(reserver, ranker, job, position, cluster, now, gate, last)
+            # No other job of this kind fits in this pass, unless it may use the reserved GPUs.
+            following = None if reservation is None or allowed else _next_allowed(reservation, kind, index, now)
         else:
+            placements.extend(placed.placements)
+            beside = None if allowed else placed.cluster
+            for placement in placed.placements:
+                cluster = cluster.place(placement)
+            if reserver is not None:
+                reserver.new.append(End.of(placed.placements, now))
+            if reservation is not None:
+                overtaking[job.id] = allowed
+                reservation = reservation.overtaken_by(End.of(placed.placements, now)) if allowed else reservation
+            following = index + 1 if index + 1 < len(kind) else None
+        if last is not None and job.id == last.job.id:
+            last = None
+        if following is None:
             heappop(heads)
-    return Decision(tuple(placements), cluster, crowding, kept)
+        else:
+            heapreplace(heads, (kind[following][0], number, following, kind))
+    return Decision(tuple(placements), cluster, crowding, kept, reservation or last, overtaking)
+
+
+def _reserve(
+    reserver: Reserver,
+    ranker: Ranker,
+    job: Job,
+    position: QueuePosition,
+    cluster: Cluster,
+    now: Seconds,
+    crowding: float | None,
+    last: Reservation | None,
+) -> Reservation | None:
+    """A reservation for a job: the one of the last pass if it is still possible, since GPUs become free for that."""
+
+    def place(tentative: Cluster) -> tuple[Placement, ...] | None:
+        found = place_gang(ranker, job, tentative, None, crowding)
+        return None if found is None else found.placements
+
+    if last is not None and last.job.id == job.id:
+        renewed = last.renewed(cluster, now, place)
+        if renewed is not None:
+            return renewed
+    return reserver.reserve(job, position, cluster, now, place)
+
+
+def _next_allowed(
+    reservation: Reservation, kind: list[tuple[QueuePosition, Job]], index: int, now: Seconds
+) -> int | None:
+    """The index of the next job of a kind that may use the reserved GPUs."""
+    if not reservation.known:
+        return None
+    behind = range(index + 1, min(len(kind), index + 1 + DEPTH))
+    return next((i for i in behind if reservation.allows(kind[i][1], now)), None)
 
 
 def _is_overdue(policy: Policy, job: Job, now: Seconds) -> bool:

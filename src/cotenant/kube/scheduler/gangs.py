@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from math import inf
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.model import Demand, Job, Reason
+from cotenant.core.model import Demand, Job, Placement, Reason, Slot
 from cotenant.core.placement.deciding import idlest_nodes, place_gang
 from cotenant.core.placement.ranking import Ranker
+from cotenant.core.queueing.backfill import Reservation, Reserver
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
@@ -23,9 +24,11 @@ from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.refusing import invalid_request
-from cotenant.kube.state.allocation import planned_allocation
+from cotenant.kube.state.allocation import Allocation, planned_allocation
 from cotenant.kube.state.cluster import ClusterState
 
+View = Callable[[Cluster], Cluster]
+"""the cluster as some pods may use it"""
 Key = tuple[str, str]
 """namespace and name of a gang"""
 EVERY_S = 30.0
@@ -272,20 +275,73 @@ class GangSlots:
     placer: Placer
 
     def hold(
-        self, pods: Sequence[QueuedPod], until: float, kept: Collection[str] = (), *, overdue: bool = False
+        self,
+        pods: Sequence[QueuedPod],
+        until: float,
+        kept: Collection[str] = (),
+        *,
+        overdue: bool = False,
+        view: View = lambda cluster: cluster,
     ) -> Reason | None:
         """Hold a slot for each pod, or return why that is impossible; InputError if a policy does not exist.
 
-        `kept` are nodes that are kept free for another pod. Overdue pods are exempt from the sharing gate.
+        `kept` are nodes that are kept free for another pod, and `view` is the cluster without what is reserved for
+        another one. Overdue pods are exempt from the sharing gate.
         """
         held: list[str] = []
         for alike in by_shape(pods):
-            why_not = self._hold_alike(alike, until, kept, None if overdue else self.placer.crowding, held)
+            why_not = self._hold_alike(alike, until, kept, None if overdue else self.placer.crowding, held, view)
             if why_not is not None:
                 for uid in held:
                     self.state.release(uid)
                 return why_not
         return None
+
+    def reserve(
+        self,
+        unit: Job,
+        pods: Sequence[QueuedPod],
+        reserver: Reserver,
+        today: Seconds,
+        last: Reservation | None,
+        *,
+        overdue: bool = False,
+    ) -> Reservation | None:
+        """Reserve slots for pods that do not fit now; None if they never fit, or a quota would refuse them then.
+
+        `last` is the reservation of the last pass, which stays as long as it is possible.
+        """
+        shapes, crowding = by_shape(pods), None if overdue else self.placer.crowding
+
+        def place(cluster: Cluster) -> list[Placement] | None:
+            placements: list[Placement] = []
+            for alike in shapes:
+                ranker, closed = self.placer.ranker(alike[0].pod), self._closed_to(alike[0])
+                found = place_gang(ranker, _job(alike[0], len(alike)), cluster, None, crowding, closed)
+                if found is None:
+                    return None
+                placements += found.placements
+                cluster = found.cluster
+            return placements
+
+        cluster, found = self.state.cluster, None
+        if last is not None and last.job.id == unit.id:
+            found = last.renewed(cluster, today, place)
+        if found is None:
+            found = reserver.reserve(unit, (0, 0.0, unit.id), cluster, today, place)
+        if found is None or self._over_quota(shapes, found.placements):
+            return None
+        return found
+
+    def _over_quota(self, shapes: list[list[QueuedPod]], placements: Sequence[Placement]) -> bool:
+        pods = [one for alike in shapes for one in alike]
+        return any(
+            self.quotas.refusal(self.state, self._planned(one, placement.slot)) is not None
+            for one, placement in zip(pods, placements, strict=True)
+        )
+
+    def _planned(self, pod: QueuedPod, slot: Slot) -> Allocation:
+        return planned_allocation(pod.pod, pod.request, slot, self.state.cluster.node(slot.node).machine)
 
     def nodes_to_keep(self, pods: Sequence[QueuedPod]) -> list[str]:
         """The nodes on which the pods would fit soonest if no other pod were placed there; none if they never fit."""
@@ -303,16 +359,21 @@ class GangSlots:
         return idlest_nodes(policy, _job(first, len(pods)), cluster.leave(*closed) if closed else cluster)
 
     def _hold_alike(
-        self, alike: Sequence[QueuedPod], until: float, kept: Collection[str], crowding: float | None, held: list[str]
+        self,
+        alike: Sequence[QueuedPod],
+        until: float,
+        kept: Collection[str],
+        crowding: float | None,
+        held: list[str],
+        view: View,
     ) -> Reason | None:
-        first, cluster = alike[0], self.state.cluster
+        first, cluster = alike[0], view(self.state.cluster)
         closed = self._closed_to(first).union(kept)
         decision = place_gang(self.placer.ranker(first.pod), _job(first, len(alike)), cluster, None, crowding, closed)
         if decision is None:
             return Reason(NO_CAPACITY, "no free slots for {needed} such pods at once", len(alike))
         for one, placement in zip(alike, decision.placements, strict=True):
-            slot = placement.slot
-            allocation = planned_allocation(one.pod, one.request, slot, cluster.node(slot.node).machine)
+            allocation = self._planned(one, placement.slot)
             why_not = self.quotas.refusal(self.state, allocation)
             if why_not is not None:
                 return why_not

@@ -8,20 +8,23 @@ since 1970 for the order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from cotenant.core.model import Job, Reason
+from cotenant.core.cluster import Cluster
+from cotenant.core.model import Job, Placement, Reason, Slot
 from cotenant.core.placement.deciding import queue_position
 from cotenant.core.placement.policies import build_policy
+from cotenant.core.queueing.backfill import End, Reservation, Reserver, when, why_held_back, why_overtook
 from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod, is_unschedulable
+from cotenant.kube.api.objects import Pod, has_ended, is_unschedulable
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
+from cotenant.kube.codec.queueing import ESTIMATE, Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.gangs import NO_CAPACITY, Gangs, GangSlots, QueuedPod, RevokedGang, by_shape
@@ -58,6 +61,18 @@ MOST_BLOCKED = 8
 _NEW = Entry()
 
 
+class _Length(NamedTuple):
+    """What is known about the length of a pod that has GPUs or may get some."""
+
+    started: Seconds | None
+    """None if it has not started yet"""
+    left: Seconds | None
+    """estimated, from its start; None if it has no estimate"""
+
+
+_UNKNOWN = _Length(None, None)
+
+
 @dataclass(slots=True)
 class Pass:
     """The result of one pass through the queue."""
@@ -73,6 +88,8 @@ class Pass:
     """pods without a free slot: the first of each class, in order, without gangs"""
     more: bool = False
     """whether another pass would release more at once"""
+    overtook: dict[str, str] = field(default_factory=dict)
+    """for units that are released before one that waits: which one, and why"""
 
 
 @dataclass(slots=True)
@@ -80,9 +97,12 @@ class _Round:
     """The progress through the queue over several passes. Without it, units behind many that fit nowhere would never be
     examined."""
 
-    refused: set[UnitClass] = field(default_factory=set)
+    refused: set[tuple[UnitClass, bool]] = field(default_factory=set)
+    """classes of units that fit nowhere, and whether that holds for the reserved GPUs too"""
     kept: list[str] = field(default_factory=list)
-    """nodes that are kept free for the first overdue unit"""
+    """nodes that are kept free for the first overdue unit, if no GPUs are reserved"""
+    reservation: Reservation | None = None
+    """for the first unit that did not fit"""
     blocked: list[Pod] = field(default_factory=list)
 
 
@@ -106,14 +126,22 @@ class Queue:
         self._classes: WeakValueDictionary[object, UnitClass] = WeakValueDictionary()
         self._hopeless: dict[UnitClass, float] = {}
         self._round = _Round()
+        self._reservation: Reservation | None = None
+        self._beside: tuple[Cluster, Reservation, Cluster] | None = None
+        self._overtaken: tuple[str, int, str] = ("", 0, "")
+        """the unit with the reservation, how many units have overtaken it, and the last of them"""
+        self._lengths: dict[str, _Length] = {}
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Take in a change of a pod; return whether it may change which pod is next."""
         uid = (new or old or Pod()).metadata.uid
         before = self._entries.pop(uid, _NEW)
         was_known = self.gangs.remove(uid) or before.is_gated or before.unit is not None
+        self._lengths.pop(uid, None)
         if new is None:
             return was_known
+        if not has_ended(new) and not {RECORD, ESTIMATE}.isdisjoint(new.metadata.annotations):
+            self._lengths[uid] = _length_of(new)
         entry = step(before, PodSeen(is_gated(new.spec.scheduling_gates), uid in self._state.waiting))
         unit = self._read(new, uid, entry) if new.spec.scheduler_name == self._scheduler else None
         entry = Entry(entry.state, entry.slot_until, new, unit)
@@ -132,8 +160,10 @@ class Queue:
         for place, unit in enumerate(self._in_order(inf, today)):
             if any(one.uid == uid for one in unit.pods):
                 what = "it waits" if unit.gang is None else f"its gang of {unit.gang.size} waits"
-                late = "; it is overdue, so nodes are kept free for it" if is_overdue(unit.job, today) else ""
-                return f"{what} with {place} before it in the queue ({self._queue.order}){late}"
+                parts = [f"{what} with {place} before it in the queue ({self._queue.order})"]
+                if is_overdue(unit.job, today):
+                    parts.append("it is overdue" + ", so nodes are kept free for it" * (not self._queue.backfill))
+                return "; ".join((*parts, *self._reserved(unit, place, today)))
         if others := gates_of_others(pod.spec.scheduling_gates):
             return f"it joins the queue when its other scheduling gates are removed: {', '.join(others)}"
         reason = self.gangs.must_wait(pod)
@@ -142,10 +172,11 @@ class Queue:
     # The invariants of a pass:
     # - Units are examined strictly in the queue order, and a unit is released only if slots for all its pods are held
     #   before the first gate is removed. So no unit takes the slot of one before it, and no gang starts in part.
-    # - Units behind one that does not fit may still be released (backfilling), except on the nodes that are kept free
-    #   for the first overdue unit. So a large unit is not starved by small ones forever.
-    # - Little is freed during a round, so each class of units is examined once per round: a refused class is skipped
-    #   until the next round. This bounds a pass by MOST_REFUSED classes instead of thousands of pods.
+    # - GPUs are reserved for the first unit that does not fit, and those behind it are released only if they do not
+    #   delay it (`core/queueing/backfill.py`). So a large unit is not starved by small ones forever.
+    # - Little is freed during a round, so each class of units is examined once per round, or twice if its short units
+    #   may use the reserved GPUs: a refused class is skipped until the next round. This bounds a pass by MOST_REFUSED
+    #   classes instead of thousands of pods.
     def run_pass(self, now: float, today: Seconds) -> Pass:
         """Hold slots for the next units, as far as there are free ones, and return what is to be released."""
         result = Pass(
@@ -164,25 +195,122 @@ class Queue:
         this = self._round
         this.kept = [name for name in this.kept if name in self._state.cluster.index]
         result.blocked, most = this.blocked, len(this.refused) + MOST_REFUSED
+        reserver: Reserver | None = None
         for unit in self._in_order(now, today):
-            if unit.unit_class in this.refused:
+            allowed = this.reservation is None or this.reservation.allows(unit.job, today)
+            if (unit.unit_class, True) in this.refused or (unit.unit_class, allowed) in this.refused:
                 continue
             overdue = not this.kept and is_overdue(unit.job, today)
-            why_not = self._hold(unit, now, this.kept, overdue=overdue)
+            why_not = self._hold(unit, now, this, overdue=overdue, allowed=allowed)
             if why_not is None:
                 result.released.append(unit)
+                ends = self._ends_of(unit, today)
+                if reserver is not None:
+                    reserver.new += ends
+                self._note_overtaking(unit, ends, this, result, today, allowed=allowed)
             else:
-                this.refused.add(unit.unit_class)
+                this.refused.add((unit.unit_class, allowed))
                 if why_not.check == NO_CAPACITY and self._is_gated_pod(unit) and len(result.blocked) < MOST_BLOCKED:
                     result.blocked.append(unit.pods[0].pod)
-                if overdue and why_not.check == NO_CAPACITY:
+                if why_not.check == NO_CAPACITY and this.reservation is None and self._queue.backfill:
+                    reserver = Reserver(self._ends(today)) if reserver is None else reserver
+                    this.reservation = self._reserve(unit, reserver, now, today, overdue=overdue)
+                elif why_not.check == NO_CAPACITY and overdue and not self._queue.backfill:
                     this.kept = self._nodes_to_keep(unit, now)
             if len(this.refused) >= most:
+                self._reservation = this.reservation or self._reservation
                 return True
             if len(result.released) >= MOST_RELEASED:
                 break
-        self._round = _Round()
+        self._reservation, self._round = this.reservation, _Round()
         return len(result.released) >= MOST_RELEASED
+
+    # Reservations.
+
+    def _reserve(
+        self, unit: Unit, reserver: Reserver, now: float, today: Seconds, *, overdue: bool
+    ) -> Reservation | None:
+        """Reserve slots for the first unit that does not fit; units that never fit are examined every `HOPELESS_S`."""
+        if self._hopeless.get(unit.unit_class, now) > now:
+            return None
+        found = self._slots.reserve(unit.job, unit.pods, reserver, today, self._reservation, overdue=overdue)
+        self._hopeless = {one: until for one, until in self._hopeless.items() if until > now}
+        if found is None:
+            self._hopeless[unit.unit_class] = now + HOPELESS_S
+        return found
+
+    def _ends(self, today: Seconds) -> list[End]:
+        """The estimated ends of all pods that use or hold GPUs, the first to end first."""
+        ends = []
+        for node in self._state.cluster:
+            for tenant in node.tenants:
+                length = self._lengths.get(tenant.job, _UNKNOWN)
+                job = Job(id=tenant.job, demand=tenant.demand, estimate=length.left)
+                placement = Placement(job, Slot(node.name, tenant.gpus), tenant.replica)
+                ends.append(End.of((placement,), length.started or today))
+        return sorted(ends)
+
+    def _without_reserved(self, cluster: Cluster) -> Cluster:
+        """The cluster as units see it that may not use the reserved GPUs; computed once for each state of both."""
+        reservation = self._round.reservation
+        if reservation is None:
+            return cluster
+        if self._beside is None or self._beside[0] is not cluster or self._beside[1] is not reservation:
+            self._beside = cluster, reservation, reservation.without_reserved(cluster)
+        return self._beside[2]
+
+    def _ends_of(self, unit: Unit, today: Seconds) -> list[End]:
+        """The estimated ends of a unit for which slots have just been held."""
+        uids = {one.uid for one in unit.pods}
+        nodes = dict.fromkeys(held.node for uid in uids if (held := self._state.held(uid)) is not None)
+        ends = []
+        for name in nodes:
+            for one in (one for one in self._state.cluster.node(name).tenants if one.job in uids):
+                job = replace(unit.job, id=one.job, demand=one.demand, replicas=1)
+                ends.append(End.of((Placement(job, Slot(name, one.gpus), one.replica),), today))
+        return ends
+
+    def _note_overtaking(
+        self, unit: Unit, ends: list[End], this: _Round, result: Pass, today: Seconds, *, allowed: bool
+    ) -> None:
+        """A unit was released before the one with the reservation, if there is one."""
+        if this.reservation is None:
+            return
+        why = why_overtook(this.reservation, allowed, today, self._name)
+        result.overtook[unit.job.id] = why
+        first, count, _ = self._overtaken
+        count = count + 1 if first == this.reservation.job.id else 1
+        self._overtaken = this.reservation.job.id, count, f"{self._name(unit.job.id)} ({why.partition(': ')[2]})"
+        for end in ends if allowed else ():
+            this.reservation = this.reservation.overtaken_by(end)
+
+    def _reserved(self, unit: Unit, place: int, today: Seconds) -> Iterator[str]:
+        """What is reserved for a waiting unit or for another one, and who overtook it."""
+        reservation = self._reservation
+        if reservation is None:
+            return
+        first = reservation.job.id
+        if unit.job.id == first:
+            slots = sorted({(one.slot.node, gpu) for one in reservation.placements for gpu in one.slot.gpus})
+            gpus = ", ".join(f"{name}/{gpu}" for name, gpu in slots)
+            yield f"GPUs are reserved for it ({gpus}), and it can start {when(reservation, today, self._name)}"
+            overtaken, count, last = self._overtaken
+            if overtaken == first:
+                yield f"{count} behind it {'was' if count == 1 else 'were'} released before it, the last: {last}"
+        elif place and not reservation.allows(unit.job, today):
+            if unit.gang is None and self._slots.placer.would_fit(unit.pods[0].pod):
+                yield why_held_back(reservation, unit.job, today, self._name)
+            else:
+                start = when(reservation, today, self._name)
+                yield f"GPUs are reserved for {self._name(first)}, which can start {start}"
+
+    def _name(self, uid: str) -> str:
+        """A pod as users know it; its UID if it is gone."""
+        entry = self._entries.get(uid, _NEW)
+        allocation = self._state.bound(uid) or self._state.held(uid)
+        if entry.pod is not None:
+            return f"pod {entry.pod.metadata.namespace}/{entry.pod.metadata.name}"
+        return uid if allocation is None else f"pod {allocation.namespace}/{allocation.name}"
 
     def undo_release(self, unit: Unit) -> None:
         """One of the gates could not be removed: all pods of the unit wait again."""
@@ -250,9 +378,12 @@ class Queue:
             return True
         return entry.unit is not None and (about.uid in self.gangs or self._queue.keeps(about.namespace))
 
-    def _hold(self, unit: Unit, now: float, kept: list[str], *, overdue: bool) -> Reason | None:
+    def _hold(self, unit: Unit, now: float, this: _Round, *, overdue: bool, allowed: bool) -> Reason | None:
         until = now + self._hold_s
-        why_not = self._slots.hold(unit.pods, until, kept, overdue=overdue)
+        if allowed:
+            why_not = self._slots.hold(unit.pods, until, this.kept, overdue=overdue)
+        else:
+            why_not = self._slots.hold(unit.pods, until, this.kept, overdue=overdue, view=self._without_reserved)
         if why_not is not None:
             return why_not
         if unit.gang is not None:
@@ -340,6 +471,15 @@ class Queue:
         shapes = first.pod.metadata.namespace, tuple(one.shape for one in pods)  # quotas are by namespace
         unit_class = self._classes.setdefault(shapes, UnitClass())
         return Unit(pods, gang, job, unit_class, queue_position(self._policy, job, job.submitted))
+
+
+def _length_of(pod: Pod) -> _Length:
+    try:
+        estimate, attained = estimate_of(pod), attained_of(pod)
+    except InputError:
+        estimate, attained = None, Seconds(0.0)
+    left = None if estimate is None else Seconds(max(0.0, estimate - attained))
+    return _Length(_moment(pod.status.start_time) or None, left)
 
 
 def _moment(text: str | None) -> Seconds:

@@ -126,19 +126,20 @@ class Releaser:
             shared.events.record(pod, GANG_WAITS, text)
         async with asyncio.TaskGroup() as group:
             for unit in result.released:
-                group.create_task(self._release_unit(unit, guard))
+                group.create_task(self._release_unit(unit, guard, result.overtook.get(unit.job.id)))
             for pod in result.open:
                 group.create_task(self._open(pod, guard))
         await asyncio.sleep(took * SHARE)
 
-    async def _release_unit(self, unit: Unit, guard: Guard) -> None:
+    async def _release_unit(self, unit: Unit, guard: Guard, overtook: str | None) -> None:
         if not all(await asyncio.gather(*(self._open(one.pod, guard) for one in unit.pods))):
             self._queue.undo_release(unit)
             return
         waited = f"released from the queue after {max(0.0, _today() - unit.job.submitted):.0f} s"
         gang = "" if unit.gang is None else f" with gang {unit.gang.name}: {len(unit.pods)} pods start together"
+        before = "" if overtook is None else f", before {overtook}"
         for one in unit.pods:
-            self._shared.events.record(one.pod, RELEASED, waited + gang)
+            self._shared.events.record(one.pod, RELEASED, waited + gang + before)
 
     async def _open(self, pod: Pod, guard: Guard) -> bool:
         """Whether kube-scheduler will try the pod now: its gate is removed, or it is back in kube-scheduler's queue."""

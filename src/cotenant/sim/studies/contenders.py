@@ -159,8 +159,9 @@ CONTENDERS: Mapping[str, Contender] = {
 def run(name: str, setting: Setting, seed: int, data: Path, watches: Sequence[Watch] = ()) -> RunResult:
     """Runs one contender on one seed."""
     instance, contender = _instance(setting, seed, data), CONTENDERS[name]
-    timing = Timing(
+    timing = Timing(  # no reservations: none of the systems that are compared has them
         queue=contender.queue,
+        backfill=False,
         restart=Seconds(60.0),
         noise=setting.noise,
         repair=contender.repair,

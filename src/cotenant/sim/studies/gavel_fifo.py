@@ -88,7 +88,7 @@ def arrivals(seed: int, rate: float, count: int) -> Iterator[Arrival]:
 
 def sum_of_times(jobs: Sequence[Arrival], world: Colocation) -> float:
     """The sum of the completion times of these jobs, in seconds."""
-    timing = Timing(queue="fifo", tick=ROUND, rest=REST, fragmentation=False, heat=False)
+    timing = Timing(queue="fifo", backfill=False, tick=ROUND, rest=REST, fragmentation=False, heat=False)
     mix = mix_of(arrival.job.demand for arrival in jobs)
     timed = TimedRun(_machines(), "alone", mix, 0, timing, world=world, belief=Oracle(world)).run(iter(jobs))
     return timed.result("fifo", 0).summary["mean_jct"] * len(jobs)
