@@ -75,7 +75,11 @@ def at_least(
 
 
 def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
-    """The median CPU time of this process over several runs, which other load of the machine does not affect much."""
+    """The median CPU time of this process over several runs.
+
+    The time in which others have the processor is not counted. What they cost otherwise is: they share its caches, its
+    memory and its clock frequency, and a virtual machine's steal time may be included.
+    """
     return statistics.median(_cpu_seconds_once(run) for _ in range(repeats))
 
 

@@ -6,6 +6,7 @@
 
 #define _GNU_SOURCE
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -59,6 +60,9 @@ int main(int count, char **words) {
     // The library begins with the first call that it is in front of.
     printf("start %" PRIu64 "\n", (now() - from) * 1000);
     if (cuModuleLoadData(&module, ".entry ns_0") || cuModuleGetFunction(&kernel, module, "ns_0")) return 2;
+    // What the costs can be compared with on another machine.
+    static _Atomic uint64_t counter;
+    MEASURE("atomic", atomic_fetch_add(&counter, 1) == UINT64_MAX);
     MEASURE("alloc_free", alloc_and_free());
     MEASURE("launch", cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     MEASURE("info", cuMemGetInfo_v2(&free_bytes, &total));

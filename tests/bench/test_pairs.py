@@ -3,6 +3,7 @@
 """The comparison of `make bench ONLY=tuner-pairs`, on a device that is an equation: the same every time."""
 
 import statistics
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -58,6 +59,16 @@ def test_what_is_promised_of_pairs_holds_on_an_equation() -> None:
     figures = list(summary([compared(pair) for pair in starts()]))
     assert [figure.name for figure in figures if figure.met is False] == []
     assert sum(figure.met is True for figure in figures) == 4
+
+
+def test_targets_do_not_loosen_with_the_noise_of_a_run() -> None:
+    quiet = [compared(pair) for pair in starts()]
+    noisy = [
+        replace(outcome, default=[value * (0.7 if i % 2 else 1.3) for i, value in enumerate(outcome.default)])
+        for outcome in quiet
+    ]
+    assert max(outcome.error for outcome in quiet) < 0.01 < 0.1 < min(outcome.error for outcome in noisy)
+    assert [figure.target for figure in summary(noisy)] == [figure.target for figure in summary(quiet)]
 
 
 def test_pairs_begin_at_the_table_s_sizes_and_then_elsewhere() -> None:
