@@ -18,7 +18,7 @@ from cotenant.core.placement.policies import QUEUES, build_policy, queue_name
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.orders import company, demands_on
 from cotenant.core.sharing.speeds import TenantSet
-from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
+from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent, Seconds
 from cotenant.errors import InputError
 
 VERSION = 1
@@ -56,6 +56,7 @@ class RecordedSpec:
     gpus: int = 1
     types: tuple[str, ...] = ()
     memory: MiB = MiB(0)
+    memory_percent: Percent = Percent(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,10 @@ class RecordedDecision:
         return Cluster.of(Node.of(one.machine, one.tenants) for one in self.nodes)
 
     def build_policy(self) -> Policy:
-        mix = {Spec(one.cpu, one.compute, one.gpus, one.types, one.memory): one.seen for one in self.mix}
+        mix = {
+            Spec(one.cpu, one.compute, one.gpus, one.types, one.memory, one.memory_percent): one.seen
+            for one in self.mix
+        }
         known = Knowledge(mix, inventory_of(one.machine for one in self.nodes), RecordedBelief(self))
         return build_policy(self.policy, known, self.queue)
 

@@ -12,9 +12,9 @@ from cotenant.core.cluster import Node
 from cotenant.core.fragmentation import fgd
 from cotenant.core.fragmentation.mix import Spec, inventory_of, mix_of, spec_of
 from cotenant.core.fragmentation.online import GROWTH, Learner
-from cotenant.core.fragmentation.ours import STEP, WHOLE, _dual_prices, remainder_values
+from cotenant.core.fragmentation.ours import STEP, WHOLE, FreeRoom, _dual_prices, remainder_values
 from cotenant.core.model import Container, Demand
-from cotenant.core.units import MiB, MilliCpu, MilliGpu
+from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent
 from tests.core.builders import card, machine, machine_of, node, share
 
 
@@ -38,6 +38,10 @@ def fragmentation_of(where: Node, asked: Spec) -> float:
     return fgd.fragmented(fgd.Fragmentation({asked: 1}).amounts(where))
 
 
+def ours(asked: Spec) -> FreeRoom:
+    return FreeRoom({asked: 1}, inventory_of([machine()]))
+
+
 NODE = node(machine(gpus=3, memory=0, cpu=MilliCpu(4000)), (share(0, 300), (0,)), (share(0, 800), (1,)))
 
 
@@ -55,6 +59,27 @@ NODE = node(machine(gpus=3, memory=0, cpu=MilliCpu(4000)), (share(0, 300), (0,))
 )
 def test_fragmentation_is_the_room_that_a_pod_cannot_use(asked: Spec, fragmented: int, case: str) -> None:
     assert fragmentation_of(NODE, asked) == fragmented, case
+
+
+@pytest.mark.parametrize("percent", [1, 33, 50, 100])
+def test_a_percentage_of_memory_counts_as_the_amount_that_it_is_on_each_gpu(percent: int) -> None:
+    asked = Demand(memory_percent=Percent(percent), compute=MilliGpu(0))
+    for memory in (8000, 16_000, 80_001):
+        model, amount = machine(memory=memory).gpus[0].gpu_model, share(memory * percent // 100)
+        assert spec_of(asked).size_on(model) == spec_of(amount).size_on(model)
+        assert ours(spec(300)).expected_loss(asked, model) == ours(spec(300)).expected_loss(amount, model)
+    half_full = node(machine(gpus=2), (share(8000), (0,)))
+    of_amount = fragmentation_of(half_full, spec_of(share(16_000 * percent // 100)))
+    assert fragmentation_of(half_full, spec_of(asked)) == of_amount
+
+
+def test_percentages_are_not_mistaken_for_each_other() -> None:
+    potential, (gpu,) = ours(spec(300)), machine().gpus
+    losses = [
+        potential.expected_loss(Demand(memory_percent=Percent(percent), compute=MilliGpu(0)), gpu.gpu_model)
+        for percent in (10, 70)
+    ]
+    assert losses[0] != losses[1]
 
 
 def test_the_seven_amounts_add_up_to_all_free_room() -> None:

@@ -36,9 +36,9 @@ Amounts = tuple[float, ...]
 def typical_pods(mix: Mix) -> list[tuple[Spec, float]]:
     """The fewest specs, most popular first, that make up 95 % of the mix, with their shares of it."""
 
-    def popularity(item: tuple[Spec, int]) -> tuple[int, int, int, int, str, int]:
+    def popularity(item: tuple[Spec, int]) -> tuple[int, int, int, int, str, int, int]:
         spec, count = item
-        return count, spec.cpu, spec.compute, spec.gpus, "|".join(spec.types), spec.memory
+        return count, spec.cpu, spec.compute, spec.gpus, "|".join(spec.types), spec.memory, spec.memory_percent
 
     ordered = sorted(mix.items(), key=popularity, reverse=True)
     total = float(sum(mix.values()))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cotenant.core.model import Demand, GpuModel, Machine
 from cotenant.core.sharing.speeds import Belief, Predicted
-from cotenant.core.units import MiB, MilliCpu, MilliGpu
+from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent
 
 
 class Spec(NamedTuple):
@@ -20,13 +20,16 @@ class Spec(NamedTuple):
     gpus: int
     types: tuple[str, ...]
     memory: MiB
+    memory_percent: Percent = Percent(0)
+    """of the memory of each GPU, instead of `memory`; 0: not set"""
 
     def size_on(self, model: GpuModel) -> int:
         """Thousandths of one such GPU that it takes, by compute or by memory, whichever is more."""
         compute = self.compute if model.compute == 1000 else -(-1000 * self.compute // model.compute)
-        if not self.memory or not model.memory:
+        memory = model.memory * self.memory_percent // 100 if self.memory_percent else self.memory
+        if not memory or not model.memory:
             return compute
-        return max(compute, -(-1000 * self.memory // model.memory))
+        return max(compute, -(-1000 * memory // model.memory))
 
 
 Mix = Mapping[Spec, int]
@@ -59,7 +62,9 @@ def spec_of(demand: Demand) -> Spec:
     """The spec of a demand; of a pod with containers, without its init containers."""
     asked = demand.steady if demand.containers else demand
     compute = MilliGpu(1000) if demand.exclusive else asked.compute
-    return Spec(demand.cpu, compute if asked.gpus else MilliGpu(0), asked.gpus, demand.use_types, asked.memory)
+    compute = compute if asked.gpus else MilliGpu(0)
+    percent = Percent(asked.memory_percent or 0)
+    return Spec(demand.cpu, compute, asked.gpus, demand.use_types, asked.memory, percent)
 
 
 def mix_of(demands: Iterable[Demand]) -> Mix:

@@ -149,12 +149,12 @@ class FreeRoom:
         self._weights = _weights(self._asking, inventory if terms.scarcity else {})
         self._models: dict[GpuModel, _GpuTables] = {}
         self._values: dict[tuple[GpuModel, int, Rooms], float] = {}
-        self._expected: dict[tuple[int, int, GpuModel], float] = {}
+        self._expected: dict[tuple[int, int, int, GpuModel], float] = {}
 
     def expected_loss(self, demand: Demand, model: GpuModel) -> float:
         """The loss in packing that a demand causes on an empty GPU of this model, in whole quanta."""
         spec = spec_of(demand)
-        key = (spec.compute, spec.memory, model)
+        key = (spec.compute, spec.memory, spec.memory_percent, model)
         loss = self._expected.get(key)
         if loss is None:
             left = max(0, 1000 - _size(spec, model)) if spec.gpus else 1000
