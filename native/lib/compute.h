@@ -63,6 +63,7 @@ void ct_pay_rest(int device, int64_t rest, uint64_t took, const struct ct_spille
 #define CT_FRACTION_ONE 65536
 void ct_watch_device(int device, uint64_t now);
 uint32_t ct_own_fraction(int device);
+bool ct_is_in_slice(uint32_t pid); // whether a process that NVML names is known to be of this slice
 bool ct_is_contended(int device); // others use the GPU, or that is unknown
 void ct_note_measured(int device, uint64_t nanoseconds);
 void ct_forget_views(void); // in a forked child

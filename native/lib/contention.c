@@ -106,6 +106,12 @@ static bool maps_region(unsigned pid) {
     return found;
 }
 
+bool ct_is_in_slice(uint32_t pid) {
+    enum ct_relation relation = ct_relation_of(pid);
+    if (relation != CT_UNLISTED) return relation != CT_STRANGER;
+    return ct_sees_host_pids() && (pid == (uint32_t)getpid() || maps_region(pid));
+}
+
 // The answers of maps_region, which takes some microseconds, for the processes of one GPU.
 static bool is_sibling(struct view *view, unsigned pid, uint64_t now) {
     struct known *known = &view->known[pid % KNOWN];

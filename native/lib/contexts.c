@@ -94,21 +94,55 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) { RELEASE(cuDevicePrimaryCtx
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { RELEASE(cuDevicePrimaryCtxRelease_v2, device); }
 
-// The heap is charged with the size that was set, in the book of arrays (it has no address either), under the context's
-// key. The driver's default size is not charged.
-CUresult cuCtxSetLimit(int limit, size_t value) {
-    CUcontext context = 0;
-    int device = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? ct_device_here() : -1;
-    if (device >= 0) CALL(cuCtxGetCurrent, &context);
-    if (!context) return CALL(cuCtxSetLimit, limit, value);
-    struct ct_entry before, heap = {.owner = (uint64_t)(uintptr_t)context, .device = (int16_t)device};
-    ct_take(CT_ARRAYS, heap.owner, &heap);
-    uint64_t more = value > heap.bytes ? value - heap.bytes : 0, less = value < heap.bytes ? heap.bytes - value : 0;
+// What the driver takes for a limit of this value, if it can be told: a heap and a FIFO of that size, or a stack for each
+// thread that can run at a time.
+static bool bytes_of(int limit, uint64_t value, uint64_t *bytes) {
+    int processors = 0, threads = 0;
+    CUdevice ordinal;
+    *bytes = value;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE) return true;
+    if (limit != CU_LIMIT_STACK_SIZE || CALL(cuCtxGetDevice, &ordinal) != CUDA_SUCCESS) return false;
+    CALL(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal);
+    CALL(cuDeviceGetAttribute, &threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal);
+    if (processors <= 0 || threads <= 0) return false;
+    if (__builtin_mul_overflow(value, (uint64_t)processors * (uint64_t)threads, bytes)) *bytes = UINT64_MAX;
+    return true;
+}
+
+// A limit is charged with the size that was set, in the book of arrays (it has no address either), under a key that is
+// no array's. The driver's default sizes are not charged.
+static CUresult set_known_limit(CUcontext context, int device, int limit, size_t value, uint64_t bytes) {
+    struct ct_entry before, memory = {.owner = (uint64_t)(uintptr_t)context, .device = (int16_t)device};
+    uint64_t key = memory.owner + (uint64_t)limit;
+    ct_take(CT_ARRAYS, key, &memory);
+    uint64_t more = bytes > memory.bytes ? bytes - memory.bytes : 0, less = bytes < memory.bytes ? memory.bytes - bytes : 0;
     bool fits = ct_claim(device, more);
     CUresult result = fits ? CALL(cuCtxSetLimit, limit, value) : ct_refuse(device);
-    if (result == CUDA_SUCCESS) heap.bytes = value;
+    if (result == CUDA_SUCCESS) memory.bytes = bytes;
     if (fits) ct_release(device, CT_DEVICE, result == CUDA_SUCCESS ? less : more);
-    heap.key = heap.owner;
-    if (heap.bytes && !ct_put(CT_ARRAYS, &heap, &before)) ct_count_fault(CT_FAULT_MEMORY);
+    memory.key = key;
+    if (memory.bytes && !ct_put(CT_ARRAYS, &memory, &before)) ct_count_fault(CT_FAULT_MEMORY);
     return result;
+}
+
+// What the driver takes for other limits (launches that kernels make) it does not tell: it is measured.
+static CUresult set_other_limit(int device, int limit, size_t value) {
+    size_t former = 0;
+    bool known = CALL(cuCtxGetLimit, &former, limit) == CUDA_SUCCESS;
+    uint64_t before = ct_measure_overhead(device);
+    CUresult result = CALL(cuCtxSetLimit, limit, value);
+    if (result != CUDA_SUCCESS || !known || ct_may_keep(device, before)) return result;
+    CALL(cuCtxSetLimit, limit, former);
+    ct_measure_overhead(device);
+    return ct_refuse(device);
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value) {
+    CUcontext context = 0;
+    uint64_t bytes;
+    int device = ct_device_here();
+    if (device >= 0) CALL(cuCtxGetCurrent, &context);
+    if (!context) return CALL(cuCtxSetLimit, limit, value);
+    if (!bytes_of(limit, value, &bytes)) return set_other_limit(device, limit, value);
+    return set_known_limit(context, device, limit, value, bytes);
 }

@@ -143,6 +143,15 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, voi
     return note_needs(graph, exec, CALL(cuGraphInstantiateWithParams_ptsz, exec, graph, parameters));
 }
 
+// The graph may allocate more than the one that it replaces.
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error, int *answer) {
+    return note_needs(graph, &exec, CALL(cuGraphExecUpdate, exec, graph, error, answer));
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *answer) {
+    return note_needs(graph, &exec, CALL(cuGraphExecUpdate_v2, exec, graph, answer));
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     struct ct_entry entry;
     uint32_t devices = atomic_load_explicit(&allocating, memory_order_relaxed);

@@ -6,7 +6,8 @@
 //   HOOK(name, policy)   the library defines a function `name` with the driver's signature and exports it
 //   USED(name)           the library calls the driver's `name` and does not hook it
 //
-// The coverage test reads the policy: ALLOCATES, FREES, SYNCHRONISES, LAUNCHES, REPORTS, LOOKS_UP, CONTEXT or GRAPH.
+// The coverage test reads the policy: ALLOCATES, FREES, MOVES, LOADS, SYNCHRONISES, LAUNCHES, REPORTS, LOOKS_UP, CONTEXT or
+// GRAPH.
 // declined.def lists functions that look as if they needed a hook, with the reason why not: DECLINED(name, "why").
 
 #ifndef COTENANT_HOOKS_H

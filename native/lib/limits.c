@@ -24,6 +24,7 @@ struct ct_gpu_limits_now ct_limits_now[CT_DEVICES] = {
     [0 ... CT_DEVICES - 1] = {.memory = CT_UNLIMITED, .compute = CT_WHOLE}};
 _Atomic int ct_policy_now;
 _Atomic int ct_priority_now;
+_Atomic bool ct_ignores_overhead;
 _Atomic bool ct_limited;
 
 // What tells one version of the file from another.
@@ -133,6 +134,7 @@ static void apply(const struct ct_limits *limits) {
     }
     ct_policy_now = (int)limits->policy;
     ct_priority_now = (int)limits->priority;
+    ct_ignores_overhead = limits->ignores_overhead;
 }
 
 static ssize_t read_from_start(int file, char *to) {

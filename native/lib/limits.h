@@ -8,6 +8,7 @@
 //   region /run/cotenant/slices/abc/usage
 //   policy conserving            (conserving, always or never: when the share is enforced; conserving if absent)
 //   priority low                 (high or low; high if absent)
+//   overhead ignored             (counted or ignored: memory that the driver takes uncounted; counted if absent)
 //   default memory=0 compute=1000
 //   gpu GPU-8f… memory=2147483648 host=0 compute=300 paused=0
 //   processes /run/cotenant/slices/abc/processes   (the list of its processes; which they are is unknown if absent)
@@ -77,6 +78,7 @@ struct ct_limits {
     char processes[CT_PATH_BYTES]; // empty: none
     enum ct_policy policy;
     enum ct_priority priority;
+    bool ignores_overhead;
     uint32_t gpus;
     struct ct_gpu_limits fallback;
     struct ct_gpu_limits gpu[CT_DEVICES];
@@ -98,6 +100,7 @@ struct ct_gpu_limits_now {
 extern struct ct_gpu_limits_now ct_limits_now[CT_DEVICES];
 extern _Atomic int ct_policy_now;   // enum ct_policy
 extern _Atomic int ct_priority_now; // enum ct_priority
+extern _Atomic bool ct_ignores_overhead;
 
 // What a process that NVML names is to this one, by the list of processes.
 enum ct_relation { CT_UNLISTED, CT_SELF, CT_SIBLING, CT_STRANGER }; // unlisted: no list names this process

@@ -8,6 +8,7 @@
 
 #include "region.h"
 
+#define SMALLEST 512    // the driver gives no less than this, and multiples of it
 #define PITCH_BYTES 512 // the driver's pitches are multiples of this on all known devices
 #define DOES_NOT_FIT UINT64_MAX
 
@@ -25,7 +26,8 @@ _Thread_local unsigned ct_small_claims;
 bool ct_claim_slowly(int device, uint64_t bytes) {
     uint64_t before = quota(device);
     ct_refresh_limits();
-    return (quota(device) > before || ct_trim_reserves(device)) && ct_reserve(device, CT_DEVICE, bytes);
+    bool freed = ct_review_overhead(device);
+    return (quota(device) > before || ct_trim_reserves(device) || freed) && ct_reserve(device, CT_DEVICE, bytes);
 }
 
 CUresult ct_refuse(int device) {
@@ -103,12 +105,17 @@ bool ct_may_fall_back(int device, CUresult result) {
            atomic_load_explicit(&ct_limits_now[device].host, memory_order_relaxed) > 0;
 }
 
+static inline uint64_t rounded(uint64_t bytes) {
+    return __builtin_expect(bytes > UINT64_MAX - SMALLEST, 0) ? bytes : (bytes + SMALLEST - 1) / SMALLEST * SMALLEST;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     int device = ct_device_here();
     if (device < 0 || !pointer || !bytes) return CALL(cuMemAlloc_v2, pointer, bytes);
-    if (ct_claim(device, bytes)) {
+    uint64_t taken = rounded(bytes);
+    if (ct_claim(device, taken)) {
         CUresult result = CALL(cuMemAlloc_v2, pointer, bytes);
-        ct_book_pointer(device, bytes, result, *pointer);
+        ct_book_pointer(device, taken, result, *pointer);
         if (!ct_may_fall_back(device, result)) return result;
     }
     return ct_fall_back(device, pointer, bytes);
@@ -117,9 +124,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     int device = ct_device_here();
     if (device < 0 || !pointer || !bytes) return CALL(cuMemAlloc, pointer, bytes);
-    if (!ct_claim(device, bytes)) return ct_refuse_in_context(device); // managed memory has no 32-bit addresses
+    uint64_t taken = rounded(bytes);
+    if (!ct_claim(device, taken)) return ct_refuse_in_context(device); // managed memory has no 32-bit addresses
     CUresult result = CALL(cuMemAlloc, pointer, bytes);
-    return ct_book_pointer(device, bytes, result, *pointer);
+    return ct_book_pointer(device, taken, result, *pointer);
 }
 
 static uint64_t rows(uint64_t pitch, uint64_t height) {
@@ -204,3 +212,58 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
 CUresult cuMemFree_v2(CUdeviceptr pointer) { FREE(cuMemFree_v2, pointer); }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) { FREE(cuMemFree, pointer); }
+
+// Managed memory counts on the GPU that was current when it was allocated; prefetching moves all of it, and its charge,
+// to another GPU. A part of an allocation counts as all of it, since the rest may follow by itself.
+static CUresult move_charge(CUdeviceptr pointer, int device, int *from) {
+    struct ct_entry entry, before;
+    *from = -1;
+    if (!ct_get(CT_POINTERS, pointer, &entry) || entry.device == device) return CUDA_SUCCESS;
+    uint64_t bytes = entry.bytes;
+    if (!ct_claim(device, bytes)) return ct_refuse(device);
+    if (!ct_take(CT_POINTERS, pointer, &entry)) { // freed by another thread
+        ct_release(device, CT_DEVICE, bytes);
+        return CUDA_SUCCESS;
+    }
+    *from = entry.device;
+    ct_give_back(&entry);
+    entry.device = (int16_t)device;
+    entry.host = 0;
+    if (!ct_put(CT_POINTERS, &entry, &before)) ct_count_fault(CT_FAULT_MEMORY);
+    return CUDA_SUCCESS;
+}
+
+// The books know an allocation by its first address; the program may name any within it.
+static CUdeviceptr start_of(CUdeviceptr pointer) {
+    CUdeviceptr start = 0;
+    bool known = CALL(cuPointerGetAttribute, &start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer) == CUDA_SUCCESS;
+    return known && start ? start : pointer;
+}
+
+#define PREFETCH(name, place, pointer, ...)                                             \
+    do {                                                                                \
+        int to = ct_in_slice() ? (place) : -1, from, unused;                            \
+        if (to < 0) return CALL(name, pointer, __VA_ARGS__);                            \
+        CUdeviceptr start = start_of(pointer);                                          \
+        CUresult result = move_charge(start, to, &from);                                \
+        if (result != CUDA_SUCCESS) return result;                                      \
+        result = CALL(name, pointer, __VA_ARGS__);                                      \
+        if (result != CUDA_SUCCESS && from >= 0) move_charge(start, from, &unused);     \
+        return result;                                                                  \
+    } while (0)
+
+CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream) {
+    PREFETCH(cuMemPrefetchAsync, ct_device_of(device), pointer, bytes, device, stream);
+}
+
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream) {
+    PREFETCH(cuMemPrefetchAsync_ptsz, ct_device_of(device), pointer, bytes, device, stream);
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
+    PREFETCH(cuMemPrefetchAsync_v2, ct_device_at(&location), pointer, bytes, location, flags, stream);
+}
+
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
+    PREFETCH(cuMemPrefetchAsync_v2_ptsz, ct_device_at(&location), pointer, bytes, location, flags, stream);
+}

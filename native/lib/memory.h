@@ -36,8 +36,20 @@ int ct_device_at(const CUmemLocation *location);
 #define CT_SMALL_BETWEEN 8
 extern _Thread_local unsigned ct_small_claims __attribute__((tls_model("initial-exec")));
 bool ct_claim_slowly(int device, uint64_t bytes);
+
+// overhead.c: asks NVML what the slice holds uncounted, if this process has grown much since it last did.
+void ct_watch_memory(int device, uint64_t bytes);
+uint64_t ct_measure_overhead(int device); // asks now; returns bytes
+bool ct_review_overhead(int device);      // asks again before a refusal; true: there is less of it now
+// Asks after a call that may have taken uncounted memory; false: it took much, and the slice has more than its limit.
+bool ct_may_keep(int device, uint64_t before);
+void ct_forget_overhead(void); // in a forked child
+
 static inline bool ct_claim(int device, uint64_t bytes) {
-    if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) ct_refresh_limits();
+    if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) {
+        ct_refresh_limits();
+        ct_watch_memory(device, bytes);
+    }
     return ct_reserve(device, CT_DEVICE, bytes) || ct_claim_slowly(device, bytes);
 }
 

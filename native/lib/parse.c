@@ -120,6 +120,7 @@ static bool read_process(struct words line, void *into) {
 static bool read_limit(struct words line, void *into) {
     struct ct_limits *limits = into;
     static const char *const policies[] = {"conserving", "always", "never", NULL};
+    static const char *const overheads[] = {"counted", "ignored", NULL};
     static const char *const priorities[] = {"high", "low", NULL};
     int chosen = 0;
     struct words first = take(&line, ' ');
@@ -133,6 +134,11 @@ static bool read_limit(struct words line, void *into) {
     if (is(first, "policy")) {
         bool known = read_choice(line, policies, &chosen);
         limits->policy = (enum ct_policy)chosen;
+        return known;
+    }
+    if (is(first, "overhead")) {
+        bool known = read_choice(line, overheads, &chosen);
+        limits->ignores_overhead = chosen == 1;
         return known;
     }
     if (is(first, "priority")) {

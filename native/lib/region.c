@@ -28,6 +28,7 @@
 #endif
 #define LARGEST (UINT64_C(1) << 60) // no GPU has so much; sums of larger numbers would wrap
 
+_Atomic uint64_t ct_uncounted[CT_DEVICES];
 struct ct_region ct_private_region;
 struct ct_region *_Atomic ct_region = &ct_private_region;
 
@@ -134,7 +135,7 @@ static _Atomic uint64_t *account(struct ct_slot *slot, enum ct_where where) {
 static uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_where where) {
     struct ct_region *region = ct_region;
     uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
-    uint64_t sum = 0;
+    uint64_t sum = where == CT_DEVICE ? atomic_load_explicit(&ct_uncounted[device], memory_order_relaxed) : 0;
     for (uint32_t i = 0; i < high; i++) {
         struct ct_slot *slot = &region->slot[i];
         uint64_t bytes = slot == mine ? 0 : account(slot, where)[device];

@@ -105,7 +105,11 @@ void ct_release(int device, enum ct_where where, uint64_t bytes);
 // Charges without a check, for what has already happened (a pool that took more than was announced).
 void ct_charge(int device, enum ct_where where, uint64_t bytes);
 
-// What all live processes of the slice hold.
+// Bytes that the processes of the slice hold on a GPU by NVML's figures, beyond what they have counted; overhead.c
+// writes it.
+extern _Atomic uint64_t ct_uncounted[CT_DEVICES];
+
+// What all live processes of the slice hold, with what they have not counted.
 uint64_t ct_used(int device, enum ct_where where);
 
 // Frees the slots of processes that have ended; called before anything is refused.

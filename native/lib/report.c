@@ -43,11 +43,11 @@ static inline uint64_t shown_free(int device, uint64_t total, uint64_t free, uin
     return __builtin_expect(host != 0, 0) ? sum(on_device, left(host, ct_used(device, CT_HOST))) : on_device;
 }
 
-// The sum of the slots as they are: unlike a limit, a displayed number need not be safe from the tenant's own changes.
+// The sum of the slots as they are, and what no slot has: unlike a limit, a displayed number need not be safe from the tenant's own changes.
 static inline uint64_t displayed_use(int device) {
     uint32_t high = atomic_load_explicit(&ct_region->high, memory_order_relaxed);
     uint32_t slots = high < CT_SLOTS ? high : CT_SLOTS;
-    uint64_t used = load(&ct_region->slot[0].memory[device]);
+    uint64_t used = sum(load(&ct_region->slot[0].memory[device]), load(&ct_uncounted[device]));
     for (uint32_t i = 1; i < slots; i++) used = sum(used, load(&ct_region->slot[i].memory[device]));
     return used;
 }
@@ -73,6 +73,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     if (!context || !free || !total) return CALL(cuMemGetInfo_v2, free, total); // the driver returns the right error
     ct_settle_if_shrinking(); // memory that a pool has given back must not count as used
     struct gpu *gpu = &gpus[device];
+    if (__builtin_expect(!load(&gpu->total), 0)) ct_measure_overhead(device); // the program may ask before it allocates
     uint64_t used = displayed_use(device);
     if (__builtin_expect(calls++ % CALLS_BETWEEN == 0 || used != load(&gpu->used) || !load(&gpu->total), 0)) {
         CUresult result = read_gpu_memory(gpu, used);

@@ -78,6 +78,7 @@ void ct_restart_after_fork(void) {
     ct_forget_books();
     ct_forget_compute();
     ct_forget_opening();
+    ct_forget_overhead();
 }
 
 // glibc has the first function and musl the second. Both are looked up, since the library must load without either.

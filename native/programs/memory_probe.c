@@ -33,6 +33,8 @@ CUresult cuMemsetD8_v2(CUdeviceptr pointer, unsigned char value, size_t bytes);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device);
 
+#define INTO(place) ((void *)&v[place])
+
 static uint64_t v[PLACES];
 
 static void *pointer(uint64_t place) { return (void *)(uintptr_t)v[place]; }
@@ -69,6 +71,17 @@ static CUresult add_child(CUgraph graph, CUgraph child) {
     return cuGraphAddChildGraphNode(&node, graph, NULL, 0, child);
 }
 
+static CUresult load_module(uint64_t to, uint64_t bytes) {
+    char image[64];
+    snprintf(image, sizeof image, "globals=%" PRIu64, bytes);
+    return cuModuleLoadData(INTO(to), image);
+}
+
+static CUresult update_graph(CUgraphExec exec, CUgraph graph) {
+    char answer[64];
+    return cuGraphExecUpdate_v2(exec, graph, answer);
+}
+
 // Writes and reads the last byte: whether there is memory behind a pointer.
 static CUresult touch(CUdeviceptr at, size_t bytes) {
     unsigned char byte = 0;
@@ -90,7 +103,6 @@ static CUresult memory_info(uint64_t *out, int second) {
     return result;
 }
 
-#define INTO(place) ((void *)&v[place])
 #define ARRAY(w, h, d, f, c, flags) &(CUDA_ARRAY3D_DESCRIPTOR){w, h, d, (int)(f), (unsigned)(c), (unsigned)(flags)}
 // name, call; a: numbers of the line, out: numbers of the answer
 #define CALLS                                                                                                          \
@@ -102,6 +114,12 @@ static CUresult memory_info(uint64_t *out, int second) {
     X(destroy, cuCtxDestroy_v2(pointer(a[0])))                                                                         \
     X(current, cuCtxSetCurrent(pointer(a[0])))                                                                         \
     X(heap, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, a[0]))                                                            \
+    X(limit, cuCtxSetLimit((int)a[0], a[1]))                                                                           \
+    X(module, load_module(a[0], a[1]))                                                                                 \
+    X(unload, cuModuleUnload(pointer(a[0])))                                                                           \
+    X(prefetch, cuMemPrefetchAsync(v[a[0]] + a[1], 4096, (int)a[2], NULL))                                             \
+    X(prefetch_2, cuMemPrefetchAsync_v2(v[a[0]], 4096, (CUmemLocation){(int)a[1], (int)a[2]}, 0, NULL))                \
+    X(update, update_graph(pointer(a[0]), pointer(a[1])))                                                              \
     X(none, cuCtxSetCurrent(NULL))                                                                                     \
     X(alloc, cuMemAlloc_v2(INTO(a[0]), a[1]))                                                                          \
     X(alloc_null, cuMemAlloc_v2(NULL, a[0]))                                                                           \

@@ -92,11 +92,12 @@ API(cuMemAdvise_v2)(CUdeviceptr pointer, size_t size, CUmem_advise advice, CUmem
 }
 
 API(cuMemPrefetchAsync)(CUdeviceptr pointer, size_t size, CUdevice device, CUstream stream) {
-    (void)size, (void)device, (void)stream;
-    return advise(pointer);
+    (void)size, (void)stream;
+    TRY(advise(pointer));
+    return si_prefetch(pointer, device == CU_DEVICE_CPU ? -1 : si_physical(device));
 }
 
 API(cuMemPrefetchAsync_v2)(CUdeviceptr pointer, size_t size, CUmemLocation location, unsigned flags, CUstream stream) {
-    (void)size, (void)location, (void)flags, (void)stream;
-    return advise(pointer);
+    (void)flags;
+    return si_cuMemPrefetchAsync(pointer, size, location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU, stream);
 }

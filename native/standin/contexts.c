@@ -35,8 +35,11 @@ static CUcontext make(int device, unsigned flags, bool is_primary) {
     return made;
 }
 
+static uint64_t limit_bytes(CUlimit limit, uint64_t value);
+
 static void end(CUcontext context) {
     context->dead = true;
+    for (int limit = 0; limit < 16; limit++) si_uncharge(context->device, limit_bytes(limit, context->limits[limit]));
     si_free_context_streams(context);
     si_free_context_arrays(context);
     si_free_context_memory(context);
@@ -56,6 +59,9 @@ static void in_child(void) {
 static int begin(CUdevice device) {
     si_after_fork = in_child;
     int slot = si_claim_slot();
+    const char *context = getenv("STANDIN_CONTEXT_MIB");
+    if (context && !si_mapped->slot[slot].uses[si_physical(device)]) // until the process ends
+        si_charge(si_physical(device), strtoull(context, NULL, 0) << 20);
     si_mapped->slot[slot].uses[si_physical(device)] = 1;
     return si_physical(device);
 }
@@ -240,9 +246,26 @@ API(cuCtxGetLimit)(size_t *value, CUlimit limit) {
     return CUDA_SUCCESS;
 }
 
+// Memory that a context takes for a limit, beyond what it takes for the default.
+static uint64_t limit_bytes(CUlimit limit, uint64_t value) {
+    int processors = 0, threads = 0;
+    if (limit == CU_LIMIT_STACK_SIZE) {
+        si_cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0);
+        si_cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0);
+        return (value > 1024 ? value - 1024 : 0) * (uint64_t)processors * (uint64_t)threads;
+    }
+    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > 1 << 20 ? value - (1 << 20) : 0;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > 8 << 20 ? value - (8 << 20) : 0;
+    if (limit == CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT) return value > 2048 ? (value - 2048) * 512 : 0;
+    return 0;
+}
+
 API(cuCtxSetLimit)(CUlimit limit, size_t value) {
     KNOWN((unsigned)limit < 16);
     TRY(si_ready());
+    uint64_t before = limit_bytes(limit, si_current->limits[limit]), now = limit_bytes(limit, value);
+    if (now > before && !si_charge(si_current->device, now - before)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (now < before) si_uncharge(si_current->device, before - now);
     si_current->limits[limit] = value;
     return CUDA_SUCCESS;
 }

@@ -59,6 +59,7 @@ struct si_block {
     int device; // of the machine; -1: the host's
     bool backed;
     unsigned flags;
+    int resident; // of managed memory: the device that it is on, plus one; 0: the host
     CUcontext context;
     void *owner; // the pool, or the physical memory behind a mapping
     uint64_t id;
@@ -67,6 +68,7 @@ struct si_block {
 extern bool si_backing;
 static inline size_t si_pages(size_t size) { return (size + 4095) & ~(size_t)4095; }
 CUresult si_new_block(uint64_t *address, size_t size, enum si_kind kind, int device, void *owner);
+CUresult si_prefetch(uint64_t address, int device);
 bool si_take_block(uint64_t address, unsigned kinds, struct si_block *taken); // kinds: bits of si_kind
 CUresult si_drop_memory(const struct si_block *block);
 bool si_find_block(uint64_t address, struct si_block *found);

@@ -77,12 +77,15 @@ static void *map_memory(size_t size, int flags) {
     return at == MAP_FAILED ? NULL : at;
 }
 
+// The driver gives multiples of this.
+static uint64_t given(size_t size) { return ((uint64_t)size + ALIGNED - 1) / ALIGNED * ALIGNED; }
+
 static CUresult add(uint64_t *address, size_t size, enum si_kind kind, int device, void *owner, bool low) {
     bool backed = si_backing || kind == SI_HOST || kind == SI_MANAGED;
     void *memory = backed ? map_memory(si_pages(size), low ? MAP_32BIT : 0) : NULL;
     if (backed && !memory) return CUDA_ERROR_OUT_OF_MEMORY;
     si_memory_lock();
-    struct si_block *block = kind == SI_DEVICE && !si_charge(device, size) ? NULL : unused_block();
+    struct si_block *block = kind == SI_DEVICE && !si_charge(device, given(size)) ? NULL : unused_block();
     if (!block) {
         si_memory_unlock();
         if (memory) munmap(memory, si_pages(size));
@@ -90,7 +93,7 @@ static CUresult add(uint64_t *address, size_t size, enum si_kind kind, int devic
     }
     block->address = backed ? (uint64_t)(uintptr_t)memory : unbacked_address(block, size, low);
     block->size = size, block->kind = kind, block->device = device, block->backed = backed;
-    block->flags = 0, block->owner = owner, block->context = si_current, block->id = ++next_id;
+    block->flags = 0, block->resident = 0, block->owner = owner, block->context = si_current, block->id = ++next_id;
     *address = block->address;
     put_in(block);
     si_memory_unlock();
@@ -121,7 +124,8 @@ bool si_take_block(uint64_t address, unsigned kinds, struct si_block *taken) {
     if (block) {
         *link = block->next;
         *taken = *block;
-        if (block->kind == SI_DEVICE) si_uncharge(block->device, block->size);
+        if (block->kind == SI_DEVICE) si_uncharge(block->device, given(block->size));
+        if (block->resident) si_uncharge(block->resident - 1, block->size);
         block->next = unused;
         unused = block;
     }
@@ -132,6 +136,21 @@ bool si_take_block(uint64_t address, unsigned kinds, struct si_block *taken) {
 CUresult si_drop_memory(const struct si_block *block) {
     if (block->backed) munmap((void *)(uintptr_t)block->address, si_pages(block->size));
     return CUDA_SUCCESS;
+}
+
+static struct si_block *containing(uint64_t address);
+
+// Managed memory is on the device that it was last prefetched to, all of it; -1: the host.
+CUresult si_prefetch(uint64_t address, int device) {
+    si_memory_lock();
+    struct si_block *block = containing(address);
+    bool fits = block && (device < 0 || block->resident == device + 1 || si_charge(device, block->size));
+    if (fits && block->resident != device + 1) {
+        if (block->resident) si_uncharge(block->resident - 1, block->size);
+        block->resident = device + 1;
+    }
+    si_memory_unlock();
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static struct si_block *containing(uint64_t address) {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Modules, libraries, kernels and functions. Any image is accepted and any name is found. A kernel only takes
-// time: one named ns_1000000 takes that many nanoseconds, others what STANDIN_KERNEL_NS says.
+// time: one named ns_1000000 takes that many nanoseconds, others what STANDIN_KERNEL_NS says. An image that begins with
+// "globals=" and a number takes so many bytes on the device until it is unloaded.
 
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -17,6 +18,8 @@
 struct CUmod_st {
     struct CUfunc_st *functions;
     struct global *globals;
+    uint64_t bytes; // of its globals
+    int device;
 };
 struct global {
     char *name;
@@ -54,7 +57,10 @@ CUfunction si_function(CUmodule module, const char *name) {
 API(cuModuleLoadData)(CUmodule *module, const void *image) {
     KNOWN(module && image);
     TRY(si_ready());
+    uint64_t bytes = strncmp(image, "globals=", 8) ? 0 : strtoull((const char *)image + 8, NULL, 0);
+    if (bytes && !si_charge(si_current->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     *module = calloc(1, sizeof **module);
+    (*module)->bytes = bytes, (*module)->device = si_current->device;
     return CUDA_SUCCESS;
 }
 
@@ -75,7 +81,10 @@ API(cuModuleLoadFatBinary)(CUmodule *module, const void *image) { return si_cuMo
 // Its functions may still be queried: nothing is freed.
 API(cuModuleUnload)(CUmodule module) {
     KNOWN(module);
-    return si_ready();
+    TRY(si_ready());
+    if (module->bytes) si_uncharge(module->device, module->bytes);
+    module->bytes = 0;
+    return CUDA_SUCCESS;
 }
 
 API(cuModuleGetLoadingMode)(CUmoduleLoadingMode *mode) {

@@ -17,6 +17,7 @@
 //   STANDIN_OVERLAP      1: streams of one process run side by side; 0 (default): one after the other
 //   STANDIN_KERNEL_NS    device time of a kernel whose name says nothing (0); one named ns_1000000 takes that many,
 //                        one named ns_parameter as many as its first parameter (a uint64_t) says
+//   STANDIN_CONTEXT_MIB  memory that the driver takes for itself in each process that uses a GPU (0)
 //   STANDIN_HOST_PIDS    1, or the inode of the host's PID namespace if it has one of its own: NVML names processes by the
 //                        process IDs of the host, in a container too (0); one whose /proc is not the host's is named as
 //                        soon as a process of the host has asked NVML

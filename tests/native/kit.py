@@ -210,6 +210,7 @@ class Slice:
         policy: str = "conserving",
         priority: str = "high",
         paused: bool = False,
+        overhead: bool = True,
         gpus: Sequence[str] = (gpu(),),
     ) -> "Slice":
         """Puts these limits in force on each of the GPUs; `memory` in bytes, `compute` in thousandths."""
@@ -219,6 +220,7 @@ class Slice:
             region=self.usage,
             policy=ComputePolicy(policy),
             priority=Priority(priority),
+            overhead=overhead,
             processes=self.processes,
         )
         write_read_only(self.limits, limits_text(limits))

@@ -3,7 +3,7 @@
 """A process in a slice that makes the driver calls that a test sends it (native/programs/memory_probe.c)."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -63,10 +63,15 @@ class Probe:
 
 
 @contextmanager
-def probe(place: kit.Slice, *, context: bool = True, **settings: str | int) -> Iterator[Probe]:
-    """A process in the slice, with the primary context of GPU 0 current unless told otherwise; ended afterwards."""
+def probe(
+    place: kit.Slice, *, context: bool = True, before: Sequence[str] = (), **settings: str | int
+) -> Iterator[Probe]:
+    """A process in the slice, with the primary context of GPU 0 current unless told otherwise; ended afterwards.
+
+    `before` is the start of its command line.
+    """
     with subprocess.Popen(
-        [kit.program("memory_probe")],
+        [*before, str(kit.program("memory_probe"))],
         env=place.env(**{"backing": "none", **settings}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -18,6 +18,8 @@ QUOTA = 1024 * MIB
 FLOAT, BYTE = 0x20, 0x01
 """formats of arrays"""
 LAYERED, CUBEMAP, SPARSE, DEFERRED = 0x01, 0x04, 0x40, 0x80
+LEAST = 512
+"""bytes that the driver gives at least, and in multiples"""
 """and their flags"""
 POOL = 10
 
@@ -115,13 +117,13 @@ def test_what_the_driver_does_not_free_stays_charged(place: kit.Slice, route: st
             assert caller.booked() == 256 * MIB
 
 
-def test_the_quota_is_exact_to_the_byte(place: kit.Slice) -> None:
+def test_the_quota_is_exact_to_what_the_driver_gives_at_least(place: kit.Slice) -> None:
     with probe(place.write(memory=QUOTA)) as caller:
         for at in range(4):
             caller.ok("alloc", at, 256 * MIB)
         assert caller.refused("alloc", 9, 1)
         caller.ok("free", 2)
-        caller.ok("alloc", 2, 256 * MIB - 1)
+        caller.ok("alloc", 2, 256 * MIB - LEAST)
         caller.ok("alloc", 9, 1)
         assert caller.refused("alloc", 8, 1)
         assert caller.booked() == QUOTA
@@ -249,7 +251,7 @@ def test_five_thousand_allocations_are_all_known(place: kit.Slice) -> None:
             caller.ok("alloc", at, 4096 + at)
         for at in range(0, 5000, 2):
             caller.ok("free", at)
-        assert caller.booked() == caller.taken() == sum(4096 + at for at in range(1, 5000, 2))
+        assert caller.booked() == caller.taken() == sum(-(-(4096 + at) // LEAST) * LEAST for at in range(1, 5000, 2))
         for at in range(1, 5000, 2):
             caller.ok("free", at)
         assert caller.booked() == 0
@@ -294,6 +296,22 @@ def test_beyond_the_quota_the_host_budget_is_used_as_managed_memory(place: kit.S
         for at in (0, 1, 2):
             caller.ok("free", at)
         assert (place.use().memory_bytes, place.use().host_bytes) == (0, 0)
+
+
+def test_the_host_budget_is_exact_to_the_byte(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, host=512 * MIB)) as caller:
+        caller.ok("alloc", 0, QUOTA)
+        assert caller.refused("alloc", 1, 512 * MIB + 1)
+        caller.ok("alloc", 1, 512 * MIB)
+        assert caller.refused("alloc", 2, 1)
+        caller.ok("free", 0)
+        caller.ok("free", 1)
+        caller.ok("alloc", 0, 1000 * MIB)
+        assert caller.refused("managed", 1, 24 * MIB + 512 * MIB + 1)  # what is left of both, and one byte
+        caller.ok("managed", 1, 24 * MIB + 512 * MIB)
+        assert (place.use().memory_bytes, place.use().host_bytes) == (QUOTA, 512 * MIB)
+        caller.ok("free", 1)
+        assert (place.use().memory_bytes, place.use().host_bytes) == (1000 * MIB, 0)
 
 
 @pytest.mark.parametrize("route", ["pitch", "managed", "async", "async_ptsz", "from_pool", "from_pool_ptsz"])

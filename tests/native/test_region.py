@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.node.region import FAULTS, SLOTS, make_region, read_region
+from cotenant.node.region import FAULTS, SLOTS, GpuUse, ProcessIdentity, make_region, read_region
 from tests.native import kit
 from tests.native.account import HOST, account, crowd
 from tests.native.kit import GIB, MIB, gpu
+from tests.node.regions import claim, write_slot
 
 QUOTA = 1024 * MIB
 SIZE = 4096 + 256 * 1152
@@ -367,6 +368,35 @@ def test_nothing_written_into_the_region_raises_the_limit_of_the_process_that_re
         one.release(QUOTA)
         assert one.used() == 0
         assert one.reserve(QUOTA)
+
+
+def test_a_number_of_slots_beyond_the_file_is_not_believed(place: kit.Slice) -> None:
+    place.write(memory=QUOTA)
+    with account(place) as one:
+        assert one.reserve(MIB)
+        with open(place.usage, "r+b") as file:
+            file.seek(HEADER_HIGH)
+            file.write(b"\xff" * 4)
+        assert one.reserve(MIB)
+        one.refresh()  # slots of ended processes are looked for
+        assert one.used() == 2 * MIB
+        assert not one.reserve(QUOTA)
+
+
+def test_numbers_whose_sum_is_beyond_all_numbers_leave_nothing_free(place: kit.Slice) -> None:
+    place.write(memory=QUOTA)
+    held = []
+    for slot in (10, 11):  # of processes that live, and say nonsense
+        write_slot(place.usage, slot, ProcessIdentity(1, 1, 1), [GpuUse(memory_bytes=1 << 63, host_bytes=1 << 63)])
+        held.append(claim(place.usage, slot))
+    try:
+        with account(place) as one:
+            assert one.used() == (1 << 64) - 1
+            assert not one.reserve(1)
+            assert not one.reserve(1, of=HOST)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def test_what_nobody_holds_is_not_counted(place: kit.Slice) -> None:

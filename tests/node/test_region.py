@@ -158,6 +158,13 @@ def test_a_file_that_is_no_region_is_refused(tmp_path: Path, content: bytes) -> 
         read_region(tmp_path / "usage")
 
 
+@pytest.mark.parametrize("size", [region.HEADER.size, region.SIZE - 1, region.SIZE + 1, 10 * region.SIZE])
+def test_a_region_of_another_size_is_refused(path: Path, size: int) -> None:
+    os.truncate(path, size)
+    with pytest.raises(InputError, match="not a region"):
+        read_region(path)
+
+
 def test_a_link_or_a_pipe_in_its_place_is_not_followed(tmp_path: Path, path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(OSError, match="symbolic links"):

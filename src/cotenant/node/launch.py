@@ -302,8 +302,8 @@ def _real_enforcement(vendor: Vendor, launch: Launch) -> list[str]:
         else "compute: not limited",
         *(["priority: low, so it waits while a job of priority 0 or more works on its GPU"] if _is_low(launch) else []),
         f"{devices}finds no memory on the others",
-        "not enforced: on programs that are linked statically or empty LD_PRELOAD, and what the driver itself takes "
-        "for each process; this is resource control, not a security boundary",
+        "not enforced: on programs that are linked statically or empty LD_PRELOAD; this is resource control, not a "
+        "security boundary",
     ]
 
 

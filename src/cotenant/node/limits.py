@@ -68,6 +68,8 @@ class Limits:
     """usage region, in which the processes record their use"""
     policy: ComputePolicy = ComputePolicy.CONSERVING
     priority: Priority = Priority.HIGH
+    overhead: bool = True
+    """memory that the driver takes beyond what programs allocate (contexts, modules) counts against the limits"""
     processes: Path | None = None
     """the list of the slice's processes (`company.py`); None: which they are is unknown"""
 
@@ -82,6 +84,8 @@ def limits_text(limits: Limits) -> str:
     if limits.processes is not None:
         lines.append(f"processes {_path(limits.processes)}")
     lines += [f"policy {limits.policy}", f"priority {limits.priority}"]
+    if not limits.overhead:
+        lines.append("overhead ignored")
     if limits.others is not None:
         lines.append(f"default {_amounts(limits.others)}")
     lines += [f"gpu {_uuid(limit.uuid)} {_amounts(limit)}" for limit in limits.gpus]
@@ -95,7 +99,7 @@ def parse_limits(text: str) -> Limits:
         raise InputError(f"not limits: begins with {first[:40]!r}, expected {FIRST_LINE!r}")
     if "end" not in lines:
         raise InputError("not limits: the line `end` is missing, so it may be truncated")
-    region, processes, others, gpus = None, None, None, []
+    region, processes, others, gpus, overhead = None, None, None, [], True
     policy, priority = ComputePolicy.CONSERVING, Priority.HIGH
     for line in lines[: lines.index("end")]:
         kind, _, rest = line.partition(" ")
@@ -107,6 +111,10 @@ def parse_limits(text: str) -> Limits:
                     policy = ComputePolicy(rest)
                 case "priority":
                     priority = Priority(rest)
+                case "overhead":
+                    if rest not in ("counted", "ignored"):
+                        raise ValueError(rest)
+                    overhead = rest == "counted"
                 case "processes":
                     processes = Path(rest)
                 case "default":
@@ -116,7 +124,15 @@ def parse_limits(text: str) -> Limits:
                     gpus.append(_limit(_uuid(uuid), amounts))
         except ValueError:
             raise InputError(f"not limits: {line[:80]!r} is not valid") from None
-    return Limits(gpus=tuple(gpus), others=others, region=region, policy=policy, priority=priority, processes=processes)
+    return Limits(
+        gpus=tuple(gpus),
+        others=others,
+        region=region,
+        policy=policy,
+        priority=priority,
+        overhead=overhead,
+        processes=processes,
+    )
 
 
 def write_read_only(path: Path, text: str) -> None:

@@ -118,30 +118,25 @@ def make_region(path: Path, uuids: Sequence[str] = (), *, mode: int = 0o600) -> 
     os.replace(fresh, path)
 
 
-def cut_region(path: Path) -> bool:
+def cut_region(descriptor: int) -> bool:
     """Cuts off what a tenant has added to its region; True if there was something to cut. Raises OSError.
 
-    Root in a container may have changed the owner, the mode or the access list of the file. All are put back first, on
-    the descriptor, so that the tenant can neither shut this process out nor lead it to another file.
+    The descriptor needs no access (O_PATH). Root in a container may have changed the owner, the mode or the access list
+    of the file. Access is restored through the descriptor, so that the tenant can neither shut this process out nor
+    lead it to another file; for that, CAP_FOWNER is enough.
     """
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # needs no permission on the file itself
-    try:
-        seen = os.fstat(descriptor)
-        if not stat.S_ISREG(seen.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        # There may also be more behind its end, which only its blocks show.
-        if seen.st_size <= SIZE and seen.st_blocks * 512 <= 2 * SIZE:
-            return False
-        itself = f"/proc/self/fd/{descriptor}"
-        if seen.st_uid != os.geteuid():
-            os.chown(itself, os.geteuid(), -1)
-        with contextlib.suppress(OSError):  # there is none, or the file system has none
-            os.removexattr(itself, "system.posix_acl_access")
-        os.chmod(itself, 0o666)
-        os.truncate(itself, SIZE)
-        return True
-    finally:
-        os.close(descriptor)
+    seen = os.fstat(descriptor)
+    if not stat.S_ISREG(seen.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    # There may also be more behind its end, which only its blocks show.
+    if seen.st_size <= SIZE and seen.st_blocks * 512 <= 2 * SIZE:
+        return False
+    itself = f"/proc/self/fd/{descriptor}"
+    with contextlib.suppress(OSError):  # there is none, or the file system has none
+        os.removexattr(itself, "system.posix_acl_access")
+    os.chmod(itself, 0o666)
+    os.truncate(itself, SIZE)
+    return True
 
 
 def read_region(path: Path) -> Region:

@@ -6,12 +6,10 @@ import asyncio
 import os
 import shutil
 import stat
-import subprocess
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
@@ -24,14 +22,13 @@ from cotenant.kube.agent.allocating import (
     HostPlaces,
     Unclaimed,
     at,
-    cut_regions,
     gpu_of,
     prepare,
     tidy_slices,
 )
 from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.agent.service import likely_gpus, preferred_ids
-from cotenant.node.region import SIZE, make_region, read_region
+from cotenant.node.region import SIZE, read_region
 from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, region_of, registered
 from tests.kube.agent.kubelet import kubelet_in, until
 
@@ -163,32 +160,6 @@ def test_a_folder_that_a_runtime_made_in_place_of_a_lost_region_is_replaced(tmp_
     assert read_region(path).processes == ()
 
 
-def test_what_a_tenant_adds_to_its_region_is_cut_off(tmp_path: Path) -> None:
-    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
-    prepare(host, None)
-    grown, usual = listed("GPU-a::0"), listed("GPU-a::1")
-    tidy_slices(host, [grown, usual])
-    path = region_of(host, GPU, grown.devices)
-    with open(path, "ab") as file:
-        file.write(bytes(2 * SIZE))
-    path.chmod(0)
-    assert cut_regions(host) == [path.parent.name]
-    assert read_region(path).processes == ()
-    assert cut_regions(host) == []
-
-
-def test_what_a_tenant_hides_behind_the_end_of_its_region_is_cut_off() -> None:
-    with TemporaryDirectory(dir="/dev/shm") as folder:  # as /run, where that is possible
-        host = HostPlaces(lasting=at(Path(folder) / "l"), passing=at(Path(folder) / "p"))
-        prepare(host, None)
-        tidy_slices(host, [listed("GPU-a::0")])
-        path = region_of(host, GPU, ["GPU-a::0"])
-        subprocess.run(["fallocate", "--keep-size", "--length", str(8 * SIZE), str(path)], check=True)
-        assert path.stat().st_size == SIZE
-        assert cut_regions(host) == [path.parent.name]
-        assert path.stat().st_blocks * 512 == SIZE
-
-
 def test_without_a_library_there_is_nothing_to_preload(tmp_path: Path) -> None:
     mounts = prepare(HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p")), None)
     assert [one.container_path for one in mounts] == ["/run/cotenant"]
@@ -304,26 +275,3 @@ def test_what_is_preferred_is_available_and_spread_over_gpus(
         gpus = {gpu_of(one) for one in chosen}
         assert len(gpus) == min(size, len({gpu_of(one) for one in available}))
         assert len(gpus & wanted) == min(size, len(wanted & {gpu_of(one) for one in available}))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the owner of a file")
-def test_a_region_is_cut_whoever_owns_it_and_whatever_another_tenant_does(tmp_path: Path) -> None:
-    host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
-    regions = [host.slices.seen / name / "usage" for name in ("a", "b", "c", "d")]
-    for path in regions:
-        path.parent.mkdir(parents=True)
-        make_region(path, mode=0o666)
-    os.truncate(regions[0], 10 * SIZE)
-    os.chown(regions[0], 12345, 12345)
-    os.chmod(regions[0], 0)
-    regions[1].unlink()
-    regions[1].mkdir()  # not a file any more
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(b"x" * 3 * SIZE)
-    regions[2].unlink()
-    regions[2].symlink_to(elsewhere)
-    os.truncate(regions[3], 10 * SIZE)
-    assert cut_regions(host) == ["a", "d"]
-    assert [regions[0].stat().st_size, regions[3].stat().st_size] == [SIZE, SIZE]
-    assert (regions[0].stat().st_uid, regions[0].stat().st_mode & 0o777) == (0, 0o666)
-    assert elsewhere.stat().st_size == 3 * SIZE

@@ -32,7 +32,7 @@ from cotenant.kube.codec.paths import (
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import write_read_only
 from cotenant.node.preload import preload, stage
-from cotenant.node.region import cut_region, make_region
+from cotenant.node.region import make_region
 from cotenant.wire.text import printable
 
 PROCESSES_NAME = "processes"
@@ -222,22 +222,6 @@ def tidy_slices(host: HostPlaces, listed: Iterable[Listed], unclaimed: Unclaimed
             _make_slice(folder)
     if unclaimed is not None:
         unclaimed.remove(path for path in host.slices.seen.iterdir() if path.name not in held)
-
-
-def cut_regions(host: HostPlaces) -> list[str]:
-    """Truncates regions that their tenants have enlarged, which would fill the node's memory; returns their slices."""
-    grown, failed = [], None
-    for path in sorted(host.slices.seen.glob(f"*/{REGION.name}")):
-        try:
-            if cut_region(path):
-                grown.append(path.parent.name)
-        except FileNotFoundError:  # it has just been removed
-            continue
-        except OSError as error:  # of one tenant: the others' regions are cut all the same
-            failed = error
-    if failed is not None and not grown:
-        raise failed
-    return grown
 
 
 def _make_slice(folder: Path) -> None:

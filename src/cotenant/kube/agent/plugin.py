@@ -17,9 +17,10 @@ from pathlib import Path
 
 from cotenant.core.model import ContainerKind, Machine
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.agent.allocating import HostPlaces, Unclaimed, cut_regions, prepare, tidy_slices
+from cotenant.kube.agent.allocating import HostPlaces, Unclaimed, prepare, tidy_slices
 from cotenant.kube.agent.podresources import Listed, list_devices
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
+from cotenant.kube.agent.regions import Regions
 from cotenant.kube.agent.rpc import Handler, RpcError, Server, call, serve
 from cotenant.kube.agent.service import PluginState, Pods, Service
 from cotenant.kube.agent.strict import tidy_specs
@@ -122,8 +123,8 @@ def _remove_sockets(folder: Path, resource: str) -> None:
 
 
 TIDY_S = 30.0
-CUT_S = 2.0
-"""Pause between two looks at the size of usage regions, which tenants can write to."""
+CUT_S = 0.2
+"""Pause between two looks at the size of usage regions: a tenant can add what it writes meanwhile."""
 KNOWN_S = 10.0
 
 
@@ -218,15 +219,17 @@ class Plugins:
             await self.tidy()
 
     async def _keep_cut(self) -> None:
-        while True:
-            await asyncio.sleep(CUT_S)
-            try:
-                for name in cut_regions(self._state.host):
-                    self._state.error_log.report(
-                        "regions", f"slice {name}: its tenant wrote too much; the file was truncated"
-                    )
-            except OSError as error:
-                self._state.error_log.report("regions", str(error))
+        regions, error_log = Regions(self._state.host.slices.seen), self._state.error_log
+        try:
+            while True:
+                await asyncio.sleep(CUT_S)
+                cut = await asyncio.to_thread(regions.cut)  # giving back much memory takes a while
+                for name in cut.grown:
+                    error_log.report("regions", f"slice {name}: its tenant wrote too much; the file was truncated")
+                for error in cut.errors:
+                    error_log.report("regions", error)
+        finally:
+            regions.close()
 
 
 def _is_initialising(pod: Pod) -> bool:

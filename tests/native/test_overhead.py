@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that no program has allocated, or that a program has taken out of its account, counts against the limit."""
+
+import subprocess
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, identify, write_list
+from tests.native import kit
+from tests.native.kit import MIB
+from tests.native.namespaces import OWN_NAMESPACE, can_unshare, descendant
+from tests.native.probe import DEVICE, OUT_OF_MEMORY, probe
+
+STACK, FIFO, HEAP, SYNC_DEPTH, LAUNCHES = range(5)
+"""CU_LIMIT_*"""
+needs_namespaces = pytest.mark.skipif(not can_unshare(), reason="needs the right to make PID namespaces")
+
+
+def hold(place: kit.Slice, *words: str, before: Sequence[str] = (), **settings: int) -> dict[str, int]:
+    """What native/programs/memory_hold.c says; it ends by killing its whole process group."""
+    with subprocess.Popen(
+        [*before, str(kit.program("memory_hold")), *words],
+        env=place.env(backing="none", **settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        output, complaints = process.communicate(timeout=60)
+    assert (process.returncode, complaints) == (-9, "")
+    return kit.values(output)
+
+
+def test_the_memory_of_contexts_counts(place: kit.Slice) -> None:
+    found = hold(place.write(memory=1024 * MIB), "2", "64", context_mib=300)
+    assert found["got_0"] == 704
+    assert found["got_1"] == 0  # its own context is 276 MiB too much already, which cannot be refused
+
+
+def test_the_memory_of_contexts_does_not_count_if_the_limits_say_so(place: kit.Slice) -> None:
+    found = hold(place.write(memory=1024 * MIB, overhead=False), "1", "64", context_mib=300)
+    assert found["got_0"] == 1024
+
+
+def test_a_program_sees_what_its_context_takes(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB), context_mib=300) as caller:
+        assert caller.call("info")[1:3] == (724 * MIB, 1024 * MIB)
+        assert caller.call("nvml")[1:] == (1024 * MIB, 724 * MIB, 300 * MIB)
+
+
+def test_processes_that_wipe_their_account_get_no_more_than_the_limit(place: kit.Slice) -> None:
+    found = hold(place.write(memory=256 * MIB), "5", "64", "wipe", str(place.usage))
+    assert found["peak"] <= 256
+
+
+def test_processes_that_wipe_their_account_and_take_little_by_little(place: kit.Slice) -> None:
+    found = hold(place.write(memory=256 * MIB), "5", "4", "wipe", str(place.usage))
+    assert found["peak"] <= 256 + 5 * 16
+
+
+@needs_namespaces
+@pytest.mark.parametrize("listed", [True, False])
+def test_in_a_container_only_what_can_be_told_apart_counts(listed: bool, tmp_path: Path) -> None:
+    """Two slices whose processes have the same process ID, each in a namespace of its own."""
+    places = [kit.Slice(tmp_path / name) for name in "ab"]
+    for one in places:
+        one.folder.mkdir()
+        one.write(memory=1000 * MIB)
+    room = []
+    inside = partial(
+        probe, before=OWN_NAMESPACE, state=str(tmp_path / "state"), backing="none", context_mib=200, host_pids=1
+    )
+    with inside(places[0]) as first, inside(places[1]) as last:
+        for one, caller in zip(places, (first, last), strict=True):
+            if listed:
+                found = identify(descendant(caller.process))
+                assert isinstance(found, SliceProcess)
+                assert found.pid == 1
+                write_list(one.processes, [found._replace(pid_space=UNKNOWN_SPACE)])
+            caller.ok("alloc", 0, 700 * MIB)
+        for caller in (first, last):
+            steps = 0
+            while caller.call("alloc", 1, 20 * MIB).result == 0:
+                steps += 20
+            room.append(700 + steps)
+    assert room == ([800, 800] if listed else [1000, 1000])
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "charged"),
+    [(FIFO, 600 * MIB, 600 * MIB), (HEAP, 600 * MIB, 600 * MIB), (STACK, 2048, 2048 * 108 * 2048)],
+    ids=["printf", "heap", "stack"],
+)
+def test_what_a_context_takes_for_its_limits_is_charged_or_refused(
+    limit: int, value: int, charged: int, place: kit.Slice
+) -> None:
+    with probe(place.write(memory=1024 * MIB)) as caller:
+        caller.ok("limit", limit, value)
+        assert caller.booked() == charged
+        assert caller.taken() <= charged
+        assert caller.refused("limit", limit, 4 * value)
+        caller.ok("limit", limit, 0)
+        assert caller.booked() == 0
+
+
+def test_memory_for_launches_that_kernels_make_is_measured_and_refused(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB)) as caller:
+        caller.ok("alloc", 0, 900 * MIB)
+        caller.ok("limit", LAUNCHES, 2048 + 100 * 2048)  # 100 MiB
+        assert caller.refused("limit", LAUNCHES, 2048 + 200 * 2048)
+        assert caller.taken() == 1000 * MIB
+        caller.ok("alloc", 1, 24 * MIB)
+        assert caller.refused("alloc", 2, 2 * MIB)
+
+
+def test_the_globals_of_modules_count(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB)) as caller:
+        caller.ok("module", 0, 600 * MIB)
+        assert caller.refused("module", 1, 600 * MIB)
+        assert caller.taken() == 600 * MIB
+        assert caller.refused("alloc", 2, 500 * MIB)
+        caller.ok("unload", 0)
+        caller.ok("alloc", 2, 1000 * MIB)
+        caller.ok("module", 1, MIB)  # the driver takes a little for any module
+        caller.ok("module", 3, 0)
+
+
+def test_one_byte_counts_as_much_as_the_driver_takes(place: kit.Slice) -> None:
+    with probe(place.write(memory=4096)) as caller:
+        for number in range(8):
+            caller.ok("alloc", number, 1)
+        assert caller.booked() == 4096
+        assert caller.refused("alloc", 8, 1)
+        caller.ok("free", 0)
+        caller.ok("alloc", 0, 512)
+
+
+def test_a_graph_that_is_updated_to_a_larger_one_counts_as_that(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB)) as caller:
+        for graph, size in ((0, 100 * MIB), (10, 800 * MIB)):
+            caller.ok("graph", graph)
+            caller.ok("node", graph + 1, graph, size)
+            caller.ok("node_free", graph, graph + 1)
+        caller.ok("instantiate", 20, 0, 0)
+        caller.ok("alloc", 21, 500 * MIB)
+        caller.ok("stream", 22)
+        caller.ok("launch", 20, 22)
+        caller.ok("update", 20, 10)
+        assert caller.call("launch", 20, 22).result == OUT_OF_MEMORY
+        assert caller.taken() <= 1024 * MIB
+
+
+@pytest.mark.parametrize("name", ["prefetch", "prefetch_2"])
+def test_managed_memory_is_not_prefetched_to_a_gpu_without_quota(name: str, place: kit.Slice) -> None:
+    place.write(memory=1024 * MIB)
+    text = place.limits.read_text().replace("\ngpu ", "\ndefault memory=0\ngpu ", 1)
+    place.limits.unlink()
+    place.limits.write_text(text)
+    with probe(place, devices=2) as caller:
+        caller.ok("managed", 0, 600 * MIB)
+        words = (0, 4096, 1) if name == "prefetch" else (0, DEVICE, 1)
+        assert caller.call(name, *words).result == OUT_OF_MEMORY
+        assert caller.taken(1) == 0
+        assert caller.booked() == 600 * MIB
+        caller.ok(name, *words[:2], 0)
+        caller.ok("free", 0)
+        assert (caller.booked(), caller.taken(0)) == (0, 0)
+
+
+def test_managed_memory_counts_on_the_gpu_that_it_was_prefetched_to(place: kit.Slice) -> None:
+    place.write(memory=1024 * MIB, gpus=(kit.gpu(1), kit.gpu(2)))
+    with probe(place, devices=2) as caller:
+        caller.ok("managed", 0, 600 * MIB)
+        caller.ok("prefetch", 0, 0, 1)
+        assert (caller.booked(0), caller.booked(1)) == (0, 600 * MIB)
+        caller.ok("alloc", 1, 1000 * MIB)
+        assert caller.call("prefetch", 0, 0, 0).result == OUT_OF_MEMORY
+        assert (caller.booked(0), caller.booked(1)) == (1000 * MIB, 600 * MIB)
