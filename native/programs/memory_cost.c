@@ -16,7 +16,6 @@
 #define LIVE 5000
 
 CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuModuleLoadData(void **module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name);
 
 static uint64_t now(void) {
@@ -49,7 +48,7 @@ int main(int count, char **words) {
     static CUdeviceptr live[LIVE];
     CUcontext context;
     CUfunction kernel;
-    void *module;
+    CUmodule module;
     size_t free_bytes, total;
     if (count != 3) return 1;
     unsigned repeats = (unsigned)atoi(words[1]), calls = (unsigned)atoi(words[2]);

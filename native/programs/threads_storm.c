@@ -16,7 +16,6 @@
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxSynchronize(void);
-CUresult cuModuleLoadData(void **module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name);
 
 static CUcontext context;
@@ -61,7 +60,7 @@ int main(int argc, char **argv) {
     int count = atoi(argv[1]);
     rounds = atoi(argv[2]);
     pooled = argv[3][1] == 'o';
-    void *module;
+    CUmodule module;
     if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return 2;
     if (cuModuleLoadData(&module, "kernels") || cuModuleGetFunction(&kernel, module, "ns_1000")) return 3;
     pthread_t threads[64];

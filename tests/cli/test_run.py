@@ -177,6 +177,8 @@ def test_every_gpu_gets_the_limits(env: dict[str, str]) -> None:
         "30%",
         "--policy",
         "always",
+        "--overhead",
+        "ignored",
         "--priority",
         "low",
     ]
@@ -185,6 +187,7 @@ def test_every_gpu_gets_the_limits(env: dict[str, str]) -> None:
     each = GpuLimit("", 2 << 30, limits.gpus[0].compute, 1 << 30)
     assert limits.gpus == (each._replace(uuid=kit.gpu(1)), each._replace(uuid=kit.gpu(2)))
     assert (limits.others, limits.policy, limits.priority) == (each, ComputePolicy.ALWAYS, Priority.LOW)
+    assert not limits.overhead
     assert limits.gpus[0].compute == 300
     assert visible == "all"
 

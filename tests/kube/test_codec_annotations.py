@@ -17,6 +17,7 @@ from cotenant.kube.codec.keys import checked_annotations, container_key, is_key
 from cotenant.kube.codec.paths import LIMITS
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.vgpu import VGPU
+from cotenant.kube.settings import parse_settings
 from cotenant.node.limits import GpuLimit, Limits, Priority, parse_limits
 from tests.kube.pods import NODE, pod
 
@@ -58,6 +59,17 @@ def test_the_lower_class_is_told_to_the_library(asked: int, priority: int, told:
 def test_where_use_is_written_down_is_told_to_the_library() -> None:
     region = Path("/run/cotenant/usage")
     assert limits(bound(pod({"nvidia.com/gpumem": 1000}), 0, region=region)).region == region
+
+
+@pytest.mark.parametrize("count", [True, False])
+def test_the_memory_of_contexts_counts_as_the_settings_say(count: bool) -> None:
+    settings = parse_settings(f"defaults: {{count-overhead: {count}}}".lower().encode()).codec()
+    wanting = pod({"nvidia.com/gpumem": 1000})
+    record = record_for(wanting, request_of(wanting), Slot(NODE.name, (0,)), NODE)
+    told = binding_annotations(
+        wanting, request_of(wanting), record, NODE, moment=0, count_overhead=settings.count_overhead
+    )
+    assert limits(told).overhead is count
 
 
 def test_a_pod_without_gpus_carries_a_record_and_nothing_else() -> None:

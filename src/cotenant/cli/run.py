@@ -81,6 +81,13 @@ def share(_context: click.Context, _option: click.Parameter, text: str) -> Milli
     show_default=True,
     help="A low-priority slice pauses while a high-priority slice uses the same GPU.",
 )
+@click.option(
+    "--overhead",
+    type=click.Choice(["counted", "ignored"]),
+    default="counted",
+    show_default=True,
+    help="Whether memory that the driver takes for contexts and modules counts against --memory.",
+)
 @click.option("--strict", is_flag=True, help="Also limit programs that are statically linked or clear LD_PRELOAD.")
 @click.option("--summary", is_flag=True, help="Print the resource usage to standard error when the command has ended.")
 @output_option
@@ -155,6 +162,7 @@ def _limits(
     compute: MilliGpu,
     policy: str,
     priority: str,
+    overhead: str,
 ) -> "Limits":
     """Builds the limits from the options and the GPUs of this machine."""
     from cotenant.node.limits import MOST_GPUS, ComputePolicy, GpuLimit, Limits, Priority
@@ -168,6 +176,7 @@ def _limits(
         others=GpuLimit("", 0) if gpus else limit,
         policy=ComputePolicy(policy),
         priority=Priority(priority),
+        overhead=overhead == "counted",
     )
 
 

@@ -63,6 +63,8 @@ class Defaults(_Section, frozen=True):
     """MiB on each GPU; null: all memory of the GPU."""
     compute: int = 0
     """Percent of each GPU's compute, if the pod requests part of its memory; 0: no compute is reserved."""
+    count_overhead: bool = True
+    """Whether memory that the driver takes for itself counts against the memory of a container."""
 
 
 class PreemptionPart(_Section, frozen=True):
@@ -219,6 +221,7 @@ class KubeSettings(_Section, frozen=True):
             default_gpus=self.defaults.gpus,
             default_memory=None if self.defaults.memory is None else MiB(self.defaults.memory),
             default_compute=Percent(self.defaults.compute),
+            count_overhead=self.defaults.count_overhead,
         )
 
     def sharing_of(self, node: str, uuid: str, index: int) -> GpuSharing | None:

@@ -9,6 +9,7 @@ scheduler may write them: they say, or make a container believe, which GPUs it h
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,7 +33,14 @@ _NO_SHARES = Shares(Means.SLOTS, None, "")
 
 
 def binding_annotations(
-    pod: Pod, request: PodRequest, record: Record, machine: Machine, *, moment: int, region: Path | None = None
+    pod: Pod,
+    request: PodRequest,
+    record: Record,
+    machine: Machine,
+    *,
+    moment: int,
+    region: Path | None = None,
+    count_overhead: bool = True,
 ) -> dict[str, str]:
     """All annotations that a pod needs to run where the record says; `moment` is in nanoseconds since 1970."""
     annotations = {RECORD: encode_record(record)}
@@ -40,7 +48,8 @@ def binding_annotations(
     for one in request.containers:
         if record.held_by(one.number):
             dialect, assignment = one.amounts.dialect, _assignment(pod, request, record, machine, one, region)
-            own = {LIMITS: limits_text(assignment.launch.limits), **_variables(dialect, assignment)}
+            limits = replace(assignment.launch.limits, overhead=count_overhead)
+            own = {LIMITS: limits_text(limits), **_variables(dialect, assignment)}
             annotations |= {container_key(one.number, name): value for name, value in own.items()}
             assignments.setdefault(dialect.name, []).append(assignment)
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in request.containers}

@@ -34,6 +34,8 @@ class Settings:
     """On each GPU, if none is requested; None: all that the GPU has."""
     default_compute: Percent = Percent(0)
     """Of each GPU, if only a part of its memory is requested; 0 claims nothing and is not limited."""
+    count_overhead: bool = True
+    """Whether memory that the driver takes for itself (contexts, modules) counts against the memory of a container."""
 
     by_resource: Mapping[str, Dialect] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The dialect of each resource."""

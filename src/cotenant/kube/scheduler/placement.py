@@ -182,7 +182,13 @@ class Placer:
                 return allocation
             machine = view.cluster.node(node).machine
             annotations = binding_annotations(
-                pod, view.request, allocation.record, machine, moment=moment, region=REGION
+                pod,
+                view.request,
+                allocation.record,
+                machine,
+                moment=moment,
+                region=REGION,
+                count_overhead=self._settings.count_overhead,
             )
         except InputError as error:
             return invalid_request(error)

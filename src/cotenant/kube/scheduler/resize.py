@@ -94,7 +94,9 @@ def resize(
         request = request_of(pod, settings)
         if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
             raise InputError(f"annotation {RESIZE}: the pod requested GPUs by resource names that are not enabled here")
-        annotations = binding_annotations(pod, request, record, machine, moment=moment, region=REGION)
+        annotations = binding_annotations(
+            pod, request, record, machine, moment=moment, region=REGION, count_overhead=settings.count_overhead
+        )
     except InputError as error:
         return invalid_request(error)
     new = replace(now, record=record)
