@@ -13,7 +13,7 @@ from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, identify, write_l
 from tests.native import kit
 from tests.native.kit import MIB
 from tests.native.namespaces import OWN_NAMESPACE, can_unshare, descendant
-from tests.native.probe import DEVICE, OUT_OF_MEMORY, probe
+from tests.native.probe import DEVICE, OUT_OF_MEMORY, Probe, probe
 
 STACK, FIFO, HEAP, SYNC_DEPTH, LAUNCHES = range(5)
 """CU_LIMIT_*"""
@@ -63,17 +63,20 @@ def test_processes_that_wipe_their_account_and_take_little_by_little(place: kit.
 
 
 @needs_namespaces
-@pytest.mark.parametrize("listed", [True, False])
-def test_in_a_container_only_what_can_be_told_apart_counts(listed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("listed", "host_pids", "room"),
+    [(True, 1, 800), (False, 1, 1000), (False, 0, 1000)],
+    ids=["listed", "not listed", "the same process ID twice"],
+)
+def test_in_a_container_only_what_can_be_told_apart_counts(
+    listed: bool, host_pids: int, room: int, tmp_path: Path
+) -> None:
     """Two slices whose processes have the same process ID, each in a namespace of its own."""
     places = [kit.Slice(tmp_path / name) for name in "ab"]
     for one in places:
         one.folder.mkdir()
         one.write(memory=1000 * MIB)
-    room = []
-    inside = partial(
-        probe, before=OWN_NAMESPACE, state=str(tmp_path / "state"), backing="none", context_mib=200, host_pids=1
-    )
+    inside = partial(probe, before=OWN_NAMESPACE, state=str(tmp_path / "state"), context_mib=200, host_pids=host_pids)
     with inside(places[0]) as first, inside(places[1]) as last:
         for one, caller in zip(places, (first, last), strict=True):
             if listed:
@@ -82,12 +85,15 @@ def test_in_a_container_only_what_can_be_told_apart_counts(listed: bool, tmp_pat
                 assert found.pid == 1
                 write_list(one.processes, [found._replace(pid_space=UNKNOWN_SPACE)])
             caller.ok("alloc", 0, 700 * MIB)
-        for caller in (first, last):
-            steps = 0
-            while caller.call("alloc", 1, 20 * MIB).result == 0:
-                steps += 20
-            room.append(700 + steps)
-    assert room == ([800, 800] if listed else [1000, 1000])
+        assert [700 + steps_of_20_mib(caller) for caller in (first, last)] == [room, room]
+
+
+def steps_of_20_mib(caller: Probe) -> int:
+    """MiB that a process still gets."""
+    got = 0
+    while caller.call("alloc", 1, 20 * MIB).result == 0:
+        got += 20
+    return got
 
 
 @pytest.mark.parametrize(
