@@ -19,19 +19,20 @@ import pytest
 from cotenant.core.model import ContainerKind, Machine
 from cotenant.core.units import Seconds
 from cotenant.errors import DeviceError, InputError
-from cotenant.kube.agent.allocating import HostPlaces, at
+from cotenant.kube.agent.allocating import HostPlaces, at, slice_name
 from cotenant.kube.agent.orphans import Timing
 from cotenant.kube.agent.process import Agent, AgentOptions, Intervals, find_gpus_of, serve
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share, encode_record
 from cotenant.kube.codec.inventory import AWAY, Orphans, machine_of, orphans_of
 from cotenant.kube.settings import KubeSettings
+from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, read_list
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
 from tests.kube.agent.kubelet import Kubelet, kubelet_in
 from tests.kube.agent_node.processes import add_process, end_process
-from tests.kube.agent_node.waiting import PACE, access_to, add_pod, in_loop, running, until
+from tests.kube.agent_node.waiting import PACE, access_to, add_pod, change_pod, in_loop, running, until
 from tests.kube.api_server import ApiServer
 from tests.node.fake_nvml import FakeNvml, GpuModel
 
@@ -354,3 +355,31 @@ async def test_the_program_ends_cleanly_when_told_and_takes_back_what_it_said(fo
                 process.kill()
         assert around.node.metadata.annotations == {}
         assert around.node.status.capacity == {}
+
+
+@in_loop
+async def test_processes_on_the_cards_are_listed_for_their_containers(folder: Path) -> None:
+    around, card = Around(folder), GpuModel("GPU-a")
+    backend = NvmlBackend(FakeNvml(card))
+    async with (
+        around.server.serving(),
+        kubelet_in(folder / "k") as kubelet,
+        running(around.agent(find=lambda options: backend).run()),
+    ):
+        await until(lambda: kubelet.devices.get(GPU) and around.machine is not None)
+        machine = around.machine
+        assert machine is not None
+        device = kubelet.devices[GPU][0].ID
+        await kubelet.allocate(GPU, device)
+        kubelet.has("one", "c0", GPU, device)
+        add_pod(around.server, "one", ONE, machine)
+        status = {"containerStatuses": [{"name": "c0", "containerID": f"containerd://{'ab' * 32}"}]}
+        change_pod(around.server, "one", status=status)
+        add_process(folder / "proc", 4001, f"0::/kubepods/pod{ONE}/{'ab' * 32}")
+        (folder / "proc" / "4001" / "status").write_text("NSpid:\t4001\t7\n")
+        card.processes = [(4001, 1 << 20)]
+        path = folder / "p" / "slices" / slice_name(GPU, [device]) / "processes" / "list"
+        await until(path.exists)
+        await until(lambda: read_list(path) == (SliceProcess(4001, 7, UNKNOWN_SPACE),))
+        card.processes = []
+        await until(lambda: read_list(path) == ())
