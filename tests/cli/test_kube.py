@@ -32,8 +32,9 @@ def test_every_installation_has_a_key_of_its_own() -> None:
     for _ in range(2):
         objects = json.loads(run(*INSTALL, "-o", "json").stdout)["items"]
         secrets = {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "Secret"}
-        keys |= {secrets["cotenant-certificate"]["tls.key"], secrets["cotenant-why"]["key"]}
-    assert len(keys) == 4
+        keys |= {secrets[f"cotenant-{part}"]["tls.key"] for part in ("scheduler", "webhook")}
+        keys |= {secrets["cotenant-why"]["key"]}
+    assert len(keys) == 6
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_every_installation_has_a_key_of_its_own() -> None:
         ),
         ((*INSTALL, "--node-selector", "gpu"), "--node-selector 'gpu': expected KEY=VALUE"),
         (("kube", "scheduler", "--extender", "8888"), "'8888': expected HOST:PORT, such as 127.0.0.1:8888"),
-        (("kube", "scheduler", "--webhook", "::1:x"), "'::1:x': expected HOST:PORT, such as 127.0.0.1:8888"),
+        (("kube", "scheduler", "--status", "::1:x"), "'::1:x': expected HOST:PORT, such as 127.0.0.1:8888"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(words: tuple[str, ...], why: str) -> None:

@@ -33,7 +33,7 @@ def token_of_editor(engine: Engine, name: str) -> str:
 
 
 def refusal(
-    engine: Engine, token: str, method: str, path: str, body: Json, headers: dict[str, str] | None = None
+    engine: Engine, token: str, method: str, path: str, body: Json | None = None, headers: dict[str, str] | None = None
 ) -> str:
     """Why somebody was not let do something; nothing where they were."""
     try:

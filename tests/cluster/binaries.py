@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a cluster: Kubernetes, containerd and the pod network from their Go modules, runc from the system.
+"""The programs of a cluster: Kubernetes, containerd and the pod network from their Go modules, runc from Debian.
 
 They are built once and kept in the user's cache, a folder for each version. `python -m tests.cluster.binaries` builds
-them ahead of the tests and says how far it is.
+them ahead of the tests and says how far it is. The folder `modules` has the version and the checksum of every Go
+module, and Go refuses to build from any other; `python -m tests.cluster.binaries lock` writes it for other versions.
 """
 
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +44,14 @@ COMPONENTS = (
 )
 MAIN = Path(__file__).parent / "kubernetes" / "main.go"
 PAUSE = Path(__file__).parent / "pause" / "main.go"
+RUNC = "1.1.5+ds1-1+deb12u1"
+RUNC_SUMS = {"amd64": "a00351f8c0318de0b424ecf5cd0fdb69880a89f3511cae4f6fff7de3e57881c5"}
+"""SHA-256 of the package, by architecture"""
+OWN_RUNC = "COTENANT_RUNC"
+"""variable with the path of another runc, which nobody checks"""
+MODULES = Path(__file__).parent / "modules"
+"""for each program and version, go.mod and go.sum: what it is built from, and the checksums"""
+LOCKED = ("go.mod", "go.sum")
 SMALL = "-s -w"
 """tells the linker to leave out what only a debugger reads"""
 PROGRESS_EVERY = 10.0
@@ -79,30 +89,50 @@ def binaries(say: Say) -> Binaries:
         containerd=_built(say, "containerd", *CONTAINERD, tags="no_btrfs no_zfs no_devmapper no_aufs"),
         network=_built(say, "network", *NETWORK),
         pause=made("pause", [PAUSE], functools.partial(_build_pause, say)),
-        runc=made("runc", [], functools.partial(_fetch_runc, say)),
+        runc=_runc(say),
     )
 
 
-def _built(say: Say, name: str, module: str, version: str, programs: Sequence[str], tags: str = "") -> Path:
-    """The folder with programs of a module, as that module is."""
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A Go module of our own that builds programs of others."""
+
+    name: str
+    """with the version, as `network-1.9.1`"""
+    sources: Mapping[str, str]
+    packages: Sequence[str]
+
+    def locked(self, modules: Path) -> dict[str, str] | None:
+        """The sources with the stored versions and checksums; nothing where none are stored."""
+        folder = modules / self.name
+        if not folder.is_dir():
+            return None
+        return {**self.sources, **{file: (folder / file).read_text() for file in LOCKED}}
+
+
+def programs(name: str, module: str, version: str, wanted: Sequence[str]) -> Module:
+    """Programs of a module, as that module is."""
     sources = {"main.go": "package main\n", "go.mod": _requires(module, version)}
-    packages = [f"{module}/{program}" for program in programs]
+    return Module(f"{name}-{version}", sources, [f"{module}/{program}" for program in wanted])
+
+
+# The checksums are no ingredient of what `made` keeps: they say what a version is, and do not change what is built.
+def _built(say: Say, name: str, module: str, version: str, wanted: Sequence[str], tags: str = "") -> Path:
+    """The folder with programs of a module."""
+    of = programs(name, module, version, wanted)
     options = ["-tags", tags, "-ldflags", SMALL]
-
-    def make(folder: Path) -> None:
-        _build(say, folder, f"{name} {version}", sources, packages, options)
-
-    return made(f"{name}-{version}", [*packages, *options], make)
+    return made(of.name, [*of.packages, *options], lambda folder: build(say, folder, of, options))
 
 
 def _requires(module: str, version: str) -> str:
     return f"module cluster\n\ngo 1.24.0\n\nrequire {module} v{version}\n"  # go raises its own version if need be
 
 
-def _build_kubernetes(say: Say, folder: Path) -> None:
+def kubernetes() -> Module:
+    """All components of Kubernetes in one program."""
     module = "k8s.io/kubernetes"
-    say(f"kubernetes {KUBERNETES}: asking for its list of modules")
-    answer = _go(["mod", "download", "-json", f"{module}@v{KUBERNETES}"], cwd=folder)
+    with tempfile.TemporaryDirectory(prefix="cotenant-modules-") as place:
+        answer = _go(["mod", "download", "-json", f"{module}@v{KUBERNETES}"], cwd=Path(place))
     found = re.search(r'"GoMod": "(.*)"', answer)
     if found is None:
         raise CannotBuildError(f"there is no Kubernetes {KUBERNETES}: {answer.strip()[-200:]}")
@@ -111,6 +141,10 @@ def _build_kubernetes(say: Say, folder: Path) -> None:
     # Kubernetes keeps these modules in its own tree; elsewhere they carry the same version with 0 for the 1.
     same = KUBERNETES.replace("1.", "0.", 1)
     requires = _requires(module, KUBERNETES) + "".join(f"replace {name} => {name} v{same}\n" for name in staged)
+    return Module(f"kubernetes-{KUBERNETES}", {"main.go": MAIN.read_text(), "go.mod": requires}, ["."])
+
+
+def _build_kubernetes(say: Say, folder: Path) -> None:
     says = "".join(
         f" -X k8s.io/{package}.{name}={value}"
         for package in ("component-base/version", "client-go/pkg/version")
@@ -120,8 +154,7 @@ def _build_kubernetes(say: Say, folder: Path) -> None:
             ("gitMinor", KUBERNETES.split(".")[1]),
         )
     )
-    sources = {"main.go": MAIN.read_text(), "go.mod": requires}
-    _build(say, folder, f"kubernetes {KUBERNETES}", sources, ["."], ["-ldflags", f"{SMALL}{says}"])
+    build(say, folder, kubernetes(), ["-ldflags", f"{SMALL}{says}"])
     (folder / "cluster").rename(folder / "all")
     for name in COMPONENTS:
         (folder / name).symlink_to("all")
@@ -129,19 +162,20 @@ def _build_kubernetes(say: Say, folder: Path) -> None:
 
 def _build_pause(say: Say, folder: Path) -> None:
     sources = {"main.go": PAUSE.read_text(), "go.mod": "module pause\n"}
-    _build(say, folder, "pause", sources, ["."], ["-ldflags", SMALL])
+    build(say, folder, Module("pause", sources, ["."]), ["-ldflags", SMALL])
 
 
-def _build(
-    say: Say, folder: Path, name: str, sources: dict[str, str], packages: Sequence[str], options: Sequence[str]
-) -> None:
-    """Builds `packages` into `folder` from a module made of `sources`."""
+def build(say: Say, folder: Path, of: Module, options: Sequence[str], modules: Path = MODULES) -> None:
+    """Builds the packages of a module into `folder`, from nothing but what `modules` has the checksums of."""
+    name, packages, sources = of.name, of.packages, of.locked(modules)
+    if sources is None and "require" in of.sources["go.mod"]:
+        say(f"{name}: no checksums are stored for this version, so those of Go's own database must do")
+    mode = "-mod=mod" if sources is None else "-mod=readonly"
     with tempfile.TemporaryDirectory(prefix="cotenant-build-") as module:
-        for file, text in sources.items():
-            (Path(module) / file).write_text(text)
+        _write(sources or of.sources, Path(module))
         say(f"{name}: fetching modules")
-        total = len(_go(["list", "-mod=mod", "-deps", *packages], cwd=Path(module)).splitlines())
-        command = ["build", "-mod=mod", "-trimpath", "-v", *options, "-o", f"{folder}/"]
+        total = len(_go(["list", mode, "-deps", *packages], cwd=Path(module)).splitlines())
+        command = ["build", mode, "-trimpath", "-v", *options, "-o", f"{folder}/"]
         lines, said, begun = list[str](), 0.0, time.monotonic()
         with subprocess.Popen(
             [_go_program(), *command, *packages],
@@ -159,6 +193,23 @@ def _build(
         if building.returncode:
             raise CannotBuildError(f"{name} could not be built: {''.join(lines[-5:]).strip()[-400:]}")
         say(f"{name}: built in {time.monotonic() - begun:.0f} s")
+
+
+def _write(sources: Mapping[str, str], folder: Path) -> None:
+    for file, text in sources.items():
+        (folder / file).write_text(text)
+
+
+def lock(say: Say) -> None:
+    """Stores versions and checksums of all modules that the programs are built from."""
+    for of in (kubernetes(), programs("containerd", *CONTAINERD), programs("network", *NETWORK)):
+        with tempfile.TemporaryDirectory(prefix="cotenant-modules-") as module:
+            _write(of.sources, Path(module))
+            _go(["list", "-mod=mod", "-deps", *of.packages], cwd=Path(module))
+            (MODULES / of.name).mkdir(parents=True, exist_ok=True)
+            for file in LOCKED:
+                shutil.copy(Path(module) / file, MODULES / of.name)
+        say(f"{of.name}: stored")
 
 
 def _go_program() -> str:
@@ -180,20 +231,42 @@ def _go(arguments: Sequence[str], *, cwd: Path) -> str:
     return done.stdout
 
 
-def _fetch_runc(say: Say, folder: Path) -> None:
-    """The machine's runc, or the distribution's, unpacked beside the others and not installed."""
-    if installed := shutil.which("runc"):
-        (folder / "runc").symlink_to(installed)
-        return
+def _runc(say: Say) -> Path:
+    """The folder with runc."""
+    if own := os.environ.get(OWN_RUNC):
+        return made("runc", [own], lambda folder: (folder / "runc").symlink_to(own))
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        raise CannotBuildError("there is no runc, nor apt-get to fetch it with")
-    say("runc: fetching the distribution's package")
+        raise CannotBuildError(f"there is no apt-get to fetch runc {RUNC} with; {OWN_RUNC} may name another one")
+    machine = _run("dpkg", "--print-architecture").strip()
+    wanted = RUNC_SUMS.get(machine)
+    if wanted is None:
+        raise CannotBuildError(f"no checksum of runc {RUNC} is stored for {machine}; {OWN_RUNC} may name another one")
+    return made(f"runc-{RUNC.partition('+')[0]}", [wanted], functools.partial(_fetch_runc, say, wanted))
+
+
+def _fetch_runc(say: Say, wanted: str, folder: Path) -> None:
+    """Debian's package, unpacked beside the others and not installed."""
+    say(f"runc {RUNC}: fetching its package")
     with tempfile.TemporaryDirectory(prefix="cotenant-runc-") as place:
-        for command in (["apt-get", "download", "-q", "runc"], ["sh", "-c", "dpkg -x runc_*.deb ."]):
-            done = subprocess.run(command, cwd=place, capture_output=True, text=True)
-            if done.returncode:
-                raise CannotBuildError(f"runc could not be fetched: {done.stderr.strip()[-300:]}")
+        _run("apt-get", "download", "-q", f"runc={RUNC}", cwd=place)
+        (package,) = Path(place).glob("runc_*.deb")
+        check_sum(package, wanted)
+        _run("dpkg", "-x", str(package), place)
         shutil.copy2(next(Path(place).glob("usr/*bin/runc")), folder / "runc")
+
+
+def check_sum(file: Path, wanted: str) -> None:
+    """CannotBuildError unless the file has this SHA-256."""
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if found != wanted:
+        raise CannotBuildError(f"{file.name} has the checksum {found}, not {wanted}")
+
+
+def _run(*command: str, cwd: str | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    if done.returncode:
+        raise CannotBuildError(f"{command[0]} failed: {done.stderr.strip()[-300:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":
@@ -203,6 +276,9 @@ if __name__ == "__main__":
         print(f"{time.monotonic() - begun:5.0f} s  {line}", flush=True)
 
     try:
-        print(binaries(say_when).path)
+        if sys.argv[1:] == ["lock"]:
+            lock(say_when)
+        else:
+            print(binaries(say_when).path)
     except CannotBuildError as error:
         sys.exit(f"needs the cluster: {error}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotenant.kube.api.names import AGENT, NAMESPACE, SCHEDULER, labels_of
+from cotenant.kube.api.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK, labels_of
 from cotenant.kube.codec.assignment import RECORD, Record, decode_record
 from cotenant.kube.codec.inventory import AWAY, INVENTORY
 from tests.cluster import pods
@@ -122,12 +122,17 @@ class Engine:
         return self.agent_log(node).count(f"kubelet knows {COUNT} ")
 
     def wait_for_scheduler(self) -> None:
-        """Returns when the scheduler answers."""
-        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
-        wait_for("the scheduler", lambda: self.cluster.get(path)["status"].get("readyReplicas") or None)
+        """Returns when the scheduler and the webhook answer."""
+        for name in (SCHEDULER, WEBHOOK):
+            self.wait_for_deployment(name)
+
+    def wait_for_deployment(self, name: str) -> None:
+        """Returns when a pod of it is ready."""
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}"
+        wait_for(name, lambda: self.cluster.get(path)["status"].get("readyReplicas") or None)
 
     def our_pods(self, name: str) -> list[Json]:
-        """The pods of the scheduler or the agents."""
+        """The pods of the scheduler, the webhook or the agents."""
         labels = "%2C".join(f"{key}%3D{value}" for key, value in labels_of(name).items())
         return list(self.cluster.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={labels}")["items"])
 

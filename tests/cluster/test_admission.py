@@ -253,6 +253,27 @@ def test_a_pod_that_skips_the_webhook_by_its_own_label_says_that_it_sees_none(po
         assert refusal == "" if is_taken else NOT_HIDDEN in refusal
 
 
+@pytest.mark.parametrize(
+    ("path", "is_taken"),
+    [
+        ("/var/run/nvidia-container-devices", False),
+        ("/var/run/nvidia-container-devices/all", False),
+        ("/var/run/nvidia-container-devicesall", False),
+        ("/tmp/..//var/./run/nvidia-container-devicesall", False),
+        ("/run/nvidia", True),
+    ],
+)
+@pytest.mark.parametrize("labels", [{}, {"cotenant.io/webhook": "ignore"}], ids=["plain", "skips"])
+def test_a_pod_that_was_not_prepared_names_no_gpus_by_a_mount(
+    policed: Cluster, path: str, is_taken: bool, labels: Json
+) -> None:
+    made = pod("p", {**seeing_none(), "volumeMounts": [{"name": "v", "mountPath": path}]})
+    made["metadata"]["labels"] = labels
+    made["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/dev/null"}}]
+    refusal = wrote(policed, "POST", f"{PODS}?dryRun=All", made)
+    assert refusal == "" if is_taken else "could name GPUs to NVIDIA's container runtime" in refusal
+
+
 def test_a_debug_container_that_was_not_prepared_names_no_gpus(policed: Cluster) -> None:
     policed.post(PODS, pod("looked-at"))
     made = policed.get(f"{PODS}/looked-at")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.kube.api.names import AGENT, EXTENDER_PORT, NAMESPACE, SCHEDULER, WEBHOOK_PORT, WHY
+from cotenant.kube.api.names import AGENT, EXTENDER_PORT, HTTPS_PORT, NAMESPACE, SCHEDULER, WEBHOOK, WHY
 from cotenant.kube.codec.annotations import RUNTIME_VARIABLES, is_assignment
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import CORDONED, INVENTORY
@@ -175,9 +175,34 @@ def test_what_would_undo_the_limits_is_refused_with_a_sentence(engine: Engine, m
     for path in ("/var/lib/cotenant", "/run/cotenant-node/slices", "/"):
         volumes = [{"name": "host", "hostPath": {"path": path}}]
         assert "overlaps a folder of cotenant" in said({"volumes": volumes})
+    lists = ("/var/run/nvidia-container-devices/all", "/var/run/nvidia-container-devicesall")
+    nothing = [{"name": "nothing", "hostPath": {"path": "/dev/null"}}]
+    for path in lists:
+        mount = [{"name": "nothing", "mountPath": path}]
+        assert f"a mount at {path}" in said({"volumes": nothing}, volumeMounts=mount)
+        assert "could name GPUs" in past_the_webhook(engine, mallory, {"volumes": nothing}, volumeMounts=mount)
     assert "privileged" in said(securityContext={"privileged": True})
+    for capability in ("SYS_ADMIN", "ALL"):
+        added = {"capabilities": {"add": [capability]}}
+        assert f"with capability {capability}" in said(securityContext=added)
+    claims = [{"name": "gpu", "resourceClaimName": "mine"}]
+    assert "either under resources or by claims" in said({"resourceClaims": claims})
     assert "bypasses the scheduler" in said({"nodeName": "node1"})
     assert "cannot assign these GPUs" in said({"schedulerName": "other"})
+
+
+def past_the_webhook(engine: Engine, token: str, spec: Json, **of_container: Any) -> str:
+    """Why a pod was refused that skips the webhook by its own label and does all that such a pod must do."""
+    void = [{"name": name, "value": none} for name, none in RUNTIME_VARIABLES.items()]
+    made = annotated("past", {}, spec={"containers": [container("main", "", env=void, **of_container)], **spec})
+    made["metadata"]["labels"] = SKIPS
+    return refusal(engine, token, "POST", f"{PODS}?dryRun=All", made)
+
+
+def test_a_pod_that_skips_the_webhook_may_mount_what_names_no_gpus(engine: Engine, mallory: str) -> None:
+    volumes = [{"name": "mine", "emptyDir": {}}]
+    mount = [{"name": "mine", "mountPath": "/var/run/mine"}]
+    assert not past_the_webhook(engine, mallory, {"volumes": volumes}, volumeMounts=mount)
 
 
 # An agent that was taken over
@@ -185,9 +210,7 @@ def test_what_would_undo_the_limits_is_refused_with_a_sentence(engine: Engine, m
 
 def test_an_agent_writes_about_the_cards_of_its_own_node_and_nothing_else(engine: Engine) -> None:
     agent = next(pod for pod in engine.our_pods(AGENT) if pod["spec"]["nodeName"] == "node1")
-    who = {"apiVersion": "v1", "kind": "Pod", "name": agent["metadata"]["name"], "uid": agent["metadata"]["uid"]}
-    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{AGENT}/token"
-    token = engine.cluster.post(account, {"spec": {"boundObjectRef": who}})["status"]["token"]
+    token = token_of(engine, AGENT, agent)
     engine.cluster.post("/api/v1/nodes", {"metadata": {"name": "elsewhere"}})
 
     def said(change: Json, node: str = "node1", part: str = "") -> str:
@@ -212,70 +235,137 @@ def test_an_agent_writes_about_the_cards_of_its_own_node_and_nothing_else(engine
         for spec in ({"unschedulable": True}, {"taints": [taint]}):
             assert "may write only the annotations about its node's GPUs" in said({"spec": spec})
         assert not said(amounts("nvidia.com/gpumem"), part="/status")
-        others: list[Json] = [amounts("cpu"), {"status": {"addresses": []}}, {"status": {"conditions": []}}]
-        for change in others:
-            assert "may write only the annotations about its node's GPUs" in said(change, part="/status")
+        assert "may write only the annotations about its node's GPUs" in said(amounts("cpu"), part="/status")
+        for name, value in OTHERS.items():
+            refused = said({"status": {name: value}}, part="/status")
+            assert "may write only the annotations about its node's GPUs" in refused, name
     finally:
         engine.cluster.delete("/api/v1/nodes/elsewhere")
+
+
+OTHERS: dict[str, Any] = {
+    "addresses": [],
+    "conditions": [],
+    "daemonEndpoints": None,
+    "nodeInfo": {"kernelVersion": "mine"},
+    "images": [{"names": ["mine"], "sizeBytes": 1}],
+    "volumesAttached": [{"name": "mine", "devicePath": "/dev/mine"}],
+    "volumesInUse": ["mine"],
+    "phase": "Terminated",
+    "runtimeHandlers": [{"name": "mine"}],
+    "features": {"supplementalGroupsPolicy": False},
+}
+"""of a node's status, what is kubelet's or a controller's"""
+
+
+def test_no_part_of_a_nodes_status_is_forgotten(engine: Engine) -> None:
+    """In the API server's own words, so that a newer version does not bring one that an agent may write."""
+    schemas = engine.cluster.get("/openapi/v3/api/v1")["components"]["schemas"]
+    parts = set(schemas["io.k8s.api.core.v1.NodeStatus"]["properties"]) - {"capacity", "allocatable"}
+    # The server keeps nothing of the first, and version 1.34 does not have the second.
+    assert parts - {"config", "declaredFeatures"} <= OTHERS.keys()
+
+
+def token_of(engine: Engine, account: str, pod: Json | None = None) -> str:
+    """A token of one of our accounts, bound to a pod as kubelet binds it."""
+    about = {} if pod is None else pod["metadata"]
+    who = {"apiVersion": "v1", "kind": "Pod", "name": about.get("name"), "uid": about.get("uid")}
+    spec = {} if pod is None else {"boundObjectRef": who}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    return str(engine.cluster.post(path, {"spec": spec})["status"]["token"])
+
+
+def test_an_agent_reads_pods_and_nodes_and_nothing_else(engine: Engine) -> None:
+    """As the page on admission says of a stolen token: Kubernetes cannot restrict what is read to one node."""
+    token = token_of(engine, AGENT, engine.our_pods(AGENT)[0])
+    for path in ("/api/v1/pods", "/api/v1/nodes/node1"):
+        assert not refusal(engine, token, "GET", path)
+    system = f"/api/v1/namespaces/{NAMESPACE}"
+    agent = engine.our_pods(AGENT)[0]["metadata"]["name"]
+    for path in (f"{system}/secrets", "/api/v1/configmaps", f"{system}/pods/{agent}", f"{system}/pods/{agent}/log"):
+        assert "forbidden" in refusal(engine, token, "GET", path), path
+    for method, path in (("DELETE", f"{system}/pods/{agent}"), ("POST", f"{PODS}/any/eviction")):
+        assert "forbidden" in refusal(engine, token, method, f"{path}?dryRun=All", {}), path
+
+
+# A webhook that was taken over
+
+
+def test_the_webhook_has_no_token_and_its_account_no_rights(engine: Engine) -> None:
+    (pod,) = engine.our_pods(WEBHOOK)
+    (found,) = pod["spec"]["containers"]
+    assert {one["name"] for one in found["volumeMounts"]} == {"configuration", "certificate"}
+    machine = engine.machine(pod["spec"]["nodeName"])
+    for program, has_token in (("kube webhook", False), ("kube scheduler", True)):
+        (pid, *_) = machine.processes(program)
+        mounts = machine.inside(f"/proc/{pid}/mounts").read_text()
+        assert ("/secrets/kubernetes.io/serviceaccount" in mounts) == has_token, program
+    token = token_of(engine, WEBHOOK)
+    for path in ("/api/v1/pods", "/api/v1/nodes", f"/api/v1/namespaces/{NAMESPACE}/secrets", PODS):
+        assert "forbidden" in refusal(engine, token, "GET", path), path
+    engine.create("victim", SLICE, SLEEP, namespace=TEAM)
+    for method, path in (("PATCH", "victim"), ("DELETE", "victim"), ("POST", "victim/eviction")):
+        assert "forbidden" in refusal(engine, token, method, f"{PODS}/{path}", {}), path
 
 
 # From the network
 
 REACHES = """
 import http.client, json, socket, ssl, sys
-host, extender, webhook = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+scheduler, webhook, extender, port = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 said = {}
 try:
-    socket.create_connection((host, extender), 10).close()
+    socket.create_connection((scheduler, extender), 10).close()
     said["extender"] = "open"
 except OSError as error:
     said["extender"] = type(error).__name__
-def ask(method, path, body=b"", **headers):
-    connection = http.client.HTTPSConnection(host, webhook, timeout=60, context=ssl._create_unverified_context())
+def ask(method, path, body=b"", host=scheduler, **headers):
+    connection = http.client.HTTPSConnection(host, port, timeout=60, context=ssl._create_unverified_context())
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     return [answer.status, text]
 said["why"] = ask("GET", "/why/default/secret")
 said["guessed"] = ask("GET", "/why/default/secret", **{"x-cotenant-key": "0" * 64})
-for path in ("filter", "prioritize", "bind", "preempt"):
+for path in ("filter", "prioritize", "bind", "preempt", "mutate"):
     said[path] = ask("POST", "/" + path, b"{}")
-said["large"] = ask("POST", "/mutate", b" " * 50_000_000)
-said["nonsense"] = ask("POST", "/mutate", b"[" * 100_000)
+said["large"] = ask("POST", "/mutate", b" " * 50_000_000, webhook)
+said["nonsense"] = ask("POST", "/mutate", b"[" * 100_000, webhook)
 review = {"uid": "1", "operation": "CREATE", "resource": {"version": "v1", "resource": "pods"}, "namespace": "default"}
 review["object"] = {"metadata": {"name": "forged"}, "spec": {"containers": [{"name": "a"}]}}
 whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review}
-said["review"] = ask("POST", "/mutate", json.dumps(whole).encode())
+said["review"] = ask("POST", "/mutate", json.dumps(whole).encode(), webhook)
 print(json.dumps(said))
 """
 
 
-def test_a_pod_that_reaches_the_scheduler_learns_and_changes_nothing(engine: Engine, mallory: str) -> None:
+def test_a_pod_that_reaches_scheduler_and_webhook_learns_and_changes_nothing(engine: Engine, mallory: str) -> None:
     engine.create("secret", SLICE, SLEEP)
-    (scheduler,) = engine.our_pods(SCHEDULER)
-    ports = [str(EXTENDER_PORT), str(WEBHOOK_PORT)]
+    (scheduler,), (webhook,) = engine.our_pods(SCHEDULER), engine.our_pods(WEBHOOK)
+    hosts, ports = [one["status"]["podIP"] for one in (scheduler, webhook)], [str(EXTENDER_PORT), str(HTTPS_PORT)]
     code = container("main", "")
-    code["command"] = ["python3", "-c", REACHES, scheduler["status"]["podIP"], *ports]
+    code["command"] = ["python3", "-c", REACHES, *hosts, *ports]
     create_pod(engine.cluster, "curious", code, namespace=TEAM)
     engine.ended("curious", TEAM)
     said = engine.said("curious", namespace=TEAM)
     assert said["extender"] == "ConnectionRefusedError"
-    assert [said[path][0] for path in ("filter", "prioritize", "bind", "preempt")] == [404] * 4
+    assert [said[path][0] for path in ("filter", "prioritize", "bind", "preempt", "mutate")] == [404] * 5
     for asked in ("why", "guessed"):
         assert (said[asked][0], json.loads(said[asked][1])["reason"]) == (403, "Forbidden")
     assert (said["large"][0], said["nonsense"][0], said["review"][0]) == (413, 400, 200)
     assert "50000000 bytes" in said["large"][1]
     engine.started("secret")
-    assert engine.our_pods(SCHEDULER)[0]["status"]["containerStatuses"] == scheduler["status"]["containerStatuses"]
+    for before, name in ((scheduler, SCHEDULER), (webhook, WEBHOOK)):
+        assert engine.our_pods(name)[0]["status"]["containerStatuses"] == before["status"]["containerStatuses"]
 
 
 def test_the_service_takes_no_large_body_and_the_namespace_of_cotenant_is_closed(engine: Engine, mallory: str) -> None:
     system = f"/api/v1/namespaces/{NAMESPACE}"
-    service = f"{system}/services/https:{SCHEDULER}:443/proxy"
+    service, webhook = (f"{system}/services/https:{name}:443/proxy" for name in (SCHEDULER, WEBHOOK))
     with pytest.raises(RefusedError, match="413") as error:
-        engine.cluster.post(f"{service}/mutate", {"large": "x" * 50_000_000})
+        engine.cluster.post(f"{webhook}/mutate", {"large": "x" * 50_000_000})
     assert "expected at most" in str(error.value)
     for path in (f"{service}/why/default/any", f"{system}/secrets/{WHY}", f"{system}/pods"):
-        assert "forbidden" in refusal(engine, mallory, "GET", path, {})
+        assert "forbidden" in refusal(engine, mallory, "GET", path)
     with pytest.raises(RefusedError, match="403"):
         engine.cluster.get(f"{service}/why/default/any")  # the administrator too shows the key, or learns nothing

@@ -21,10 +21,10 @@ from tests.cluster.engine import V100, Engine, record_of
 from tests.cluster.pods import path_of
 
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
-DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{SCHEDULER}"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 MOST_S = 15.0
-TIMES = 20
+TIMES = 12
 SEED = 8
 MORE_THAN_HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": V100.memory_mib * 2 // 3}
 """of a card: two such pods on one would be one too many"""
@@ -37,21 +37,21 @@ EXTENDER, STOCK = "kube scheduler", "kube-scheduler"
 """words of their command lines"""
 
 
-def scale(engine: Engine, count: int) -> None:
-    """So many schedulers; returns when they are ready and the others gone."""
-    engine.cluster.patch(DEPLOYMENT, {"spec": {"replicas": count}})
-    wait_until_ready(engine, count)
+def scale(engine: Engine, count: int, name: str = SCHEDULER) -> None:
+    """So many pods of a deployment; returns when they are ready and the others gone."""
+    engine.cluster.patch(f"{DEPLOYMENTS}/{name}", {"spec": {"replicas": count}})
+    wait_until_ready(engine, count, name)
 
 
-def wait_until_ready(engine: Engine, count: int = 2) -> None:
-    """Returns when there are so many schedulers, all of them ready."""
+def wait_until_ready(engine: Engine, count: int = 2, name: str = SCHEDULER) -> None:
+    """Returns when there are so many pods of a deployment, all of them ready."""
 
     def look() -> bool | None:
-        found = engine.our_pods(SCHEDULER)
+        found = engine.our_pods(name)
         ready = [pod for pod in found if is_ready(pod)]
         return (len(found) == len(ready) == count) or None
 
-    wait_for(f"{count} schedulers", look)
+    wait_for(f"{count} pods of {name}", look)
 
 
 def is_ready(pod: Json) -> bool:
@@ -239,7 +239,7 @@ def test_a_leader_that_is_lost_is_replaced_every_time(two: Engine, say: Callable
 def test_while_all_schedulers_are_replaced_pods_are_taken_and_placed(two: Engine, say: Callable[[str], None]) -> None:
     before = {pod["metadata"]["uid"] for pod in two.our_pods(SCHEDULER)}
     mark = {"metadata": {"annotations": {"tests/restarted": str(time.time_ns())}}}
-    two.cluster.patch(DEPLOYMENT, {"spec": {"template": mark}})
+    two.cluster.patch(f"{DEPLOYMENTS}/{SCHEDULER}", {"spec": {"template": mark}})
     took: list[float] = []
 
     def replaced() -> bool:

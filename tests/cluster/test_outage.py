@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our scheduler's process is away, on a real cluster: what waits, what is refused, and what goes on as ever.
+"""Our scheduler or our webhook is away, on a real cluster: what waits, what is refused, and what goes on as ever.
 
 docs/reference/admission.md and docs/reference/kube-scheduler.md say what must happen.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cotenant.kube.api.names import NAMESPACE as OURS
-from cotenant.kube.api.names import SCHEDULER
+from cotenant.kube.api.names import SCHEDULER, WEBHOOK
 from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings, WebhookPart
 from tests.cluster import pods
@@ -42,11 +42,10 @@ def is_undisturbed(engine: Engine, name: str) -> bool:
 def test_while_the_extender_does_not_answer_pods_with_gpus_wait_and_all_others_start(engine: Engine) -> None:
     engine.create("runs", GPU)
     engine.started("runs")
-    engine.create("waits", GPU, schedulingGates=GATES)  # prepared by the webhook, which is the same process
     (ours,) = engine.our_pods(SCHEDULER)
     send(engine, ours, signal.SIGSTOP, EXTENDER)
     try:
-        engine.cluster.patch(path_of("waits"), {"spec": {"schedulingGates": []}})
+        engine.create("waits", GPU)  # the webhook is another process
         wait_for("kube-scheduler to say so", lambda: "/filter" in engine.waits("waits") or None)
         pods.create_pod(engine.cluster, "plain", pods.container("main", ""))
         pods.create_pod(engine.cluster, "ours", pods.container("main", ""), schedulerName=SCHEDULER_NAME)
@@ -65,10 +64,9 @@ def test_while_no_scheduler_is_there_prepared_pods_wait_and_what_runs_can_end(en
     engine.create("ends", GPU)
     engine.started("runs")
     engine.started("ends")
-    engine.create("waits", GPU, schedulingGates=GATES)
     scale(engine, 0)
     try:
-        engine.cluster.patch(path_of("waits"), {"spec": {"schedulingGates": []}})
+        engine.create("waits", GPU)
         engine.delete("ends")
         assert not placed(engine, "waits")
         assert is_undisturbed(engine, "runs")
@@ -76,6 +74,16 @@ def test_while_no_scheduler_is_there_prepared_pods_wait_and_what_runs_can_end(en
         scale(engine, 1)
     engine.started("waits")
     assert is_undisturbed(engine, "runs")
+
+
+def test_while_the_webhook_is_away_pods_that_it_prepared_are_placed(engine: Engine) -> None:
+    engine.create("prepared", GPU, schedulingGates=GATES)
+    scale(engine, 0, WEBHOOK)
+    try:
+        engine.cluster.patch(path_of("prepared"), {"spec": {"schedulingGates": []}})
+        assert record_of(engine.started("prepared")).held_by(0)
+    finally:
+        scale(engine, 1, WEBHOOK)
 
 
 def refusal(cluster: Cluster, path: str, body: Json, method: str = "POST") -> str:
@@ -93,17 +101,17 @@ def labelled(made: Json) -> Json:
 
 @pytest.fixture(scope="module")
 def without_webhook(installed: Engine) -> Iterator[Engine]:
-    """An installation whose schedulers are all gone; one pod without GPUs runs."""
+    """An installation whose webhooks are all gone; one pod without GPUs runs."""
     cluster = installed.cluster
     cluster.post("/api/v1/namespaces", {"metadata": {"name": "skipped", "labels": LABEL}})
     account = "/api/v1/namespaces/skipped/serviceaccounts/default"
     wait_for("the account that pods need", lambda: cluster.get(account))
     pods.create_pod(cluster, "debugged", pods.container("main", "import time; time.sleep(600)"))
     installed.started("debugged")
-    scale(installed, 0)
+    scale(installed, 0, WEBHOOK)
     wait_for("the end of the webhook", lambda: refusal(cluster, pods_in("default"), pod("p", asks(GPU))) or None)
     yield installed
-    scale(installed, 1)
+    scale(installed, 1, WEBHOOK)
     cluster.delete("/api/v1/namespaces/skipped")
     installed.tidy()
 
@@ -158,7 +166,7 @@ def test_while_the_webhook_is_away_other_pods_run_and_debug_containers_are_refus
 def test_when_the_webhook_is_back_pods_with_gpus_are_taken(without_webhook: Engine) -> None:
     with pytest.raises(RefusedError, match=WITH_GPUS):
         without_webhook.create("taken", GPU)
-    scale(without_webhook, 1)
+    scale(without_webhook, 1, WEBHOOK)
 
     def is_taken() -> bool | None:
         with contextlib.suppress(RefusedError):  # it is ready a moment before the API server knows where to ask it

@@ -77,12 +77,12 @@ def test_for_want_of_memory_the_least_important_leaves_and_its_card_is_the_newco
     engine.create("polite", LARGE, priorityClassName="polite")
     assert "not enough GPU memory" in engine.waits("polite")
     assert "without" not in why(engine, "polite")
-    assert stays(engine, "low")
-    engine.delete("polite")
+    # Of the same priority and refused later: a search for victims takes the older pod first, and has had its turn.
     engine.create("high", LARGE, priorityClassName="high")
     assert gpus_of(engine.started("high")) == card
     leaves(engine, "low")
     assert stays(engine, "middle")
+    assert not messages(engine, "polite", PREEMPTING)
     assert told(engine, "low", PREEMPTED) == "evicted from node node1 for a pod of priority 100; its own is 5"
     assert told(engine, "high", PREEMPTING).startswith("evicts low from node node1; its slot is reserved")
 
@@ -143,14 +143,15 @@ def test_a_budget_for_everything_keeps_all_who_run_says_so_and_counts_only_while
 
 
 def test_a_pod_that_is_deleted_while_others_leave_for_it_gives_their_place_to_the_next(engine: Engine) -> None:
-    start(engine, "low", LARGE, terminationGracePeriodSeconds=90)  # which it takes: it does not hear the signal
+    own = "import time; time.sleep(601)"
+    start(engine, "low", LARGE, code=own, terminationGracePeriodSeconds=90)  # it does not hear the signal
     start(engine, "middle", LARGE, "middle")
     engine.create("high", LARGE, priorityClassName="high")
     assert told(engine, "high", PREEMPTING).startswith("evicts low")
     engine.create("next", LARGE, priorityClassName="lowest")
     assert not is_gone(engine.cluster, "low")
     engine.delete("high")
-    engine.cluster.delete(f"{path_of('low')}?gracePeriodSeconds=1")
+    engine.kill("time.sleep(601)")
     engine.started("next")
     leaves(engine, "low")
     assert stays(engine, "middle")
@@ -165,6 +166,7 @@ def test_one_that_waits_in_the_queue_displaces_others_when_its_turn_comes(engine
     leaves(engine, "low")
     assert stays(engine, "middle")
     assert "pods of lower priority could be evicted" in told(engine, "high", RELEASED)
+    assert "without" not in why(engine, "equal")
     assert engine.cluster.get(path_of("equal"))["spec"]["schedulingGates"], "it may displace nobody"
 
 

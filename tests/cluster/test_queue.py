@@ -77,6 +77,7 @@ def test_a_restarted_scheduler_goes_on_with_the_queue(queue: Engine) -> None:
     queue.started("runs", QUEUED)
     queue.create("next", BOTH, namespace=QUEUED)
     queue.restart_scheduler()
+    wait_for("its place", lambda: "with 0 before it" in why(queue, "next", namespace=QUEUED) or None)
     assert is_gated(queue, "next")
     queue.delete("runs", QUEUED)
     queue.started("next", QUEUED)

@@ -22,7 +22,6 @@ from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, Election
 from cotenant.kube.scheduler.process import Scheduler
 from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
-from cotenant.kube.webhook.mutation import webhook_routes
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Pod
 from tests.kube.http import Answer, ask, serving
@@ -86,6 +85,10 @@ class Office:
         error: str = (await self.call("bind", args)).json["Error"]
         return error
 
+    async def preemption_passes(self, count: int = 3) -> None:
+        """Until so many passes of the preemptor have begun and ended; one that is under way does not count."""
+        await passes(lambda: self.scheduler.preemptor.passes, count)
+
     async def place(self, name: str, *nodes: str) -> str:
         """All that kube-scheduler does with a pod; the node, or why not."""
         await until(lambda: ("team", name) in self.scheduler.watches.pods.objects)
@@ -132,6 +135,15 @@ def given_by(server: ApiServer) -> dict[str, int]:
     return given
 
 
+async def passes(counted: Callable[[], int], count: int = 2) -> None:
+    """Until a loop has gone round so often, after the round that may be under way.
+
+    What a loop must not do, it has not done after this.
+    """
+    wanted = counted() + count + 1
+    await until(lambda: counted() >= wanted)
+
+
 async def until(so: Callable[[], object]) -> None:
     async with asyncio.timeout(15):
         while not so():
@@ -154,9 +166,12 @@ async def a_scheduler(
     client, looking = Client(access, QUICK), Client(access, LEASE_LIMITS)
     election = None if host is None else Election(looking, *LEASE, host)
     scheduler = Scheduler(client, settings, ErrorLog(lines.append), election=election, pace=pace)
+    # Before it runs: a loop that waits already does not see another time.
+    scheduler.preemptor.tick_s, scheduler.preemptor.sweep_s = 0.01, 0.02
+    scheduler.resizer.again_s = 0.1
     doors = [
         Listener(listen("127.0.0.1", 0), application(routes, scheduler.errors))
-        for routes in (scheduler.for_kube_scheduler(), scheduler.for_api_server(webhook_routes(settings), lambda: KEY))
+        for routes in (scheduler.for_kube_scheduler(), scheduler.for_operators(lambda: KEY))
     ]
     ports = [door.bound.getsockname()[1] for door in doors]
     office = Office(server, scheduler, ports[0], ports[1], lines)

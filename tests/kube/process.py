@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler as a process of its own, beside an API server that can fail."""
+"""The scheduler and the webhook as processes of their own, beside an API server that can fail."""
 
 import asyncio
 import json
@@ -39,12 +39,13 @@ def kubeconfig(folder: Path, port: int) -> Path:
 @asynccontextmanager
 async def a_process(
     *words: object,
+    program: str = "scheduler",
     env: Mapping[str, str] | None = None,
     log: IO[bytes] | int = PIPE,
     longest_s: float | None = LONGEST_S,
 ) -> AsyncIterator[Process]:
-    """`cotenant kube scheduler` with these options, killed at the end of the block if it still runs."""
-    command = (sys.executable, "-m", "cotenant", "kube", "scheduler", *map(str, words))
+    """`cotenant kube PROGRAM` with these options, killed at the end of the block if it still runs."""
+    command = (sys.executable, "-m", "cotenant", "kube", program, *map(str, words))
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=log, env=env)
     try:
         async with asyncio.timeout(longest_s):
@@ -57,21 +58,22 @@ async def a_process(
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Where a scheduler's process is asked, and how it is doing."""
+    """Where the processes of a scheduler and of a webhook are asked, and how they are doing."""
 
     extender: int
     webhook: int
     tls: ssl.SSLContext
     authority: Path
     log: Path
-    pid: int
+    """of both"""
+    pids: tuple[int, ...]
 
 
 @asynccontextmanager
 async def a_ready_process(
     folder: Path, server: ApiServer, *more: str, hold_s: float, env: Mapping[str, str] | None = None
 ) -> AsyncIterator[Doors]:
-    """The process with both its doors, beside a server; it must be there at the end as well."""
+    """Both processes, beside a server; they must be there at the end as well."""
     authority = trustme.CA()
     leaf = authority.issue_cert("localhost")
     authority.cert_pem.write_to_path(str(folder / "ca.crt"))
@@ -85,18 +87,54 @@ async def a_ready_process(
         "kubeconfig": kubeconfig(folder, server.port),
         "settings": folder / "settings.yaml",
         "extender": f"127.0.0.1:{extender}",
-        "webhook": f"127.0.0.1:{webhook}",
-        "certificate": folder / "tls.crt",
-        "key": folder / "tls.key",
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    with log.open("wb") as file:
-        async with a_process(*words, *more, env=env, log=file, longest_s=None) as process:
+    with log.open("ab") as file:
+        async with (
+            a_process(*words_of(options), *more, env=env, log=file, longest_s=None) as process,
+            a_webhook(folder, webhook, env=env, log=file) as other,
+        ):
             assert process.stdout is not None
             while b"is ready" not in (line := await process.stdout.readline()):
                 assert line, log.read_text()
-            yield Doors(extender, webhook, tls, folder / "ca.crt", log, process.pid)
-            assert process.returncode is None, log.read_text()
+            yield Doors(extender, webhook, tls, folder / "ca.crt", log, (process.pid, other.pid))
+            assert (process.returncode, other.returncode) == (None, None), log.read_text()
+
+
+def words_of(options: Mapping[str, object]) -> list[object]:
+    """As on a command line."""
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+@asynccontextmanager
+async def a_webhook(
+    folder: Path, port: int, *, env: Mapping[str, str] | None = None, log: IO[bytes] | int = PIPE
+) -> AsyncIterator[Process]:
+    """The webhook's process, which listens with the certificate and the settings in this folder."""
+    options = {
+        "settings": folder / "settings.yaml",
+        "listen": f"127.0.0.1:{port}",
+        "certificate": folder / "tls.crt",
+        "key": folder / "tls.key",
+    }
+    async with a_process(*words_of(options), program="webhook", env=env, log=log, longest_s=None) as process:
+        assert process.stdout is not None
+        assert b"the webhook listens at https://" in await process.stdout.readline()
+        await until_listening(port)
+        yield process
+
+
+async def until_listening(port: int) -> None:
+    while not await is_listening(port):
+        await asyncio.sleep(0.01)
+
+
+async def is_listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.transport.abort()
+    return True
 
 
 def free_port() -> int:

@@ -74,8 +74,8 @@ class Target:
             raise
 
     def resident(self) -> int:
-        lines = Path(f"/proc/{self.at.pid}/status").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        """Bytes of memory of the larger process."""
+        return max(map(_resident, self.at.pids))
 
     def check(self) -> None:
         """It is well: nothing in its log that it did not expect, and no more memory than it may have."""
@@ -102,6 +102,11 @@ class Target:
             assert min(free) >= 0, (node, free)
             assert not max(free) or self.is_room(node, max(free)), (node, free)
             assert not self.is_room(node, max(free) + 1), (node, free)
+
+
+def _resident(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 @asynccontextmanager

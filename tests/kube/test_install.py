@@ -12,23 +12,22 @@ import yaml
 
 from cotenant.cli.kube import kube
 from cotenant.errors import InputError
-from cotenant.kube.api.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER, SETTINGS_FILE
+from cotenant.kube.api.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER, SETTINGS_FILE, WEBHOOK
 from cotenant.kube.codec.settings import DEFAULTS
-from cotenant.kube.install.certificate import MISSING, SERVICE_NAMES, Certificate, make_certificate
+from cotenant.kube.install.certificate import MISSING, Certificate, make_certificate, service_names
 from cotenant.kube.install.configuration import KUBE_SCHEDULER
 from cotenant.kube.install.manifests import InstallOptions, manifests
 from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images, daemon_set
 from cotenant.node.devices.vendors import REAL
 
 Json = dict[str, Any]
-PAIR = Certificate("a certificate\n", "its key\n")
 IMAGES = Images(ours="ours:1", kube_scheduler="stock:1", pull="Never")
 
 
 def made(settings: Path | None = None, replicas: int = 1, **agents: Any) -> dict[tuple[str, str], Json]:
     """All objects, by kind and name."""
     options = InstallOptions(images=IMAGES, agents=AgentFlags(**agents), settings=settings, replicas=replicas)
-    found = manifests(options, PAIR)
+    found = manifests(options, lambda service: Certificate(f"certificate of {service}\n", f"key of {service}\n"))
     named = {(one["kind"], one["metadata"]["name"]): one for one in found}
     assert len(named) == len(found)
     return named
@@ -57,12 +56,26 @@ def written(path: Path, text: str) -> Path:
                 "events": "create patch",
             },
         ),
-        (AGENT, {"nodes": "get list watch patch", "nodes/status": "patch", "pods": "get list watch"}),
+        (AGENT, {"nodes": "get list watch patch", "nodes/status": "patch", "pods": "list watch"}),
     ],
 )
 def test_an_account_has_these_rights_and_no_others(name: str, rights: dict[str, str]) -> None:
     rules = made()["ClusterRole", name]["rules"]
     assert {resource: " ".join(rule["verbs"]) for rule in rules for resource in rule["resources"]} == rights
+
+
+def test_the_webhook_has_no_rights_no_token_and_no_key_but_its_own() -> None:
+    objects = made()
+    bound = [one for kind in ("ClusterRoleBinding", "RoleBinding") for key, one in objects.items() if key[0] == kind]
+    subjects = {subject["name"] for one in bound for subject in one["subjects"]}
+    assert subjects == {SCHEDULER, AGENT}
+    pod = pod_of(objects["Deployment", WEBHOOK])
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (WEBHOOK, False)
+    assert objects["ServiceAccount", WEBHOOK]["automountServiceAccountToken"] is False
+    assert [one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one] == [WEBHOOK]
+    (container,) = pod["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert objects["Secret", WEBHOOK]["data"] != objects["Secret", SCHEDULER]["data"]
 
 
 def test_the_scheduler_may_write_to_its_own_lease_alone() -> None:
@@ -78,15 +91,16 @@ def test_the_scheduler_may_write_to_its_own_lease_alone() -> None:
     assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == (LEASE, SCHEDULER)
 
 
-def test_of_several_schedulers_one_goes_at_a_time_and_they_are_on_different_nodes() -> None:
+@pytest.mark.parametrize("name", [SCHEDULER, WEBHOOK])
+def test_of_several_replicas_one_goes_at_a_time_and_they_are_on_different_nodes(name: str) -> None:
     objects = made(replicas=3)
-    spec = objects["Deployment", SCHEDULER]["spec"]
+    spec = objects["Deployment", name]["spec"]
     assert spec["replicas"] == 3
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    (preferred,) = pod_of(objects["Deployment", SCHEDULER])["affinity"]["podAntiAffinity"].values()
+    (preferred,) = pod_of(objects["Deployment", name])["affinity"]["podAntiAffinity"].values()
     labels = spec["template"]["metadata"]["labels"]
     assert preferred[0]["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
-    budget = objects["PodDisruptionBudget", SCHEDULER]["spec"]
+    budget = objects["PodDisruptionBudget", name]["spec"]
     assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
 
 
@@ -127,16 +141,20 @@ def test_kube_scheduler_asks_where_our_scheduler_listens() -> None:
     assert extender["urlPrefix"] == f"http://{command[command.index('--extender') + 1]}"
 
 
-def test_the_service_leads_to_the_port_of_the_webhook() -> None:
+@pytest.mark.parametrize(("name", "option"), [(SCHEDULER, "--status"), (WEBHOOK, "--listen")])
+def test_a_service_leads_to_the_port_at_which_its_pods_listen(name: str, option: str) -> None:
     objects = made()
-    deployment, service = objects["Deployment", SCHEDULER], objects["Service", SCHEDULER]
+    deployment, service = objects["Deployment", name], objects["Service", name]
     command = pod_of(deployment)["containers"][0]["command"]
     (port,) = service["spec"]["ports"]
-    assert command[command.index("--webhook") + 1].endswith(f":{port['targetPort']}")
+    assert command[command.index(option) + 1].endswith(f":{port['targetPort']}")
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("workload", [("Deployment", SCHEDULER), ("DaemonSet", AGENT)], ids=lambda one: str(one[1]))
+WORKLOADS = [("Deployment", SCHEDULER), ("Deployment", WEBHOOK), ("DaemonSet", AGENT)]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: str(one[1]))
 def test_every_volume_is_used_and_everything_mounted_is_a_volume(workload: tuple[str, str]) -> None:
     objects = made()
     spec = objects[workload]["spec"]
@@ -155,7 +173,7 @@ def test_every_volume_is_used_and_everything_mounted_is_a_volume(workload: tuple
 )
 def test_our_programs_take_the_options_that_they_are_started_with(agents: Json) -> None:
     objects = made(**agents)
-    for workload in (objects["Deployment", SCHEDULER], objects["DaemonSet", AGENT]):
+    for workload in map(objects.__getitem__, WORKLOADS):
         program, group, name, *words = pod_of(workload)["containers"][0]["command"]
         assert (program, group) == ("cotenant", "kube")
         taken = kube.commands[name].make_context(name, list(words), parent=click.Context(kube)).params
@@ -189,7 +207,7 @@ def test_settings_are_kept_as_they_were_written_and_other_ones_make_new_pods(tmp
     text = "# ours\nscheduler: {policy: spread}\n"
     before, after = made(), made(written(tmp_path / "settings", text))
     assert after["ConfigMap", CONFIGURATION]["data"][SETTINGS_FILE] == text
-    for key in (("Deployment", SCHEDULER), ("DaemonSet", AGENT)):
+    for key in WORKLOADS:
         marks = [one[key]["spec"]["template"]["metadata"]["annotations"][CONTENT] for one in (before, after)]
         assert marks[0] != marks[1]
         assert made()[key] == before[key]
@@ -226,11 +244,11 @@ def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_good_for_the_names_of_the_service_and_trusts_itself(tmp_path: Path) -> None:
-    pair = make_certificate()
+    pair = make_certificate(WEBHOOK)
     files = [written(tmp_path / name, text) for name, text in (("c", pair.certificate), ("k", pair.key))]
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(str(files[0]), str(files[1]))
-    for name in SERVICE_NAMES:
+    for name in service_names(WEBHOOK):
         shake_hands(server, ssl.create_default_context(cadata=pair.certificate), name)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(server, ssl.create_default_context(cadata=pair.certificate), "other.cotenant-system.svc")
@@ -252,7 +270,7 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> No
 def test_without_openssl_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "nowhere")
     with pytest.raises(InputError) as refusal:
-        make_certificate()
+        make_certificate(WEBHOOK)
     assert str(refusal.value) == MISSING
 
 

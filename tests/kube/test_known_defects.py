@@ -26,7 +26,7 @@ from cotenant.kube.codec.keys import container_key
 from cotenant.kube.install.configuration import kube_scheduler
 from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.install.rbac import rbac_objects
-from cotenant.kube.install.workloads import AgentFlags, Images, daemon_set, deployment
+from cotenant.kube.install.workloads import AgentFlags, Images, daemon_set, scheduler, webhook
 from cotenant.kube.scheduler.process import SchedulerOptions, check
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.mutation import mutate
@@ -239,7 +239,7 @@ def test_devices_are_as_many_as_slots_however_large_the_cards() -> None:
 
 def test_of_several_schedulers_one_leads_and_each_is_asked_by_its_own_kube_scheduler() -> None:
     """gpu-topology (F10): three replicas behind one address, each with its own idea of what is free."""
-    pod = deployment(Images(ours="a", kube_scheduler="b"), "content", replicas=3)["spec"]["template"]["spec"]
+    pod = scheduler(Images(ours="a", kube_scheduler="b"), "content", replicas=3)["spec"]["template"]["spec"]
     command, config = pod["containers"][0]["command"], kube_scheduler(KubeSettings())
     assert config["extenders"][0]["urlPrefix"] == "http://127.0.0.1:8888"
     election = config["leaderElection"]
@@ -252,7 +252,7 @@ def test_nobody_else_calls_the_extender_or_writes_an_assignment() -> None:
     with pytest.raises(InputError, match="other machines could bind pods through it"):
         check(SchedulerOptions(extender=("0.0.0.0", 8888)))
     images = Images(ours="a", kube_scheduler="b")
-    for made in (deployment(images, ""), daemon_set(images, AgentFlags(), "")):
+    for made in (scheduler(images, ""), webhook(images, ""), daemon_set(images, AgentFlags(), "")):
         assert "hostNetwork" not in made["spec"]["template"]["spec"]
     forged = written({MEMORY: 1}, annotations={RECORD: "{}"}, schedulerName="cotenant-scheduler")
     assert RECORD not in admitted(forged)["metadata"]["annotations"]

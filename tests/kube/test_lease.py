@@ -18,7 +18,7 @@ from cotenant.kube.scheduler.lease import ElectedLeader
 from cotenant.kube.settings import KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.http import ask
-from tests.kube.office import KNOWS, LEASE, Office, a_scheduler, until
+from tests.kube.office import KNOWS, LEASE, Office, a_scheduler, passes, until
 from tests.kube.process import a_process, free_port, kubeconfig
 
 LANDING_S = 0.4
@@ -192,7 +192,7 @@ def test_a_pod_that_the_previous_leader_refused_is_retried_when_capacity_is_free
 
 def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
     async def story(one: Office, two: Office) -> None:
-        one.scheduler.preemptor.tick_s, one.scheduler.preemptor.settle_s = 0.01, 0.0
+        one.scheduler.preemptor.settle_s = 0.0
         for name in ("a", "b"):
             assert await one.place(name, "n1") == "n1"
         one.add_pod("high", 12_000, priority=10)
@@ -200,7 +200,7 @@ def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
         await until(lambda: sorted(one.server.evicted) == ["a", "b"])
         await until(lambda: one.scheduler.state.is_reserved("uid-high"))
         await hand_over_and_back(one, two)
-        await asyncio.sleep(0.1)  # for what must not happen
+        await one.preemption_passes()
         assert one.scheduler.state.held("uid-high") is None
 
     play(story)
@@ -224,7 +224,8 @@ def test_a_scheduler_that_ends_waits_for_its_kube_scheduler_and_for_its_writes()
         async with one.scheduler.lead.guard()():
             leaving = asyncio.create_task(lead_of(one).resign())
             hold(one.server, "")
-            await asyncio.sleep(0.2)  # for what must not happen
+            lead_of(two).read_s = 1000.0  # after one more read, only the first one reads the lease
+            await passes(lambda: sum(asked.method == "GET" for asked in one.server.leases.asked), 4)
             assert writer(one.server) == "one-process"
         await leaving
         assert writer(one.server) == ""
@@ -251,7 +252,10 @@ def test_only_the_leader_answers_resizes_and_wakes_pods() -> None:
         one.server.asked.clear()
         one.server.merge("a", {"metadata": {"annotations": {"cotenant.io/resize": "memory=2000MiB"}}}, "team")
         await until(lambda: "2000" in (one.annotation("a", "assignment") or ""))
-        await asyncio.sleep(0.6)  # for what must not happen: the first one refused c, and there is room now
+        await one.knows("a")
+        await passes(lambda: one.scheduler.resizer.passes)
+        one.scheduler.retrier.on_freed()  # the first one refused c, and there is room now
+        await passes(lambda: one.scheduler.retrier.passes, 0)
         patches = [json.loads(asked.body) for asked in one.server.asked if "/pods/" in asked.path and asked.body]
         assert len(patches) == 1
 

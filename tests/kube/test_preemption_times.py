@@ -381,3 +381,13 @@ def test_nodes_that_would_do_once_are_not_looked_at_when_only_others_are_named_l
         assert await world.look() == ["b"]
 
     live(story)
+
+
+def test_no_pod_is_evicted_by_us_if_kube_scheduler_must_evict_others_too() -> None:
+    async def story(world: World) -> None:
+        world.preemptor.on_refused(world.high, frozenset(world.state.vendors))
+        named = {"n1": frozenset({"uid-a", "uid-web"}), "n2": frozenset({"uid-b"})}
+        assert world.preemptor.take_over_evictions(world.high, named) == frozenset()
+        assert await world.look(5) == []
+
+    live(story)

@@ -78,8 +78,7 @@ def test_a_pod_with_other_gates_joins_the_queue_when_they_are_removed() -> None:
 def test_a_pod_of_high_priority_is_released_to_preempt_and_no_other_is() -> None:
     async def story(office: Office) -> None:
         office.scheduler.releaser.preempt_s = 0.01
-        preemptor = office.scheduler.preemptor
-        preemptor.tick_s, preemptor.settle_s = 0.01, 0.0
+        office.scheduler.preemptor.settle_s = 0.0
         await with_node(office)
         office.add_pod("runs", 12_000)
         assert await office.place("runs", "n1") == "n1"
@@ -102,7 +101,7 @@ def test_a_pod_of_high_priority_is_released_to_preempt_and_no_other_is() -> None
 def test_no_pod_is_evicted_for_a_released_gang_that_finds_its_nodes_full() -> None:
     async def story(office: Office) -> None:
         preemptor = office.scheduler.preemptor
-        preemptor.tick_s, preemptor.settle_s, preemptor.again_s = 0.01, 0.0, 0.05
+        preemptor.settle_s, preemptor.again_s = 0.0, 0.05
         for name in ("n1", "n2"):
             office.add_node(name)
         await until(lambda: len(office.scheduler.state.vendors) == 2)

@@ -28,6 +28,7 @@ from cotenant.kube.api.server import (
     status_reply,
 )
 from tests.kube.http import Answer, ask, connect, read_answer, serving
+from tests.kube.office import until
 
 MOST = 1024 * 1024
 
@@ -71,6 +72,12 @@ def talk(story: Callable[[int], Awaitable[None]], **paces: float) -> list[str]:
 
     asyncio.run(told())
     return lines
+
+
+async def ask_often(port: int) -> None:
+    """Many small questions, one after the other: whatever else can be answered has been when they are."""
+    for _ in range(50):
+        assert (await ask(port, "POST", "/echo", b"small")).body == b"small"
 
 
 def answers_to(*requests: tuple[str, str, bytes]) -> list[Answer]:
@@ -133,10 +140,9 @@ def test_only_so_many_large_bodies_are_kept_at_a_time_and_small_ones_do_not_wait
         for _, writer in held:
             writer.write(head + half)
             await writer.drain()
-        await asyncio.sleep(0.2)  # until they are read
+        await ask_often(port)  # until they are read
         late = asyncio.create_task(ask(port, "POST", "/echo", half))
-        assert (await ask(port, "POST", "/echo", b"small")).body == b"small"
-        await asyncio.sleep(0.2)  # for what must not happen
+        await ask_often(port)
         assert not late.done()
         reader, writer = held[0]
         writer.write(half)
@@ -264,8 +270,8 @@ def test_a_port_that_is_taken_is_said_in_one_line() -> None:
 class Files:
     """A certificate and its key as a mounted Secret has them: names that lead to the newest of several folders."""
 
-    def __init__(self, folder: Path) -> None:
-        self.authority = trustme.CA()
+    def __init__(self, folder: Path, error_log: ErrorLog) -> None:
+        self.authority, self.error_log = trustme.CA(), error_log
         self.folder = folder
         self.certificate, self.key = folder / "tls.crt", folder / "tls.key"
         for path in (self.certificate, self.key):
@@ -295,9 +301,9 @@ def talk_tls(folder: Path, story: Callable[[int, Files], Awaitable[None]], autho
     lines: list[str] = []
 
     async def told() -> None:
-        files = Files(folder)
-        bound = listen("127.0.0.1", 0)
         error_log = ErrorLog(lines.append)
+        files = Files(folder, error_log)
+        bound = listen("127.0.0.1", 0)
         certificates = Certificates(
             files.certificate,
             files.key,
@@ -348,10 +354,10 @@ def test_a_broken_pair_is_said_and_the_one_before_stays(tmp_path: Path) -> None:
         tls = files.client()
         before = await shown(port, tls)
         files.renew(key_of=files.authority.issue_cert("other"))
-        await asyncio.sleep(0.2)
+        await until(lambda: files.error_log.counts["certificate"] == 1)
         assert await shown(port, tls) == before
         shutil.rmtree(tmp_path / "..2")
-        await asyncio.sleep(0.2)
+        await until(lambda: files.error_log.counts["certificate"] == 2)
         assert await shown(port, tls) == before
         await until_shown(port, tls, files.renew())
 

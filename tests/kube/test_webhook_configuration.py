@@ -37,7 +37,7 @@ def test_it_is_reached_by_its_service_or_where_it_is_said_to_be() -> None:
     service = webhooks()[0]["clientConfig"]
     assert service["service"] == {
         "namespace": "cotenant-system",
-        "name": "cotenant-scheduler",
+        "name": "cotenant-webhook",
         "port": 443,
         "path": "/mutate",
     }

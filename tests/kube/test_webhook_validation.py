@@ -89,6 +89,8 @@ def device(path: str) -> Json:
         "/run/cotenant-slice/usage",
         "/usr/local/lib/cotenant",
         "/var/run/nvidia-container-devices/all",
+        "/var/run/nvidia-container-devicesall",
+        "/var/lib/../run//nvidia-container-devices0",
     ],
 )
 def test_nothing_is_mounted_over_what_decides_about_gpus(way: Callable[[str], Json], path: str) -> None:
@@ -108,8 +110,9 @@ def test_mounts_elsewhere_and_above_are_not_our_business(path: str) -> None:
 
 def test_devices_cannot_be_named_by_a_mount_without_gpus_either() -> None:
     made = written({})
-    made["spec"]["containers"][0] |= mount("/var/run/nvidia-container-devices/all")
-    assert "would change which GPUs the container uses" in refused(made)
+    for path in ("/var/run/nvidia-container-devices/all", "/var/run/nvidia-container-devicesall"):
+        made["spec"]["containers"][0] |= mount(path)
+        assert "would change which GPUs the container uses" in refused(made)
     for volume in ("mine", "cotenant-limits-0"):
         named = [{"name": volume, "mountPath": "/run/nvidia-container-devices/0"}]
         debug = written({}, ephemeralContainers=[{"name": "d", "volumeMounts": named}])
@@ -158,3 +161,44 @@ def test_privileged_containers_do_not_share_unless_allowed(asked: Any, allowed: 
         )
     else:
         admitted(made, settings)
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "capability", "is_refused"),
+    [
+        (SHARED, False, "SYS_ADMIN", True),
+        (SHARED, False, "cap_sys_admin", True),
+        (SHARED, False, "all", True),
+        (SHARED, False, "SYS_MODULE", True),
+        (SHARED, False, "SYS_RAWIO", True),
+        (SHARED, False, "IPC_LOCK", False),
+        (SHARED, True, "SYS_ADMIN", False),
+        (WHOLE, False, "SYS_ADMIN", False),
+        ({}, False, "ALL", False),
+    ],
+)
+def test_containers_with_such_capabilities_do_not_share(
+    asked: Any, allowed: bool, capability: str, is_refused: bool
+) -> None:
+    made = written(asked)
+    made["spec"]["containers"][0]["securityContext"] = {"capabilities": {"add": ["NET_BIND_SERVICE", capability]}}
+    settings = KubeSettings(webhook=WebhookPart(allow_privileged=allowed))
+    if is_refused:
+        assert refused(made, settings) == (
+            f"container app-0: with capability {capability} a container reaches every GPU of its node, so it cannot"
+            " share one; remove it from securityContext.capabilities.add, or request whole GPUs"
+        )
+    else:
+        admitted(made, settings)
+
+
+@pytest.mark.parametrize("asked", [SHARED, WHOLE])
+def test_gpus_are_requested_under_resources_or_by_claims_but_not_both(asked: Any) -> None:
+    made = written(asked, resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
+    assert refused(made) == (
+        "spec.resourceClaims: gpu: another driver could give the pod the GPUs that cotenant shares; request GPUs"
+        " either under resources or by claims. If claims are for other devices here, the administrator sets"
+        " webhook.allow-claims"
+    )
+    assert admitted(made, KubeSettings(webhook=WebhookPart(allow_claims=True)))["spec"]["resourceClaims"]
+    admitted(written({}, resourceClaims=[{"name": "nic", "resourceClaimName": "mine"}]))

@@ -135,7 +135,7 @@ def test_an_empty_key_is_refused_and_without_a_key_why_is_disabled() -> None:
     async def story(office: Office) -> None:
         for key, status in ((lambda: b"", 403), (None, 404)):
             bound = listen("127.0.0.1", 0)
-            routes = office.scheduler.for_api_server({}, key)
+            routes = office.scheduler.for_operators(key)
             async with serving([Listener(bound, application(routes, ErrorLog(print)))]):
                 assert (await ask(bound.getsockname()[1], "GET", "/why/team/a")).status == status
 

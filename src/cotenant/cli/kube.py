@@ -26,6 +26,10 @@ SCHEDULER_EPILOG = """\b
 Example:
   cotenant kube scheduler --kubeconfig ~/.kube/config --settings settings.yaml
 """
+WEBHOOK_EPILOG = """\b
+Example:
+  cotenant kube webhook --listen 0.0.0.0:8443 --certificate tls.crt --key tls.key --settings settings.yaml
+"""
 AGENT_EPILOG = """\b
 Example:
   cotenant kube agent --node $(hostname) --simulate 2 --gpu-memory 16GiB
@@ -39,8 +43,8 @@ Examples:
 
 @click.group(epilog=EPILOG)
 def kube() -> None:
-    """Shares the GPUs of a Kubernetes cluster: prints the manifests, inspects GPUs, runs the scheduler and the
-    agents."""
+    """Shares the GPUs of a Kubernetes cluster: prints the manifests, inspects GPUs, runs the scheduler, the webhook and
+    the agents."""
 
 
 kube.add_command(inspect)
@@ -61,7 +65,7 @@ def cluster_options(command: F) -> F:
     return command
 
 
-@kube.command(epilog=SCHEDULER_EPILOG, short_help="Runs the scheduler extender and the webhooks.")
+@kube.command(epilog=SCHEDULER_EPILOG, short_help="Runs the scheduler extender.")
 @cluster_options
 @click.option(
     "--extender",
@@ -71,11 +75,11 @@ def cluster_options(command: F) -> F:
     help="Address of the extender for kube-scheduler; other than loopback it needs --client-authority.",
 )
 @click.option(
-    "--webhook", metavar="HOST:PORT", help="Address of the webhooks for the API server; needs --certificate and --key."
+    "--status",
+    metavar="HOST:PORT",
+    help="Address of `cotenant why` and the health checks; needs --certificate and --key.",
 )
-@click.option(
-    "--certificate", type=FILE, metavar="FILE", help="TLS certificate of the webhooks (PEM); reloaded when it changes."
-)
+@click.option("--certificate", type=FILE, metavar="FILE", help="TLS certificate (PEM); reloaded when it changes.")
 @click.option("--key", type=FILE, metavar="FILE", help="Private key of the certificate (PEM).")
 @click.option(
     "--why-key",
@@ -94,20 +98,36 @@ def cluster_options(command: F) -> F:
     metavar="NAMESPACE/NAME",
     help="Lease of the kube-scheduler in the same pod. Without it there must be only one scheduler.",
 )
-def scheduler(extender: str, webhook: str | None, lease: str | None, **options: Any) -> None:
-    """Runs the scheduler: the extender of a stock kube-scheduler, and the webhooks that prepare pods."""
+def scheduler(extender: str, status: str | None, lease: str | None, **options: Any) -> None:
+    """Runs the scheduler: the extender of a stock kube-scheduler."""
     from cotenant.kube.scheduler.process import SchedulerOptions, serve
-    from cotenant.kube.webhook.mutation import webhook_routes
 
     serve(
         SchedulerOptions(
             extender=address(extender),
-            webhook=None if webhook is None else address(webhook),
+            status=None if status is None else address(status),
             lease=None if lease is None else _lease(lease),
             **options,
-        ),
-        webhook_routes,
+        )
     )
+
+
+@kube.command(epilog=WEBHOOK_EPILOG, short_help="Runs the admission webhook.")
+@click.option("--settings", type=FILE, metavar="FILE", help="Settings file (YAML).")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Address for the API server.")
+@click.option(
+    "--certificate",
+    required=True,
+    type=FILE,
+    metavar="FILE",
+    help="TLS certificate (PEM); reloaded when it changes.",
+)
+@click.option("--key", required=True, type=FILE, metavar="FILE", help="Private key of the certificate (PEM).")
+def webhook(listen: str, **options: Any) -> None:
+    """Runs the webhook that prepares pods at their creation, or refuses them. It needs no access to the cluster."""
+    from cotenant.kube.webhook.process import WebhookOptions, serve
+
+    serve(WebhookOptions(listen=address(listen), **options))
 
 
 @kube.command(epilog=AGENT_EPILOG, short_help="Runs the agent of one node.")
@@ -137,7 +157,7 @@ def agent(**options: Any) -> None:
     type=click.IntRange(1, 9),
     default=1,
     show_default=True,
-    help="Number of scheduler replicas; one of them leads.",
+    help="Number of replicas of the scheduler, one of which leads, and of the webhook.",
 )
 @click.option("--image", default=OUR_IMAGE, show_default=True, help="Image that contains cotenant.")
 @click.option(
@@ -173,7 +193,7 @@ def install(dev: bool, output: str, **options: Any) -> None:
     from cotenant.kube.install.certificate import make_certificate
     from cotenant.kube.install.manifests import manifests
 
-    found = manifests(_install_options(**options), make_certificate())
+    found = manifests(_install_options(**options), make_certificate)
     click.echo(_as_json(found) if output == "json" else _as_yaml(found), nl=False)
 
 

@@ -156,7 +156,10 @@ class WebhookPart(_Section, frozen=True):
     skip_label: str = "cotenant.io/webhook=ignore"
     """Label, `key` or `key=value`, of pods that the webhook ignores, or of namespaces whose pods it ignores."""
     allow_privileged: bool = False
-    """Whether a privileged container may share GPUs. It can access all GPUs of its node anyway."""
+    """Whether a privileged container, or one with a capability such as SYS_ADMIN, may share GPUs. It can access all
+    GPUs of its node anyway."""
+    allow_claims: bool = False
+    """Whether a pod with GPUs may also name ResourceClaims. They must be for other devices than the shared GPUs."""
     runtime_class: Name | None = None
     """RuntimeClass of pods with GPUs that name none; null: none is set."""
 

@@ -28,6 +28,8 @@ class Kubelet:
         self.refuse_next = 0
         """so many registrations are refused"""
         self.pods: list[listing.PodResources] = []
+        self.lists = 0
+        """how often it was asked for them"""
         self._followed: list[asyncio.Task[None]] = []
 
     async def call(self, resource: str, method: str, request: Any, answer: Any) -> Any:
@@ -74,7 +76,13 @@ class Kubelet:
         self._followed.append(asyncio.create_task(self._follow(request.resource_name)))
         return pb.Empty()
 
+    async def is_listed(self, times: int = 2) -> None:
+        """Until its list was asked for so often, after the question that may be under way."""
+        wanted = self.lists + times + 1
+        await until(lambda: self.lists >= wanted)
+
     async def list(self, request: listing.ListPodResourcesRequest, context: Any) -> listing.ListPodResourcesResponse:
+        self.lists += 1
         return listing.ListPodResourcesResponse(pod_resources=self.pods)
 
     async def close(self) -> None:

@@ -87,7 +87,7 @@ def test_a_pod_that_kubelet_knows_earlier_than_we_do_is_waited_for() -> None:
         async with registered(strict=True) as (here, kubelet):
             kubelet.has("one", "app-0", GPU, "GPU-a::0")
             starting = asyncio.create_task(kubelet.pre_start(GPU, "GPU-a::0"))
-            await asyncio.sleep(0.05)
+            await until(lambda: kubelet.lists)
             here.pods.append(bound("one", held(0, "GPU-c")))
             await starting
             assert spec(here, "GPU-a::0")["env"] == ["NVIDIA_VISIBLE_DEVICES=GPU-c"]

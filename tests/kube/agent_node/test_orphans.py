@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of a pod that was deleted by force is free when its processes have ended, and no sooner."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -238,7 +237,7 @@ async def test_what_was_deleted_is_seen_and_what_runs_is_held_until_it_ends(tmp_
     start(tmp_path, 8, OTHER)
     add_pod(server, "one", ONE, NODE)
     add_pod(server, "other", OTHER, NODE)
-    async with client_of(server) as client, running(follow(client, tmp_path, said).run()):
+    async with client_of(server) as client, running((pods := follow(client, tmp_path, said)).run()):
         await until(lambda: said.all and server.watching)
         assert said.held == []
         server.remove("one", "team")
@@ -246,7 +245,8 @@ async def test_what_was_deleted_is_seen_and_what_runs_is_held_until_it_ends(tmp_
         await until(lambda: said.held == [ONE])
         assert said.seen >= deleted
         patches = len(said.all)
-        await asyncio.sleep(0.3)
+        looks = pods.looks
+        await until(lambda: pods.looks > looks + 2)
         assert len(said.all) == patches  # nothing new, nothing said
         end_process(tmp_path / "proc", 7)
         await until(lambda: said.held == [])
@@ -316,7 +316,8 @@ async def test_pods_without_gpus_make_no_noise(tmp_path: Path) -> None:
             await until(lambda: changes)
             server.remove("plain")
             await until(lambda: len(changes) == 2)
-            await asyncio.sleep(0.2)
+            looks = pods.looks
+            await until(lambda: pods.looks > looks + 1)
             assert len(said.all) == before
             assert list(pods.pods()) == []
     assert {one.query["fieldSelector"] for one in server.asked} == {"spec.nodeName=n1"}

@@ -150,8 +150,9 @@ async def test_annotations_and_totals_are_each_written_once_and_then_no_more() -
         await until(lambda: annotations_in(server).get(OWN_TOTALS))
         own.want({INVENTORY: "cards"}, TOTALS)
         await own.is_as_wanted()
+        compared = own.passes
         server.nodes.merge("n1", {"status": {"conditions": []}})  # kubelet says it is alive
-        await asyncio.sleep(0.1)
+        await until(lambda: own.passes > compared)
     written = {"nvidia.com/gpumem": "16000", "nvidia.com/gpucores": "100"}
     names = "nvidia.com/gpucores,nvidia.com/gpumem"
     assert patches(server) == [

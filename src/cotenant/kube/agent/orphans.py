@@ -245,6 +245,8 @@ class NodePods:
     ) -> None:
         self.looked = asyncio.Event()
         """Set when all pods are known and the orphans have been published once."""
+        self.looks = 0
+        """Number of looks at the processes, each with what was published after it."""
         self._publish, self._notify, self._proc, self._timing = publish, changed, proc, timing
         self._records = Records(folder, report)
         self._tracker = OrphanTracker(self._records, timing)
@@ -287,6 +289,7 @@ class NodePods:
             if publish or held != before:
                 self._publish(orphans_for(seen, held))
             self.looked.set()
+            self.looks += 1
             await self._wait(self._tracker.next_look_s(time.monotonic()))
 
     async def _running(self) -> frozenset[str]:

@@ -39,6 +39,8 @@ class OwnNode:
         self.name = name
         self.written = 0
         """Number of patches that the API server accepted."""
+        self.passes = 0
+        """Number of times the node was compared with what is wanted and, if it differed, written."""
         self._client, self._report, self._patches_s = client, report, patches_s
         which = Selection(fields=f"metadata.name={name}")
         self._reflector = Reflector(client, NODES, self._seen, which, pace=pace, report=report)
@@ -76,6 +78,7 @@ class OwnNode:
             try:
                 await self._write()
                 failures = 0
+                self.passes += 1
             except ApiError as error:
                 failures += 1
                 self._report(str(error))

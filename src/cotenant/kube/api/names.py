@@ -9,15 +9,16 @@ Json = dict[str, Any]
 
 NAMESPACE = "cotenant-system"
 SCHEDULER = "cotenant-scheduler"
-"""Name of the scheduler's service account, roles, deployment and service."""
+"""Name of the scheduler's service account, roles, deployment, service and certificate."""
 LEASE = SCHEDULER
 """Name of the lease; the scheduler that holds it is the leader."""
+WEBHOOK = "cotenant-webhook"
+"""Name of the webhook's service account, deployment, service and certificate. The account has no rights."""
 AGENT = "cotenant-agent"
 CONFIGURATION = "cotenant-configuration"
 """Name of the ConfigMap with the settings."""
 SETTINGS_FILE = "settings.yaml"
 """Key of the settings in that ConfigMap."""
-CERTIFICATE = "cotenant-certificate"
 WHY = "cotenant-why"
 """Name of the role that allows `cotenant why pod/NAME`, and of the Secret with the key that such a request carries."""
 WHY_KEY = "key"
@@ -30,7 +31,8 @@ AGENT_USER = f"system:serviceaccount:{NAMESPACE}:{AGENT}"
 
 EXTENDER_PORT = 8888
 """Bound on loopback, for the kube-scheduler in the same pod."""
-WEBHOOK_PORT = 8443
+HTTPS_PORT = 8443
+"""Of the webhook's pods, and of the scheduler's, which answer `why` and probes there."""
 SERVICE_PORT = 443
 HEALTH_PORT = 10259
 """kube-scheduler's own port."""

@@ -99,6 +99,19 @@ Routes = Mapping[str, Route]
 """Routes by the first segment of the path."""
 
 
+def health_routes(unready_reason: Callable[[], str | None] = lambda: None) -> Routes:
+    """Return the routes of kubelet's probes: the process answers, and it is ready unless there is a reason."""
+
+    async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:
+        return text_reply(200, "ok")
+
+    async def ready(_words: tuple[str, ...], _body: bytes) -> Reply:
+        reason = unready_reason()
+        return text_reply(200, "ok") if reason is None else text_reply(503, reason)
+
+    return {"healthz": Route(method="GET", answer=alive), "readyz": Route(method="GET", answer=ready)}
+
+
 class _RefusedError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -141,7 +154,7 @@ def application(routes: Routes, error_log: ErrorLog, *, body_s: float = BODY_S) 
         except Exception as error:  # noqa: BLE001 -- the top loop: the next request must be answered
             kind = type(error).__name__
             error_log.report(f"/{first} failed with {kind}", describe(error))
-            return route.refuse(500, f"internal error in cotenant ({kind}); see the log of its scheduler")
+            return route.refuse(500, f"internal error in cotenant ({kind}); see its log")
 
     return answer
 

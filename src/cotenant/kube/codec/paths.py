@@ -23,4 +23,7 @@ HOST_LASTING = Path("/var/lib/cotenant")
 """Of the agent: outlives a restart of the machine, as do the containers that have files of it mounted."""
 HOST_PASSING = Path("/run/cotenant-node")
 """Of the agent: does not outlive a restart; it holds what running processes use."""
+DEVICE_LIST = "nvidia-container-devices"
+"""NVIDIA's container runtime can be configured to read mounts whose path begins with /var/run/ and this as names of
+GPUs, also without a slash in between: `/var/run/nvidia-container-devicesall` names all of them."""
 GUARDED = (LIMITS_FOLDER, AGENT_FOLDER, SLICE_FOLDER, PROCESSES_FOLDER, LIBRARY_FOLDER, PRELOAD_FILE)

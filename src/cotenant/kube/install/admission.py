@@ -10,7 +10,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 
-from cotenant.kube.api.names import MUTATE, NAMESPACE, SCHEDULER, SERVICE_PORT, Json, object_of
+from cotenant.kube.api.names import MUTATE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEBHOOK, Json, object_of
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.settings import KubeSettings, WebhookPart, split_label
@@ -69,7 +69,7 @@ def webhook_configuration(settings: KubeSettings, certificate: str, url: str | N
     return object_of(
         "MutatingWebhookConfiguration",
         API,
-        SCHEDULER,
+        SCHEDULER,  # as in versions in which the scheduler served the webhook, so that an update replaces it
         cluster_wide=True,
         webhooks=[
             {
@@ -88,7 +88,7 @@ def webhook_configuration(settings: KubeSettings, certificate: str, url: str | N
 
 
 def namespace_selector(webhook: WebhookPart) -> list[Json]:
-    """Select all namespaces but those to skip and our own: the scheduler could not start if it had to admit itself."""
+    """Select all namespaces but those to skip and our own: the webhook could not start if it had to admit itself."""
     skipped = sorted({NAMESPACE, *webhook.skip_namespaces})
     return [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": skipped}]
 
@@ -104,7 +104,7 @@ def label_selector(webhook: WebhookPart) -> list[Json]:
 
 
 def _call(certificate: str, url: str | None) -> Json:
-    service = {"namespace": NAMESPACE, "name": SCHEDULER, "port": SERVICE_PORT, "path": f"/{MUTATE}"}
+    service = {"namespace": NAMESPACE, "name": WEBHOOK, "port": SERVICE_PORT, "path": f"/{MUTATE}"}
     address = {"service": service} if url is None else {"url": f"{url}/{MUTATE}"}
     return {
         "clientConfig": {**address, "caBundle": b64encode(certificate.encode()).decode()},

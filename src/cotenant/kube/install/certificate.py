@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A self-signed certificate for the webhook; the webhook's configuration tells the API server to trust it."""
+"""Self-signed certificates for our services; the webhook's configuration tells the API server to trust its own."""
 
 import shutil
 import subprocess
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.api.names import NAMESPACE, SCHEDULER
+from cotenant.kube.api.names import NAMESPACE
 
 DAYS = 3650
-SERVICE_NAMES = tuple(f"{SCHEDULER}.{NAMESPACE}{suffix}" for suffix in (".svc", ".svc.cluster.local", ""))
 MISSING = "kube install: the command openssl, which creates the certificate, was not found; install it"
 
 
@@ -24,16 +23,22 @@ class Certificate:
     key: str
 
 
-def make_certificate() -> Certificate:
-    """Create a key and a self-signed certificate for the DNS names of the service."""
+def service_names(service: str) -> tuple[str, ...]:
+    """Return the DNS names of a service of ours."""
+    return tuple(f"{service}.{NAMESPACE}{suffix}" for suffix in (".svc", ".svc.cluster.local", ""))
+
+
+def make_certificate(service: str) -> Certificate:
+    """Create a key and a self-signed certificate for the DNS names of a service."""
+    names = service_names(service)
     program = shutil.which("openssl")
     if program is None:
         raise InputError(MISSING)
     with tempfile.TemporaryDirectory(prefix="cotenant-certificate-") as place:
         key, certificate = Path(place) / "key", Path(place) / "certificate"
         command = [program, "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        command += ["-days", str(DAYS), "-subj", f"/CN={SERVICE_NAMES[0]}", "-keyout", str(key), "-out"]
-        command += [str(certificate), "-addext", f"subjectAltName={','.join(f'DNS:{name}' for name in SERVICE_NAMES)}"]
+        command += ["-days", str(DAYS), "-subj", f"/CN={names[0]}", "-keyout", str(key), "-out"]
+        command += [str(certificate), "-addext", f"subjectAltName={','.join(f'DNS:{name}' for name in names)}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             message = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -6,18 +6,26 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.errors import InputError
-from cotenant.kube.api.names import CERTIFICATE, NAMESPACE, WHY, WHY_KEY, Json, object_of
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER, WEBHOOK, WHY, WHY_KEY, Json, object_of
 from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.install.certificate import Certificate
 from cotenant.kube.install.configuration import configuration
 from cotenant.kube.install.policies import admission_policies
 from cotenant.kube.install.rbac import rbac_objects
-from cotenant.kube.install.workloads import AgentFlags, Images, daemon_set, deployment, disruption_budget, service
+from cotenant.kube.install.workloads import (
+    AgentFlags,
+    Images,
+    daemon_set,
+    disruption_budget,
+    scheduler,
+    service,
+    webhook,
+)
 from cotenant.kube.settings import read_settings
 
 
@@ -29,28 +37,36 @@ class InstallOptions:
     agents: AgentFlags
     settings: Path | None = None
     replicas: int = 1
-    """Replicas of the scheduler."""
+    """Replicas of the scheduler, and of the webhook."""
 
 
-def manifests(options: InstallOptions, certificate: Certificate) -> list[Json]:
-    """Return all objects of an installation; InputError if the settings are invalid."""
+def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) -> list[Json]:
+    """Return all objects of an installation; InputError if the settings are invalid.
+
+    `certify` creates the certificate of a service. Each service has its own, so that the webhook, which every pod can
+    reach, does not have the scheduler's key.
+    """
     settings = read_settings(options.settings)
     files = configuration(settings, _text_of(options.settings))
-    pair = {"tls.crt": certificate.certificate, "tls.key": certificate.key}
-    secret = _secret(CERTIFICATE, "kubernetes.io/tls", pair)
-    content = hashlib.sha256(json.dumps([files, secret]).encode()).hexdigest()[:16]
+    certificates = {name: certify(name) for name in (SCHEDULER, WEBHOOK)}
+    pairs = [
+        _secret(name, "kubernetes.io/tls", {"tls.crt": one.certificate, "tls.key": one.key})
+        for name, one in certificates.items()
+    ]
+    content = hashlib.sha256(json.dumps([files, pairs]).encode()).hexdigest()[:16]
     return [
         _namespace(),
         *rbac_objects(),
         files,
-        secret,
+        *pairs,
         _secret(WHY, "Opaque", {WHY_KEY: secrets.token_hex(32)}),
-        service(),
-        deployment(options.images, content, options.replicas),
-        disruption_budget(),
+        *(service(name) for name in certificates),
+        scheduler(options.images, content, options.replicas),
+        webhook(options.images, content, options.replicas),
+        *(disruption_budget(name) for name in certificates),
         daemon_set(options.images, options.agents, content, settings.webhook.runtime_class),
         *admission_policies(settings),
-        webhook_configuration(settings, certificate.certificate),
+        webhook_configuration(settings, certificates[WEBHOOK].certificate),
     ]
 
 

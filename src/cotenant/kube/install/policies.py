@@ -11,6 +11,7 @@ from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
 from cotenant.kube.codec.annotations import CONTAINER_KEYS, RUNTIME_VARIABLES, foreign_records
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import SAID
+from cotenant.kube.codec.paths import DEVICE_LIST
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.admission import (
@@ -41,10 +42,16 @@ WRITTEN_BY_PLUGINS = frozenset({"CAMBRICON_DSMLU_ASSIGNED"})
 _NODE_OF_USER = "authentication.kubernetes.io/node-name"
 _NOT_FOR_AGENTS = (
     *(f"metadata.{name}" for name in ("labels", "finalizers", "ownerReferences")),
-    *(f"status.{name}" for name in ("conditions", "addresses", "daemonEndpoints", "nodeInfo")),
+    *(
+        f"status.{name}"
+        for name in (
+            *("phase", "conditions", "addresses", "daemonEndpoints", "nodeInfo", "images", "volumesInUse"),
+            *("volumesAttached", "config", "runtimeHandlers", "features", "declaredFeatures"),
+        )
+    ),
     "spec",
 )
-"""Fields of a node that an agent must not change."""
+"""Fields of a node that an agent must not change: all but annotations and amounts, which have rules of their own."""
 _NEW = optional("object.metadata.annotations", "{}")
 _OLD = f"oldObject != null && {optional('oldObject.metadata.annotations', '{}')}"
 _CHANGED = (
@@ -149,6 +156,13 @@ def _visibility(settings: KubeSettings) -> list[Json]:
         " container; label the namespace instead to skip the webhook without this condition",
         "reason": "Forbidden",
     }
+    mounts_no_list = {
+        "expression": "variables.fresh.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m,"
+        f" !m.mountPath.contains({cel(DEVICE_LIST)})))",
+        "message": f"cotenant: a mount at a path with {DEVICE_LIST} could name GPUs to NVIDIA's container runtime;"
+        " choose another path, and request GPUs under resources",
+        "reason": "Forbidden",
+    }
     selected = [*namespace_selector(settings.webhook), *label_selector(settings.webhook)]
     rules = [rule_for(["CREATE"], ["pods"]), rule_for(["UPDATE"], [f"pods/{EPHEMERAL_CONTAINERS}"])]
     return policy_with_binding(
@@ -156,7 +170,7 @@ def _visibility(settings: KubeSettings) -> list[Json]:
         {"resourceRules": rules, "namespaceSelector": {"matchExpressions": selected}},
         matchConditions=named_expressions({"no-mirror": NOT_MIRROR}),
         variables=named_expressions(variables),
-        validations=[names_no_gpu, sets_void],
+        validations=[names_no_gpu, sets_void, mounts_no_list],
     )
 
 

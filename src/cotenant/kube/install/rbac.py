@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Service accounts and roles: scheduler and agents get the least rights that they need."""
+"""Service accounts and roles: scheduler and agents get the least rights that they need, the webhook gets none."""
 
 from collections.abc import Sequence
 
-from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WHY, Json, object_of
+from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEBHOOK, WHY, Json, object_of
 
 RBAC = "rbac.authorization.k8s.io"
 READ = ("get", "list", "watch")
@@ -15,6 +15,7 @@ def rbac_objects() -> list[Json]:
     return [
         object_of("ServiceAccount", "v1", SCHEDULER),
         object_of("ServiceAccount", "v1", AGENT),
+        object_of("ServiceAccount", "v1", WEBHOOK, automountServiceAccountToken=False),
         _role(
             SCHEDULER,
             _rule((*READ, "patch"), "pods"),
@@ -22,12 +23,13 @@ def rbac_objects() -> list[Json]:
             _rule(READ, "nodes", "resourcequotas"),
             _rule(("create", "patch"), "events"),
         ),
-        # An agent may write to its own node only. A role cannot express that; an admission policy enforces it.
+        # An agent may write to its own node only. A role cannot express that; an admission policy enforces it. It needs
+        # no more than the pods of its node, but no role and no policy can restrict what is read by a field.
         _role(
             AGENT,
             _rule((*READ, "patch"), "nodes"),
             _rule(("patch",), "nodes/status"),
-            _rule(READ, "pods"),
+            _rule(("list", "watch"), "pods"),
         ),
         _binding(SCHEDULER, SCHEDULER, SCHEDULER),
         _binding(AGENT, AGENT, AGENT),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of an installation: schedulers, each beside a stock kube-scheduler, and an agent on every node."""
+"""The pods of an installation: schedulers, each beside a stock kube-scheduler, webhooks, and an agent on every node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from cotenant.kube.api.names import (
     AGENT,
-    CERTIFICATE,
     CONFIGURATION,
     EXTENDER_PORT,
     HEALTH_PORT,
+    HTTPS_PORT,
     LEASE,
     NAMESPACE,
     SCHEDULER,
     SERVICE_PORT,
     SETTINGS_FILE,
-    WEBHOOK_PORT,
+    WEBHOOK,
     WHY,
     WHY_KEY,
     Json,
@@ -29,6 +29,7 @@ from cotenant.kube.codec.paths import HOST_LASTING, HOST_PASSING
 from cotenant.kube.install.configuration import FOLDER, KUBE_SCHEDULER
 
 CERTIFICATE_FOLDER = "/etc/cotenant-certificate"
+PAIR = ("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key")
 WHY_FOLDER = "/etc/cotenant-why"
 CONTENT = "cotenant.io/configuration"
 """Annotation with the hash of a pod's configuration, so that a changed configuration replaces the pods."""
@@ -82,38 +83,29 @@ class AgentFlags:
     """Labels of the nodes that get an agent; empty: all Linux nodes."""
 
 
-def deployment(images: Images, content: str, replicas: int = 1) -> Json:
-    """Return the deployment of our scheduler and a stock kube-scheduler in one pod; replicas prefer different nodes."""
-    others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": dict(labels_of(SCHEDULER))}}
-    apart = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": others}]}
-    pod = {
-        "serviceAccountName": SCHEDULER,
-        "affinity": {"podAntiAffinity": apart},
-        "priorityClassName": "system-cluster-critical",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534, "fsGroup": 65534},
-        "containers": [_our_scheduler(images), _stock_scheduler(images)],
-        "volumes": [
-            {"name": "configuration", "configMap": {"name": CONFIGURATION}},
-            {"name": "certificate", "secret": {"secretName": CERTIFICATE, "defaultMode": 0o440}},
-            {"name": "why", "secret": {"secretName": WHY, "defaultMode": 0o440}},
-        ],
-    }
-    # A new pod is ready before an old one ends, so that the webhook always answers.
-    update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
-    spec = {"replicas": replicas, "strategy": update, **_template(SCHEDULER, content, pod)}
-    return object_of("Deployment", "apps/v1", SCHEDULER, spec=spec)
+def scheduler(images: Images, content: str, replicas: int = 1) -> Json:
+    """Return the deployment of our scheduler and a stock kube-scheduler in one pod."""
+    containers, why = [_our_scheduler(images), _stock_scheduler(images)], _secret_volume("why", WHY)
+    return _deployment(SCHEDULER, content, replicas, containers, why)
 
 
-def disruption_budget() -> Json:
-    """Return the disruption budget: draining nodes evicts one scheduler at a time."""
-    spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels_of(SCHEDULER))}}
-    return object_of("PodDisruptionBudget", "policy/v1", SCHEDULER, spec=spec)
+def webhook(images: Images, content: str, replicas: int = 1) -> Json:
+    """Return the deployment of the webhook. It needs nothing of the API server, so its pods get no token."""
+    made = _deployment(WEBHOOK, content, replicas, [_webhook(images)])
+    made["spec"]["template"]["spec"]["automountServiceAccountToken"] = False
+    return made
 
 
-def service() -> Json:
-    """Return the service by which the API server reaches the webhook."""
-    ports = [{"name": "https", "port": SERVICE_PORT, "targetPort": WEBHOOK_PORT}]
-    return object_of("Service", "v1", SCHEDULER, spec={"selector": labels_of(SCHEDULER), "ports": ports})
+def disruption_budget(name: str) -> Json:
+    """Return the disruption budget of a deployment: draining nodes evicts one of its pods at a time."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels_of(name))}}
+    return object_of("PodDisruptionBudget", "policy/v1", name, spec=spec)
+
+
+def service(name: str) -> Json:
+    """Return the service by which the API server reaches the pods of a deployment."""
+    ports = [{"name": "https", "port": SERVICE_PORT, "targetPort": HTTPS_PORT}]
+    return object_of("Service", "v1", name, spec={"selector": labels_of(name), "ports": ports})
 
 
 def daemon_set(images: Images, flags: AgentFlags, content: str, runtime_class: str | None = None) -> Json:
@@ -136,6 +128,32 @@ def daemon_set(images: Images, flags: AgentFlags, content: str, runtime_class: s
     return object_of("DaemonSet", "apps/v1", AGENT, spec=_template(AGENT, content, pod))
 
 
+def _deployment(name: str, content: str, replicas: int, containers: Sequence[Json], *volumes: Json) -> Json:
+    """Return a deployment with the settings and its own certificate mounted; replicas prefer different nodes."""
+    others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": dict(labels_of(name))}}
+    apart = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": others}]}
+    pod = {
+        "serviceAccountName": name,
+        "affinity": {"podAntiAffinity": apart},
+        "priorityClassName": "system-cluster-critical",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534, "fsGroup": 65534},
+        "containers": list(containers),
+        "volumes": [
+            {"name": "configuration", "configMap": {"name": CONFIGURATION}},
+            _secret_volume("certificate", name),
+            *volumes,
+        ],
+    }
+    # A new pod is ready before an old one ends, so that there is always one that answers.
+    update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    spec = {"replicas": replicas, "strategy": update, **_template(name, content, pod)}
+    return object_of("Deployment", "apps/v1", name, spec=spec)
+
+
+def _secret_volume(name: str, secret: str) -> Json:
+    return {"name": name, "secret": {"secretName": secret, "defaultMode": 0o440}}
+
+
 def _template(name: str, content: str, pod: Json) -> Json:
     metadata = {"labels": dict(labels_of(name)), "annotations": {CONTENT: content}}
     return {"selector": {"matchLabels": dict(labels_of(name))}, "template": {"metadata": metadata, "spec": pod}}
@@ -144,19 +162,28 @@ def _template(name: str, content: str, pod: Json) -> Json:
 def _our_scheduler(images: Images) -> Json:
     command = [
         *("cotenant", "kube", "scheduler", "--settings", f"{FOLDER}/{SETTINGS_FILE}"),
-        *("--extender", f"127.0.0.1:{EXTENDER_PORT}", "--webhook", f"0.0.0.0:{WEBHOOK_PORT}"),
-        *("--certificate", f"{CERTIFICATE_FOLDER}/tls.crt", "--key", f"{CERTIFICATE_FOLDER}/tls.key"),
+        *("--extender", f"127.0.0.1:{EXTENDER_PORT}", "--status", f"0.0.0.0:{HTTPS_PORT}", *PAIR),
         *("--why-key", f"{WHY_FOLDER}/{WHY_KEY}", "--lease", f"{NAMESPACE}/{LEASE}"),
     ]
+    mounts = [_mount("why", WHY_FOLDER)]
+    return _served("scheduler", images, command, mounts, {"cpu": "100m", "memory": "256Mi"})
+
+
+def _webhook(images: Images) -> Json:
+    command = ["cotenant", "kube", "webhook", "--settings", f"{FOLDER}/{SETTINGS_FILE}"]
+    command += ["--listen", f"0.0.0.0:{HTTPS_PORT}", *PAIR]
+    return _served("webhook", images, command, [], {"cpu": "50m", "memory": "128Mi"})
+
+
+def _served(name: str, images: Images, command: Sequence[str], mounts: Sequence[Json], requests: Json) -> Json:
+    """Return the container of a program of ours that listens at the HTTPS port."""
     return {
-        **_container("scheduler", images.ours, images.pull, command),
-        "ports": [{"name": "https", "containerPort": WEBHOOK_PORT}],
-        "livenessProbe": _probe("/healthz", WEBHOOK_PORT, after=10),
-        "readinessProbe": _probe("/readyz", WEBHOOK_PORT, every=2),
-        "volumeMounts": [
-            *(_mount("configuration", FOLDER), _mount("certificate", CERTIFICATE_FOLDER), _mount("why", WHY_FOLDER))
-        ],
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        **_container(name, images.ours, images.pull, command),
+        "ports": [{"name": "https", "containerPort": HTTPS_PORT}],
+        "livenessProbe": _probe("/healthz", HTTPS_PORT, after=10),
+        "readinessProbe": _probe("/readyz", HTTPS_PORT, every=2),
+        "volumeMounts": [_mount("configuration", FOLDER), _mount("certificate", CERTIFICATE_FOLDER), *mounts],
+        "resources": {"requests": requests},
     }
 
 

@@ -92,6 +92,8 @@ class Preemptor:
     def __init__(self, shared: Shared) -> None:
         self._shared, self._settings = shared, shared.settings.scheduler.preemption
         self.tick_s, self.settle_s, self.again_s, self.sweep_s = TICK_S, SETTLE_S, AGAIN_S, SWEEP_S
+        self.passes = 0
+        """how many passes of `run` have ended"""
         self._victims = Victims(self._settings)
         self._refusals: dict[str, _Refusal] = {}
         self._reservations: dict[str, _Reservation] = {}
@@ -175,6 +177,7 @@ class Preemptor:
             if self._shared.unready_reason() is None:
                 self.renew_reservations()
                 await self.preempt_next()
+            self.passes += 1
 
     def renew_reservations(self) -> None:
         """Keep a slot reserved while its victims leave and until the pod is bound, but not forever."""

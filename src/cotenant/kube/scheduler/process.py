@@ -34,11 +34,11 @@ from cotenant.kube.api.server import (
     Route,
     Routes,
     application,
+    health_routes,
     json_reply,
     listen,
     serve_all,
     status_reply,
-    text_reply,
 )
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.events import EventRecorder
@@ -62,8 +62,6 @@ from cotenant.kube.state.cluster import ClusterState
 TICK_S = 1.0
 """between two checks for expired holds"""
 READY_S = 0.1
-DRAIN_S = 2.0
-"""how long the second port stays open after the first: the API server must learn to call another scheduler"""
 MOST_LOGGED = 10
 """closed nodes that are logged at a time"""
 CLIENT_LIMITS = Limits(answer_s=10.0, tries=4, longest_pause_s=5.0, concurrency=64)
@@ -77,7 +75,8 @@ class SchedulerOptions:
     kubeconfig: Path | None = None
     """None: find the cluster as any client does, which includes the pod it runs in"""
     extender: tuple[str, int] = ("127.0.0.1", 8888)
-    webhook: tuple[str, int] | None = None
+    status: tuple[str, int] | None = None
+    """where `why` and probes are answered, with TLS"""
     certificate: Path | None = None
     key: Path | None = None
     why_key: Path | None = None
@@ -88,21 +87,21 @@ class SchedulerOptions:
     """namespace and name of the lease of the kube-scheduler beside it; None: there is no other scheduler"""
 
 
-def serve(options: SchedulerOptions, webhook_routes: Callable[[KubeSettings], Routes]) -> None:
-    """Run until stopped by SIGTERM or SIGINT; the webhook's routes are served beside the scheduler's own."""
+def serve(options: SchedulerOptions) -> None:
+    """Run until stopped by SIGTERM or SIGINT."""
     check(options)
     settings = read_settings(options.settings)
     access = find_access(os.environ, options.kubeconfig)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(options, settings, access, webhook_routes(settings)))
+        runner.run(_run(options, settings, access))
 
 
 def check(options: SchedulerOptions) -> None:
     """InputError if the options contradict each other."""
     if (options.certificate is None) != (options.key is None):
         raise InputError("--certificate and --key: give both or neither")
-    if options.webhook is not None and options.certificate is None:
-        raise InputError("--webhook: needs --certificate and --key; the API server calls webhooks with TLS only")
+    if options.status is not None and options.certificate is None:
+        raise InputError("--status: needs --certificate and --key; the key of `cotenant why` must not be sent in clear")
     host = options.extender[0]
     if not is_loopback(host) and (options.certificate is None or options.client_authority is None):
         raise InputError(
@@ -189,9 +188,9 @@ class Scheduler:
         """The routes of the first port."""
         return {**Extender(self._shared, self.binder, self.preemptor).routes(), **self._health()}
 
-    def for_api_server(self, webhook: Routes, why_key: Callable[[], bytes] | None = None) -> Routes:
+    def for_operators(self, why_key: Callable[[], bytes] | None = None) -> Routes:
         """The routes of the second port. Every pod of the cluster can reach it, so `why` requires a key."""
-        routes = {**webhook, **self._health()}
+        routes = dict(self._health())
         if why_key is not None:
             routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
         return routes
@@ -230,33 +229,25 @@ class Scheduler:
         return json_reply(explain(pod, self.state, self.placer, plan, queued))
 
     def _health(self) -> Routes:
-        async def alive(_words: tuple[str, ...], _body: bytes) -> Reply:
-            return text_reply(200, "ok")
-
-        async def ready(_words: tuple[str, ...], _body: bytes) -> Reply:
-            reason = self.watches.unready_reason()
-            return text_reply(200, "ok") if reason is None else text_reply(503, reason)
-
-        return {"healthz": Route(method="GET", answer=alive), "readyz": Route(method="GET", answer=ready)}
+        return health_routes(self.watches.unready_reason)
 
 
-async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access, webhook: Routes) -> None:
-    errors, stop, drained = ErrorLog(), asyncio.Event(), asyncio.Event()
+async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access) -> None:
+    errors, stop = ErrorLog(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     client = Client(access, CLIENT_LIMITS, agent=settings.scheduler.name)
     lease_client = Client(access, LEASE_LIMITS, agent=settings.scheduler.name)
     election = None if options.lease is None else Election(lease_client, *options.lease, gethostname())
     scheduler = Scheduler(client, settings, errors, election=election)
-    listeners = _listeners(options, scheduler, webhook)
+    listeners = _listeners(options, scheduler)
     print(f"cotenant: the scheduler listens at {' and '.join(one.address for one in listeners)}", flush=True)
     try:
         async with asyncio.TaskGroup() as group:
             working = [group.create_task(scheduler.run()), group.create_task(_report_ready(scheduler))]
-            group.create_task(serve_all(listeners[1:], drained))
-            await serve_all(listeners[:1], stop)
-            await asyncio.gather(_finish(scheduler), asyncio.sleep(DRAIN_S if listeners[1:] else 0.0))
-            drained.set()
+            await serve_all(listeners, stop)
+            await scheduler.binder.finish(GRACE_S)
+            await scheduler.lead.resign()
             for task in working:
                 task.cancel()
     except ExceptionGroup as failed:
@@ -264,11 +255,6 @@ async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access
     finally:
         await client.close()
         await lease_client.close()
-
-
-async def _finish(scheduler: Scheduler) -> None:
-    await scheduler.binder.finish(GRACE_S)
-    await scheduler.lead.resign()
 
 
 def _first(failed: BaseException) -> BaseException:
@@ -290,7 +276,7 @@ async def _report_ready(scheduler: Scheduler) -> None:
     print("cotenant: the scheduler is ready", flush=True)
 
 
-def _listeners(options: SchedulerOptions, scheduler: Scheduler, webhook: Routes) -> list[Listener]:
+def _listeners(options: SchedulerOptions, scheduler: Scheduler) -> list[Listener]:
     remote = not is_loopback(options.extender[0])
     listeners = [
         Listener(
@@ -299,11 +285,11 @@ def _listeners(options: SchedulerOptions, scheduler: Scheduler, webhook: Routes)
             _certificates(options, scheduler.errors, options.client_authority) if remote else None,
         )
     ]
-    if options.webhook is not None:
+    if options.status is not None:
         listeners.append(
             Listener(
-                listen(*options.webhook),
-                application(scheduler.for_api_server(webhook, _key_in(options.why_key)), scheduler.errors),
+                listen(*options.status),
+                application(scheduler.for_operators(_key_in(options.why_key)), scheduler.errors),
                 _certificates(options, scheduler.errors, None),
             )
         )

@@ -228,6 +228,8 @@ class Resizer:
         """`is_binding` tells whether the outcome of a pod's bind is still unknown."""
         self._shared, self._is_binding, self._settings = shared, is_binding, shared.settings.codec()
         self.again_s = AGAIN_S
+        self.passes = 0
+        """how many passes of `run` have ended, also those in which nothing could be answered yet"""
         self._pods: dict[str, Pod] = {}  # all that carry a request, also one that was granted long ago
         self._due: dict[str, None] = {}
         self._failed: dict[str, None] = {}
@@ -259,12 +261,14 @@ class Resizer:
                 looked = now()
                 self._due |= self._failed
             while self._shared.unready_reason() is not None:
+                self.passes += 1
                 await asyncio.sleep(UNREADY_S)
             self._wake.clear()
             due, self._due = self._due, {}
             for uid in due:
                 if uid in self._pods:
                     await self._answer(self._pods[uid])
+            self.passes += 1
 
     async def _answer(self, pod: Pod) -> None:
         shared = self._shared

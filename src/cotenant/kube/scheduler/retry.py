@@ -52,6 +52,8 @@ class Retrier:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.again_s = AGAIN_S
+        self.passes = 0
+        """how many passes of `run` have ended"""
         self._wake = asyncio.Event()
         self._refused: OrderedDict[str, _Refused] = OrderedDict()
 
@@ -76,6 +78,7 @@ class Retrier:
             self._wake.clear()
             if self._shared.lead.unready_reason() is None:
                 await self._retry()
+            self.passes += 1
 
     async def _retry(self) -> None:
         """Retry the refused pods that would fit, the one that was looked at longest ago first."""

@@ -48,10 +48,17 @@ class BlockDevice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     device_path: str = ""
 
 
+class Capabilities(msgspec.Struct, frozen=True):
+    """Linux capabilities that a container gets beyond the usual ones."""
+
+    add: tuple[str, ...] = ()
+
+
 class Security(msgspec.Struct, frozen=True):
     """The security context of a container."""
 
     privileged: bool | None = None
+    capabilities: Capabilities = Capabilities()
 
 
 class ContainerManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -72,6 +79,12 @@ class HostPath(msgspec.Struct, frozen=True):
     path: str = ""
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """A ResourceClaim that a pod names: devices of a driver for dynamic resource allocation."""
+
+    name: str = ""
+
+
 class Volume(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A volume of a pod."""
 
@@ -89,6 +102,7 @@ class SpecManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     init_containers: ContainerManifests = ()
     ephemeral_containers: ContainerManifests = ()
     volumes: tuple[Volume, ...] = ()
+    resource_claims: tuple[Claim, ...] = ()
     node_name: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[Gate, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.errors import InputError
-from cotenant.kube.codec.paths import AGENT_FOLDER, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
+from cotenant.kube.codec.paths import AGENT_FOLDER, DEVICE_LIST, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
 from cotenant.kube.codec.policy import parse_policy, policy_of
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.settings import KubeSettings
@@ -20,10 +20,10 @@ from cotenant.kube.webhook.review import ContainerManifest, PodManifest, SpecMan
 from cotenant.wire.text import printable
 
 DEFAULT_SCHEDULER = "default-scheduler"
-DEVICE_LIST = "/run/nvidia-container-devices"
-"""NVIDIA's container runtime can be configured to read mounts below this path as names of GPUs."""
 HOST_FOLDERS = tuple(map(str, (HOST_LASTING, AGENT_FOLDER, HOST_PASSING)))
 """Folders of the node that belong to its agent or to `cotenant run`."""
+POWERFUL = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
+"""Capabilities with which a container can allow itself devices: by its cgroup, kernel code or the host's memory."""
 
 
 def check_pod(pod: PodManifest, request: PodRequest, settings: KubeSettings) -> None:
@@ -37,21 +37,47 @@ def check_pod(pod: PodManifest, request: PodRequest, settings: KubeSettings) -> 
         return
     _check_scheduling(pod.spec, settings)
     _check_policy(pod.metadata.annotations, settings.scheduler.policy)
+    _check_claims(pod.spec, settings)
     if not request.demand.exclusive and not settings.webhook.allow_privileged:
         for container in containers:
-            if container.name in with_gpus and container.security_context.privileged:
-                raise InputError(
-                    f"container {_short(container.name)}: a privileged container reaches every GPU of its node, so it"
-                    " cannot share one; remove securityContext.privileged, or request whole GPUs"
-                )
+            if container.name in with_gpus:
+                _check_privileges(container)
+
+
+def _check_claims(spec: SpecManifest, settings: KubeSettings) -> None:
+    """What a claim is for is in another object, which the webhook has no right to read."""
+    if spec.resource_claims and not settings.webhook.allow_claims:
+        names = ", ".join(_short(claim.name) for claim in spec.resource_claims[:3])
+        raise InputError(
+            f"spec.resourceClaims: {names}: another driver could give the pod the GPUs that cotenant shares; request"
+            " GPUs either under resources or by claims. If claims are for other devices here, the administrator sets"
+            " webhook.allow-claims"
+        )
+
+
+def _check_privileges(container: ContainerManifest) -> None:
+    """InputError if a container that shares a GPU could reach all the others."""
+    security = container.security_context
+    if security.privileged:
+        raise InputError(
+            f"container {_short(container.name)}: a privileged container reaches every GPU of its node, so it"
+            " cannot share one; remove securityContext.privileged, or request whole GPUs"
+        )
+    for name in security.capabilities.add:
+        if name.upper().removeprefix("CAP_") in POWERFUL:  # as container runtimes read it
+            raise InputError(
+                f"container {_short(container.name)}: with capability {_short(name)} a container reaches every GPU of"
+                " its node, so it cannot share one; remove it from securityContext.capabilities.add, or request whole"
+                " GPUs"
+            )
 
 
 def check_mounts(container: ContainerManifest, *, has_gpus: bool) -> None:
     """InputError if a mount would hide our files, or would name GPUs to NVIDIA's runtime."""
-    guarded = (DEVICE_LIST, *map(str, GUARDED)) if has_gpus else (DEVICE_LIST,)
+    guarded = tuple(map(str, GUARDED)) if has_gpus else ()
     for path in _mount_paths(container):
         normal = _normalize(path)
-        if any(_is_in(normal, folder) for folder in guarded):
+        if DEVICE_LIST in path or any(_is_in(normal, folder) for folder in guarded):
             raise InputError(
                 f"container {_short(container.name)}: a mount at {_short(path)} would change which GPUs the container"
                 " uses; choose another path"
