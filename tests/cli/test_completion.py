@@ -3,9 +3,13 @@
 """Completion as a shell asks for it: the script that is printed, in a real bash where there is one."""
 
 import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +94,71 @@ def test_another_shell_is_refused() -> None:
     done = run("completion", "tcsh")
     assert done.returncode == 2
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in done.stderr
+
+
+@needs_bash
+def test_bash_completes_policies_queue_orders_and_states(place: Path) -> None:
+    assert completed(place, "up", "--policy", "bin") == ["binpack"]
+    assert "cotenant" in completed(place, "demo", "--policy", "")
+    assert completed(place, "up", "--queue", "s") == ["sjf", "srpt"]
+    assert completed(place, "jobs", "--state", "f") == ["finished", "failed"]
+    assert completed(place, "jobs", "--state", "queued,r") == ["queued,running"]
+    assert "queued,queued" not in completed(place, "jobs", "--state", "queued,")
+    assert completed(place, "simulate", "--policy", "fgd,bin") == ["fgd,binpack"]
+
+
+@needs_bash
+def test_options_of_the_command_of_a_job_are_not_completed_as_ours(place: Path) -> None:
+    assert "--memory" in completed(place, "submit", "--me")
+    for words in (["submit", "python"], ["profile", "--", "python"], ["run", "--memory", "1GiB", "python"]):
+        assert completed(place, *words, "--me") == []
+
+
+class Terminal:
+    """A bash with a terminal, in which keys are pressed."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self._pid, self._file = pty.fork()
+        if self._pid == 0:
+            os.chdir(folder)
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], env)
+        self._seen = ""
+
+    def press(self, keys: str, expected: str) -> None:
+        """Presses keys, and waits until the screen shows what is expected after them."""
+        self._seen = ""
+        os.write(self._file, keys.encode())
+        deadline = time.monotonic() + 60
+        while expected not in self._seen:
+            assert time.monotonic() < deadline, self._seen
+            if select.select([self._file], [], [], 0.2)[0]:
+                self._seen += os.read(self._file, 4096).decode(errors="replace")
+
+    def close(self) -> None:
+        os.close(self._file)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+@needs_bash
+def test_tab_in_a_real_terminal_completes_files_after_the_dashes_and_values_of_options(
+    place: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train_model.py").touch()
+    env = environment(PATH=f"{place}:{os.environ['PATH']}", PS1="ready> ", TERM="dumb", INPUTRC="/dev/null")
+    terminal = Terminal(tmp_path, env | {"COTENANT_STATE": str(tmp_path / "nowhere")})
+    try:
+        terminal.press("", "ready> ")
+        terminal.press(f"source {place}/bash; echo sour''ced\r", "\nsourced")
+        for typed, becomes in (
+            ("cotenant submit -- python trai", "python train_model.py "),
+            ("cotenant submit --memory 1GiB -- ./tr", "-- ./train_model.py "),
+            ("cotenant submit python train_model.py --config trai", "--config train_model.py "),
+            ("cotenant run --memory 1GiB -- python trai", "python train_model.py "),
+            ("cotenant up --policy binp", "--policy binpack "),
+            ("cotenant jobs --state queued,runn", "--state queued,running "),
+        ):
+            terminal.press(f"{typed}\t", becomes)
+            terminal.press("\x15echo emp''tied\r", "\nemptied")
+    finally:
+        terminal.close()

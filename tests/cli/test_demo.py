@@ -77,7 +77,7 @@ def test_a_demo_stops_what_a_killed_one_left_and_compares_both_ways(tmp_path: Pa
     for job in summary["jobs"]:
         assert job["shared"]["state"] == job["exclusive"]["state"] == "done"
         assert job["results"]["shared"]["samples"] == job["results"]["exclusive"]["samples"]
-        assert job["results"]["exclusive"]["batch"] == 256
+        assert job["results"]["exclusive"]["batch"] == 64
         assert job["slowdown"] > 0
     assert (tmp_path / "d" / "shared.csv").read_text().count("finished") == 3
 
@@ -104,7 +104,8 @@ def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path: Path) 
 def test_every_size_a_job_may_be_given_is_compiled_beforehand() -> None:
     planned = [narrowed(job) for job in plan(jobs=6, mix={"neumf": 1.0, "lstm": 1.0})]
     compiled = {job.task: job.argv[-1] for job in compilations(planned)}
-    assert compiled == {job.task: f"{job.batch // 2}-{job.batch * 2}" for job in planned}
+    assert compiled == {job.task: f"{job.batch}-{job.batch * 4}" for job in planned}
+    assert all(job.batch_range == (job.batch, 4 * job.batch) for job in planned)
     compile_part, shared, exclusive = parts_of(planned)
     assert (compile_part.exclusive, shared.exclusive, exclusive.exclusive) == (True, False, True)
     assert all(job.batch_range == (job.batch, job.batch) for job in exclusive.jobs)
@@ -190,7 +191,20 @@ def test_what_tuning_changed_is_told_with_the_neighbour() -> None:
         {"at": 3.0, "kind": "choice", "sizes": {"j0": 32, "j1": 16}},
     )
     text = text_of(summary_of([10.0, 10.0], [10.0, 30.0], tuning=trials))
+    assert "samples/s" not in text, "nothing was measured"
     assert "Tuning measured other batch sizes 2 times; 1 was rejected." in text
     assert "lstm-1: 16 → 32 next to lstm-2" in text
     assert "lstm-2: " not in text
     assert "No new batch size was kept" in text_of(summary_of([10.0, 10.0], [10.0, 30.0]))
+
+
+@pytest.mark.parametrize(("speed", "gain"), [(1500.0, "+50%"), (900.0, "-10%")])
+def test_the_gain_of_tuning_is_told_as_measured_and_a_loss_too(speed: float, gain: str) -> None:
+    sizes = {"j0": 16, "j1": 16}
+    trials = (
+        {"at": 0.5, "kind": "default", "sizes": {"j0": 16}, "measured": {"j0": 7000.0}},
+        {"at": 1.0, "kind": "default", "sizes": sizes, "measured": {"j0": 1000.0, "j1": 50.0}},
+        {"at": 3.0, "kind": "choice", "sizes": {"j0": 32, "j1": 16}, "measured": {"j0": speed, "j1": 50.0}},
+    )
+    text = text_of(summary_of([10.0, 10.0], [10.0, 30.0], tuning=trials))
+    assert f"lstm-1: 16 → 32 next to lstm-2: {speed:,.0f} samples/s, before 1,000 ({gain})" in text

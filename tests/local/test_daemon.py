@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from cotenant.cli.client import Client, NotFoundError, RefusedByDaemonError
+from cotenant.local.journal import Journal
+from cotenant.local.lifecycle import JobState, Stop
 from cotenant.local.supervisor import look_at, send
 from cotenant.wire.local import GpuView, JobView
 from tests.local.daemon import Daemon, until
@@ -231,3 +233,31 @@ def test_simulated_cards_are_the_same_after_a_restart(daemon: Daemon) -> None:
     daemon.stop()
     daemon.up("--simulate", "2")
     assert [gpu.memory_mib for gpu in daemon.client.get("/v1/gpus", list[GpuView])] == [1024, 1024]
+
+
+@pytest.mark.parametrize(("stop", "state", "attempts"), [(Stop.CANCEL, "cancelled", 1), (Stop.EVICT, "running", 2)])
+def test_a_stop_that_a_killed_daemon_recorded_and_did_not_send_is_sent_after_the_restart(
+    daemon: Daemon, stop: Stop, state: str, attempts: int
+) -> None:
+    job = daemon.submit("sleep", "600").id
+    until(lambda: daemon.job(job).state == "running")
+    daemon.kill()
+    with Journal.open(daemon.state / "journal.db") as journal:
+        journal.transition(job, (JobState.RUNNING,), JobState.RUNNING, stop=stop)
+    daemon.up()
+    until(lambda: (view := daemon.job(job)).state == state and view.attempts == attempts)
+
+
+def test_a_job_that_failed_while_no_daemon_ran_is_queued_again_only_once(daemon: Daemon, tmp_path: Path) -> None:
+    code = f"echo ran >> {tmp_path}/ran; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; test -e {tmp_path}/good"
+    job = daemon.submit("sh", "-c", code, retries=5).id
+    until(lambda: daemon.job(job).state == "running")
+    daemon.kill()
+    (tmp_path / "go").touch()
+    until(lambda: (daemon.state / "jobs" / job / "1" / "exit").exists())
+    (tmp_path / "good").touch()
+    daemon.up()
+    assert daemon.ended(job).code == 0
+    other = daemon.submit("true").id
+    assert daemon.ended(other).code == 0
+    assert (tmp_path / "ran").read_text() == "ran\nran\n"

@@ -284,3 +284,18 @@ def test_what_a_killed_daemon_was_starting_may_hold_the_lock_for_a_moment(tmp_pa
         assert child.stdout is not None
         child.stdout.readline()
         Journal.open(path).close()
+
+
+def test_the_name_of_a_new_journal_is_on_the_disk_before_a_job_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    with Journal.open(tmp_path / "journal.db"):
+        assert str(tmp_path) in synced, "a power failure could lose the whole file"

@@ -139,6 +139,14 @@ def test_the_owner_s_batch_stays_the_default_whatever_a_job_says_of_itself() -> 
     assert joined(hello(min=8, max=512)).bounds is None, "without a size nobody knows what to come back to"
 
 
+def test_the_owner_s_floor_counts_before_that_of_the_job() -> None:
+    assert joined(hello(batch=32, floor=0.3)).floor == 0.3
+    assert joined(hello(batch=32, floor=0.3), floor=0.8).floor == 0.8
+    assert joined(hello(batch=32), floor=0.8).floor == 0.8
+    assert joined(hello(batch=32, floor=0.3), floor=0.0).floor == 0.0
+    assert joined(hello(batch=32)).floor is None
+
+
 def test_what_is_known_of_a_job_s_length_goes_with_it() -> None:
     assert joined(hello(), estimate_s=60.0).remaining == pytest.approx(50.0)
     assert joined(hello(), estimate_s=5.0).remaining == pytest.approx(0.0)

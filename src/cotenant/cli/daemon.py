@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from cotenant.cli.client import Client, NoDaemonError, state_folder
-from cotenant.cli.options import age_option, output_option, size_option
+from cotenant.cli.options import age_option, complete_policies, complete_queues, output_option, size_option
 from cotenant.cli.output import emit
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.state_folder import make_state_folder
@@ -57,10 +57,15 @@ Examples:
     "--policy",
     default="least-loaded",
     show_default=True,
+    shell_complete=complete_policies,
     help="Placement policy: which GPU a job gets (least-loaded, binpack, cotenant, …).",
 )
 @click.option(
-    "--queue", default="fifo", show_default=True, help="Queue order among jobs of equal priority (fifo, sjf, …)."
+    "--queue",
+    default="fifo",
+    show_default=True,
+    shell_complete=complete_queues,
+    help="Queue order among jobs of equal priority (fifo, sjf, …).",
 )
 @click.option(
     "--backfill/--no-backfill",

@@ -29,7 +29,7 @@ from cotenant.cli.client import Client, NoDaemonError, at
 from cotenant.cli.demo_screen import show_progress
 from cotenant.cli.demo_summary import JobComparison, PartResult, Summary, text_of
 from cotenant.cli.generate import PLAN_COLUMNS, Submitter, active_jobs, cancel_all
-from cotenant.cli.options import finite
+from cotenant.cli.options import complete_policies, finite
 from cotenant.cli.output import emit
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
@@ -43,6 +43,8 @@ MEMORY = "30%"
 """of a GPU's memory for each job, so that three jobs fit on a GPU of any size"""
 PROBE_S = 0.5
 """duration of a tuning measurement; the jobs of a demo are too short for the daemon's default"""
+START_FRACTION = 4
+"""the batch size that a job begins with is this fraction of the task's usual one"""
 SUMMARY = "summary.json"
 EVERY_JOB = "/v1/jobs?limit=20000"
 LOCK = "demo.lock"
@@ -66,7 +68,7 @@ Examples:
     "--work",
     type=float,
     callback=finite,
-    default=1.5,
+    default=0.5,
     show_default=True,
     help="Length of each job, as a multiple of its default.",
 )
@@ -94,7 +96,11 @@ Examples:
     help="Folder for the summary and the state of the daemon.",
 )
 @click.option(
-    "--policy", default="spread", show_default=True, help="Placement policy for the shared run (spread, binpack, …)."
+    "--policy",
+    default="spread",
+    show_default=True,
+    shell_complete=complete_policies,
+    help="Placement policy for the shared run (spread, binpack, …).",
 )
 @click.option("--dry-run", is_flag=True, help="Print the jobs without running them.")
 def demo(jobs: int, work: float, scale: float, mix: str, seed: int, out: Path, policy: str, dry_run: bool) -> None:
@@ -153,9 +159,10 @@ def _renamed(job: PlannedJob, name: str) -> PlannedJob:
 
 
 def narrowed(job: PlannedJob) -> PlannedJob:
-    """The job with a smaller range of batch sizes, so that all of them can be compiled in advance."""
-    low, high = job.batch_range
-    return replace(job, batch_range=(max(low, job.batch // 2), min(high, job.batch * 2)))
+    """The job as its owner might submit it before anyone tuned it: with a quarter of the task's usual batch size, and
+    with few sizes that tuning may choose, so that all of them can be compiled in advance."""
+    batch = max(job.batch_range[0], job.batch // START_FRACTION)
+    return replace(job, batch=batch, batch_range=(batch, job.batch))
 
 
 def compilations(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:

@@ -193,10 +193,25 @@ def _tuned(jobs: Sequence[JobComparison]) -> str:
             size = choice["sizes"][job.view.id]
             if size != job.planned.batch:
                 beside = ", ".join(names.get(one, one) for one in choice["sizes"] if one != job.view.id)
-                lines.append(f"  {job.name}: {job.planned.batch} → {size} {f'next to {beside}' if beside else 'alone'}")
+                where = f"next to {beside}" if beside else "alone"
+                lines.append(f"  {job.name}: {job.planned.batch} → {size} {where}{_gain(job, choice)}")
     if len(lines) == 1:
         lines.append("  No new batch size was kept: none was better, or the measurements were disturbed.")
     return "\n".join(lines)
+
+
+def _gain(job: JobComparison, choice: Mapping[str, Any]) -> str:
+    """The speed of a job with the chosen sizes, compared with the first sizes next to the same neighbours; empty if one
+    of them was not measured."""
+    ours = (choice.get("measured") or {}).get(job.view.id)
+    first = [
+        trial["measured"][job.view.id]
+        for trial in job.view.tuning
+        if trial["kind"] == "default" and trial.get("measured") and trial["sizes"].keys() == choice["sizes"].keys()
+    ]
+    if not ours or not first:
+        return ""
+    return f": {ours:,.0f} samples/s, before {first[-1]:,.0f} ({ours / first[-1] - 1:+.0%})"
 
 
 def _verdict(summary: Summary) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.cli.client import Client, at
 from cotenant.cli.endings import ending_of
-from cotenant.cli.options import complete_files, job_argument, output_option
+from cotenant.cli.options import CommandOfWords, complete_files, complete_states, job_argument, output_option
 from cotenant.cli.output import ago, aligned, emit, or_dash, render
 from cotenant.cli.request import encoded, request_of, request_options
 from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, JobView, decode_states, described_state
@@ -60,7 +60,7 @@ def checked_states(_context: click.Context, _option: click.Parameter, text: str)
 
 
 # Options after the first word of the command are those of the command.
-@click.command(epilog=SUBMIT_EPILOG, context_settings={"allow_interspersed_args": False})
+@click.command(cls=CommandOfWords, epilog=SUBMIT_EPILOG, context_settings={"allow_interspersed_args": False})
 @request_options
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
 @output_option
@@ -104,6 +104,7 @@ def exit_code(job: JobView) -> int:
     default="",
     metavar="queued,failed,…",
     callback=checked_states,
+    shell_complete=complete_states,
     help="Show only jobs in these states, in the words of the table.",
 )
 @click.option(

@@ -8,11 +8,14 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from cotenant.errors import CotenantError, InputError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., object])
 AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
@@ -99,6 +102,42 @@ def complete_files(_context: click.Context, _parameter: click.Parameter, incompl
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
+
+
+class CommandOfWords(click.Command):
+    """A command whose last argument is a command with words of its own: its options are not ours to complete."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        if ctx.params.get("command"):
+            from click.shell_completion import CompletionItem
+
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete)
+
+
+def complete_policies(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from cotenant.core.placement.policies import ORDERS
+
+    return _last_of_list(incomplete, list(ORDERS))
+
+
+def complete_queues(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from cotenant.core.placement.policies import QUEUES
+
+    return _last_of_list(incomplete, list(QUEUES))
+
+
+def complete_states(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from cotenant.wire.local import ENDED, ENDINGS, WAITING_OR_ACTIVE
+
+    return _last_of_list(incomplete, [*WAITING_OR_ACTIVE, *ENDED, *ENDINGS])
+
+
+def _last_of_list(incomplete: str, words: list[str]) -> list[str]:
+    """Completes the last word of a list such as `queued,run`, with the words that are not in it yet."""
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    return [f"{before}{comma}{word}" for word in words if word.startswith(last) and word not in given]
 
 
 def _complete_jobs(

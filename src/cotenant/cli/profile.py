@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client, RefusedByDaemonError, at
-from cotenant.cli.options import complete_files, output_option
+from cotenant.cli.options import CommandOfWords, complete_files, output_option
 from cotenant.cli.output import ago, emit, or_dash
 from cotenant.cli.request import duration, encoded, request_of, request_options
 from cotenant.errors import CotenantError, InputError
@@ -51,7 +51,7 @@ Examples:
 """
 
 
-@click.command(epilog=PROFILE_EPILOG, context_settings={"allow_interspersed_args": False})
+@click.command(cls=CommandOfWords, epilog=PROFILE_EPILOG, context_settings={"allow_interspersed_args": False})
 @click.option("--duration", default="60s", show_default=True, callback=duration, help="Duration of the measurement.")
 @request_options
 @output_option

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.options import complete_files, output_option
+from cotenant.cli.options import CommandOfWords, complete_files, output_option
 from cotenant.cli.slices import driver, show_slices
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MilliGpu, parse_compute, parse_memory
 from cotenant.errors import CotenantError, InputError
@@ -60,7 +60,7 @@ def share(_context: click.Context, _option: click.Parameter, text: str) -> Milli
     return compute
 
 
-@click.command(epilog=RUN_EPILOG, context_settings={"allow_interspersed_args": False})
+@click.command(cls=CommandOfWords, epilog=RUN_EPILOG, context_settings={"allow_interspersed_args": False})
 @click.option("--gpu", "gpus", multiple=True, metavar="UUID|INDEX", help="Use only this GPU; repeatable.")
 @click.option("--memory", metavar="2GiB", callback=amount, help="Memory limit on each GPU. Default: no limit.")
 @click.option("--host-memory", metavar="8GiB", callback=amount, help="Host memory for allocations beyond --memory.")

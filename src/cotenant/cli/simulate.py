@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.options import finite, folder_option, output_option, processes_option
+from cotenant.cli.options import complete_policies, finite, folder_option, output_option, processes_option
 from cotenant.cli.output import progress
 from cotenant.core.placement.policies import ORDERS, QUEUES
 from cotenant.core.units import Seconds
@@ -83,6 +83,7 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     show_default=True,
     metavar="A,B,…",
     callback=policies,
+    shell_complete=complete_policies,
     help=f"Placement policies to compare: {', '.join(ORDERS)}. {POLICY_GRAMMAR}",
 )
 @click.option(

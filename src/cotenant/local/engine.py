@@ -357,7 +357,8 @@ class Engine:
         for record in active:
             self._adopt(record)
         for record in self._journal.queued_in_order():
-            self._enqueue_record(record)
+            if record.id not in self._queue.jobs:  # `_adopt` has queued those again whose run ended meanwhile
+                self._enqueue_record(record)
         self._report_unreadable(active)
         placed = (one.placement.job for one in self._tenants.placed.values())
         for job in (*placed, *self._queue.jobs.values()):

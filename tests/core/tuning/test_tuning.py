@@ -185,6 +185,39 @@ def test_a_point_below_a_floor_is_neither_kept_nor_hoped_for() -> None:
     assert free.choose() == (64, 32)
 
 
+def with_floor(floor: float) -> Tuner:
+    """A job whose size may change, and a neighbour with a floor."""
+    tenants = [tenant("a", sizes=(16, 32, 64, 128)), tenant("b", sizes=(32,), floor=floor)]
+    return Tuner(tenants, candidate_points(tenants))
+
+
+def test_a_point_that_was_measured_below_a_floor_is_not_kept_even_if_it_is_believed_to_be_above() -> None:
+    for floor, kept in ((0.0, (64, 32)), (0.9, (32, 32))):
+        tuner = with_floor(floor)
+        tuner.observe((64, 32), [3.0, 0.85], [0.01, 0.5])  # so uncertain that the belief hardly changes
+        assert tuner.speeds((64, 32))[1] > 0.95
+        assert tuner.choose() == kept
+
+
+def test_a_point_that_is_believed_to_be_below_a_floor_is_not_kept_even_if_it_was_measured_above() -> None:
+    for floor, kept in ((0.0, (64, 32)), (0.9, (32, 32))):
+        tuner = with_floor(floor)
+        tuner.observe((64, 32), [3.0, 0.92], [0.01, 0.5])
+        tuner.observe((128, 32), [1.0, 0.4], [0.01, 0.01])
+        assert tuner.speeds((64, 32))[1] < 0.75
+        assert tuner.choose() == kept
+
+
+def test_a_point_that_is_believed_to_be_below_a_floor_is_not_measured_first() -> None:
+    def suggested(floor: float) -> Point | None:
+        tuner = with_floor(floor)
+        tuner.observe((64, 32), [2.0, 0.7], [0.01, 0.01])
+        return tuner.suggest()
+
+    assert suggested(0.0) == (128, 32)
+    assert suggested(0.9) == (16, 32)
+
+
 def test_a_floor_holds_for_samples_as_well_as_for_goodput() -> None:
     tuner = Tuner([tenant("a", noise=1.0, floor=0.9)], [(32,), (16,)])
     tuner.observe((16,), [0.8])  # goodput 0.8 * 33 / 17 is well above 1
