@@ -94,7 +94,7 @@ SHARING = (
 )
 
 
-@examples(80)
+@examples(40)
 @given(st.data())
 def test_the_best_is_found_without_rating_every_node(data: st.DataObject) -> None:
     belief = data.draw(beliefs())
