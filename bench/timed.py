@@ -10,7 +10,8 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from bench.harness import Figure
+from bench.harness import Figure, benchmark
+from bench.replay import DATA, MOST_SEEDS
 from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Machine
 from cotenant.core.units import Seconds
@@ -31,17 +32,18 @@ WORLDS = {
 """(trace, cluster, n: every n-th of its nodes is used, factor by which arrivals are accelerated)"""
 
 
-def timed_waits(data: Path, most_seeds: int) -> Iterator[Figure]:
+@benchmark("waits")
+def waits() -> Iterator[Figure]:
     """Compares the mean wait of our policy with that of FGD and best-fit, paired over seeds that assign jobs to arrival
     times; at least two of them."""
-    seeds = SEEDS[: max(2, most_seeds)]
+    seeds = SEEDS[: max(2, MOST_SEEDS)]
     with ProcessPoolExecutor() as pool:
         for world in WORLDS:
-            tasks = [(data, world, policy, seed) for policy, seed in product(POLICIES, seeds)]
+            tasks = [(DATA, world, policy, seed) for policy, seed in product(POLICIES, seeds)]
             found = list(pool.map(mean_wait, *zip(*tasks, strict=True)))
-            waits = {(policy, seed): wait for (_, _, policy, seed), wait in zip(tasks, found, strict=True)}
+            by_run = {(policy, seed): wait for (_, _, policy, seed), wait in zip(tasks, found, strict=True)}
             for ours, other in product(("fragmentation", "fragmentation@online"), ("fgd", "bestfit")):
-                yield compared(world, waits, ours, other, seeds)
+                yield compared(world, by_run, ours, other, seeds)
 
 
 def compared(world: str, waits: dict[tuple[str, int], float], ours: str, other: str, seeds: tuple[int, ...]) -> Figure:
