@@ -58,8 +58,10 @@ def test_full_gpus_make_a_job_wait_with_a_reason_until_one_is_free(daemon: Daemo
     second = daemon.submit("sleep", "60", memory="100%")
     third = daemon.submit("true", memory="600MiB")
     until(lambda: daemon.job(second.id).state == "running")
-    waiting = daemon.job(third.id)
-    assert (waiting.state, waiting.reason) == ("queued", "needs 600 MiB on one GPU; the freest has 0 MiB free")
+    waiting = until(lambda: view if "reserved" in ((view := daemon.job(third.id)).reason or "") else None)
+    refused, _, reserved = (waiting.reason or "").partition("; GPU")
+    assert (waiting.state, refused) == ("queued", "needs 600 MiB on one GPU; the freest has 0 MiB free")
+    assert reserved.endswith(f"is reserved for it, and it can start when {first.id} has ended")
     daemon.client.post(f"/v1/jobs/{first.id}/cancel", JobView)
     assert daemon.ended(third.id).code == 0
     assert daemon.job(first.id).state == "cancelled"

@@ -8,7 +8,8 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Gpu, Job, Machine, Placement, Slot
 from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy
-from cotenant.core.units import MiB
+from cotenant.core.queueing.backfill import Reservation
+from cotenant.core.units import MiB, Seconds
 from cotenant.local.job_queue import JobQueue
 
 MACHINE = Machine(name="local", gpus=(Gpu(uuid="GPU-0", type="V100", memory=MiB(1024)),))
@@ -59,6 +60,32 @@ def test_a_gate_that_counts_the_waiting_jobs_is_asked_about_all_of_them() -> Non
     queue = queue_of(policy, "a")
     queue.end_pass(policy, CLUSTER)
     assert tried(queue, policy) == ["a"]
+
+
+def reserved_for(queue: JobQueue, name: str) -> Reservation:
+    job = queue.jobs[name]
+    return Reservation(job, queue.ordered.position(name), (), (), Seconds(0.0), known=True)
+
+
+def test_a_job_before_the_one_with_the_reservation_makes_a_pass_try_all() -> None:
+    policy = build_policy("binpack")
+    queue = queue_of(policy, "b", "c")
+    queue.reservation = reserved_for(queue, "b")
+    queue.end_pass(policy, CLUSTER)
+    queue.add(Job(id="d", demand=Demand()))
+    assert tried(queue, policy) == ["d"], "behind it"
+    queue.end_pass(policy, CLUSTER)
+    queue.add(Job(id="a", demand=Demand(priority=1)))
+    assert tried(queue, policy) == ["a", "b", "c", "d"]
+
+
+def test_if_the_job_with_the_reservation_is_removed_all_are_tried() -> None:
+    policy = build_policy("binpack")
+    queue = queue_of(policy, "a", "b")
+    queue.reservation = reserved_for(queue, "a")
+    queue.end_pass(policy, CLUSTER)
+    queue.remove("a")
+    assert tried(queue, policy) == ["b"]
 
 
 def test_a_removed_job_is_not_tried() -> None:

@@ -16,8 +16,8 @@ from cotenant.core.placement.deciding import Decision, decide
 from cotenant.core.placement.policies import AGEING, build_policy
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.backfill import Ends, Reservation
-from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
-from tests.core.builders import cluster_with, job, machine, share
+from cotenant.core.units import MilliCpu, MilliGpu, Seconds
+from tests.core.builders import job, machine, share
 from tests.properties.referee import overfull
 
 HOUR = 3600.0
@@ -149,6 +149,13 @@ def test_a_job_without_an_estimate_is_not_let_onto_reserved_gpus() -> None:
     assert engine.go(small("unknown"), small("short", 99.0)) == ["short"]
     engine.finish("r3")
     assert engine.go() == ["unknown"], "beside the reserved GPUs there is room for any"
+
+
+def test_a_job_without_an_estimate_is_not_taken_for_one_of_an_hour() -> None:
+    engine = busy(9 * HOUR, 9 * HOUR)
+    engine.go(URGENT)
+    engine.finish("r0")
+    assert engine.go(small("unknown"), small("known", HOUR)) == ["known"]
 
 
 def test_if_a_running_job_is_of_unknown_length_no_job_is_short_enough() -> None:
@@ -387,9 +394,9 @@ def test_reserved_amounts_of_a_gang_on_one_gpu_are_counted_once() -> None:
     cluster = Cluster.of([Node.of(gpu, [tenant])])
     ends = Ends()
     ends.add((Placement(Job(id="r", demand=tenant.demand), Slot("a", (0,))),), Seconds(0.0))
-    gang = job("gang", share(6000), replicas=2)
+    gang = job("gang", share(5000), replicas=3)
     decision = decide(build_policy("binpack"), [gang], cluster, Seconds(0.0), ends=ends)
     assert decision.reservation is not None
     seen = decision.reservation.without_reserved(cluster).node("a")
-    assert (seen.memory, seen.slots) == ((MiB(1000),), (2,)), "of 1,000 MiB and 3 slots, 4,000 MiB and 2 slots are left"
-    assert cluster_with([gpu]).node("a").slots == (4,)
+    assert seen.memory == (1000,), "1,000 MiB are free now and beside the gang"
+    assert seen.slots == (1,), "of 3 that are free now, 1 is free beside the gang"
