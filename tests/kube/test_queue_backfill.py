@@ -176,7 +176,7 @@ def test_what_is_reserved_stays_reserved_during_a_round_of_several_passes() -> N
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from((None, "1m", "10m")), st.integers(1, 20)), max_size=6),
     st.integers(1, 3),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_every_pod_is_released_though_small_ones_arrive_without_end(
     pods: list[tuple[int, str | None, int]], gpus: int
 ) -> None:

@@ -352,7 +352,7 @@ def play(
 
 
 @given(st.lists(drafts(exact=False), min_size=1, max_size=12), MACHINES, POLICIES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_job_starts_in_bounded_time_though_small_jobs_arrive_without_end(
     stream: list[Draft], machines: list[Machine], policy: str
 ) -> None:
@@ -360,7 +360,7 @@ def test_every_job_starts_in_bounded_time_though_small_jobs_arrive_without_end(
 
 
 @given(st.lists(drafts(exact=False), min_size=1, max_size=8), MACHINES)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_with_ageing_every_job_starts_once_it_has_aged(stream: list[Draft], machines: list[Machine]) -> None:
     known = [replace(one, estimate=one.estimate or one.true) for one in stream]
     most_work = max(one.demand.gpus * one.replicas for one in known) * LONGEST
@@ -368,7 +368,7 @@ def test_with_ageing_every_job_starts_once_it_has_aged(stream: list[Draft], mach
 
 
 @given(st.lists(drafts(exact=True), min_size=1, max_size=12), MACHINES, st.sampled_from(("binpack", "spread")))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_with_exact_estimates_a_job_starts_no_later_than_promised(
     stream: list[Draft], machines: list[Machine], policy: str
 ) -> None:
@@ -377,7 +377,7 @@ def test_with_exact_estimates_a_job_starts_no_later_than_promised(
 
 
 @given(st.lists(drafts(exact=False), min_size=1, max_size=12), MACHINES, POLICIES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_reservation_never_gives_more_than_is_free(stream: list[Draft], machines: list[Machine], policy: str) -> None:
     """The cluster that later jobs see has at most what is free on each GPU."""
     engine = Engine(Cluster.of(machines), policy=policy)
