@@ -23,7 +23,7 @@ HEADER_H = kit.NATIVE / "lib" / "region.h"
 ME = ProcessIdentity(os.getpid(), 1, 2)
 USE = GpuUse(10, 20, 30, 1, 5, 600, 700)
 
-HEADER_FIELDS = "magic version header_bytes slot_bytes slots devices high created faults uuid bucket reserved"
+HEADER_FIELDS = "magic version header_bytes slot_bytes slots devices high created faults uuid bucket spilled reserved"
 SLOT_FIELDS = "state pid pid_space started beat faults memory host peak refused launches busy waited reserved"
 OFFSETS = """
 #include <stddef.h>

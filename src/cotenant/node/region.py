@@ -44,8 +44,8 @@ FAULTS = (
 LARGEST_COUNT = (1 << 63) - 1
 """upper bound of every number that is read: larger ones cannot be true, and not every reader accepts them"""
 
-HEADER = struct.Struct("<QIIIIIIQ16Q768s256x2904x")
-"""magic, version, header_bytes, slot_bytes, slots, devices, high, created, faults, uuid, bucket, reserved"""
+HEADER = struct.Struct("<QIIIIIIQ16Q768s256x128x2776x")
+"""magic, version, header_bytes, slot_bytes, slots, devices, high, created, faults, uuid, bucket, spilled, reserved"""
 SLOT = struct.Struct("<IIQQQ16Q16Q16Q16Q16Q16Q16Q16Q12Q")
 """state, pid, pid_space, started, beat, faults, memory, host, peak, refused, launches, busy, waited, reserved"""
 SIZE = HEADER.size + SLOTS * SLOT.size
