@@ -193,7 +193,7 @@ def test_a_request_that_makes_no_sense_says_what_was_expected(
     answer = runner.run(request(api.application(engine), "POST", "/v1/jobs", body))
     assert answer.status == 400
     assert sentence in answer.json()["error"]
-    assert engine.status()["queued"] == 0
+    assert engine.queries.status()["queued"] == 0
 
 
 # Who may ask

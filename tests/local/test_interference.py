@@ -53,7 +53,7 @@ def in_company(
             for _ in range(2):
                 engine.submit(request(workload="resident"))
             engine.schedule()
-            assert engine.job(newcomer).state == "starting", engine.why(newcomer)
+            assert engine.queries.job(newcomer).state == "starting", engine.queries.why(newcomer)
             return then(engine, journal, resident, newcomer, engine._tenants.placed[newcomer].since)
 
     return asyncio.run(scene())
@@ -114,14 +114,14 @@ def test_a_newcomer_that_was_never_alone_is_judged_by_what_it_does_to_the_other(
 
 def test_a_newcomer_that_does_no_harm_stays_and_its_speed_is_shown(tmp_path: Path) -> None:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
-        expected = engine.job(newcomer).predicted
+        expected = engine.queries.job(newcomer).predicted
         together(engine, {resident: 90, newcomer: 80}, since)
         assert events(journal, "reverting") == []
         assert gain_expected(engine) == pytest.approx(0.7, abs=0.1)
-        view = engine.job(newcomer)
+        view = engine.queries.job(newcomer)
         assert view.speed == pytest.approx(0.8)
         assert view.predicted == expected == pytest.approx(0.58, abs=0.05), "what was expected, not what is known now"
-        told = {one["job"]: one for one in engine.why(resident)["company"]}
+        told = {one["job"]: one for one in engine.queries.why(resident)["company"]}
         assert told[resident]["measured"] == pytest.approx(0.9)
         assert told[newcomer]["predicted"] == view.predicted
 
@@ -259,8 +259,8 @@ def test_the_smallest_share_that_holds_is_given_and_enforced_and_survives_a_rest
             engine.profiles.remove(engine.profiles.find())
             engine.recover()
             assert engine._tenants.placed[job].placement.job.demand.compute == 200
-            assert engine.job(job).gpus == (0,)
-            assert engine.gpus()[0].free_compute == 800
+            assert engine.queries.job(job).gpus == (0,)
+            assert engine.queries.gpus()[0].free_compute == 800
 
     asyncio.run(second(asyncio.run(first())))
 
@@ -276,10 +276,10 @@ def test_a_violation_is_an_event_once_a_minute_and_counted_each_time(tmp_path: P
                 engine.interference.hear(Reported(job, 1000.0 + second, steps(n=10, wall_s=1.0)))
             said = [event.text for event in events(journal, "slo-violated")]
             assert said == ["steps took 100 ms over 3 s; the objective is 50 ms"] * 2
-            assert engine.job(job).slo_violations == engine.status()["slo_violations"] == 30
+            assert engine.queries.job(job).slo_violations == engine.queries.status()["slo_violations"] == 30
             for second in range(90):
                 engine.interference.hear(Reported(job, 2000.0 + second, steps(n=30, wall_s=1.0)))
-            assert engine.job(job).slo_violations == 30
+            assert engine.queries.job(job).slo_violations == 30
 
     asyncio.run(scene())
 
@@ -291,7 +291,7 @@ def test_a_latency_that_the_policy_does_not_look_at_is_told(tmp_path: Path) -> N
             engine.profiles.add(BERT)
             job = engine.submit(request(workload="bert", batch=32, latency_s=0.08)).id
             engine.schedule()
-            return "\n".join(engine.job(job).enforcement)
+            return "\n".join(engine.queries.job(job).enforcement)
 
     assert "latency: binpack does not choose neighbours by it" in asyncio.run(scene("binpack"))
     assert "latency" not in asyncio.run(scene("cotenant"))
@@ -311,7 +311,7 @@ def beside_a_server(state: Path, then: Callable[[Engine, Journal, str, str], Non
             serve(engine, server, before, 0.0)
             newcomer = engine.submit(request(workload="newcomer")).id
             engine.schedule()
-            assert engine.job(newcomer).state == "starting", engine.why(newcomer)
+            assert engine.queries.job(newcomer).state == "starting", engine.queries.why(newcomer)
             then(engine, journal, server, newcomer)
 
     asyncio.run(scene())
@@ -334,8 +334,8 @@ def test_who_comes_beside_a_server_and_breaks_its_promise_leaves_and_does_not_co
         again = engine.submit(request(workload="newcomer")).id
         engine._tenants.remove(newcomer)
         engine.schedule()
-        assert engine.job(again).state == "queued"
-        assert "keep the speed they were promised" in (engine.job(again).reason or "")
+        assert engine.queries.job(again).state == "queued"
+        assert "keep the speed they were promised" in (engine.queries.job(again).reason or "")
 
     beside_a_server(tmp_path, scene)
 

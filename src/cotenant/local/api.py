@@ -22,7 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cotenant import __version__
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.admission import RefusedError
-from cotenant.local.engine import Engine, UnknownError
+from cotenant.local.engine import Engine
+from cotenant.local.queries import UnknownError
 from cotenant.wire.codec import decode
 from cotenant.wire.local import (
     JOB_ID,
@@ -84,11 +85,11 @@ async def jobs(engine: Engine, request: Request) -> Response:
     after = request.query_params.get("after") or None
     if after is not None and not JOB_ID.fullmatch(after):
         raise InputError(f"after={after[:40]}: expected a job id, for example j-000017")
-    return json_response(engine.jobs(states, limit, after, whole(request, "requests", 0, 0, 1) == 1))
+    return json_response(engine.queries.jobs(states, limit, after, whole(request, "requests", 0, 0, 1) == 1))
 
 
 async def show(engine: Engine, request: Request) -> Response:
-    return json_response(engine.job(request.path_params["job"]))
+    return json_response(engine.queries.job(request.path_params["job"]))
 
 
 async def cancel(engine: Engine, request: Request) -> Response:
@@ -100,11 +101,11 @@ async def retry(engine: Engine, request: Request) -> Response:
 
 
 async def why(engine: Engine, request: Request) -> Response:
-    return json_response(engine.why(request.path_params["job"]))
+    return json_response(engine.queries.why(request.path_params["job"]))
 
 
 async def profile(engine: Engine, request: Request) -> Response:
-    found = engine.profile(request.path_params["job"], whole(request, "seconds", 1, 1, 86_400))
+    found = engine.queries.profile(request.path_params["job"], whole(request, "seconds", 1, 1, 86_400))
     return json_response([] if found is None else [found])
 
 
@@ -131,7 +132,7 @@ def profiles_of(engine: Engine, name: str | None) -> list[JobProfile]:
 
 
 async def gpus(engine: Engine, request: Request) -> Response:
-    return json_response(engine.gpus())
+    return json_response(engine.queries.gpus())
 
 
 async def cordon(engine: Engine, request: Request) -> Response:
@@ -153,12 +154,12 @@ async def prune(engine: Engine, request: Request) -> Response:
 
 
 async def status(engine: Engine, request: Request) -> Response:
-    return json_response(engine.status())
+    return json_response(engine.queries.status())
 
 
 async def shut_down(engine: Engine, request: Request) -> Response:
     engine.ask_to_stop()
-    return json_response(engine.status())
+    return json_response(engine.queries.status())
 
 
 async def log(engine: Engine, request: Request) -> Response:
@@ -168,15 +169,15 @@ async def log(engine: Engine, request: Request) -> Response:
     Offsets count all output of the attempt. If the output at the offset was rotated away, the answer begins with the
     oldest output that is kept, and its header contains the offset of that.
     """
-    job = engine.job(request.path_params["job"]).id
-    latest, _ = engine.progress(job)
+    job = engine.queries.job(request.path_params["job"]).id
+    latest, _ = engine.queries.progress(job)
     one = whole(request, "attempt", 0, 1, max(1, latest))
     attempt = one or latest
-    engine.refuse_pruned_log(job, attempt)
+    engine.queries.refuse_pruned_log(job, attempt)
     tail = whole(request, "tail", -1, 0, MOST_TAIL)
-    offset = engine.log_tail(job, attempt, tail) if tail >= 0 else whole(request, "offset", 0, 0, 1 << 62)
+    offset = engine.queries.log_tail(job, attempt, tail) if tail >= 0 else whole(request, "offset", 0, 0, 1 << 62)
     follow = whole(request, "follow", 0, 0, 1) == 1
-    begin, _ = engine.read_log(job, attempt, offset, 1)
+    begin, _ = engine.queries.read_log(job, attempt, offset, 1)
     return StreamingResponse(
         log_chunks(engine, job, attempt, begin, follow, only=one > 0),
         media_type="text/plain; charset=utf-8",
@@ -188,12 +189,12 @@ async def log_chunks(
     engine: Engine, job: str, attempt: int, offset: int, follow: bool, only: bool = False
 ) -> AsyncIterator[bytes]:
     while True:
-        latest, ended = engine.progress(job)  # read before the log, so that the last output is still sent
-        begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
+        latest, ended = engine.queries.progress(job)  # read before the log, so that the last output is still sent
+        begin, piece = engine.queries.read_log(job, attempt, offset, LOG_CHUNK)
         while piece:
             offset = begin + len(piece)
             yield piece
-            begin, piece = engine.read_log(job, attempt, offset, LOG_CHUNK)
+            begin, piece = engine.queries.read_log(job, attempt, offset, LOG_CHUNK)
         if not follow or engine.stopping.is_set():
             return
         if only and latest > attempt:

@@ -148,10 +148,10 @@ async def _serve(engine: Engine, options: Options) -> None:
             f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
             "token and run programs here; add --tls, or listen on 127.0.0.1 and use an SSH tunnel"
         )
-    print(f"cotenant: {engine.status()['notice']}; state in {options.state}", flush=True)
+    print(f"cotenant: {engine.queries.status()['notice']}; state in {options.state}", flush=True)
     if certificate is not None:
-        engine.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
-        print(f"cotenant: {engine.notes[-1]}", flush=True)
+        engine.queries.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
+        print(f"cotenant: {engine.queries.notes[-1]}", flush=True)
     serving = [
         asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
     ]

@@ -7,33 +7,27 @@ The journal owns the state: everything here can be rebuilt from it and from the 
 
 import asyncio
 import math
-import os
 import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
-from msgspec.structs import replace as replaced
 
-from cotenant import __version__
 from cotenant.core.fragmentation.mix import inventory_of
 from cotenant.core.fragmentation.online import Learner
-from cotenant.core.model import Job, Machine, Placement, Slot
-from cotenant.core.placement.deciding import decide, judge_again, queue_position
+from cotenant.core.model import Job, Machine, Placement
+from cotenant.core.placement.deciding import decide, judge_again
 from cotenant.core.queueing.backfill import why_overtook
 from cotenant.core.units import Seconds
 from cotenant.errors import CotenantError, InputError
 from cotenant.local import attempts
-from cotenant.local.admission import Admission, predicts
+from cotenant.local.admission import Admission
 from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
 from cotenant.local.interference import InterferenceMonitor, Newcomer
 from cotenant.local.job_queue import JobQueue
-from cotenant.local.job_slices import NO_FAULTS, SliceFaults
 from cotenant.local.journal import JournalError
 from cotenant.local.launching import Launcher
 from cotenant.local.lifecycle import (
@@ -50,42 +44,28 @@ from cotenant.local.lifecycle import (
     Started,
     Stop,
     StopRequested,
-    gpus_of,
     request_of,
     step,
     unreadable,
-    with_stored_compute,
 )
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.pruning import EndedJob, choose, folder_sizes
+from cotenant.local.queries import OVERTOOK, Queries, UnknownError
 from cotenant.local.runs import Runs
 from cotenant.local.supervisor import locked
 from cotenant.local.tenants import Tenants
-from cotenant.local.tuner import TuningLoop, read_history, save_history
+from cotenant.local.tuner import TuningLoop, save_history
 from cotenant.local.unrecorded import UnrecordedCancels
-from cotenant.local.views import WaitReasons, explain, gpu_views, job_view, placement_reason
+from cotenant.local.views import placement_reason
 from cotenant.node.devices.vendors import Vendor
-from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest, job_of
-from cotenant.wire.profile import JobProfile
+from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest
 from cotenant.wire.text import counted
 
-HIDDEN = "(hidden)"
-"""shown instead of the value of an environment variable, which may be a secret"""
-LINES_OF_WHY = 10
-"""of its output that `why` shows for a job that has ended"""
 PRUNE_EVERY_S = 3600.0
 RETRY_JOURNAL_S = 5.0
 """until the next pass after the journal could not be written"""
-OVERTOOK = "; overtook "
-"""in the reason of a placement, before the waiting job that was overtaken and why"""
-MOST_EXAMINED, MOST_NAMED = 1000, 5
-"""jobs that `why` examines, and jobs that it names, if it looks for those that overtook a job"""
 PASS_EVERY_S = 60.0
 """while jobs wait that may become overdue"""
-
-
-class UnknownError(CotenantError):
-    """No job, GPU or profile has this name."""
 
 
 class Engine:
@@ -114,11 +94,20 @@ class Engine:
             exclusive_steps=backend.vendor is Vendor.SIMULATED,
             observe=settings.observe,
         )
-        self._set_aside: dict[str, str] = {}
-        """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
-        self.notes: list[str] = []
-        """about the daemon, for `status`"""
         self._unrecorded = UnrecordedCancels(resources.state / "unrecorded")
+        self.queries = Queries(
+            resources,
+            self._devices,
+            self._learner,
+            self._admission,
+            self._queue,
+            self._launcher,
+            self._runs,
+            self._tenants,
+            self._tuner,
+            self.interference,
+            self._unrecorded,
+        )
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
 
@@ -157,12 +146,12 @@ class Engine:
         self._enqueue(replace(job, id=job_id))
         self._learner.observe(job.demand)
         self.events.record("submitted", job_id, f"submitted: {' '.join(request.command)[:200]}")
-        return self.job(job_id)
+        return self.queries.job(job_id)
 
     def cancel(self, name: str) -> JobView:
         """Stops a job, or removes it from the queue. It does not wait for space in the journal: the job may be what
         fills the disk."""
-        record = self._find(name)
+        record = self.queries.find(name)
         if record.state in ENDED:
             raise InputError(f"{record.id} has already ended ({record.state})")
         try:
@@ -173,15 +162,15 @@ class Engine:
             log_error(f"{record.id} is cancelled, which the journal cannot record yet: {error}")
             asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
         if record.state in ACTIVE:
-            attempts.cancel(self._folder(record))
-        elif self._set_aside.pop(record.id, None) is None:
+            attempts.cancel(self.queries.folder(record))
+        elif self.queries.set_aside.pop(record.id, None) is None:
             self._queue.remove(record.id)
             self._wake.set()  # other jobs may have waited for it
-        return self.job(record.id)
+        return self.queries.job(record.id)
 
     def retry(self, name: str) -> JobView:
         """Runs a job that has ended once more: the same job and a new attempt, with all of its retries again."""
-        record = self._find(name)
+        record = self.queries.find(name)
         if record.state not in ENDED:
             raise InputError(f"{record.id} is {record.state}; only a job that has ended can be run again")
         self._record_late_cancels()
@@ -192,12 +181,12 @@ class Engine:
         _, change = self._apply(record, RetryRequested())
         self._enqueue(job)
         self._record(record.id, change)
-        return self.job(record.id)
+        return self.queries.job(record.id)
 
     def cordon(self, name: str, cordoned: bool) -> GpuView:
         index = self._gpu(name)
         self._devices.cordon(index, cordoned)
-        view = self.gpus()[index]
+        view = self.queries.gpus()[index]
         self.events.record("cordoned" if cordoned else "uncordoned", None, f"GPU {index} ({view.uuid})")
         return view
 
@@ -224,7 +213,7 @@ class Engine:
     def _remove_folder(self, job: str) -> bool:
         """Whether the folder of a job was removed: not if the job runs again, or a process of it still does."""
         record = self._journal.job(job)
-        if record.state not in ENDED or locked(str(self._folder(record))):
+        if record.state not in ENDED or locked(str(self.queries.folder(record))):
             return False
         try:
             shutil.rmtree(self._runs.of_job(job))
@@ -249,93 +238,6 @@ class Engine:
         self._wake.set()
         self.events.close()
 
-    # Queries
-
-    def jobs(self, states: tuple[str, ...], limit: int, after: str | None, requests: bool = False) -> list[JobView]:
-        """Jobs in these states (all if none is given); with `requests` also what they requested, without `env`."""
-        waiting = self._wait_reasons()
-        found = list(map(self._as_cancelled, self._journal.jobs(states or None, limit, after)))
-        if not requests:
-            return [self._view(record, waiting) for record in found]
-        return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
-
-    def job(self, name: str) -> JobView:
-        """A job by its id, or the newest one of that name, with all details."""
-        record = self._find(name)
-        request, faults = request_of(record), self._slice_faults(record)
-        history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
-        return replaced(
-            self._view(record, self._wait_reasons()),
-            request=replaced(request, env=dict.fromkeys(request.env, HIDDEN)),
-            enforcement=self._enforcement(record, request),
-            faults=faults.faults,
-            drift=faults.drift,
-            tuning=history,
-        )
-
-    def profile(self, name: str, seconds: float) -> JobProfile | None:
-        """The profile of a job that is alone on its GPU; None until it has been measured for that long."""
-        return self.interference.profile_after(self._find(name).id, seconds, time.monotonic())
-
-    def why(self, name: str) -> dict[str, Any]:
-        record, waiting = self._find(name), self._wait_reasons()
-        placed = self._tenants.placed.get(record.id)
-        placement = None if placed is None else placed.placement
-        return {
-            **explain(self._view(record, waiting), self._job(record), placement, waiting),
-            "end": self._how_it_ended(record) if record.state in ENDED else None,
-            **(self._overtaken(record) if record.id in self._queue.jobs else {}),
-            "policy": self._learner.policy.name,
-            "company": self.interference.company(record.id),
-            "notes": [note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None],
-        }
-
-    def gpus(self) -> list[GpuView]:
-        devices = self._devices
-        return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults)
-
-    def status(self) -> dict[str, Any]:
-        backend = self._resources.backend
-        return {
-            "version": __version__,
-            "pid": os.getpid(),
-            "policy": self._learner.policy.name,
-            "devices": str(backend.vendor),
-            "notice": backend.notes[0],
-            "gpus": len(self._devices.machine.gpus),
-            "queued": len(self._queue),
-            "running": len(self._tenants.placed),
-            "slo_violations": self.interference.violations_total,
-            "notes": [*backend.notes, *self.notes],
-        }
-
-    def _how_it_ended(self, record: JobRecord) -> dict[str, Any]:
-        """The outcome of a job that has ended, and the last lines of its output."""
-        names = ("outcome", "code", "signal", "error", "started", "ended", "attempts")
-        output = attempts.last_lines(self._folder(record), LINES_OF_WHY)
-        pruned = record.attempts > 0 and not self._folder(record).exists()
-        return {name: getattr(record, name) for name in names} | {"output": output, "pruned": pruned}
-
-    def progress(self, job: str) -> tuple[int, bool]:
-        """The number of the job's latest attempt, and whether the job has ended."""
-        record = self._find(job)
-        return record.attempts, record.state in ENDED
-
-    def read_log(self, job: str, attempt: int, offset: int, most: int) -> tuple[int, bytes]:
-        """A part of the log and its offset, which is larger than requested if earlier output was rotated away."""
-        return attempts.read_log(self._runs.folder(job, attempt), offset, most)
-
-    def refuse_pruned_log(self, job: str, attempt: int) -> None:
-        """UnknownError if the output of an attempt was removed."""
-        record = self._find(job)
-        over = attempt < record.attempts or record.state in ENDED
-        if attempt > 0 and over and not self._runs.folder(job, attempt).exists():
-            raise UnknownError(f"the output of {job} was removed by `cotenant prune` or `cotenant up --keep-…`")
-
-    def log_tail(self, job: str, attempt: int, lines: int) -> int:
-        """The offset at which the last lines of the log begin."""
-        return attempts.tail_offset(self._runs.folder(job, attempt), lines)
-
     # The loop
 
     def recover(self) -> None:
@@ -349,7 +251,9 @@ class Engine:
         for record in active:
             self._refuse_missing_gpus(record)
         for record in active:
-            self._tenants.add(self._placement(record), request_of(record), record.attempts, started=record.started)
+            self._tenants.add(
+                self.queries.placement(record), request_of(record), record.attempts, started=record.started
+            )
         self._resources.containment.sweep(self._tenants.placed)
         self._resources.shares.sweep(self._tenants.placed)
         if self._resources.slices is not None:
@@ -366,7 +270,7 @@ class Engine:
 
     def _report_unreadable(self, active: list[JobRecord]) -> None:
         """One event and one line in the log for each job that this version cannot read."""
-        texts = {job: f"set aside: its request cannot be read: {why}" for job, why in self._set_aside.items()}
+        texts = {job: f"set aside: its request cannot be read: {why}" for job, why in self.queries.set_aside.items()}
         texts |= {
             record.id: f"runs with GPUs of its own until it ends: its request or slot cannot be read: {why}"
             for record in active
@@ -374,12 +278,12 @@ class Engine:
         }
         texts |= dict.fromkeys(self._journal.damaged(), "left out of all answers: its row in the journal is damaged")
         for job, text in texts.items():
-            log_error(f"{job} is {text}" if job in self._set_aside else f"{job} {text}")
+            log_error(f"{job} is {text}" if job in self.queries.set_aside else f"{job} {text}")
             self.events.record("unreadable", job, text)
 
     def _refuse_missing_gpus(self, record: JobRecord) -> None:
         """A job on a GPU that no longer exists could be neither watched nor accounted for."""
-        missing = self._missing_gpus(record)
+        missing = self.queries.missing_gpus(record)
         if missing:
             count = len(self._devices.machine.gpus)
             raise CotenantError(
@@ -462,15 +366,17 @@ class Engine:
 
     def _begin(self, record: JobRecord) -> None:
         placement = self._tenants.placed[record.id].placement
-        folder, machine = self._folder(record), self._devices.machine
+        folder, machine = self.queries.folder(record), self._devices.machine
         start = self._launcher.starter(folder, machine, placement, request_of(record))
         self._runs.begin(record.id, record.attempts, start)
 
     def _adopt(self, record: JobRecord) -> None:
         """A job that was starting or running when the last daemon stopped."""
         if record.stop is not None or record.id in self._unrecorded:
-            attempts.cancel(self._folder(record))  # the last daemon may have been killed before it sent the signal
-        if attempts.was_started(self._folder(record)):
+            attempts.cancel(
+                self.queries.folder(record)
+            )  # the last daemon may have been killed before it sent the signal
+        if attempts.was_started(self.queries.folder(record)):
             self._runs.look(record.id, record.attempts)
         else:  # the last daemon was killed between the journal and the process: nothing has run
             self._begin(record)
@@ -503,7 +409,7 @@ class Engine:
         if status.exit is not None:
             _, change = self._apply(record, Exited(status.exit))
         else:
-            attempts.kill_leftovers(self._folder(record))
+            attempts.kill_leftovers(self.queries.folder(record))
             _, change = self._apply(record, Disappeared(rebooted=status.state == "interrupted"))
         self._record(record.id, change)
         return change.state is JobState.QUEUED
@@ -550,7 +456,7 @@ class Engine:
     def _stop(self, record: JobRecord, request: StopRequested) -> None:
         """The journal is written before the signal is sent: a daemon killed in between sends it after its restart."""
         _, change = self._apply(record, request)
-        attempts.cancel(self._folder(record))
+        attempts.cancel(self.queries.folder(record))
         self._record(record.id, change)
 
     def _record_cancel(self, record: JobRecord) -> None:
@@ -566,13 +472,6 @@ class Engine:
                 self._record_cancel(record)
             self._unrecorded.remove(job)
 
-    def _as_cancelled(self, record: JobRecord) -> JobRecord:
-        """A queued job as it will be in the journal, if its cancellation could not be recorded yet."""
-        if record.state is not JobState.QUEUED or record.id not in self._unrecorded:
-            return record
-        change = step(record, StopRequested(Stop.CANCEL), time.time())
-        return record._replace(state=change.state, **change.columns)
-
     def _enqueue(self, job: Job) -> None:
         self._queue.add(job)
         self._wake.set()
@@ -583,99 +482,12 @@ class Engine:
         if record.id in self._unrecorded:
             return
         if problem is None:
-            self._enqueue(self._job(record))
+            self._enqueue(self.queries.core_job(record))
         else:
-            self._set_aside[record.id] = problem
-
-    # Lookups
-
-    def _find(self, name: str) -> JobRecord:
-        record = self._journal.find(name)
-        if record is None:
-            raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
-        return self._as_cancelled(record)
+            self.queries.set_aside[record.id] = problem
 
     def _gpu(self, name: str) -> int:
         index = self._devices.index(name)
         if index is None:
             raise UnknownError(f"no GPU {name[:100]!r} here; `cotenant gpus` lists them")
         return index
-
-    def _job(self, record: JobRecord) -> Job:
-        queued = self._queue.jobs.get(record.id)
-        return queued or self._admission.job_of(record.id, request_of(record), record.submitted)
-
-    def _placement(self, record: JobRecord) -> Placement:
-        gpus = gpus_of(record)
-        if not gpus and unreadable(record):  # its GPUs are not known, so no GPU may be called free
-            gpus = tuple(range(len(self._devices.machine.gpus)))
-        slot = Slot(self._devices.machine.name, gpus)
-        return Placement(with_stored_compute(self._job(record), record), slot)
-
-    def _missing_gpus(self, record: JobRecord) -> list[int]:
-        return [gpu for gpu in gpus_of(record) if gpu >= len(self._devices.machine.gpus)]
-
-    def _folder(self, record: JobRecord) -> Path:
-        return self._runs.folder(record.id, record.attempts)
-
-    def _wait_reasons(self) -> WaitReasons:
-        cluster, queue = self._tenants.cluster, self._queue
-        return WaitReasons(self._learner.ranker, cluster, queue.ordered, queue.reservation, Seconds(time.time()))
-
-    def _overtaken(self, record: JobRecord) -> dict[str, Any]:
-        """The jobs behind a waiting job in the queue that have started since it was submitted, the last first."""
-        policy, job = self._learner.policy, self._queue.jobs[record.id]
-        own = queue_position(policy, job, job.submitted)
-        found = []
-        for other in self._journal.started_since(record.submitted, MOST_EXAMINED):
-            if other.id == record.id or unreadable(other) is not None:
-                continue
-            position = queue_position(policy, job_of(other.id, request_of(other), other.submitted), job.submitted)
-            if (*position, other.id) > (*own, record.id):
-                found.append({"job": other.id, "reason": _why_before(other, record.id)})
-        return {"overtaken": len(found), "overtaken_by": found[:MOST_NAMED]}
-
-    def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
-        job = self._queue.jobs.get(record.id)
-        reason = self._runs.delayed.get(record.id)
-        if record.id in self._set_aside:
-            problem = self._set_aside[record.id]
-            reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"
-        if job is not None:
-            reason = f"{waiting.reason(job)} ({record.reason})" if record.reason else waiting.reason(job)
-        return job_view(
-            record,
-            reason=reason,
-            usage=self._devices.usage_of(record.id),
-            batch=self._tuner.batch(record.id),
-            speed=self.interference.speed(record.id),
-            predicted=self.interference.predicted(record.id),
-            slo_violations=self.interference.violations(record.id),
-        )
-
-    def _enforcement(self, record: JobRecord, request: JobRequest) -> tuple[str, ...]:
-        if record.slot is None or self._missing_gpus(record):  # not placed, or on GPUs that were removed since
-            return ()
-        sentences = self._launcher.enforcement(self._devices.machine, self._placement(record), request)
-        policy = self._learner.policy
-        if request.latency_s is None or predicts(policy):
-            return sentences
-        return (
-            *sentences,
-            f"latency: {policy.name} does not choose neighbours by it; start the daemon with --policy cotenant",
-        )
-
-    def _slice_faults(self, record: JobRecord) -> SliceFaults:
-        slices = self._resources.slices
-        if slices is None:
-            return NO_FAULTS
-        return slices.faults(record.id, self._runs.of_job(record.id), self._devices.usage.values())
-
-
-def _why_before(other: JobRecord, job: str) -> str:
-    """Why a job that has started overtook this one, as far as its reason says it."""
-    _, _, overtook = (other.reason or "").partition(OVERTOOK)
-    first, _, why = overtook.partition(": ")
-    if not why:
-        return "it fitted at the time, and no GPU was reserved"
-    return why if first == job else f"{why} ({first})"

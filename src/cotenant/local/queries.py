@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Answers about jobs, GPUs and the daemon. Nothing here changes the state of a job."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace as replaced
+
+from cotenant import __version__
+from cotenant.core.fragmentation.online import Learner
+from cotenant.core.model import Job, Placement, Slot
+from cotenant.core.placement.deciding import queue_position
+from cotenant.core.units import Seconds
+from cotenant.errors import CotenantError
+from cotenant.local import attempts
+from cotenant.local.admission import Admission, predicts
+from cotenant.local.config import Resources
+from cotenant.local.devices import Devices
+from cotenant.local.interference import InterferenceMonitor
+from cotenant.local.job_queue import JobQueue
+from cotenant.local.job_slices import NO_FAULTS, SliceFaults
+from cotenant.local.launching import Launcher
+from cotenant.local.lifecycle import (
+    ENDED,
+    JobRecord,
+    JobState,
+    Stop,
+    StopRequested,
+    gpus_of,
+    request_of,
+    step,
+    unreadable,
+    with_stored_compute,
+)
+from cotenant.local.runs import Runs
+from cotenant.local.tenants import Tenants
+from cotenant.local.tuner import TuningLoop, read_history
+from cotenant.local.unrecorded import UnrecordedCancels
+from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
+from cotenant.wire.local import GpuView, JobRequest, JobView, job_of
+from cotenant.wire.profile import JobProfile
+
+HIDDEN = "(hidden)"
+"""shown instead of the value of an environment variable, which may be a secret"""
+LINES_OF_WHY = 10
+"""of its output that `why` shows for a job that has ended"""
+OVERTOOK = "; overtook "
+"""in the reason of a placement, before the waiting job that was overtaken and why"""
+MOST_EXAMINED, MOST_NAMED = 1000, 5
+"""jobs that `why` examines, and jobs that it names, if it looks for those that overtook a job"""
+
+
+class UnknownError(CotenantError):
+    """No job, GPU or profile has this name."""
+
+
+class Queries:
+    """What the parts of the daemon know of its jobs and GPUs."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        devices: Devices,
+        learner: Learner,
+        admission: Admission,
+        queue: JobQueue,
+        launcher: Launcher,
+        runs: Runs,
+        tenants: Tenants,
+        tuner: TuningLoop,
+        interference: InterferenceMonitor,
+        unrecorded: UnrecordedCancels,
+    ) -> None:
+        self._resources, self._journal, self._devices = resources, resources.journal, devices
+        self._learner, self._admission, self._queue = learner, admission, queue
+        self._launcher, self._runs, self._tenants = launcher, runs, tenants
+        self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
+        self.set_aside: dict[str, str] = {}
+        """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
+        self.notes: list[str] = []
+        """about the daemon, for `status`"""
+
+    def jobs(self, states: tuple[str, ...], limit: int, after: str | None, requests: bool = False) -> list[JobView]:
+        """Jobs in these states (all if none is given); with `requests` also what they requested, without `env`."""
+        waiting = self._wait_reasons()
+        found = list(map(self._as_cancelled, self._journal.jobs(states or None, limit, after)))
+        if not requests:
+            return [self._view(record, waiting) for record in found]
+        return [replaced(self._view(record, waiting), request=replaced(request_of(record), env={})) for record in found]
+
+    def job(self, name: str) -> JobView:
+        """A job by its id, or the newest one of that name, with all details."""
+        record = self.find(name)
+        request, faults = request_of(record), self._slice_faults(record)
+        history = tuple(self._tuner.history(record.id)) or read_history(self._runs.of_job(record.id))
+        return replaced(
+            self._view(record, self._wait_reasons()),
+            request=replaced(request, env=dict.fromkeys(request.env, HIDDEN)),
+            enforcement=self._enforcement(record, request),
+            faults=faults.faults,
+            drift=faults.drift,
+            tuning=history,
+        )
+
+    def profile(self, name: str, seconds: float) -> JobProfile | None:
+        """The profile of a job that is alone on its GPU; None until it has been measured for that long."""
+        return self._interference.profile_after(self.find(name).id, seconds, time.monotonic())
+
+    def why(self, name: str) -> dict[str, Any]:
+        record, waiting = self.find(name), self._wait_reasons()
+        placed = self._tenants.placed.get(record.id)
+        placement = None if placed is None else placed.placement
+        return {
+            **explain(self._view(record, waiting), self.core_job(record), placement, waiting),
+            "end": self._how_it_ended(record) if record.state in ENDED else None,
+            **(self._overtaken(record) if record.id in self._queue.jobs else {}),
+            "policy": self._learner.policy.name,
+            "company": self._interference.company(record.id),
+            "notes": [note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None],
+        }
+
+    def gpus(self) -> list[GpuView]:
+        devices = self._devices
+        return gpu_views(devices.machine, self._tenants.cluster.at(0), devices.usage, devices.faults)
+
+    def status(self) -> dict[str, Any]:
+        backend = self._resources.backend
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "policy": self._learner.policy.name,
+            "devices": str(backend.vendor),
+            "notice": backend.notes[0],
+            "gpus": len(self._devices.machine.gpus),
+            "queued": len(self._queue),
+            "running": len(self._tenants.placed),
+            "slo_violations": self._interference.violations_total,
+            "notes": [*backend.notes, *self.notes],
+        }
+
+    def _how_it_ended(self, record: JobRecord) -> dict[str, Any]:
+        """The outcome of a job that has ended, and the last lines of its output."""
+        names = ("outcome", "code", "signal", "error", "started", "ended", "attempts")
+        output = attempts.last_lines(self.folder(record), LINES_OF_WHY)
+        pruned = record.attempts > 0 and not self.folder(record).exists()
+        return {name: getattr(record, name) for name in names} | {"output": output, "pruned": pruned}
+
+    def progress(self, job: str) -> tuple[int, bool]:
+        """The number of the job's latest attempt, and whether the job has ended."""
+        record = self.find(job)
+        return record.attempts, record.state in ENDED
+
+    def read_log(self, job: str, attempt: int, offset: int, most: int) -> tuple[int, bytes]:
+        """A part of the log and its offset, which is larger than requested if earlier output was rotated away."""
+        return attempts.read_log(self._runs.folder(job, attempt), offset, most)
+
+    def refuse_pruned_log(self, job: str, attempt: int) -> None:
+        """UnknownError if the output of an attempt was removed."""
+        record = self.find(job)
+        over = attempt < record.attempts or record.state in ENDED
+        if attempt > 0 and over and not self._runs.folder(job, attempt).exists():
+            raise UnknownError(f"the output of {job} was removed by `cotenant prune` or `cotenant up --keep-…`")
+
+    def log_tail(self, job: str, attempt: int, lines: int) -> int:
+        """The offset at which the last lines of the log begin."""
+        return attempts.tail_offset(self._runs.folder(job, attempt), lines)
+
+    def find(self, name: str) -> JobRecord:
+        record = self._journal.find(name)
+        if record is None:
+            raise UnknownError(f"no job {name[:100]!r} here; `cotenant jobs` lists them")
+        return self._as_cancelled(record)
+
+    def core_job(self, record: JobRecord) -> Job:
+        queued = self._queue.jobs.get(record.id)
+        return queued or self._admission.job_of(record.id, request_of(record), record.submitted)
+
+    def placement(self, record: JobRecord) -> Placement:
+        gpus = gpus_of(record)
+        if not gpus and unreadable(record):  # its GPUs are not known, so no GPU may be called free
+            gpus = tuple(range(len(self._devices.machine.gpus)))
+        slot = Slot(self._devices.machine.name, gpus)
+        return Placement(with_stored_compute(self.core_job(record), record), slot)
+
+    def missing_gpus(self, record: JobRecord) -> list[int]:
+        return [gpu for gpu in gpus_of(record) if gpu >= len(self._devices.machine.gpus)]
+
+    def folder(self, record: JobRecord) -> Path:
+        return self._runs.folder(record.id, record.attempts)
+
+    def _wait_reasons(self) -> WaitReasons:
+        cluster, queue = self._tenants.cluster, self._queue
+        return WaitReasons(self._learner.ranker, cluster, queue.ordered, queue.reservation, Seconds(time.time()))
+
+    def _overtaken(self, record: JobRecord) -> dict[str, Any]:
+        """The jobs behind a waiting job in the queue that have started since it was submitted, the last first."""
+        policy, job = self._learner.policy, self._queue.jobs[record.id]
+        own = queue_position(policy, job, job.submitted)
+        found = []
+        for other in self._journal.started_since(record.submitted, MOST_EXAMINED):
+            if other.id == record.id or unreadable(other) is not None:
+                continue
+            position = queue_position(policy, job_of(other.id, request_of(other), other.submitted), job.submitted)
+            if (*position, other.id) > (*own, record.id):
+                found.append({"job": other.id, "reason": _why_before(other, record.id)})
+        return {"overtaken": len(found), "overtaken_by": found[:MOST_NAMED]}
+
+    def _view(self, record: JobRecord, waiting: WaitReasons) -> JobView:
+        job = self._queue.jobs.get(record.id)
+        reason = self._runs.delayed.get(record.id)
+        if record.id in self.set_aside:
+            problem = self.set_aside[record.id]
+            reason = f"set aside: its request cannot be read: {problem}; use the version that stored it, or cancel it"
+        if job is not None:
+            reason = f"{waiting.reason(job)} ({record.reason})" if record.reason else waiting.reason(job)
+        return job_view(
+            record,
+            reason=reason,
+            usage=self._devices.usage_of(record.id),
+            batch=self._tuner.batch(record.id),
+            speed=self._interference.speed(record.id),
+            predicted=self._interference.predicted(record.id),
+            slo_violations=self._interference.violations(record.id),
+        )
+
+    def _enforcement(self, record: JobRecord, request: JobRequest) -> tuple[str, ...]:
+        if record.slot is None or self.missing_gpus(record):  # not placed, or on GPUs that were removed since
+            return ()
+        sentences = self._launcher.enforcement(self._devices.machine, self.placement(record), request)
+        policy = self._learner.policy
+        if request.latency_s is None or predicts(policy):
+            return sentences
+        return (
+            *sentences,
+            f"latency: {policy.name} does not choose neighbours by it; start the daemon with --policy cotenant",
+        )
+
+    def _slice_faults(self, record: JobRecord) -> SliceFaults:
+        slices = self._resources.slices
+        if slices is None:
+            return NO_FAULTS
+        return slices.faults(record.id, self._runs.of_job(record.id), self._devices.usage.values())
+
+    def _as_cancelled(self, record: JobRecord) -> JobRecord:
+        """A queued job as it will be in the journal, if its cancellation could not be recorded yet."""
+        if record.state is not JobState.QUEUED or record.id not in self._unrecorded:
+            return record
+        change = step(record, StopRequested(Stop.CANCEL), time.time())
+        return record._replace(state=change.state, **change.columns)
+
+
+def _why_before(other: JobRecord, job: str) -> str:
+    """Why a job that has started overtook this one, as far as its reason says it."""
+    _, _, overtook = (other.reason or "").partition(OVERTOOK)
+    first, _, why = overtook.partition(": ")
+    if not why:
+        return "it fitted at the time, and no GPU was reserved"
+    return why if first == job else f"{why} ({first})"
