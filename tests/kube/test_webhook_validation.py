@@ -87,6 +87,7 @@ def device(path: str) -> Json:
         "/run/cotenant",
         "/var/run/cotenant/agent.sock",
         "/run/cotenant-slice/usage",
+        "/run/cotenant-processes/list",
         "/usr/local/lib/cotenant",
         "/var/run/nvidia-container-devices/all",
         "/var/run/nvidia-container-devicesall",
