@@ -138,11 +138,12 @@ class Observer:
 
     def _read_logs(self) -> None:
         for machine in self._cluster.machines:
-            for file in (machine.folder / "pods" / "pods").glob("default_*/*/*.log"):
-                if file not in self._heard and (seen := _said(file)) is not None:
-                    self._heard.add(file)
-                    with self.lock:
-                        self._checker.saw(file.parts[-3].rpartition("_")[2], file.parts[-2], seen)
+            with contextlib.suppress(FileNotFoundError):  # kubelet removes a folder meanwhile; the next look goes on
+                for file in (machine.folder / "pods" / "pods").glob("default_*/*/*.log"):
+                    if file not in self._heard and (seen := _said(file)) is not None:
+                        self._heard.add(file)
+                        with self.lock:
+                            self._checker.saw(file.parts[-3].rpartition("_")[2], file.parts[-2], seen)
 
     def _list_devices(self) -> None:
         for machine in self._cluster.machines:

@@ -76,6 +76,18 @@ while True:
 """
 """says every 4 s how much of the GPU it got, in per cent; with a variable, a second process has an idle context"""
 
+WAITS_TO_BE_LISTED = f"""{SOURCE}
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+shown(cuda, 0)
+while f" {{os.getpid()}} " not in (text_of("/run/cotenant-processes/list") or ""):
+    time.sleep(0.1)
+time.sleep(0.1)
+print(json.dumps(room(cuda, keeps=True)), flush=True)
+time.sleep(600)
+"""
+"""takes all it can get once the agent has seen it"""
+
 HIDDEN = dict(RUNTIME_VARIABLES)
 """variables of a container that sees no GPU of any vendor"""
 
@@ -238,3 +250,12 @@ def both_said(engine: Engine, lines: int) -> dict[str, list[Any]] | None:
     """What the pods have said, once each has said so many lines since the younger one began."""
     said = {name: [json.loads(line) for line in engine.log(name).splitlines()] for name in SHARES}
     return said if len(said["small"]) >= lines else None
+
+
+def test_memory_that_the_driver_takes_in_a_container_counts_and_that_of_the_neighbour_does_not(engine: Engine) -> None:
+    here, context = {"nvidia.com/use-gpuuuid": FIRST}, [{"name": "STANDIN_CONTEXT_MIB", "value": "100"}]
+    for name in SHARES:
+        tenant = container("main", WAITS_TO_BE_LISTED, {"nvidia.com/gpumem": 1000}, env=context)
+        create_pod(engine.cluster, name, tenant, annotations=here)
+    for name in SHARES:
+        assert engine.said(name) == {"room": 900, "beyond": OUT_OF_MEMORY}
