@@ -4,6 +4,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Demand, Job, Placement
 from cotenant.core.placement.deciding import Queue, decide, judge_again, rank
@@ -117,6 +119,17 @@ def test_an_empty_cluster_and_an_empty_queue_decide_nothing() -> None:
     assert decide(FIFO, [job("a")], Cluster.of([]), NOW).placements == ()
     assert decide(FIFO, [], one_gpu(), NOW).placements == ()
     assert rank(FIFO, job("a"), Cluster.of([])).fits == ()
+
+
+@pytest.mark.parametrize(("length", "first"), [(69.0, "young"), (71.0, "old")])
+def test_a_second_of_waiting_counts_for_0_3_seconds_of_work(length: float, first: str) -> None:
+    """The old job has 100 s of work and came 100 s earlier."""
+    queue = [
+        replace(job("old", submitted=0.0), estimate=Seconds(100.0)),
+        replace(job("young", submitted=100.0), estimate=Seconds(length)),
+    ]
+    decision = decide(build_policy("binpack", queue="aged"), queue, one_gpu(), Seconds(100.0))
+    assert [one.job.id for one in decision.placements] == [first]
 
 
 # Nobody is passed over for ever
