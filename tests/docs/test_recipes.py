@@ -40,18 +40,18 @@ second,1,100,1GiB,10%
 PLACED = """
 import json
 from cotenant.kube.settings import parse_settings
-from tests.kube.office import Office, play
+from tests.kube.control_plane import ControlPlane, play
 
 answers = []
 
-async def story(office: Office) -> None:
-    office.add_node("n1", {gpus})
+async def story(plane: ControlPlane) -> None:
+    plane.add_node("n1", {gpus})
     for name in {pods}:
-        office.add_pod(name, memory=1000)
-        answer = await office.place(name, "n1")
-        record = office.annotation(name, "assignment")
+        plane.add_pod(name, memory=1000)
+        answer = await plane.place(name, "n1")
+        record = plane.annotation(name, "assignment")
         answers.append(answer if record is None else json.loads(record)["containers"][0]["gpus"][0]["gpu"])
-    answers.append(json.dumps(await office.why(name)))
+    answers.append(json.dumps(await plane.why(name)))
 
 play(story, parse_settings({settings!r}))
 print(json.dumps(answers))
@@ -168,18 +168,18 @@ def test_recipe_queue_order(scratch: Scratch) -> None:
 RELEASED = """
 import json
 from cotenant.kube.settings import parse_settings
-from tests.kube.office import Office, play, until
+from tests.kube.control_plane import ControlPlane, play, until
 
 GATE = [{"name": "cotenant.io/queue"}]
 
-async def story(office: Office) -> None:
-    office.add_pod("small", memory=9000, schedulingGates=GATE)
-    office.add_pod("large", memory=12000, schedulingGates=GATE)
-    await office.knows("small", "large")
-    office.add_node("n1", 1, 16000)
+async def story(plane: ControlPlane) -> None:
+    plane.add_pod("small", memory=9000, schedulingGates=GATE)
+    plane.add_pod("large", memory=12000, schedulingGates=GATE)
+    await plane.knows("small", "large")
+    plane.add_node("n1", 1, 16000)
     names = ("small", "large")
-    await until(lambda: any(not office.pod(name)["spec"].get("schedulingGates") for name in names))
-    print(json.dumps([name for name in names if not office.pod(name)["spec"].get("schedulingGates")]))
+    await until(lambda: any(not plane.pod(name)["spec"].get("schedulingGates") for name in names))
+    print(json.dumps([name for name in names if not plane.pod(name)["spec"].get("schedulingGates")]))
 
 play(story, parse_settings(b"queue: {namespaces: [team], order: largest}"))
 """
@@ -283,7 +283,7 @@ from cotenant.core.units import MiB
 from cotenant.kube.codec.inventory import INVENTORY, inventory_for
 from cotenant.kube.settings import parse_settings
 from cotenant.node.devices.vendors import Vendor
-from tests.kube.office import Office, play
+from tests.kube.control_plane import ControlPlane, play
 from tests.kube.pods import pod_object
 from tests.kube.reviews import admitted, written
 
@@ -291,14 +291,14 @@ GPU = Gpu(uuid="GPU-a", type="{gpu}", memory=MiB(16000))
 admits = admitted(written({{"{domain}/memory": 3000}}))["spec"]
 answers = [admits["schedulerName"], admits["containers"][0]["resources"]["limits"]["{domain}/number"]]
 
-async def story(office: Office) -> None:
+async def story(plane: ControlPlane) -> None:
     inventory = inventory_for(Machine(name="n1", gpus=(GPU,)), Vendor("{vendor}"))
-    office.server.nodes.merge("n1", {{"metadata": {{"annotations": {{INVENTORY: inventory}}}}}})
+    plane.server.nodes.merge("n1", {{"metadata": {{"annotations": {{INVENTORY: inventory}}}}}})
     new = pod_object([{{"{domain}/memory": 3000}}], [], {{}}, None, {{"schedulerName": "cotenant-scheduler"}})
     new["metadata"] |= {{"name": "a", "uid": "uid-a"}}
-    office.server.merge("a", new, "team")
-    answers.append(await office.place("a", "n1"))
-    record = office.annotation("a", "assignment") or '{{"containers": []}}'
+    plane.server.merge("a", new, "team")
+    answers.append(await plane.place("a", "n1"))
+    record = plane.annotation("a", "assignment") or '{{"containers": []}}'
     answers.extend(held["gpus"][0]["memory"] for held in json.loads(record)["containers"])
 
 play(story, parse_settings(b"dialects: {{{name}: {{}}}}"))

@@ -25,8 +25,8 @@ from tests.kube.agent.kubelet import kubelet_in
 from tests.kube.agent_node.test_process import GPU, PROGRAM, Around, write_config
 from tests.kube.agent_node.waiting import in_loop
 from tests.kube.api_server import ApiServer
+from tests.kube.control_plane import LEASE, add_node, add_pod, given_by
 from tests.kube.http import ask
-from tests.kube.office import LEASE, add_node, add_pod, given_by
 from tests.kube.process import Doors, a_ready_process
 from tests.kube.reviews import response, review, written
 from tests.kube.test_lease import hold, writer

@@ -33,9 +33,9 @@ from cotenant.kube.codec.annotations import is_assignment
 from cotenant.kube.webhook.review import MOST_BYTES
 from tests.kube import openapi
 from tests.kube.api_server import ApiServer
+from tests.kube.control_plane import MEMORY, add_node, add_pod, given_by
 from tests.kube.hostile import encoded, hostile, torn, valid_pods
 from tests.kube.http import Answer, beside
-from tests.kube.office import MEMORY, add_node, add_pod, given_by
 from tests.kube.pods import pod_object
 from tests.kube.process import Doors, a_ready_process
 from tests.kube.reviews import UID, UNCHANGED, changed, response, review, without_warnings

@@ -34,8 +34,8 @@ from tests.kube.agent.agents import GPU as DEVICE
 from tests.kube.agent.agents import bound as started_soon
 from tests.kube.agent.agents import held, registered
 from tests.kube.api_server import Refusal
+from tests.kube.control_plane import KNOWS, ControlPlane, play, until
 from tests.kube.http import ask
-from tests.kube.office import KNOWS, Office, play, until
 from tests.kube.reviews import SETTINGS, admitted, environment, refusal, review, written
 from tests.kube.worlds import (
     CORES,
@@ -69,19 +69,19 @@ def test_every_verb_is_where_kube_scheduler_calls_it() -> None:
         name: f"{urlsplit(extender['urlPrefix']).path}/{verb}" for name, verb in extender.items() if "Verb" in name
     }
 
-    async def story(office: Office) -> None:
-        office.add_node("n1")
-        office.add_pod("a")
-        await until(lambda: office.scheduler.state.vendors)
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        plane.add_pod("a")
+        await until(lambda: plane.scheduler.state.vendors)
         bodies = {
-            "filterVerb": office.args("a", "n1"),
-            "prioritizeVerb": office.args("a", "n1"),
+            "filterVerb": plane.args("a", "n1"),
+            "prioritizeVerb": plane.args("a", "n1"),
             "bindVerb": {"PodName": "a", "PodNamespace": "team", "PodUID": "uid-a", "Node": "n1"},
-            "preemptVerb": {"Pod": office.pod("a"), "NodeNameToMetaVictims": {}},
+            "preemptVerb": {"Pod": plane.pod("a"), "NodeNameToMetaVictims": {}},
         }
         assert bodies.keys() == paths.keys()
         for name, path in paths.items():
-            assert (await ask(office.kube_port, "POST", path, bodies[name])).status == 200, path
+            assert (await ask(plane.kube_port, "POST", path, bodies[name])).status == 200, path
 
     play(story)
 
@@ -89,14 +89,14 @@ def test_every_verb_is_where_kube_scheduler_calls_it() -> None:
 def test_a_pod_may_be_filtered_again_and_nothing_is_written_for_it() -> None:
     """GPU Manager's admission (TKE): filter wrote its choice into the pod, and refused every later attempt."""
 
-    async def story(office: Office) -> None:
-        office.add_node("n1")
-        office.add_pod("a")
-        await until(lambda: office.scheduler.state.vendors)
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        plane.add_pod("a")
+        await until(lambda: plane.scheduler.state.vendors)
         for _ in range(3):
-            assert (await office.filter("a", "n1"))["NodeNames"] == ["n1"]
-        assert {asked.method for asked in office.server.asked} == {"GET"}
-        assert await office.bind("a", "n1") == ""
+            assert (await plane.filter("a", "n1"))["NodeNames"] == ["n1"]
+        assert {asked.method for asked in plane.server.asked} == {"GET"}
+        assert await plane.bind("a", "n1") == ""
 
     play(story)
 
@@ -104,12 +104,12 @@ def test_a_pod_may_be_filtered_again_and_nothing_is_written_for_it() -> None:
 def test_a_name_that_nobody_knows_is_answered() -> None:
     """gpushare: asked about a node that it did not know, the scheduler ended."""
 
-    async def story(office: Office) -> None:
-        office.add_pod("a")
-        await office.knows("a")
-        assert (await ask(office.api_port, "GET", "/why/team/never", headers=KNOWS)).status == 404
-        assert (await office.filter("a", "never"))["FailedAndUnresolvableNodes"].keys() == {"never"}
-        assert "never" in await office.bind("a", "never")
+    async def story(plane: ControlPlane) -> None:
+        plane.add_pod("a")
+        await plane.knows("a")
+        assert (await ask(plane.api_port, "GET", "/why/team/never", headers=KNOWS)).status == 404
+        assert (await plane.filter("a", "never"))["FailedAndUnresolvableNodes"].keys() == {"never"}
+        assert "never" in await plane.bind("a", "never")
 
     play(story)
 
@@ -178,19 +178,19 @@ def test_what_cannot_be_given_is_an_error_and_no_value() -> None:
 
     asyncio.run(scenario())
 
-    async def story(office: Office) -> None:
-        office.add_node("n1", memory=1000)
-        office.add_pod("a", 6000)
-        await until(lambda: office.scheduler.state.vendors)
-        await office.knows("a")
-        assert "does not fit" in await office.bind("a", "n1")
-        assert_untouched(office, "a")
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1", memory=1000)
+        plane.add_pod("a", 6000)
+        await until(lambda: plane.scheduler.state.vendors)
+        await plane.knows("a")
+        assert "does not fit" in await plane.bind("a", "n1")
+        assert_untouched(plane, "a")
 
     play(story)
 
 
-def assert_untouched(office: Office, name: str) -> None:
-    pod = office.pod(name)
+def assert_untouched(plane: ControlPlane, name: str) -> None:
+    pod = plane.pod(name)
     assert "nodeName" not in pod["spec"]
     assert not [key for key in pod["metadata"]["annotations"] if key.startswith("cotenant.io/")]
 
@@ -198,17 +198,17 @@ def assert_untouched(office: Office, name: str) -> None:
 def test_a_bind_that_fails_leaves_nothing_in_the_pod() -> None:
     """gpushare, Volcano (F6, F7): GPUs were written first and the node later, so a failure left words of no meaning."""
 
-    async def story(office: Office) -> None:
+    async def story(plane: ControlPlane) -> None:
         for name in ("n1", "n2"):
-            office.add_node(name)
-        office.add_pod("a")
-        await until(lambda: len(office.scheduler.state.vendors) == 2)
-        await office.knows("a")
-        office.server.refusals = [Refusal(403, "Forbidden", only="POST")]
-        assert "403" in await office.bind("a", "n1")
-        assert_untouched(office, "a")
-        assert await office.bind("a", "n2") == ""
-        assert json.loads(office.annotation("a", "assignment") or "")["node"] == "n2"
+            plane.add_node(name)
+        plane.add_pod("a")
+        await until(lambda: len(plane.scheduler.state.vendors) == 2)
+        await plane.knows("a")
+        plane.server.refusals = [Refusal(403, "Forbidden", only="POST")]
+        assert "403" in await plane.bind("a", "n1")
+        assert_untouched(plane, "a")
+        assert await plane.bind("a", "n2") == ""
+        assert json.loads(plane.annotation("a", "assignment") or "")["node"] == "n2"
 
     play(story)
 
@@ -264,15 +264,15 @@ def test_nobody_else_calls_the_extender_or_writes_an_assignment() -> None:
 def test_many_pods_are_bound_to_one_node_at_the_same_time_without_a_lock() -> None:
     """HAMi: a lock on the node let one pod in at a time, and stayed for five minutes where its pod was gone."""
 
-    async def story(office: Office) -> None:
-        office.add_node("n1")
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
         names = [f"p{number}" for number in range(12)]
         for name in names:
-            office.add_pod(name, 1000)
-        await until(lambda: office.scheduler.state.vendors)
-        await office.knows(*names)
-        assert await asyncio.gather(*(office.bind(name, "n1") for name in names)) == [""] * len(names)
-        assert not [asked for asked in office.server.asked if "nodes" in asked.path and asked.method != "GET"]
+            plane.add_pod(name, 1000)
+        await until(lambda: plane.scheduler.state.vendors)
+        await plane.knows(*names)
+        assert await asyncio.gather(*(plane.bind(name, "n1") for name in names)) == [""] * len(names)
+        assert not [asked for asked in plane.server.asked if "nodes" in asked.path and asked.method != "GET"]
 
     play(story)
 

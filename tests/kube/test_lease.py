@@ -17,26 +17,26 @@ from cotenant.kube.scheduler.leadership import WRITER, Candidacy
 from cotenant.kube.scheduler.lease import ElectedLeader
 from cotenant.kube.settings import KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
+from tests.kube.control_plane import KNOWS, LEASE, ControlPlane, a_scheduler, passes, until
 from tests.kube.http import ask
-from tests.kube.office import KNOWS, LEASE, Office, a_scheduler, passes, until
 from tests.kube.process import a_process, free_port, kubeconfig
 
 LANDING_S = 0.4
 
 
-def lead_of(office: Office) -> ElectedLeader:
-    assert isinstance(office.scheduler.lead, ElectedLeader)
-    return office.scheduler.lead
+def lead_of(plane: ControlPlane) -> ElectedLeader:
+    assert isinstance(plane.scheduler.lead, ElectedLeader)
+    return plane.scheduler.lead
 
 
 @asynccontextmanager
-async def a_replica(server: ApiServer, host: str) -> AsyncIterator[Office]:
+async def a_replica(server: ApiServer, host: str) -> AsyncIterator[ControlPlane]:
     """One of several schedulers, quicker than usual."""
-    async with a_scheduler(server, KubeSettings(), host=host) as office:
-        lead = lead_of(office)
+    async with a_scheduler(server, KubeSettings(), host=host) as plane:
+        lead = lead_of(plane)
         lead.candidacy = Candidacy(host, f"{host}-process", fresh_s=0.3, landing_s=LANDING_S)
         lead.read_s, lead.wait_ready_s, lead.handover_s = 0.02, 3.0, 0.1
-        yield office
+        yield plane
 
 
 def hold(server: ApiServer, host: str) -> None:
@@ -52,7 +52,7 @@ def writer(server: ApiServer) -> str | None:
     return found
 
 
-def play(story: Callable[[Office, Office], Awaitable[None]]) -> None:
+def play(story: Callable[[ControlPlane, ControlPlane], Awaitable[None]]) -> None:
     """With one node, the pods a, b and c of which two fit, and two schedulers of which the first leads."""
 
     async def told() -> None:
@@ -63,19 +63,19 @@ def play(story: Callable[[Office, Office], Awaitable[None]]) -> None:
                 one.add_pod(name)
             hold(server, "one")
             await until(lambda: one.scheduler.lead.unready_reason() is None)
-            for office in (one, two):
-                await until(lambda office=office: office.scheduler.state.vendors)  # type: ignore[misc]
-                await office.knows("a", "b", "c")
+            for plane in (one, two):
+                await until(lambda plane=plane: plane.scheduler.state.vendors)  # type: ignore[misc]
+                await plane.knows("a", "b", "c")
             await story(one, two)
 
     asyncio.run(told())
 
 
-async def hand_over_and_back(one: Office, two: Office) -> None:
+async def hand_over_and_back(one: ControlPlane, two: ControlPlane) -> None:
     """The second leads for a moment, then the first again."""
-    for host, office in (("two", two), ("one", one)):
+    for host, plane in (("two", two), ("one", one)):
         hold(one.server, host)
-        await until(lambda office=office: office.scheduler.lead.unready_reason() is None)  # type: ignore[misc]
+        await until(lambda plane=plane: plane.scheduler.lead.unready_reason() is None)  # type: ignore[misc]
 
 
 def binds(server: ApiServer) -> list[str]:
@@ -83,7 +83,7 @@ def binds(server: ApiServer) -> list[str]:
 
 
 def test_one_places_pods_and_the_other_answers_all_but_kube_scheduler() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         assert await one.place("a", "n1") == "n1"
         lead_of(two).wait_ready_s = 0.05
         for verb in ("filter", "prioritize", "bind", "preempt"):
@@ -98,7 +98,7 @@ def test_one_places_pods_and_the_other_answers_all_but_kube_scheduler() -> None:
 
 
 def test_the_next_one_waits_lists_and_places_what_is_left() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         assert await one.place("a", "n1") == "n1"
         lists = one.server.requests("list")
         hold(one.server, "two")
@@ -113,7 +113,7 @@ def test_the_next_one_waits_lists_and_places_what_is_left() -> None:
 
 
 def test_what_the_one_before_wrote_at_the_last_moment_is_known_even_if_the_watch_hangs() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         one.server.hang_watches()
         assert await one.place("a", "n1") == "n1"
         assert await one.place("b", "n1") == "n1"
@@ -127,7 +127,7 @@ def test_what_the_one_before_wrote_at_the_last_moment_is_known_even_if_the_watch
 def test_a_bind_that_was_decided_before_another_led_is_not_written() -> None:
     """It waits for an answer of the server, or for its turn, while the lease goes to another and comes back."""
 
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         guard = one.scheduler.lead.guard()
         await hand_over_and_back(one, two)
         one.server.asked.clear()
@@ -139,7 +139,7 @@ def test_a_bind_that_was_decided_before_another_led_is_not_written() -> None:
 
 
 def test_one_that_cannot_see_the_lease_binds_nothing() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         lead_of(one).wait_ready_s = 0.05
         one.server.leases.refusals = [Refusal(500)] * 10_000
         await until(lambda: one.scheduler.lead.unready_reason())
@@ -154,7 +154,7 @@ def test_one_that_cannot_see_the_lease_binds_nothing() -> None:
 
 
 def test_a_bind_is_given_up_when_it_takes_too_long_for_the_next_one_to_wait_for() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         lead_of(one).write_s = 0.1
         one.scheduler.binder.answer_s = 0.3
         one.server.hang_everything = True
@@ -166,7 +166,7 @@ def test_a_bind_is_given_up_when_it_takes_too_long_for_the_next_one_to_wait_for(
 
 
 def test_holds_of_an_earlier_term_are_forgotten() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         assert (await one.filter("a", "n1"))["NodeNames"] == ["n1"]  # and never bound
         assert one.scheduler.state.held("uid-a")
         await hand_over_and_back(one, two)
@@ -176,7 +176,7 @@ def test_holds_of_an_earlier_term_are_forgotten() -> None:
 
 
 def test_a_pod_that_the_previous_leader_refused_is_retried_when_capacity_is_freed() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         for name in ("a", "b"):
             assert (await one.filter(name, "n1"))["NodeNames"] == ["n1"]  # held, and never bound
         assert "n1" in await one.place("c", "n1")
@@ -191,7 +191,7 @@ def test_a_pod_that_the_previous_leader_refused_is_retried_when_capacity_is_free
 
 
 def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         one.scheduler.preemptor.settle_s = 0.0
         for name in ("a", "b"):
             assert await one.place(name, "n1") == "n1"
@@ -207,7 +207,7 @@ def test_what_was_reserved_in_an_earlier_term_is_forgotten() -> None:
 
 
 def test_one_that_ends_says_so_and_the_next_one_need_not_wait() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         lead_of(two).candidacy = Candidacy("two", "two-process", fresh_s=0.3, landing_s=1000.0)
         await lead_of(one).resign()
         assert writer(one.server) == ""
@@ -219,7 +219,7 @@ def test_one_that_ends_says_so_and_the_next_one_need_not_wait() -> None:
 
 
 def test_a_scheduler_that_ends_waits_for_its_kube_scheduler_and_for_its_writes() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         lead_of(one).handover_s = 1000.0
         async with one.scheduler.lead.guard()():
             leaving = asyncio.create_task(lead_of(one).resign())
@@ -234,7 +234,7 @@ def test_a_scheduler_that_ends_waits_for_its_kube_scheduler_and_for_its_writes()
 
 
 def test_one_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         lead_of(two).handover_s = 1000.0
         await lead_of(two).resign()
         assert writer(one.server) == "one-process"
@@ -243,7 +243,7 @@ def test_one_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone() -> Non
 
 
 def test_only_the_leader_answers_resizes_and_wakes_pods() -> None:
-    async def story(one: Office, two: Office) -> None:
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
         for name in ("a", "b"):
             assert await one.place(name, "n1") == "n1"
         assert "n1" in await one.place("c", "n1")
@@ -270,13 +270,13 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
             names = [f"p{number}" for number in range(10)]
             for name in names:
                 one.add_pod(name)
-            for office in (one, two):
-                await office.knows(*names)
+            for plane in (one, two):
+                await plane.knows(*names)
             await until(lambda: one.scheduler.state.vendors and two.scheduler.state.vendors)
             for name in names:
                 lead_of(one).wait_ready_s, lead_of(two).wait_ready_s = 3.0, 0.1
                 hold(server, lead_of(one).candidacy.me.removesuffix("-process"))
-                await asyncio.gather(*(bind(office, name) for office in (one, two)))
+                await asyncio.gather(*(bind(plane, name) for plane in (one, two)))
                 one, two = two, one
         given: dict[str, int] = {}
         for pod in server.pods.values():
@@ -285,9 +285,9 @@ def test_ten_changes_of_the_leader_give_no_gpu_twice() -> None:
                 given[share["gpu"]] = given.get(share["gpu"], 0) + share["memory"]
         assert list(given.values()) == [12_000] * 4
 
-    async def bind(office: Office, name: str) -> None:
+    async def bind(plane: ControlPlane, name: str) -> None:
         args = {"PodName": name, "PodNamespace": "team", "PodUID": f"uid-{name}", "Node": "n1"}
-        await office.call("bind", args)
+        await plane.call("bind", args)
 
     asyncio.run(told())
 

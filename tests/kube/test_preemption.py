@@ -7,71 +7,71 @@ from typing import Any
 import pytest
 
 from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
-from tests.kube.office import Office, play, until
+from tests.kube.control_plane import ControlPlane, play, until
 
 
 def settings(**preemption: Any) -> KubeSettings:
     return KubeSettings(scheduler=SchedulerPart(preemption=PreemptionPart(**preemption)))
 
 
-async def full(office: Office, **low: int) -> None:
+async def full(plane: ControlPlane, **low: int) -> None:
     """A node for each of these pods, which take 12,000 of 16,000 MiB and have these priorities."""
-    preemptor = office.scheduler.preemptor
+    preemptor = plane.scheduler.preemptor
     preemptor.settle_s, preemptor.again_s = 0.0, 0.05
     for name, priority in low.items():
-        office.add_node(f"n-{name}")
-        office.add_pod(name, 12_000, priority=priority)
-        await until(lambda name=name: f"n-{name}" in office.scheduler.state.vendors)  # type: ignore[misc]
-        assert await office.place(name, f"n-{name}") == f"n-{name}"
-        await office.knows(name)
+        plane.add_node(f"n-{name}")
+        plane.add_pod(name, 12_000, priority=priority)
+        await until(lambda name=name: f"n-{name}" in plane.scheduler.state.vendors)  # type: ignore[misc]
+        assert await plane.place(name, f"n-{name}") == f"n-{name}"
+        await plane.knows(name)
 
 
-def nodes(office: Office) -> list[str]:
-    return sorted(office.scheduler.state.vendors)
+def nodes(plane: ControlPlane) -> list[str]:
+    return sorted(plane.scheduler.state.vendors)
 
 
-async def refuse(office: Office, name: str, memory: int = 12_000, *, priority: int = 10, **spec: Any) -> None:
+async def refuse(plane: ControlPlane, name: str, memory: int = 12_000, *, priority: int = 10, **spec: Any) -> None:
     """A pod that fits nowhere, and that kube-scheduler knows of that."""
-    office.add_pod(name, memory, priority=priority, **spec)
-    await office.knows(name)
-    assert not (await office.filter(name, *nodes(office)))["NodeNames"]
+    plane.add_pod(name, memory, priority=priority, **spec)
+    await plane.knows(name)
+    assert not (await plane.filter(name, *nodes(plane)))["NodeNames"]
 
 
-async def evicted(office: Office, *names: str) -> None:
-    await until(lambda: sorted(office.server.evicted) == sorted(names))
-    await office.knows(*names)
+async def evicted(plane: ControlPlane, *names: str) -> None:
+    await until(lambda: sorted(plane.server.evicted) == sorted(names))
+    await plane.knows(*names)
 
 
 def test_the_place_of_the_evicted_is_the_pods_when_they_have_ended() -> None:
-    async def story(office: Office) -> None:
-        await full(office, low=0)
-        await refuse(office, "high")
-        await evicted(office, "low")
-        await until(lambda: office.scheduler.state.held("uid-high"))
-        assert not (await office.filter("high", "n-low"))["NodeNames"]  # asked again: nothing has ended yet
-        assert office.scheduler.state.held("uid-high") is not None
-        office.end("low")
-        await office.knows("low")
-        office.add_pod("thief", 8000)
-        await office.knows("thief")
-        assert not (await office.filter("thief", "n-low"))["NodeNames"]
-        assert await office.place("high", "n-low") == "n-low"
-        await until(lambda: not office.scheduler.state.is_reserved("uid-high"))
-        assert office.server.evicted == ["low"]
-        await until(lambda: office.events("Preempted") and office.events("Preempting"))
-        assert office.events("Preempted") == ["evicted from node n-low for a pod of priority 10; its own is 0"]
-        assert office.events("Preempting")[0].startswith("evicts low from node n-low; its slot is reserved")
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, low=0)
+        await refuse(plane, "high")
+        await evicted(plane, "low")
+        await until(lambda: plane.scheduler.state.held("uid-high"))
+        assert not (await plane.filter("high", "n-low"))["NodeNames"]  # asked again: nothing has ended yet
+        assert plane.scheduler.state.held("uid-high") is not None
+        plane.end("low")
+        await plane.knows("low")
+        plane.add_pod("thief", 8000)
+        await plane.knows("thief")
+        assert not (await plane.filter("thief", "n-low"))["NodeNames"]
+        assert await plane.place("high", "n-low") == "n-low"
+        await until(lambda: not plane.scheduler.state.is_reserved("uid-high"))
+        assert plane.server.evicted == ["low"]
+        await until(lambda: plane.events("Preempted") and plane.events("Preempting"))
+        assert plane.events("Preempted") == ["evicted from node n-low for a pod of priority 10; its own is 0"]
+        assert plane.events("Preempting")[0].startswith("evicts low from node n-low; its slot is reserved")
 
     play(story)
 
 
 def test_the_pod_of_the_lowest_priority_leaves_and_no_other() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=5, b=1, c=3)
-        await refuse(office, "high")
-        await evicted(office, "b")
-        await office.preemption_passes()
-        assert office.server.evicted == ["b"]
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=5, b=1, c=3)
+        await refuse(plane, "high")
+        await evicted(plane, "b")
+        await plane.preemption_passes()
+        assert plane.server.evicted == ["b"]
 
     play(story)
 
@@ -88,95 +88,95 @@ def test_the_pod_of_the_lowest_priority_leaves_and_no_other() -> None:
     ],
 )
 def test_no_pod_is_evicted_for(spec: dict[str, Any], preemption: dict[str, Any]) -> None:
-    async def story(office: Office) -> None:
-        await full(office, low=0)
-        office.server.merge("low", {"metadata": {"labels": {"keep": "yes"}}}, "team")
-        await office.knows("low")
-        await refuse(office, "high", **spec)
-        await office.preemption_passes()
-        assert office.server.evicted == []
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, low=0)
+        plane.server.merge("low", {"metadata": {"labels": {"keep": "yes"}}}, "team")
+        await plane.knows("low")
+        await refuse(plane, "high", **spec)
+        await plane.preemption_passes()
+        assert plane.server.evicted == []
 
     play(story, settings(**preemption))
 
 
 def test_an_equal_is_not_evicted_where_others_are_less_important_elsewhere() -> None:
-    async def story(office: Office) -> None:
-        await full(office, equal=10, low=0)
-        office.add_pod("high", 12_000, priority=10)
-        await office.knows("high")
-        assert not (await office.filter("high", "n-equal"))["NodeNames"]
-        await office.preemption_passes()
-        assert office.server.evicted == []
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, equal=10, low=0)
+        plane.add_pod("high", 12_000, priority=10)
+        await plane.knows("high")
+        assert not (await plane.filter("high", "n-equal"))["NodeNames"]
+        await plane.preemption_passes()
+        assert plane.server.evicted == []
 
     play(story)
 
 
 def test_a_budget_is_kept_and_said_and_the_next_choice_is_taken() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=1, b=2)
-        office.server.budgets["a"] = 0
-        await refuse(office, "high")
-        await evicted(office, "b")
-        await until(lambda: office.events("PreemptionRefused"))
-        assert "cannot evict a: 429 TooManyRequests: it would violate" in office.events("PreemptionRefused")[0]
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=1, b=2)
+        plane.server.budgets["a"] = 0
+        await refuse(plane, "high")
+        await evicted(plane, "b")
+        await until(lambda: plane.events("PreemptionRefused"))
+        assert "cannot evict a: 429 TooManyRequests: it would violate" in plane.events("PreemptionRefused")[0]
 
     play(story)
 
 
 def test_where_one_of_several_may_not_go_none_is_evicted() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=1)
-        office.add_pod("b", 4000, priority=2)
-        assert await office.place("b", "n-a") == "n-a"
-        await office.knows("b")
-        office.server.budgets["b"] = 0
-        await refuse(office, "high", 16_000)
-        await until(lambda: office.events("PreemptionRefused"))
-        await office.preemption_passes()
-        assert office.server.evicted == []
-        assert office.scheduler.state.held("uid-high") is None
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=1)
+        plane.add_pod("b", 4000, priority=2)
+        assert await plane.place("b", "n-a") == "n-a"
+        await plane.knows("b")
+        plane.server.budgets["b"] = 0
+        await refuse(plane, "high", 16_000)
+        await until(lambda: plane.events("PreemptionRefused"))
+        await plane.preemption_passes()
+        assert plane.server.evicted == []
+        assert plane.scheduler.state.held("uid-high") is None
 
     play(story)
 
 
 def test_only_nodes_that_would_do_otherwise_are_looked_at() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0, b=1)
-        office.add_pod("high", 12_000, priority=10)
-        await office.knows("high")
-        assert not (await office.filter("high", "n-b"))["NodeNames"]
-        await evicted(office, "b")
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0, b=1)
+        plane.add_pod("high", 12_000, priority=10)
+        await plane.knows("high")
+        assert not (await plane.filter("high", "n-b"))["NodeNames"]
+        await evicted(plane, "b")
 
     play(story)
 
 
 def test_two_waiting_pods_evict_one_victim_each_and_not_for_each_other() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0, b=0, c=0)
-        await refuse(office, "one")
-        await refuse(office, "two")
-        await until(lambda: len(office.server.evicted) == 2)
-        await office.preemption_passes()
-        assert len(set(office.server.evicted)) == 2
-        held = [office.scheduler.state.held(f"uid-{name}") for name in ("one", "two")]
-        assert {seat.record.node for seat in held if seat} == {f"n-{name}" for name in office.server.evicted}
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0, b=0, c=0)
+        await refuse(plane, "one")
+        await refuse(plane, "two")
+        await until(lambda: len(plane.server.evicted) == 2)
+        await plane.preemption_passes()
+        assert len(set(plane.server.evicted)) == 2
+        held = [plane.scheduler.state.held(f"uid-{name}") for name in ("one", "two")]
+        assert {seat.record.node for seat in held if seat} == {f"n-{name}" for name in plane.server.evicted}
 
     play(story)
 
 
 def test_a_more_important_pod_takes_over_what_was_reserved() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0)
-        await refuse(office, "middle", priority=5)
-        await evicted(office, "a")
-        await refuse(office, "high")
-        await until(lambda: office.scheduler.state.is_reserved("uid-high"))
-        assert office.scheduler.state.held("uid-middle") is None
-        office.end("a")
-        await office.knows("a")
-        assert "not enough" in await office.place("middle", "n-a")
-        assert await office.place("high", "n-a") == "n-a"
-        assert office.server.evicted == ["a"]
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0)
+        await refuse(plane, "middle", priority=5)
+        await evicted(plane, "a")
+        await refuse(plane, "high")
+        await until(lambda: plane.scheduler.state.is_reserved("uid-high"))
+        assert plane.scheduler.state.held("uid-middle") is None
+        plane.end("a")
+        await plane.knows("a")
+        assert "not enough" in await plane.place("middle", "n-a")
+        assert await plane.place("high", "n-a") == "n-a"
+        assert plane.server.evicted == ["a"]
 
     play(story)
 
@@ -184,76 +184,76 @@ def test_a_more_important_pod_takes_over_what_was_reserved() -> None:
 def test_a_pod_that_leaves_already_is_waited_for_and_no_other_is_evicted() -> None:
     """As a scheduler finds it that starts anew."""
 
-    async def story(office: Office) -> None:
-        await full(office, a=0, b=0)
-        office.server.merge("a", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "team")
-        await office.knows("a")
-        await refuse(office, "high")
-        await until(lambda: office.scheduler.state.is_reserved("uid-high"))
-        await office.preemption_passes()
-        assert office.server.evicted == []
-        assert (await office.why("high"))["reason"] == "a slot on node n-a is reserved for it until team/a ends"
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0, b=0)
+        plane.server.merge("a", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "team")
+        await plane.knows("a")
+        await refuse(plane, "high")
+        await until(lambda: plane.scheduler.state.is_reserved("uid-high"))
+        await plane.preemption_passes()
+        assert plane.server.evicted == []
+        assert (await plane.why("high"))["reason"] == "a slot on node n-a is reserved for it until team/a ends"
 
     play(story)
 
 
 def test_a_pod_that_is_gone_gives_its_place_back() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0)
-        await refuse(office, "high")
-        await evicted(office, "a")
-        office.server.remove("high", "team")
-        await until(lambda: "uid-high" not in office.scheduler.state.waiting)
-        office.end("a")
-        await office.knows("a")
-        office.add_pod("next", 12_000)
-        assert await office.place("next", "n-a") == "n-a"
-        await until(lambda: not office.scheduler.state.is_reserved("uid-high"))
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0)
+        await refuse(plane, "high")
+        await evicted(plane, "a")
+        plane.server.remove("high", "team")
+        await until(lambda: "uid-high" not in plane.scheduler.state.waiting)
+        plane.end("a")
+        await plane.knows("a")
+        plane.add_pod("next", 12_000)
+        assert await plane.place("next", "n-a") == "n-a"
+        await until(lambda: not plane.scheduler.state.is_reserved("uid-high"))
 
     play(story)
 
 
 def test_a_pod_that_finds_another_place_gives_the_first_back() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0)
-        await refuse(office, "high")
-        await evicted(office, "a")
-        office.add_node("new")
-        await until(lambda: "new" in office.scheduler.state.vendors)
-        assert await office.place("high", "n-a", "new") == "new"
-        office.end("a")
-        await office.knows("a", "high")
-        office.add_pod("next", 12_000)
-        assert await office.place("next", "n-a") == "n-a"
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0)
+        await refuse(plane, "high")
+        await evicted(plane, "a")
+        plane.add_node("new")
+        await until(lambda: "new" in plane.scheduler.state.vendors)
+        assert await plane.place("high", "n-a", "new") == "new"
+        plane.end("a")
+        await plane.knows("a", "high")
+        plane.add_pod("next", 12_000)
+        assert await plane.place("next", "n-a") == "n-a"
 
     play(story)
 
 
 def test_a_failed_bind_does_not_lose_the_place() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0)
-        await refuse(office, "high")
-        await evicted(office, "a")
-        office.end("a")
-        await office.knows("a")
-        office.scheduler.state.release("uid-high")  # as a bind does that fails
-        await until(lambda: office.scheduler.state.is_reserved("uid-high"))
-        assert await office.place("high", "n-a") == "n-a"
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0)
+        await refuse(plane, "high")
+        await evicted(plane, "a")
+        plane.end("a")
+        await plane.knows("a")
+        plane.scheduler.state.release("uid-high")  # as a bind does that fails
+        await until(lambda: plane.scheduler.state.is_reserved("uid-high"))
+        assert await plane.place("high", "n-a") == "n-a"
 
     play(story)
 
 
 def test_why_says_what_would_have_to_go() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=3, b=1)
-        office.scheduler.preemptor.settle_s = 60
-        await refuse(office, "high")
-        said = await office.why("high")
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=3, b=1)
+        plane.scheduler.preemptor.settle_s = 60
+        await refuse(plane, "high")
+        said = await plane.why("high")
         assert said["reason"].endswith("; it would fit on node n-b without team/b")
         assert said["eviction"] == {"node": "n-b", "pods": ["team/b"], "under_way": False}
-        office.add_pod("low", 12_000, priority=1)
-        await office.knows("low")
-        assert (await office.why("low"))["eviction"] is None
+        plane.add_pod("low", 12_000, priority=1)
+        await plane.knows("low")
+        assert (await plane.why("low"))["eviction"] is None
 
     play(story)
 
@@ -267,12 +267,12 @@ def named(**victims: list[str]) -> dict[str, Any]:
 
 
 def test_where_kube_scheduler_has_to_evict_others_too_it_is_left_to_it() -> None:
-    async def story(office: Office) -> None:
-        await full(office, a=0, b=0)
-        office.scheduler.preemptor.settle_s = 60
-        await refuse(office, "high")
-        asked = {"Pod": office.pod("high"), "NodeNameToMetaVictims": named(a=["a", "web"], b=["b"])}
-        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": asked["NodeNameToMetaVictims"]}
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0, b=0)
+        plane.scheduler.preemptor.settle_s = 60
+        await refuse(plane, "high")
+        asked = {"Pod": plane.pod("high"), "NodeNameToMetaVictims": named(a=["a", "web"], b=["b"])}
+        assert (await plane.call("preempt", asked)).json == {"NodeNameToMetaVictims": asked["NodeNameToMetaVictims"]}
 
     play(story)
 
@@ -280,15 +280,15 @@ def test_where_kube_scheduler_has_to_evict_others_too_it_is_left_to_it() -> None
 def test_where_slots_are_missing_and_memory_too_all_are_evicted_by_us() -> None:
     """kube-scheduler knows of the slot alone, and would be told that it does not help."""
 
-    async def story(office: Office) -> None:
-        await full(office, a=0)
-        office.add_pod("b", 4000, priority=0)
-        assert await office.place("b", "n-a") == "n-a"
-        office.add_pod("high", 12_000, priority=10)
-        await office.knows("b", "high")
-        asked = {"Pod": office.pod("high"), "NodeNameToMetaVictims": named(a=["b"])}
-        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
-        await evicted(office, "a", "b")
-        assert (await office.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
+    async def story(plane: ControlPlane) -> None:
+        await full(plane, a=0)
+        plane.add_pod("b", 4000, priority=0)
+        assert await plane.place("b", "n-a") == "n-a"
+        plane.add_pod("high", 12_000, priority=10)
+        await plane.knows("b", "high")
+        asked = {"Pod": plane.pod("high"), "NodeNameToMetaVictims": named(a=["b"])}
+        assert (await plane.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
+        await evicted(plane, "a", "b")
+        assert (await plane.call("preempt", asked)).json == {"NodeNameToMetaVictims": {}}
 
     play(story)

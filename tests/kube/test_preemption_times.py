@@ -28,7 +28,7 @@ from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.settings import KubeSettings, PreemptionPart, SchedulerPart
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.api_server import ApiServer
-from tests.kube.office import QUICK, until
+from tests.kube.control_plane import QUICK, until
 from tests.kube.worlds import GPU, MEMORY, in_phase, machine, node, place, placer_of, state_of, waiting
 
 WHOLE = {GPU: 1, MEMORY: 16_000}

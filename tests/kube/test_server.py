@@ -27,8 +27,8 @@ from cotenant.kube.api.server import (
     serve_all,
     status_reply,
 )
+from tests.kube.control_plane import until
 from tests.kube.http import Answer, ask, connect, read_answer, serving
-from tests.kube.office import until
 
 MOST = 1024 * 1024
 

@@ -30,8 +30,8 @@ from cotenant.kube.api.server import (
 from cotenant.kube.scheduler.explaining import describe_reasons
 from cotenant.kube.scheduler.why import WhyPod, ask_scheduler
 from tests.cli.command import refusal, run
+from tests.kube.control_plane import KEY, KNOWS, ControlPlane, play, until
 from tests.kube.http import ask, beside, serving
-from tests.kube.office import KEY, KNOWS, Office, play, until
 from tests.kube.process import kubeconfig
 
 Answer = Callable[[str, str], Awaitable[Reply]]
@@ -78,9 +78,9 @@ def said_when(reply: Reply) -> str:
 
 
 def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
-    async def story(office: Office) -> None:
+    async def story(plane: ControlPlane) -> None:
         async def scheduler(namespace: str, name: str) -> Reply:
-            answer = await ask(office.api_port, "GET", f"/why/{namespace}/{name}", headers=KNOWS)
+            answer = await ask(plane.api_port, "GET", f"/why/{namespace}/{name}", headers=KNOWS)
             return Reply(answer.body, answer.status)
 
         async def states(port: int) -> None:
@@ -88,31 +88,31 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
                 return await ask_scheduler(access(port), "team", "a")
 
             assert ((await why()).state, (await why()).reason) == ("waiting", "no node has GPUs")
-            office.add_node("n1", memory=4000)
-            office.add_node("n2", cards=2, memory=3000)
-            await until(lambda: len(office.scheduler.state.vendors) == 2)
+            plane.add_node("n1", memory=4000)
+            plane.add_node("n2", cards=2, memory=3000)
+            await until(lambda: len(plane.scheduler.state.vendors) == 2)
             waiting = await why()
             assert [(one.node, one.needed, one.available) for one in waiting.refusals] == [
                 ("n1", 6000, 4000),
                 ("n2", 6000, 3000),
             ]
             assert "2 nodes" in waiting.reason
-            office.add_node("n3")
-            await until(lambda: len(office.scheduler.state.vendors) == 3)
+            plane.add_node("n3")
+            await until(lambda: len(plane.scheduler.state.vendors) == 3)
             assert [one.node for one in (await why()).fits] == ["n3"]
-            assert (await office.filter("a", "n3"))["NodeNames"] == ["n3"]
+            assert (await plane.filter("a", "n3"))["NodeNames"] == ["n3"]
             assert (await why()).state == "placing"
-            assert await office.bind("a", "n3") == ""
+            assert await plane.bind("a", "n3") == ""
             placed = await why()
             assert (placed.state, placed.node, placed.gpus[0].memory_mib) == ("placed", "n3", 6000)
-            office.end("a")
-            await office.knows("a")
+            plane.end("a")
+            await plane.knows("a")
             assert (await why()).state == "ended"
             with pytest.raises(CotenantError, match="no pod other in namespace team"):
                 await ask_scheduler(access(port), "team", "other")
 
-        office.add_pod("a")
-        await office.knows("a")
+        plane.add_pod("a")
+        await plane.knows("a")
         async with proxy(scheduler) as port:
             await states(port)
 
@@ -121,21 +121,21 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
 
 @pytest.mark.parametrize("shown", [{}, {WHY_HEADER: ""}, {WHY_HEADER: "another"}], ids=["none", "empty", "wrong"])
 def test_why_answers_nothing_without_the_key(shown: dict[str, str]) -> None:
-    async def story(office: Office) -> None:
-        office.add_pod("a")
-        await office.knows("a")
+    async def story(plane: ControlPlane) -> None:
+        plane.add_pod("a")
+        await plane.knows("a")
         for name in ("a", "never"):
-            refused = await ask(office.api_port, "GET", f"/why/team/{name}", headers=shown)
+            refused = await ask(plane.api_port, "GET", f"/why/team/{name}", headers=shown)
             assert (refused.status, refused.json["reason"]) == (403, "Forbidden")
 
     play(story)
 
 
 def test_an_empty_key_is_refused_and_without_a_key_why_is_disabled() -> None:
-    async def story(office: Office) -> None:
+    async def story(plane: ControlPlane) -> None:
         for key, status in ((lambda: b"", 403), (None, 404)):
             bound = listen("127.0.0.1", 0)
-            routes = office.scheduler.for_operators(key)
+            routes = plane.scheduler.for_operators(key)
             async with serving([Listener(bound, application(routes, ErrorLog(print)))]):
                 assert (await ask(bound.getsockname()[1], "GET", "/why/team/a")).status == status
 
@@ -143,12 +143,12 @@ def test_an_empty_key_is_refused_and_without_a_key_why_is_disabled() -> None:
 
 
 def test_a_pod_of_another_scheduler_is_said_to_be() -> None:
-    async def story(office: Office) -> None:
-        office.add_node("n1")
-        office.add_pod("a")
-        office.server.merge("a", {"spec": {"nodeName": "n1", "schedulerName": "other"}}, "team")
-        await office.knows("a")
-        why = await office.why("a")
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        plane.add_pod("a")
+        plane.server.merge("a", {"spec": {"nodeName": "n1", "schedulerName": "other"}}, "team")
+        await plane.knows("a")
+        why = await plane.why("a")
         assert (why["state"], why["node"]) == ("elsewhere", "n1")
         assert "was given no GPU" in why["reason"]
 

@@ -37,7 +37,7 @@ KNOWS = {WHY_HEADER: KEY.decode()}
 
 
 @dataclass
-class Office:
+class ControlPlane:
     """A scheduler with its two ports (both without TLS), and the API server that it uses."""
 
     server: ApiServer
@@ -151,16 +151,18 @@ async def until(so: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def an_office(settings: KubeSettings, *, synced: bool = True, pace: Pace = PACE) -> AsyncIterator[Office]:
+async def a_control_plane(
+    settings: KubeSettings, *, synced: bool = True, pace: Pace = PACE
+) -> AsyncIterator[ControlPlane]:
     server = ApiServer()
-    async with server.serving(), a_scheduler(server, settings, synced=synced, pace=pace) as office:
-        yield office
+    async with server.serving(), a_scheduler(server, settings, synced=synced, pace=pace) as plane:
+        yield plane
 
 
 @asynccontextmanager
 async def a_scheduler(
     server: ApiServer, settings: KubeSettings, *, host: str | None = None, synced: bool = True, pace: Pace = PACE
-) -> AsyncIterator[Office]:
+) -> AsyncIterator[ControlPlane]:
     """One that runs beside the server; with a host name, as one of several."""
     lines, access = list[str](), Access(host="127.0.0.1", port=server.port)
     client, looking = Client(access, QUICK), Client(access, LEASE_LIMITS)
@@ -174,13 +176,13 @@ async def a_scheduler(
         for routes in (scheduler.for_kube_scheduler(), scheduler.for_operators(lambda: KEY))
     ]
     ports = [door.bound.getsockname()[1] for door in doors]
-    office = Office(server, scheduler, ports[0], ports[1], lines)
+    plane = ControlPlane(server, scheduler, ports[0], ports[1], lines)
     async with serving(doors):
         task = asyncio.create_task(scheduler.run())
         try:
             if synced:
                 await until(lambda: scheduler.watches.unready_reason() is None)
-            yield office
+            yield plane
             assert not task.done(), task
         finally:
             task.cancel()
@@ -189,12 +191,14 @@ async def a_scheduler(
             await looking.close()
 
 
-def play(story: Callable[[Office], Awaitable[None]], settings: KubeSettings | None = None, pace: Pace = PACE) -> Office:
-    """Run a story; what was left of it."""
+def play(
+    test: Callable[[ControlPlane], Awaitable[None]], settings: KubeSettings | None = None, pace: Pace = PACE
+) -> ControlPlane:
+    """Runs a test against a control plane, and returns what is left of it."""
 
-    async def told() -> Office:
-        async with an_office(settings or KubeSettings(), pace=pace) as office:
-            await story(office)
-            return office
+    async def told() -> ControlPlane:
+        async with a_control_plane(settings or KubeSettings(), pace=pace) as plane:
+            await test(plane)
+            return plane
 
     return asyncio.run(told())
