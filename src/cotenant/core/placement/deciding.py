@@ -166,9 +166,12 @@ def decide(
             following = None if reservation is None or allowed else _next_allowed(reservation, kind, index, now)
         else:
             placements.extend(placed.placements)
-            beside = None if allowed else placed.cluster
-            for placement in placed.placements:
-                cluster = cluster.place(placement)
+            if seen is cluster:
+                cluster, beside = placed.cluster, None
+            else:
+                beside = placed.cluster
+                for placement in placed.placements:
+                    cluster = cluster.place(placement)
             if reserver is not None:
                 reserver.new.append(End.of(placed.placements, now))
             if reservation is not None:

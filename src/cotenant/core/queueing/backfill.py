@@ -44,21 +44,42 @@ class End(NamedTuple):
 
 
 class Ends:
-    """The estimated ends of all running jobs, the first to end first."""
+    """The estimated ends of all running jobs, the first to end first.
+
+    They are put in order when they are read, which happens only if a job does not fit. A job that starts and ends in
+    between costs nothing but its entry.
+    """
 
     def __init__(self) -> None:
+        self._running: dict[str, tuple[Sequence[Placement], Seconds]] = {}
         self._ordered: list[End] = []
         self._by_job: dict[str, End] = {}
+        """those in `_ordered`"""
+        self._changed: dict[str, None] = {}
+        """jobs for which `_ordered` is out of date"""
 
     def __iter__(self) -> Iterator[End]:
+        for job in self._changed:
+            before, now = self._by_job.pop(job, None), self._running.get(job)
+            if before is not None:
+                del self._ordered[bisect_left(self._ordered, before)]
+            if now is not None:
+                end = self._by_job[job] = End.of(*now)
+                insort(self._ordered, end)
+        self._changed.clear()
         return iter(self._ordered)
 
     def add(self, placements: Sequence[Placement], started: Seconds) -> None:
-        end = self._by_job[placements[0].job.id] = End.of(placements, started)
-        insort(self._ordered, end)
+        job = placements[0].job.id
+        self._running[job] = (placements, started)
+        self._changed[job] = None
 
     def remove(self, job: str) -> None:
-        del self._ordered[bisect_left(self._ordered, self._by_job.pop(job))]
+        del self._running[job]
+        if job in self._by_job:
+            self._changed[job] = None
+        else:
+            del self._changed[job]
 
 
 @dataclass(frozen=True, slots=True)
