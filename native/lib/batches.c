@@ -231,11 +231,15 @@ bool ct_is_unpaid(struct ct_meter *meter, uint64_t now) {
     return unpaid;
 }
 
-void ct_settle_meter(struct ct_meter *meter, uint64_t now, bool gone) {
+void ct_close_batches(struct ct_meter *meter) {
     for (uint32_t i = meter->tail; i != meter->head; i++) {
         struct ct_batch *batch = &meter->batches[i % BATCHES];
-        if (!gone && batch->state == OPEN && batch->pending == 0) ct_close_batch(meter, batch);
+        if (batch->state == OPEN && batch->pending == 0) ct_close_batch(meter, batch);
     }
+}
+
+void ct_settle_meter(struct ct_meter *meter, uint64_t now, bool gone) {
+    if (!gone) ct_close_batches(meter);
     if (!gone) harvest_now(meter, now);
     for (; meter->tail != meter->head; meter->tail++) settle_now(meter, &meter->batches[meter->tail % BATCHES], now);
     for (int i = 0; i < ASIDE; i++) settle_now(meter, &meter->aside[i], now);

@@ -26,6 +26,9 @@ void ct_sleep_until(uint64_t when);
 CUresult ct_reserve_graph(CUgraphExec graph);
 void ct_settle_graph(CUgraphExec graph);
 
+// Called by contexts.c when a context may be about to be destroyed: pays for what has ended while it can be measured.
+void ct_read_events(CUcontext context);
+
 // Called by contexts.c when a context is about to be destroyed, or `gone`: its events are not used again. Waits for
 // launches that are paid for, as the driver does when it destroys a context, since they could not be measured later.
 void ct_forget_events(CUcontext context, bool gone);

@@ -83,6 +83,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { RESET(cuDevicePrimaryCtxR
     do {                                                         \
         CUcontext context = find_primary(device);                     \
         if (context) prepare_to_lose(context);                   \
+        if (context) ct_read_events(context);                    \
         CUresult result = CALL(name, device);                    \
         if (!context || is_active(device)) return result;        \
         ct_forget_events(context, true);                         \

@@ -46,6 +46,7 @@ bool ct_may_keep(int device, uint64_t before);
 void ct_forget_overhead(void); // in a forked child
 
 static inline bool ct_claim(int device, uint64_t bytes) {
+    if (bytes == 0) return true; // also while the slice holds more than its limit
     if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) {
         ct_refresh_limits();
         ct_watch_memory(device, bytes);

@@ -44,6 +44,9 @@ bool ct_is_unpaid(struct ct_meter *meter, uint64_t now);
 // Pays for what is still under way by the time that has passed: the context is about to be destroyed, or `gone`.
 void ct_settle_meter(struct ct_meter *meter, uint64_t now, bool gone);
 
+// Closes every open batch in which no launch is under way, so that it can be measured.
+void ct_close_batches(struct ct_meter *meter);
+
 // If so much is under way that one more launch would run ahead of what is known of it: the nanoseconds after which to
 // look again; 0: it may be launched.
 uint64_t ct_time_crowded(struct ct_meter *meter, const struct ct_request *request, uint64_t now);

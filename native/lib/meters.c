@@ -11,6 +11,8 @@
 #include "hooks.h"
 
 #define CONTEXTS 1024 // at a time: more than a GPU has memory for; launches of a context beyond them are not held back
+#define READ_PAUSE UINT64_C(1000000) // ns between two looks at events that were just recorded
+#define READ_TRIES 5
 
 static struct {
     _Atomic(CUcontext) context; // NULL: the meter is free
@@ -56,6 +58,20 @@ static void wait_for_all(CUcontext context) {
     if (!HAS(cuCtxPopCurrent_v2) || CALL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS) return;
     CALL(cuCtxSynchronize);
     REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
+void ct_read_events(CUcontext context) {
+    int place = context ? place_of(context) : -1;
+    if (place < 0) return;
+    struct ct_meter *meter = places[place].meter;
+    ct_lock_meter(meter);
+    ct_close_batches(meter);
+    for (int i = 0; i < READ_TRIES && ct_is_unpaid(meter, ct_clock()); i++) {
+        ct_unlock_meter(meter);
+        ct_sleep_until(ct_clock() + READ_PAUSE);
+        ct_lock_meter(meter);
+    }
+    ct_unlock_meter(meter);
 }
 
 void ct_forget_events(CUcontext context, bool gone) {

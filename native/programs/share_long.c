@@ -11,6 +11,7 @@
 //   tiny     while a long launch runs, tiny ones run on another stream
 //   riding   a kind of launch that was always short is long now, behind short ones and with a wait after it
 //   contexts each long launch in a context that is destroyed right after
+//   idle     each launch is waited for, and a minute later its context, the primary one, is released
 //   streams  each long launch on a stream of its own, of a kind that was always short
 
 #define _GNU_SOURCE
@@ -51,6 +52,13 @@ static void take(const char *mode, uint64_t cost, unsigned number) {
         CHECK(share_launch(share_kernel(cost), 1, NULL));
         CHECK(cuCtxDestroy_v2(context));
         CHECK(cuCtxSetCurrent(before));
+    } else if (!strcmp(mode, "idle")) {
+        launch(NULL, cost);
+        CHECK(cuCtxSynchronize());
+        standinSleepUntil(standinNow() + UINT64_C(60000000000));
+        CHECK(cuDevicePrimaryCtxRelease_v2(0));
+        share_start();
+        function = share_function("ns_parameter");
     } else if (!strcmp(mode, "streams")) {
         launch(streams[number % KEPT], cost);
     } else {

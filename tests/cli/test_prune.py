@@ -3,6 +3,8 @@
 """`cotenant prune`, and the daemon that prunes by its settings: what goes, what stays, and what is said of it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +108,10 @@ def test_sizes_count_what_is_on_the_disk_and_follow_no_links(tmp_path: Path) -> 
     assert folder_sizes(tmp_path).keys() == {"job"}
     assert MIB <= folder_sizes(tmp_path)["job"] < 1.1 * MIB
     assert folder_sizes(tmp_path / "missing") == {}
+
+
+def test_folders_of_any_depth_are_counted(tmp_path: Path) -> None:
+    depth = sys.getrecursionlimit() + 200
+    subprocess.run(["mkdir", "-p", f"{tmp_path}/job/{'/'.join('d' * depth)}"], check=True)
+    assert folder_sizes(tmp_path)["job"] > 0
+    subprocess.run(["rm", "-r", str(tmp_path / "job")], check=True)  # pytest's own removal is recursive

@@ -73,6 +73,10 @@ def test_a_client_sends_nothing_to_a_server_that_it_cannot_verify(own: Served) -
     assert "not that of COTENANT_TLS_FINGERPRINT" in other.stderr
     plain = run("status", env={**own.env, "COTENANT_URL": f"http://127.0.0.1:{own.port}"})
     assert plain.returncode == 3
+    for variable, value in (("COTENANT_TLS_FINGERPRINT", fingerprint_in(own.log)), ("COTENANT_TLS_CA", "ca.pem")):
+        slip = run("status", env={**own.env, "COTENANT_URL": f"http://127.0.0.1:{own.port}", variable: value})
+        assert slip.returncode == 2
+        assert f"{variable} is set, so COTENANT_URL must begin with https://" in slip.stderr
 
 
 def test_a_certificate_of_the_user_is_served_and_verified_by_name(tmp_path: Path) -> None:

@@ -203,6 +203,12 @@ def test_a_long_launch_is_paid_in_full(mode: str, seconds: int, compute: int, pl
     )
 
 
+def test_idle_time_before_a_context_is_released_is_not_charged(place: kit.Slice) -> None:
+    idle_s, launch_s = 60, 0.02
+    got = long_share(place.write(compute=100, policy="always"), "idle", int(launch_s * 10**9), launches=3)
+    assert got == pytest.approx(100 * launch_s / idle_s, rel=0.05)
+
+
 @pytest.mark.parametrize("mode", ["riding", "streams"])
 @pytest.mark.parametrize("milliseconds", [20, 1000, 10_000])
 def test_a_launch_that_takes_longer_than_ever_is_paid_in_full(mode: str, milliseconds: int, place: kit.Slice) -> None:

@@ -47,6 +47,19 @@ def test_a_list_is_written_only_if_it_has_changed_and_no_tenant_can_write_it(tmp
     assert read_list(path) == ()
 
 
+def test_whatever_is_in_the_place_of_a_list_is_replaced(tmp_path: Path) -> None:
+    one, path = SliceProcess(40213, 17, 5), tmp_path / "list"
+    path.write_bytes(b"\xff")
+    assert write_list(path, [one])
+    path.unlink()
+    os.mkfifo(path)
+    assert write_list(path, [one])
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    assert write_list(path, [one])
+    assert (read_list(path), path.is_symlink()) == ((one,), False)
+
+
 def test_processes_beyond_the_format_are_not_written(tmp_path: Path) -> None:
     many = [SliceProcess(number, number, 1) for number in range(1, MOST_PROCESSES + 9)]
     write_list(tmp_path / "list", many)

@@ -155,6 +155,7 @@ def _line(stream: BufferedReader) -> bytes:
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
+FINGERPRINT_VARIABLE, AUTHORITIES_VARIABLE = "COTENANT_TLS_FINGERPRINT", "COTENANT_TLS_CA"
 FINGERPRINT = re.compile(r"sha256:[0-9a-fA-F]{64}", re.ASCII)
 
 
@@ -258,17 +259,22 @@ def _address() -> tuple[str | tuple[str, int], dict[str, str], Trust | None]:
         raise InputError(f"{token_file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{token_file}: the token is not plain text") from None
+    for variable in (FINGERPRINT_VARIABLE, AUTHORITIES_VARIABLE):
+        if os.environ.get(variable) and not encrypted:
+            raise InputError(
+                f"{variable} is set, so COTENANT_URL must begin with https://, or the token is not encrypted"
+            )
     trust = _trust(host) if encrypted else None
     return (host, port), {"Authorization": f"Bearer {token}"}, trust
 
 
 def _trust(host: str) -> Trust:
-    fingerprint = os.environ.get("COTENANT_TLS_FINGERPRINT") or None
+    fingerprint = os.environ.get(FINGERPRINT_VARIABLE) or None
     if fingerprint is not None and not FINGERPRINT.fullmatch(fingerprint):
-        raise InputError("COTENANT_TLS_FINGERPRINT: expected sha256: and 64 hexadecimal digits")
-    authorities = os.environ.get("COTENANT_TLS_CA") or None
+        raise InputError(f"{FINGERPRINT_VARIABLE}: expected sha256: and 64 hexadecimal digits")
+    authorities = os.environ.get(AUTHORITIES_VARIABLE) or None
     if authorities is not None and not os.access(authorities, os.R_OK):
-        raise InputError(f"COTENANT_TLS_CA={authorities[:80]}: the file cannot be read")
+        raise InputError(f"{AUTHORITIES_VARIABLE}={authorities[:80]}: the file cannot be read")
     return Trust(host, fingerprint, authorities)
 
 

@@ -213,11 +213,11 @@ class Engine:
     def _remove_folder(self, job: str) -> bool:
         """Whether the folder of a job was removed: not if the job runs again, or a process of it still does."""
         record = self._journal.job(job)
-        if record.state not in ENDED or locked(str(self.queries.folder(record))):
-            return False
         try:
+            if record.state not in ENDED or locked(str(self.queries.folder(record))):
+                return False
             shutil.rmtree(self._runs.of_job(job))
-        except OSError as error:
+        except (OSError, RecursionError) as error:  # a job can nest folders as deep as it likes
             log_error(f"the folder of {job} cannot be removed: {error}")
             return False
         return True
@@ -228,7 +228,7 @@ class Engine:
         while keep.older_than_s is not None or keep.keep_bytes is not None:
             try:
                 await self.prune(keep)
-            except CotenantError as error:
+            except (CotenantError, OSError) as error:
                 log_error(f"old job folders cannot be removed: {error}")
             await asyncio.sleep(PRUNE_EVERY_S)
         await self.stopping.wait()

@@ -43,11 +43,17 @@ def folder_sizes(folder: Path) -> dict[str, int]:
 
 
 def _size(folder: Path) -> int:
-    total = 0
-    for place, _, files in os.walk(folder):
-        for name in (*files, ""):
-            try:
-                total += 512 * os.lstat(os.path.join(place, name)).st_blocks
-            except OSError:
-                continue  # it was removed or renamed meanwhile
+    total, folders = 0, [str(folder)]
+    while folders:  # not recursive: a job can nest folders as deep as it likes
+        place = folders.pop()
+        try:
+            total += 512 * os.lstat(place).st_blocks
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        total += 512 * entry.stat(follow_symlinks=False).st_blocks
+        except OSError:
+            continue  # it was removed or renamed meanwhile
     return total

@@ -7,6 +7,7 @@ processes of a slice from other tenants, so it writes this file, and the tenant 
 """
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -78,10 +79,20 @@ def read_list(path: Path) -> tuple[SliceProcess, ...]:
 def write_list(path: Path, processes: Iterable[SliceProcess]) -> bool:
     """Writes the list if it differs from the one that is there; True if it did. Raises OSError."""
     text = list_text(processes)
-    try:
-        if path.read_text() == text:
-            return False
-    except FileNotFoundError:
-        pass
+    if _content(path) == text.encode():
+        return False
     write_read_only(path, text)
     return True
+
+
+def _content(path: Path) -> bytes | None:
+    """The file's bytes; None if it is missing, not a regular file or too large. Jobs of the daemon can replace it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        found = file.read(MOST_BYTES + 1)
+    return found if len(found) <= MOST_BYTES else None

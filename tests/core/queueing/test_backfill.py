@@ -158,6 +158,17 @@ def test_a_job_without_an_estimate_is_not_taken_for_one_of_an_hour() -> None:
     assert engine.go(small("unknown"), small("known", HOUR)) == ["known"]
 
 
+@pytest.mark.parametrize(("estimate", "attained"), [(10.0, 10.0), (10.0, 60.0), (1e-9, 0.0)])
+def test_a_job_that_claims_to_end_at_once_does_not_pass_a_reservation_that_is_due(
+    estimate: float, attained: float
+) -> None:
+    engine = busy(100.0, 10.0)
+    engine.go(URGENT)
+    engine.finish("r1")
+    sneaky = replace(small("sneaky", estimate), attained=Seconds(attained))
+    assert engine.go(sneaky, later=1e9) == [], "r0 runs longer than estimated, so the reservation is due now"
+
+
 def test_if_a_running_job_is_of_unknown_length_no_job_is_short_enough() -> None:
     engine = busy(None, 10.0)
     engine.go(URGENT)

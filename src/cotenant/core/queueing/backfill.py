@@ -22,6 +22,8 @@ from cotenant.core.units import MiB, MilliCpu, MilliGpu, Seconds
 
 QueuePosition = tuple[int, float, str]
 """position in the queue: higher priority first, then the policy's queue order, then the job's ID"""
+SHORTEST = Seconds(1.0)
+"""A job is never expected to end sooner. A job that has run for its whole estimate could otherwise always start."""
 Place = Callable[[Cluster], Sequence[Placement] | None]
 """places the job on a cluster; None if it does not fit"""
 
@@ -101,7 +103,7 @@ class Reservation:
 
     def allows(self, job: Job, now: Seconds) -> bool:
         """Whether a later job may use the reserved GPUs, because it is expected to end before they are needed."""
-        return self.known and job.estimate is not None and now + wall_left(job) <= self.start
+        return self.known and job.estimate is not None and now + max(SHORTEST, wall_left(job)) <= self.start
 
     def without_reserved(self, cluster: Cluster) -> Cluster:
         """The cluster as jobs see it that may not use what is reserved."""
