@@ -13,6 +13,7 @@
 
 #include "hooks.h"
 
+#define LONGEST_MS 8.64e7 // a day: the most that is paid for one batch
 #define HARVEST_EVERY (100 * MICROSECOND)
 
 static CUevent new_event(struct ct_meter *meter) {
@@ -87,6 +88,7 @@ static bool put_aside(struct ct_meter *meter, struct ct_batch *batch) {
         struct ct_batch *place = &meter->aside[i];
         if (place->serial != 0 && place->state != SETTLED) continue;
         *place = *batch;
+        meter->set_aside++;
         batch->state = SETTLED;
         if (stream->closed == batch && stream->closed_serial == batch->serial) stream->closed = place;
         return true;
@@ -148,7 +150,7 @@ static int64_t measure(struct ct_meter *meter, struct ct_batch *batch) {
     double milliseconds = from >= 0 ? span : to, uncovered = span - (double)(meter->paid - batch->paid) / 1e6;
     if (uncovered > milliseconds) milliseconds = uncovered;
     if (!(milliseconds > 0)) return 0;
-    return milliseconds < 1e7 ? (int64_t)(milliseconds * 1e6) : -1;
+    return (int64_t)((milliseconds < LONGEST_MS ? milliseconds : LONGEST_MS) * 1e6);
 }
 
 // Settles the batch if it has ended; false: it is still under way.
@@ -183,10 +185,12 @@ static bool is_overdue(const struct ct_batch *batch, uint64_t now) {
 
 // Looks behind a batch that runs long: others, on other streams, may have ended before it.
 static void harvest_out_of_order(struct ct_meter *meter, uint64_t now) {
-    meter->overdue = 0;
+    meter->overdue = meter->set_aside = 0;
     for (uint32_t i = 0; i < ASIDE + (meter->head - meter->tail); i++) {
         struct ct_batch *batch = i < ASIDE ? &meter->aside[i] : &meter->batches[(meter->tail + i - ASIDE) % BATCHES];
-        if (batch->serial != 0 && !finish(meter, batch, now)) meter->overdue += is_overdue(batch, now);
+        if (batch->serial == 0 || finish(meter, batch, now)) continue;
+        meter->overdue += is_overdue(batch, now);
+        meter->set_aside += i < ASIDE;
     }
 }
 
@@ -202,20 +206,20 @@ uint64_t ct_overdue_since(const struct ct_meter *meter, const struct ct_stream *
 }
 
 void ct_harvest(struct ct_meter *meter, uint64_t now) {
-    if (meter->head == meter->tail && meter->overdue == 0) return;
+    if (meter->head == meter->tail && meter->overdue == 0 && meter->set_aside == 0) return;
     if (now - meter->harvested < HARVEST_EVERY && meter->head - meter->tail < BATCHES / 2) return;
     meter->harvested = now;
     int mode = ct_relax_capture();
     while (meter->tail != meter->head && finish(meter, &meter->batches[meter->tail % BATCHES], now)) meter->tail++;
-    if (meter->overdue || (meter->tail != meter->head && is_overdue(&meter->batches[meter->tail % BATCHES], now)))
-        harvest_out_of_order(meter, now);
+    bool is_late = meter->tail != meter->head && is_overdue(&meter->batches[meter->tail % BATCHES], now);
+    if (is_late || meter->overdue || meter->set_aside) harvest_out_of_order(meter, now);
     ct_restore_capture(mode);
 }
 
 static void harvest_now(struct ct_meter *meter, uint64_t now) {
     meter->harvested = 0;
     ct_harvest(meter, now);
-    if (meter->tail == meter->head) return;
+    if (meter->tail == meter->head && meter->set_aside == 0) return;
     int mode = ct_relax_capture();
     harvest_out_of_order(meter, now);
     ct_restore_capture(mode);

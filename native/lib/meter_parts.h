@@ -86,6 +86,7 @@ struct ct_meter {
     CUevent frontier;    // end of the latest interval that was paid for
     uint64_t paid;       // sum of all intervals that were paid for, in nanoseconds
     uint32_t overdue;    // held batches that run PATIENCE longer than expected
+    uint32_t set_aside;  // batches in aside[] that are not settled
     struct ct_batch aside[ASIDE];
     uint32_t spare;      // events in events[]
     CUevent events[EVENTS];

@@ -113,5 +113,7 @@ def test_sizes_count_what_is_on_the_disk_and_follow_no_links(tmp_path: Path) -> 
 def test_folders_of_any_depth_are_counted(tmp_path: Path) -> None:
     depth = sys.getrecursionlimit() + 200
     subprocess.run(["mkdir", "-p", f"{tmp_path}/job/{'/'.join('d' * depth)}"], check=True)
-    assert folder_sizes(tmp_path)["job"] > 0
-    subprocess.run(["rm", "-r", str(tmp_path / "job")], check=True)  # pytest's own removal is recursive
+    try:
+        assert folder_sizes(tmp_path)["job"] > 0
+    finally:
+        subprocess.run(["rm", "-r", str(tmp_path / "job")], check=True)  # pytest's own removal is recursive
