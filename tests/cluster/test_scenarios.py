@@ -30,7 +30,7 @@ from tests.cluster import pods
 from tests.cluster.api import Json, ask, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.engine import Engine, record_of
-from tests.kube.test_scenarios import can_say, jobs, limits, machines, running, wishes
+from tests.kube.test_scenarios import can_say, jobs, limits, machines, reserves, running, wishes
 from tests.scenarios import test_scenarios as tables
 from tests.scenarios.loader import Answer, Scenario, decided, written
 
@@ -46,7 +46,14 @@ ONE_POD = "replicas start together, and a pod is one"
 BY_LOT = "lots are drawn, and filter and bind must agree"
 LEARNS = "the policy weighs what is usually asked for, which the table dictates and the scheduler learns"
 UNTOLD = "the table dictates how fast workloads are together, which the scheduler cannot be told"
+RESERVES = "GPUs are reserved for a job that waits, which only a queue of ours does"
 LEFT_OUT = {
+    "no small job of lower priority takes a GPU that a large one waits for (binpack)": RESERVES,
+    "no small job of lower priority takes a GPU that a large one waits for (least-loaded)": RESERVES,
+    "a later job starts if it ends before the first can start (binpack)": RESERVES,
+    "a later job starts beside what is reserved on a shared GPU (binpack)": RESERVES,
+    "a percentage of memory counts in the mix as the amount that it is (fgd)": LEARNS,
+    "a percentage of memory counts in the mix as the amount that it is (fragmentation)": LEARNS,
     "an idle card first, whoever is on the other (cotenant)": LEARNS,
     "beside whom it is felt least (cotenant)": LEARNS,
     "what costs more than it brings had better wait (cotenant)": LEARNS,
@@ -94,6 +101,8 @@ def why_not(scenario: Scenario, policy: str) -> str | None:
         return BY_LOT
     if policy in BY_MIX:
         return LEARNS
+    if reserves(scenario, policy):
+        return RESERVES
     if not asks_of_hosts(scenario) and decided(bare, policy) != scenario.expect[policy]:
         return UNTOLD
     assert all(can_say(job) for job in jobs(bare)), scenario.name

@@ -257,5 +257,4 @@ def test_memory_that_the_driver_takes_in_a_container_counts_and_that_of_the_neig
     for name in SHARES:
         tenant = container("main", WAITS_TO_BE_LISTED, {"nvidia.com/gpumem": 1000}, env=context)
         create_pod(engine.cluster, name, tenant, annotations=here)
-    for name in SHARES:
         assert engine.said(name) == {"room": 900, "beyond": OUT_OF_MEMORY}

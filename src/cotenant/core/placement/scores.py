@@ -107,9 +107,9 @@ def clustering(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
 
 def packing(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """Used GPUs before free ones, free ones of a used node before a fresh node."""
-    if demand.gpus == 0:
-        return [0.0] * len(slots)
     rooms = node.sorted_room
+    if demand.gpus == 0 or not rooms:  # containers may need no GPU either
+        return [0.0] * len(slots)
     if rooms[0] == 1000:
         return [max(33 - len(rooms), len(rooms))] * len(slots)
     needed = demand.steady
