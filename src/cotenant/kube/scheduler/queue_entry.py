@@ -131,7 +131,8 @@ def step(entry: Entry, event: EntryEvent) -> Entry:
     """The entry after an event; the same entry if the event does not concern its state."""
     match event:
         case PodSeen(gated, waiting):
-            return replace(entry, state=_after_watch(entry, gated=gated, waiting=waiting))
+            state = _after_watch(entry, gated=gated, waiting=waiting)
+            return entry if state is entry.state else replace(entry, state=state)
         case SlotHeld(alone):
             match entry.state:
                 case EntryState.QUEUED:

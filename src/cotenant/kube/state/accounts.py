@@ -7,7 +7,6 @@ docs/explanation/pod-states.md draws the states. Which GPUs are in use follows f
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import older
@@ -203,6 +202,8 @@ OwnEvent = Hold | BeginBinding | BeginResize | Release | Assume
 Event = PodEvent | OwnEvent | AgentReport | NodeGone
 
 INACTIVE = Inactive()
+_WAITING, _ALLOCATED = (Waiting, Held, Binding), (Held, Binding, Bound, Resizing, Lingering)
+"""states with a pod that waits, and states with an allocation"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ class Account:
     @property
     def pod(self) -> Pod | None:
         """The pod if it waits to be placed."""
-        return self.state.pod if isinstance(self.state, Waiting | Held | Binding) else None
+        return self.state.pod if isinstance(self.state, _WAITING) else None
 
     @property
     def held(self) -> Allocation | None:
@@ -259,6 +260,8 @@ class Account:
     def nodes(self) -> list[str]:
         """All nodes on which the pod uses something."""
         own = _allocation(self.state)
+        if not self.sightings:
+            return [] if own is None else [own.node]
         return list(dict.fromkeys((*(() if own is None else (own.node,)), *self.sightings)))
 
     def allocation_on(self, node: str) -> Allocation | None:
@@ -370,12 +373,7 @@ def _recorded(bound: Bound, new: Allocation) -> Bound:
 
 
 def _allocation(state: State) -> Allocation | None:
-    match state:
-        case Held() | Binding() | Bound() | Resizing() | Lingering():
-            return state.allocation
-        case Inactive() | Waiting() | Unreadable():
-            return None
-    assert_never(state)
+    return state.allocation if isinstance(state, _ALLOCATED) else None
 
 
 def _lingers_on(state: State, node: str) -> bool:
