@@ -203,6 +203,7 @@ def test_what_is_used_of_mlus_is_published(mixed: Engine) -> None:
             wait_for("its use to be published", lambda: used() == 3000 or None)
         finally:
             holder.kill()
+    wait_for("the end of it to be published", lambda: used() == 0 or None)
 
 
 def test_limits_that_nothing_enforces_are_said(mixed: Engine) -> None:
