@@ -12,31 +12,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-COMPARED = {
-    "<": "<=",
-    "<=": "<",
-    ">": ">=",
-    ">=": ">",
-    "==": "!=",
-    "!=": "==",
-    "in": "not in",
-    "not in": "in",
-    "is": "is not",
-    "is not": "is",
-}
+IN_BOTH = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+COMPARED = {**IN_BOTH, "in": "not in", "not in": "in", "is": "is not", "is not": "is"}
 COMBINED = {"and": "or", "or": "and", "+": "-", "-": "+"}
-IN_C = {
-    "<": "<=",
-    "<=": "<",
-    ">": ">=",
-    ">=": ">",
-    "==": "!=",
-    "!=": "==",
-    "&&": "||",
-    "||": "&&",
-    "+=": "-=",
-    "-=": "+=",
-}
+IN_C = {**IN_BOTH, "&&": "||", "||": "&&", "+=": "-=", "-=": "+="}
 C_TOKEN = re.compile(
     rb"""(?P<skip>//[^\n]*|/\*.*?\*/|^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
     |(?P<call>(?<=[;{}])\s+(?:if\s*\([^;{}]*\)\s*)?[a-z_]\w*\([^;{}"]*\);)

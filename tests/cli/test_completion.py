@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import environment, run
-from tests.local.daemon import Daemon, running_daemon, until
+from tests.local.daemon import Daemon, until
 
 # What bash does on TAB: it fills in the words typed so far, and calls the function that the script registered.
 ASK = """
@@ -60,12 +59,6 @@ def test_bash_completes_commands_options_and_their_values(place: Path) -> None:
 @needs_bash
 def test_without_a_daemon_no_names_are_offered_and_nothing_is_said(place: Path) -> None:
     assert completed(place, "show", "") == completed(place, "cordon", "") == []
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as one:
-        yield one
 
 
 @needs_bash

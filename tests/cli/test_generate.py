@@ -6,14 +6,13 @@ import csv
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cotenant.wire.local import JobView
 from tests.cli.command import START, environment, refusal, run
-from tests.local.daemon import Daemon, running_daemon, until
+from tests.local.daemon import Daemon, until
 
 PLAN = """\
 AT     NAME        MEMORY   BUSY  BATCH
@@ -82,12 +81,6 @@ def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
     done = run("generate", "--jobs", "1", cwd=tmp_path, env=environment(COTENANT_STATE=str(tmp_path)))
     assert done.returncode == 3
     assert done.stderr.startswith("cotenant: no daemon is running")
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as started:
-        yield started
 
 
 def rows(path: Path) -> list[dict[str, str]]:

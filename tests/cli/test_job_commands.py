@@ -15,21 +15,10 @@ from cotenant.cli.output import ago
 from cotenant.local.supervisor import Log
 from cotenant.wire.local import JobView
 from tests.cli.command import START, environment, refusal, run
-from tests.local.daemon import Daemon, running_daemon, until
+from tests.local.daemon import Daemon, until
 
 ONE_OF_MANY = re.compile(r"\b1 (?:of 1 )?(?:jobs|GPUs|nodes|attempts|cores|bytes|lines|processes|slots)\b")
 HOG = "import mmap, time; m = mmap.mmap(-1, 40 << 24); [m.write(bytes(1 << 24)) for _ in range(40)]; time.sleep(600)"
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def env(daemon: Daemon) -> dict[str, str]:
-    return environment(COTENANT_STATE=str(daemon.state))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,9 @@ import yaml
 from cotenant.cli.jobs import exit_code
 from cotenant.wire.local import JobView
 from tests.cli.command import START, environment, refusal, run
-from tests.local.daemon import Daemon, running_daemon, until
+from tests.local.daemon import Daemon, until
 
 MACHINE = ("up", "--simulate", "1", "--gpu-memory", "1GiB")
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def env(daemon: Daemon) -> dict[str, str]:
-    return environment(COTENANT_STATE=str(daemon.state))
 
 
 @pytest.fixture(scope="module")

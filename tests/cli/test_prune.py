@@ -5,28 +5,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cotenant.local.pruning import EndedJob, choose, folder_sizes
 from cotenant.wire.local import PruneRequest
-from tests.cli.command import environment, refusal, run
+from tests.cli.command import refusal, run
 from tests.local.daemon import Daemon, running_daemon, until
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def env(daemon: Daemon) -> dict[str, str]:
-    return environment(COTENANT_STATE=str(daemon.state))
 
 
 def folder(daemon: Daemon, job: str) -> Path:

@@ -3,21 +3,12 @@
 """The environment and the command of a submitted job: passed whole, and never shown."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.cli.command import environment, run
-from tests.local.daemon import Daemon, running_daemon
+from tests.local.daemon import Daemon
 
 SECRET = "hunter2-is-not-shown"
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as one:
-        yield one
 
 
 def submitted(daemon: Daemon, *words: str, **variables: str) -> str:

@@ -9,14 +9,13 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import Iterator
 
 import pytest
 
 from cotenant.cli.top import Snapshot, in_place, screen
 from cotenant.wire.local import GpuView, JobView
 from tests.cli.command import START, environment
-from tests.local.daemon import Daemon, running_daemon
+from tests.local.daemon import Daemon
 
 STATUS = {"gpus": 8, "devices": "simulated", "policy": "fragmentation", "running": 40, "queued": 10_000}
 
@@ -58,12 +57,6 @@ def test_what_is_too_large_for_the_terminal_is_cut_and_counted(monkeypatch: pyte
 
 def test_a_machine_without_jobs_says_so() -> None:
     assert screen(busy(jobs=0), wide=False).endswith("\n\nno job is running")
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running_daemon() as one:
-        yield one
 
 
 def test_live_table_is_drawn_in_place_and_ends_cleanly_with_ctrl_c(daemon: Daemon) -> None:

@@ -14,7 +14,7 @@ from cotenant.cli.kube import kube
 from cotenant.errors import InputError
 from cotenant.kube.api.names import AGENT, CONFIGURATION, LEASE, NAMESPACE, SCHEDULER, SETTINGS_FILE, WEBHOOK
 from cotenant.kube.codec.settings import DEFAULTS
-from cotenant.kube.install.certificate import MISSING, Certificate, make_certificate, service_names
+from cotenant.kube.install.certificate import Certificate, service_certificate, service_names
 from cotenant.kube.install.configuration import KUBE_SCHEDULER
 from cotenant.kube.install.manifests import InstallOptions, manifests
 from cotenant.kube.install.workloads import CONTENT, AgentFlags, Images, daemon_set
@@ -244,7 +244,7 @@ def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_good_for_the_names_of_the_service_and_trusts_itself(tmp_path: Path) -> None:
-    pair = make_certificate(WEBHOOK)
+    pair = service_certificate(WEBHOOK)
     files = [written(tmp_path / name, text) for name, text in (("c", pair.certificate), ("k", pair.key))]
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(str(files[0]), str(files[1]))
@@ -270,8 +270,9 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> No
 def test_without_openssl_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "nowhere")
     with pytest.raises(InputError) as refusal:
-        make_certificate(WEBHOOK)
-    assert str(refusal.value) == MISSING
+        service_certificate(WEBHOOK)
+    sentence = "kube install: the command openssl, which creates the certificate, was not found; install it"
+    assert str(refusal.value) == sentence
 
 
 def test_words_for_simulated_gpus_alone_install_nothing() -> None:

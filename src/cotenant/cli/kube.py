@@ -190,10 +190,10 @@ def install(dev: bool, output: str, **options: Any) -> None:
     them."""
     if not dev:
         raise InputError("kube install needs --dev, the only way to install yet (with a self-signed certificate)")
-    from cotenant.kube.install.certificate import make_certificate
+    from cotenant.kube.install.certificate import service_certificate
     from cotenant.kube.install.manifests import manifests
 
-    found = manifests(_install_options(**options), make_certificate)
+    found = manifests(_install_options(**options), service_certificate)
     click.echo(_as_json(found) if output == "json" else _as_yaml(found), nl=False)
 
 

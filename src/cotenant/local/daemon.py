@@ -31,7 +31,7 @@ from cotenant.local.journal import Journal
 from cotenant.local.measurement import OBSERVE_S
 from cotenant.local.state_folder import make_state_folder
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
-from cotenant.node.connections import drop_slow_heads, shed_connections
+from cotenant.node.connections import drop_slow_heads, is_loopback, shed_connections
 from cotenant.node.containment import find_containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_backend
@@ -143,7 +143,7 @@ async def _serve(engine: Engine, options: Options) -> None:
     sockets = list(_sockets(options))
     certificate = find_certificate(options.state, options.tls, options.tls_cert, options.tls_key)
     servers = [_server(engine, token, certificate if token is not None else None) for _, token in sockets]
-    if options.listen is not None and certificate is None and not _is_loopback(options.listen):
+    if options.listen is not None and certificate is None and not _is_local(options.listen):
         log_error(
             f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
             "token and run programs here; add --tls, or listen on 127.0.0.1 and use an SSH tunnel"
@@ -180,10 +180,10 @@ def _server(engine: Engine, token: str | None, certificate: Certificate | None) 
     return server
 
 
-def _is_loopback(listen: str) -> bool:
+def _is_local(listen: str) -> bool:
     """Whether PORT or HOST:PORT can be reached from this machine only."""
     host = listen.rpartition(":")[0]
-    return host in ("", "localhost") or host.startswith("127.")
+    return not host or is_loopback(host)
 
 
 def _raise_file_limit() -> int:

@@ -3,17 +3,13 @@
 """The certificate with which the daemon serves TCP: the user's, or one that is made at the first start and kept."""
 
 import hashlib
-import os
-import shutil
 import socket
 import ssl
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.errors import CotenantError, InputError
-
-DAYS = 3650
+from cotenant.errors import InputError
+from cotenant.node.certificate import make_certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,8 @@ def find_certificate(state: Path, own: bool, file: Path | None, key: Path | None
         return None
     file, key = state / "tls.crt", state / "tls.key"
     if not (file.exists() and key.exists()):
-        _make(file, key)
+        names = [f"DNS:{name}" for name in dict.fromkeys((socket.gethostname(), "localhost"))]
+        make_certificate(file, key, subject="cotenant", names=[*names, "IP:127.0.0.1"], purpose="--tls")
     return read_certificate(file, key)
 
 
@@ -53,22 +50,3 @@ def read_certificate(file: Path, key: Path) -> Certificate:
     if others_can_read:
         raise InputError(f"{key}: other users can read the key; run `chmod 600 {key}`")
     return Certificate(file, key, f"sha256:{hashlib.sha256(content).hexdigest()}")
-
-
-def _make(file: Path, key: Path) -> None:
-    """Makes a key and a self-signed certificate for the names of this machine."""
-    program = shutil.which("openssl")
-    if program is None:
-        raise InputError("--tls: the command openssl, which makes the certificate, was not found; install it")
-    names = ",".join(f"DNS:{name}" for name in dict.fromkeys((socket.gethostname(), "localhost")))
-    command = [program, "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    command += ["-days", str(DAYS), "-subj", "/CN=cotenant", "-addext", f"subjectAltName={names},IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(file)]
-    before = os.umask(0o077)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    finally:
-        os.umask(before)
-    if done.returncode:
-        message = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise CotenantError(f"--tls: openssl made no certificate: {message}")

@@ -1,12 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds the connections of an HTTP server (uvicorn): their number, and the time until a request is complete.
+"""Who can connect to an HTTP server (uvicorn), how often, and how long a request may take to arrive.
 
-Each connection needs a file descriptor, and uvicorn itself limits neither.
+Each connection needs a file descriptor, and uvicorn itself limits neither their number nor the time.
 """
 
 import asyncio
+from ipaddress import ip_address
 from typing import Any
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def drop_slow_heads(server: Any, every_s: float) -> None:

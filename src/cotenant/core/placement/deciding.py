@@ -173,10 +173,11 @@ def decide(
                 for placement in placed.placements:
                     cluster = cluster.place(placement)
             if reserver is not None:
-                reserver.new.append(End.of(placed.placements, now))
-            if reservation is not None:
-                overtaking[job.id] = allowed
-                reservation = reservation.overtaken_by(End.of(placed.placements, now)) if allowed else reservation
+                end = End.of(placed.placements, now)
+                reserver.new.append(end)
+                if reservation is not None:
+                    overtaking[job.id] = allowed
+                    reservation = reservation.overtaken_by(end) if allowed else reservation
             following = index + 1 if index + 1 < len(kind) else None
         if last is not None and job.id == last.job.id:
             last = None

@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from socket import gethostname
@@ -58,6 +57,7 @@ from cotenant.kube.scheduler.watches import AGAIN_S, Watches
 from cotenant.kube.scheduler.why import NO_SUCH_POD
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.node.connections import is_loopback
 
 TICK_S = 1.0
 """between two checks for expired holds"""
@@ -108,14 +108,6 @@ def check(options: SchedulerOptions) -> None:
             f"--extender {host}: other machines could bind pods through it; use 127.0.0.1, or give --certificate, "
             "--key and --client-authority"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Scheduler:
