@@ -8,6 +8,7 @@ name: what it shows
 settings: {default_memory: 5000}        # of the codec
 dialects: mib                           # gpushare in MiB
 annotations: {...}                      # of the pod
+labels: {...}                           # of the pod
 init: [{...}]                           # limits of each init container; sidecar: true
 containers: [{...}]
 expect: {...}                           # fields of the Demand that are not at their defaults
@@ -21,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -51,7 +53,8 @@ def cases(key: str) -> list[Any]:
 
 def pod_of(case: Case) -> Pod:
     annotations = {key: str(value) for key, value in case.get("annotations", {}).items()}
-    return pod(*case["containers"], init=case.get("init", ()), annotations=annotations)
+    made = pod(*case["containers"], init=case.get("init", ()), annotations=annotations)
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, labels=case.get("labels", {})))
 
 
 def settings_of(case: Case) -> Settings:

@@ -5,7 +5,7 @@
 import pytest
 
 from cotenant.kube.codec.inventory import AWAY
-from cotenant.kube.scheduler.explaining import describe, why_not
+from cotenant.kube.scheduler.explaining import describe, explain, why_not
 from cotenant.kube.scheduler.refusing import class_of
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
@@ -47,3 +47,15 @@ def test_a_pod_that_would_fit_by_now_is_explained_so(state: ClusterState) -> Non
     pod, placer = waiting("a", {GPU: 1, MEMORY: 1}), placer_of(state)
     assert placer.nearest(pod) is None
     assert why_not(pod, placer) == describe(placer.why(pod))
+
+
+@pytest.mark.parametrize(
+    ("amount", "has_note"), [(300, True), (13500, False), (13, False), (13_499, False), (14, False)], ids=str
+)
+def test_memory_that_fits_in_mib_but_not_in_gib_is_said_to_be_so(
+    state: ClusterState, amount: int, has_note: bool
+) -> None:
+    pod, placer = waiting("a", {"aliyun.com/gpu-mem": amount}), placer_of(state)
+    note = f"it requests {amount} GiB on a GPU; if it means {amount} MiB, annotate it with cotenant.io/memory-unit: MiB"
+    assert (note in why_not(pod, placer)) is has_note
+    assert any(note in one for one in explain(pod, state, placer).notes) is has_note

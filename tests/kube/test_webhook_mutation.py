@@ -13,7 +13,14 @@ from cotenant.kube.codec.annotations import variable_names
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.request import NUMBERS, request_of
 from cotenant.kube.codec.settings import DIALECTS
-from cotenant.kube.settings import Defaults, KubeSettings, ResourceNames, SchedulerPart, WebhookPart
+from cotenant.kube.settings import (
+    OTHER_SCHEDULERS,
+    Defaults,
+    KubeSettings,
+    ResourceNames,
+    SchedulerPart,
+    WebhookPart,
+)
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.reviews import SETTINGS, UNCHANGED, Json, admitted, changed, environment, response, review, written
 
@@ -216,6 +223,23 @@ def test_the_scheduler_is_ours(scheduler: str) -> None:
     settings = KubeSettings(scheduler=SchedulerPart(name="ours"))
     pod = admitted(written({"nvidia.com/gpu": 1}, schedulerName=scheduler), settings)
     assert pod["spec"]["schedulerName"] == "ours"
+
+
+@pytest.mark.parametrize("scheduler", OTHER_SCHEDULERS)
+@pytest.mark.parametrize("amounts", [{"nvidia.com/gpu": 1}, {}], ids=["with GPUs", "without GPUs"])
+def test_pods_of_a_scheduler_that_was_replaced_are_ours(scheduler: str, amounts: Json) -> None:
+    pod = admitted(written(amounts, schedulerName=scheduler))
+    assert pod["spec"]["schedulerName"] == SETTINGS.scheduler.name
+    assert response(mutate(review(pod), SETTINGS)) == UNCHANGED
+
+
+def test_which_schedulers_are_replaced_is_a_setting() -> None:
+    settings = KubeSettings(scheduler=SchedulerPart(replaces=("theirs",)))
+    assert admitted(written({"nvidia.com/gpu": 1}, schedulerName="theirs"), settings)["spec"]["schedulerName"] == (
+        settings.scheduler.name
+    )
+    said = response(mutate(review(written({"nvidia.com/gpu": 1}, schedulerName="hami-scheduler")), settings))
+    assert said["allowed"] is False
 
 
 def test_a_debug_container_sees_no_gpu_and_older_ones_are_not_touched() -> None:

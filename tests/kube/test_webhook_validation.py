@@ -52,7 +52,8 @@ def refused(made: Json, settings: KubeSettings = SETTINGS) -> str:
         ),
         (
             written(SHARED, schedulerName="volcano"),
-            "spec.schedulerName: volcano cannot assign these GPUs; remove it, or write cotenant-scheduler",
+            "spec.schedulerName: volcano cannot assign these GPUs; remove it, or write cotenant-scheduler. If cotenant"
+            " replaces that scheduler, the administrator adds its name to scheduler.replaces",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
+from cotenant.kube.codec.amounts import UNITS
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.settings import DIALECTS, Settings
@@ -24,6 +25,16 @@ from cotenant.wire.codec import read_bounded
 
 MOST_BYTES = 1024 * 1024
 SCHEDULER_NAME = "cotenant-scheduler"
+OTHER_SCHEDULERS = (
+    "hami-scheduler",
+    "4pd-scheduler",
+    "vgpu-scheduler",
+    "gpushare-scheduler",
+    "gputopology-scheduler",
+    "iadeep-scheduler",
+    "co-scheml",
+)
+"""The names under which HAMi, 4paradigm's vGPU scheduler, gpushare, the topology work, IADeep and Co-scheML run."""
 JITTER = 1.2
 """Factor by which kube-scheduler's leader election may prolong the time between two tries."""
 
@@ -85,6 +96,8 @@ class SchedulerPart(_Section, frozen=True):
 
     name: Name = SCHEDULER_NAME
     """The schedulerName of the pods that cotenant places."""
+    replaces: tuple[Name, ...] = OTHER_SCHEDULERS
+    """The schedulerNames of other systems whose pods cotenant places instead."""
     policy: str = "binpack"
     """Placement policy: which nodes and GPUs a pod gets."""
     shortlist: Count = 1
@@ -164,6 +177,13 @@ class WebhookPart(_Section, frozen=True):
     """RuntimeClass of pods with GPUs that name none; null: none is set."""
 
 
+class NamespacePart(_Section, frozen=True):
+    """What is different for the pods of one namespace."""
+
+    memory_unit: Literal["MiB", "GiB"] | None = None
+    """Unit in which its pods state memory; null: the unit of the dialect."""
+
+
 class GpuPart(_Section, frozen=True):
     """How one GPU is shared; an omitted value is that of its node."""
 
@@ -212,6 +232,8 @@ class KubeSettings(_Section, frozen=True):
     """Our own queue."""
     webhook: WebhookPart = WebhookPart()
     """Preparation of pods."""
+    namespaces: Mapping[str, NamespacePart] = {}
+    """What is different for the pods of single namespaces, by name."""
     gpus: GpuSharing = GpuSharing()
     """Sharing of all GPUs."""
     nodes: Mapping[str, NodePart] = {}
@@ -293,7 +315,7 @@ def _dialects(names_by_dialect: Mapping[str, ResourceNames | None]) -> tuple[Dia
 
 
 def _rename(dialect: Dialect, names: ResourceNames) -> Dialect:
-    unit = {None: dialect.memory_unit, "MiB": MiB(1), "GiB": MiB(1024)}[names.memory_unit]
+    unit = dialect.memory_unit if names.memory_unit is None else UNITS[names.memory_unit]
     return replace(
         dialect,
         count=names.count or dialect.count,

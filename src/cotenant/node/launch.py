@@ -59,12 +59,12 @@ def _indices(gpu_grants: GpuGrants) -> str:
 
 
 def _gpushare(gpu_grants: GpuGrants) -> Mapping[str, str]:
-    """Aliyun's gpushare, with memory in MiB: programs divide ..._CONTAINER by ..._DEV to learn their fraction."""
-    total = str(sum(grant.memory for grant in gpu_grants.grants))
+    """Aliyun's gpushare, with memory in MiB: programs divide ..._CONTAINER by ..._DEV for their part of a GPU."""
+    amounts = [grant.memory for grant in gpu_grants.grants]
     return {
         "ALIYUN_COM_GPU_MEM_IDX": _indices(gpu_grants),
-        "ALIYUN_COM_GPU_MEM_POD": total,
-        "ALIYUN_COM_GPU_MEM_CONTAINER": total,
+        "ALIYUN_COM_GPU_MEM_POD": str(sum(amounts)),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(min(amounts, default=0)),
         "ALIYUN_COM_GPU_MEM_DEV": str(gpu_grants.smallest_gpu),
     }
 

@@ -77,6 +77,7 @@ def dialect_totals(dialect: Dialect, machine: Machine) -> dict[str, int]:
     slots = sum(gpu.slots for gpu in gpus)
     amounts = {
         dialect.memory: sum(gpu.memory_capacity // dialect.memory_unit for gpu in gpus),
+        dialect.memory_mib: sum(gpu.memory_capacity for gpu in gpus),
         dialect.memory_percent: sum(most_percent(gpu, max(gpu.slots, min(MOST_CONTAINERS, slots))) for gpu in gpus),
         dialect.compute: sum(gpu.compute_capacity // 10 for gpu in gpus),
         dialect.priority: slots,

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from types import MappingProxyType
 
 from cotenant.core.model import Container, ContainerKind
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import GIB, Dialect
+from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.settings import MOST_GPUS, MOST_MEMORY, Settings
 from cotenant.wire.text import printable
 
@@ -43,6 +45,10 @@ def parse_quantity(written: str | int) -> Fraction:
     return number * _FACTORS.get(match["suffix"] or "", Fraction(1))
 
 
+MEMORY_UNIT = own_key("memory-unit")
+"""Annotation: the unit in which the pod states memory, if it is not that of the dialect."""
+UNITS = {"MiB": MiB(1), "GiB": GIB}
+
 _ALL = Percent(100)
 _LARGEST = (1 << 63) - 1
 _LONGEST = 24
@@ -59,10 +65,17 @@ class Amounts:
     """Whether it is of the lower priority class."""
     counted: bool = True
     """Whether it states the number of GPUs; if not, the webhook adds it, or kubelet would give it no device."""
+    unit: MiB
+    """Unit in which it states memory."""
 
 
-def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings: Settings) -> Amounts | None:
-    """None if no GPU is requested; InputError says what to write instead."""
+def amounts_of(
+    resources: Mapping[str, str | int],
+    kind: ContainerKind,
+    settings: Settings,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Amounts | None:
+    """None if no GPU is requested; InputError says what to write instead. The labels are those of the pod."""
     said = {name: _whole(name, amount) for name, amount in resources.items() if name in settings.by_resource}
     used = {settings.by_resource[name].name for name, amount in said.items() if amount}
     if not used:
@@ -71,7 +84,9 @@ def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings
     if len(spoken) > 1:
         both = " and ".join(_first_said(one, said) for one in spoken[:2])
         raise InputError(f"{both} are of two dialects: use the names of one dialect in a container")
-    dialect = spoken[0]
+    dialect, counted = spoken[0], spoken[0].count in said
+    if dialect.divided_by is not None and dialect.divided_by in labels:
+        said = _divided(dialect, said, labels[dialect.divided_by])
     gpus = _gpus(dialect, said, settings)
     memory, percent = _memory(dialect, said, settings)
     compute = _percent(dialect.compute, said)
@@ -82,12 +97,32 @@ def amounts_of(resources: Mapping[str, str | int], kind: ContainerKind, settings
     if priority > 1:
         raise InputError(f"{dialect.priority}: {priority}, expected 0 (high) or 1 (low)")
     container = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
-    return Amounts(dialect=dialect, container=container, low=priority == 1, counted=dialect.count in said)
+    unit = MiB(1) if said.get(dialect.memory_mib or "") else dialect.memory_unit
+    return Amounts(dialect=dialect, container=container, low=priority == 1, counted=counted, unit=unit)
 
 
 def has_gpu_alone(amounts: Amounts) -> bool:
     """Whether the request means, in its dialect, GPUs that no other tenant uses."""
     return amounts.dialect.alone and amounts.container.compute == WHOLE_GPU
+
+
+def _divided(dialect: Dialect, said: Mapping[str, int], written: str) -> dict[str, int]:
+    """The amounts on each GPU, if the amounts of the container are those of all its GPUs together."""
+    label = f"label {dialect.divided_by}"
+    if not (written.isascii() and written.isdecimal() and len(written) <= 4 and 1 <= int(written) <= MOST_GPUS):
+        raise InputError(f"{label}: {printable(written[:40])!r}, expected a number of GPUs from 1 to {MOST_GPUS}")
+    gpus = int(written)
+    if said.get(dialect.count, gpus) != gpus:
+        raise InputError(f"{label}: {gpus}, but {dialect.count} requests {said[dialect.count]}; remove one of them")
+    divided = {**said, dialect.count: gpus}
+    for name in (dialect.memory, dialect.memory_mib, dialect.compute):
+        if name is not None and name in said:
+            if said[name] % gpus:
+                raise InputError(
+                    f"{name}: {said[name]} cannot be divided among {gpus} GPUs ({label}); write a multiple of {gpus}"
+                )
+            divided[name] = said[name] // gpus
+    return divided
 
 
 def _gpus(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> int:
@@ -101,16 +136,20 @@ def _gpus(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> int:
 
 
 def _memory(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> tuple[MiB, Percent | None]:
-    amount = said.get(dialect.memory or "", 0)
     percent = _percent(dialect.memory_percent, said)
-    if amount and percent:
-        raise InputError(f"{dialect.memory} and {dialect.memory_percent} both state the memory: use one of them")
+    names = (dialect.memory, dialect.memory_percent, dialect.memory_mib)
+    stated = [name for name in names if name is not None and said.get(name)]
+    if len(stated) > 1:
+        raise InputError(f"{stated[0]} and {stated[1]} both state the memory: use one of them")
     if percent:
         return MiB(0), percent
-    if amount * dialect.memory_unit > MOST_MEMORY:
-        raise InputError(f"{dialect.memory}: {_too_much(amount, dialect.memory_unit)}")
+    amount, unit = said.get(dialect.memory or "", 0), dialect.memory_unit
+    if stated == [dialect.memory_mib]:
+        amount, unit = said[stated[0]], MiB(1)
+    if amount * unit > MOST_MEMORY:
+        raise InputError(f"{stated[0]}: {_too_much(amount, unit)}{_in_other_unit(dialect, amount)}")
     if amount:
-        return MiB(amount * dialect.memory_unit), None
+        return MiB(amount * unit), None
     if dialect.memory is None or settings.default_memory is None:
         return MiB(0), WHOLE_MEMORY
     return settings.default_memory, None
@@ -149,8 +188,19 @@ def _first_said(dialect: Dialect, said: Mapping[str, int]) -> str:
     return next(name for name in dialect.resources if said.get(name))
 
 
+def other_unit(dialect: Dialect) -> str:
+    """How a pod says that its memory is in MiB, if its dialect counts GiB."""
+    return f"annotate it with {MEMORY_UNIT}: MiB, or set dialects.{dialect.name}.memory-unit: MiB for all pods"
+
+
+def _in_other_unit(dialect: Dialect, amount: int) -> str:
+    if dialect.memory_mib is None or dialect.memory_unit == 1 or amount > MOST_MEMORY:
+        return ""
+    return f". If the pod means {amount} MiB, {other_unit(dialect)}"
+
+
 def _too_much(amount: int, unit: MiB) -> str:
-    names = {MiB(1): "MiB", GIB: "GiB"}
+    names = {size: name for name, size in UNITS.items()}
     said, counted = f"{amount} times {unit} MiB", f"units of {unit} MiB"
     if unit in names:
         said, counted = f"{amount} {names[unit]}", names[unit]

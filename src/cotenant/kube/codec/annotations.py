@@ -65,7 +65,12 @@ def variable_names(dialect: Dialect, gpus: int) -> tuple[str, ...]:
     shares = tuple(Share(gpu=gpu.uuid, memory=1, compute=0) for gpu in machine.gpus)
     launch = _launch("any", shares, machine, dialect.vendor, low=False, region=None)
     return tuple(
-        _variables(dialect, ContainerAssignment(launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False))
+        _variables(
+            dialect,
+            ContainerAssignment(
+                launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False, unit=dialect.memory_unit
+            ),
+        )
     )
 
 
@@ -85,6 +90,7 @@ def _assignment(
         gpus=_present(shares, machine),
         pod_memory=MiB(sum(share.memory for gpus in staying for share in gpus)),
         low=low,
+        unit=one.amounts.unit,
         app=apps.index(one.name) if one.name in apps else None,
     )
 

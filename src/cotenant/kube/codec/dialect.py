@@ -35,6 +35,8 @@ class ContainerAssignment:
     """Of all containers of the pod that stay, together."""
     low: bool
     """Whether it is of the lower priority class: it waits while others work on its GPU."""
+    unit: MiB
+    """Unit in which its author states memory."""
     app: int | None = None
     """Its position among the pod's app containers; None: it is an init container or a sidecar."""
 
@@ -64,6 +66,10 @@ class Dialect:
     """Resource: percent of a GPU's compute."""
     priority: str | None = None
     """Resource: 0 is high, 1 is low."""
+    memory_mib: str | None = None
+    """Resource of ours: memory in MiB. The webhook moves an amount there whose unit is not that of the dialect."""
+    divided_by: str | None = None
+    """Label of the pod: number of GPUs among which the amounts of a container are divided."""
     alone: bool = False
     """Whether all of a GPU's compute means a GPU that no other tenant uses, whatever memory is requested."""
     one_share: bool = False
@@ -94,7 +100,7 @@ class Dialect:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        names = (self.count, self.memory, self.memory_percent, self.compute, self.priority)
+        names = (self.count, self.memory, self.memory_percent, self.compute, self.priority, self.memory_mib)
         return tuple(name for name in names if name is not None)
 
 

@@ -11,29 +11,30 @@ from dataclasses import replace
 
 from cotenant.core.units import MiB
 from cotenant.kube.codec.dialect import GIB, ContainerAssignment, Dialect, in_units
+from cotenant.kube.codec.keys import own_key
 
 _AMOUNTS = ("ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV")
 
 
 def variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
-    """Of each container; IADeep has the same."""
-    env = assignment.launch.env
+    """Of each container, in the unit of its author; IADeep has the same."""
+    env, unit = assignment.launch.env, assignment.unit
     return {
         "NVIDIA_VISIBLE_DEVICES": env["NVIDIA_VISIBLE_DEVICES"],
         "ALIYUN_COM_GPU_MEM_IDX": env["ALIYUN_COM_GPU_MEM_IDX"],
-        "ALIYUN_COM_GPU_MEM_POD": str(in_units(assignment.pod_memory, dialect.memory_unit)),
-        **{name: str(in_units(MiB(int(env[name])), dialect.memory_unit)) for name in _AMOUNTS},
+        "ALIYUN_COM_GPU_MEM_POD": str(in_units(assignment.pod_memory, unit)),
+        **{name: str(in_units(MiB(int(env[name])), unit)) for name in _AMOUNTS},
     }
 
 
 def annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
-    """What `kubectl inspect gpushare` and arena read; only the last one can state several GPUs."""
+    """What `kubectl inspect gpushare` and arena read, in the cluster's unit; only the JSON can state several GPUs."""
     gpus = {gpu for one in assignments for gpu in one.gpus}
     shares = {str(one.app): _shares(dialect, one) for one in assignments if one.app is not None}
-    devices = [int(variables(dialect, one)["ALIYUN_COM_GPU_MEM_DEV"]) for one in assignments]
+    smallest = min(int(one.launch.env["ALIYUN_COM_GPU_MEM_DEV"]) for one in assignments)
     return {
         **({"ALIYUN_COM_GPU_MEM_IDX": str(min(gpus))} if len(gpus) == 1 else {}),
-        "ALIYUN_COM_GPU_MEM_DEV": str(min(devices)),
+        "ALIYUN_COM_GPU_MEM_DEV": str(in_units(MiB(smallest), dialect.memory_unit)),
         "ALIYUN_COM_GPU_MEM_POD": str(in_units(assignments[0].pod_memory, dialect.memory_unit)),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(moment),
@@ -52,6 +53,8 @@ GPUSHARE = Dialect(
     memory="aliyun.com/gpu-mem",
     memory_unit=GIB,
     compute="aliyun.com/gpu-core.percentage",
+    memory_mib=own_key("gpushare-mib"),
+    divided_by="aliyun.com/gpu-count",
     variables=variables,
     annotations=annotations,
 )
@@ -63,5 +66,7 @@ IADEEP = replace(
     count="gpushare/gpu-count",
     memory="gpushare/gpu-mem",
     compute=None,
+    memory_mib=own_key("iadeep-mib"),
+    divided_by=None,
 )
 """The dialect of IADeep: memory in GiB, under resource names of its own."""

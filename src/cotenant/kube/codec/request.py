@@ -5,7 +5,7 @@
 It has no CPU cores and memory of the host: kube-scheduler has checked them before it calls the extender.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -63,7 +63,8 @@ def unenforced(request: PodRequest) -> tuple[str, ...]:
 
 def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     """The request of a pod; InputError says in a sentence what to write instead."""
-    wanting = {container.name: _amounts(container, kind, settings) for kind, container in containers_of(pod)}
+    labels = pod.metadata.labels
+    wanting = {container.name: _amounts(container, kind, labels, settings) for kind, container in containers_of(pod)}
     if not any(wanting.values()):  # other annotations of such a pod are not ours to judge
         return PodRequest(demand=NOTHING, constraints=NOTHING, containers=(), vendor=None)
     numbers = {name: number for number, name in enumerate(container_names(pod))}
@@ -82,9 +83,11 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     return PodRequest(demand=demand, constraints=constraints, containers=tuple(containers), vendor=_vendor(containers))
 
 
-def _amounts(container: PodContainer, kind: ContainerKind, settings: Settings) -> Amounts | None:
+def _amounts(
+    container: PodContainer, kind: ContainerKind, labels: Mapping[str, str], settings: Settings
+) -> Amounts | None:
     try:
-        return amounts_of(resources_of(container), kind, settings)
+        return amounts_of(resources_of(container), kind, settings, labels)
     except InputError as error:
         raise InputError(f"container {printable(container.name[:80])}: {error}") from None
 

@@ -37,6 +37,7 @@ def explain(
         reason = f"it is on node {pod.spec.node_name} and was given no GPU by this scheduler"
         return WhyPod(metadata=about, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
     placed = state.bound(pod.metadata.uid) is not None
+    unit = None if placed else placer.unit_note(pod)
     fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
     left = MOST_NODES - len(fits)
     return WhyPod(
@@ -49,7 +50,7 @@ def explain(
         fits=fits,
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
-        notes=placer.unenforced(pod),
+        notes=(*(() if unit is None else (unit,)), *placer.unenforced(pod)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
 
@@ -104,8 +105,9 @@ def describe_refusals(refused: Iterable[Refused]) -> str:
 
 def why_not(pod: Pod, placer: Placer) -> str:
     """Why a pod waits. Avoids checking each node if possible, since many pods may wait."""
-    refused = placer.nearest(pod)
-    return describe(placer.why(pod)) if refused is None else describe_refusals(refused) or NO_GPUS
+    refused, unit = placer.nearest(pod), placer.unit_note(pod)
+    text = describe(placer.why(pod)) if refused is None else describe_refusals(refused) or NO_GPUS
+    return text if unit is None else f"{text}; {unit}"
 
 
 def describe_allocation(allocation: Allocation) -> str:

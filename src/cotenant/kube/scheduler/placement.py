@@ -20,6 +20,7 @@ from cotenant.core.placement.ranking import Fit, Ranker, rate
 from cotenant.core.queueing.eviction import Way
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod
+from cotenant.kube.codec.amounts import other_unit
 from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.inventory import machine_of
 from cotenant.kube.codec.paths import REGION
@@ -54,6 +55,8 @@ from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 
 SHORTLIST, HOLD_S = 1, 30.0
+LEAST_MIB = 100
+"""The smallest number that can be meant in MiB; `kubectl inspect gpushare` guesses the unit by the same number."""
 
 _VENDOR = Reason("vendor", "has GPUs of another vendor")
 _UNKNOWN = Reason("unknown", "no agent reports GPUs on it")
@@ -212,6 +215,23 @@ class Placer:
             return unenforced(request_of(pod, self._settings))
         except InputError:
             return ()
+
+    def unit_note(self, pod: Pod) -> str | None:
+        """How to state memory in MiB, if the pod fits no GPU in GiB but would in MiB; else None."""
+        try:
+            request = request_of(pod, self._settings)
+        except InputError:
+            return None
+        large = [one.amounts for one in request.containers if one.amounts.dialect.memory_mib and one.amounts.unit > 1]
+        if not large or request.vendor is None:
+            return None
+        nodes = map(self._state.cluster.node, self._state.open_nodes(request.vendor))
+        largest = max((size for node in nodes for size in node.machine.memory_capacities), default=0)
+        for one in large:
+            meant = one.container.memory // one.unit
+            if LEAST_MIB <= meant <= largest < one.container.memory:
+                return f"it requests {meant} GiB on a GPU; if it means {meant} MiB, {other_unit(one.dialect)}"
+        return None
 
     def why(self, pod: Pod) -> Why:
         """Where the pod is or could be, and the reason of every other node."""

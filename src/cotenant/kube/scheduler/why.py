@@ -88,7 +88,7 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     eviction: EvictionView | None = None
     """if it fits nowhere because of pods of lower priority"""
     notes: tuple[str, ...] = ()
-    """what the owner of the pod should know: limits that nothing enforces"""
+    """what the owner of the pod should know: limits that nothing enforces, memory that may be in another unit"""
     more: int = 0
     """number of nodes that are left out of the lists"""
 

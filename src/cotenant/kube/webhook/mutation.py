@@ -28,6 +28,7 @@ from cotenant.kube.webhook.review import (
     refuse,
     to_pod,
 )
+from cotenant.kube.webhook.units import with_memory_in_mib
 from cotenant.kube.webhook.validation import check_mounts, check_pod
 
 _GATES = "schedulingGates"
@@ -56,7 +57,10 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         old = decode_object(bytes(request.object), Json, "a pod")
         if not creates:
             return allow(request, old, _prepare_debug(old, pod, request))
-        new, pod_request = _prepare(old, pod, settings, request.namespace)
+        read = with_memory_in_mib(old, request.namespace, settings)
+        if read is not old:
+            pod = msgspec.convert(read, PodManifest)
+        new, pod_request = _prepare(read, pod, settings, request.namespace)
         return allow(request, old, new, unenforced(pod_request))
     except InputError as error:
         return refuse(request, str(error))
@@ -78,12 +82,14 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
     check_pod(pod, pod_request, settings)
     spec = _with_containers(old.get("spec", {}), pod, pod_request, codec)
     spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings.queue)
-    if pod_request.containers or pod.spec.scheduler_name == settings.scheduler.name:
+    ours = (settings.scheduler.name, *settings.scheduler.replaces)
+    if pod_request.containers or pod.spec.scheduler_name in ours:
+        # Also a pod without GPUs, because the scheduler that it names may be gone.
+        spec["schedulerName"] = settings.scheduler.name
         annotations = without_assignment(annotations, foreign_records(codec))
     if pod_request.containers:
         names = container_names(to_pod(pod, annotations))
         annotations[NUMBERS] = msgspec.json.encode(names).decode()
-        spec["schedulerName"] = settings.scheduler.name
         if settings.webhook.runtime_class is not None and not pod.spec.runtime_class_name:
             spec["runtimeClassName"] = settings.webhook.runtime_class
     else:

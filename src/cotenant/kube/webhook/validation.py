@@ -114,9 +114,10 @@ def _check_scheduling(spec: SpecManifest, settings: KubeSettings) -> None:
             f"spec.nodeName: {_short(spec.node_name)} bypasses the scheduler, so the pod would get no GPU; remove it,"
             f" and write nodeSelector: {{kubernetes.io/hostname: {_short(spec.node_name)}}}"
         )
-    if spec.scheduler_name not in ("", DEFAULT_SCHEDULER, ours):
+    if spec.scheduler_name not in ("", DEFAULT_SCHEDULER, ours, *settings.scheduler.replaces):
         raise InputError(
-            f"spec.schedulerName: {_short(spec.scheduler_name)} cannot assign these GPUs; remove it, or write {ours}"
+            f"spec.schedulerName: {_short(spec.scheduler_name)} cannot assign these GPUs; remove it, or write {ours}."
+            " If cotenant replaces that scheduler, the administrator adds its name to scheduler.replaces"
         )
 
 
