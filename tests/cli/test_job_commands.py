@@ -101,6 +101,29 @@ def test_cancel_without_waiting_says_what_follows(daemon: Daemon, env: dict[str,
     assert json.loads(run("cancel", job, "-o", "json", env=env).stdout)["state"] == "cancelled"
 
 
+def test_several_jobs_are_cancelled_at_once_with_a_line_for_each(daemon: Daemon, env: dict[str, str]) -> None:
+    running = daemon.submit("sleep", "600").id
+    until(lambda: daemon.job(running).state == "running")
+    queued = waiting_job(daemon)
+    done = run("cancel", queued, "j-999999", running, queued, env=env)
+    first, second = done.stdout.splitlines()
+    assert first == f"{queued} was removed from the queue; it had not started"
+    assert second.startswith(f"{running} was cancelled after ")
+    assert done.stderr == "cotenant: no job 'j-999999' here; `cotenant jobs` lists them\n"
+    assert done.returncode == 4
+    again = run("cancel", queued, "j-999999", env=env)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.splitlines()[0] == f"cotenant: {queued} has already ended (cancelled)"
+
+
+def test_cancelled_jobs_are_a_list_for_programs_if_several_were_named(daemon: Daemon, env: dict[str, str]) -> None:
+    first, second = waiting_job(daemon), waiting_job(daemon)
+    done = run("cancel", first, second, "-o", "json", env=env)
+    assert [job["id"] for job in json.loads(done.stdout)] == [first, second]
+    none = run("cancel", first, second, "-o", "json", env=env)
+    assert (none.returncode, json.loads(none.stdout), len(none.stderr.splitlines())) == (2, [], 2)
+
+
 def test_a_job_that_ended_by_itself_is_not_called_cancelled() -> None:
     job = JobView(id="j-1", name="a", state="finished", outcome="exited", code=0, submitted=0.0, started=1.0, ended=3.0)
     assert cancelled_text(job, 10) == "j-1 is done: it exited with code 0 after 2.0 s; it was not cancelled"

@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant prune`, and the daemon that prunes by its settings: what goes, what stays, and what is said of it."""
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from cotenant.local.pruning import EndedJob, choose, folder_sizes
-from cotenant.wire.local import PruneRequest
+from cotenant.local.pruning import REMOVED, EndedJob, Pruner, choose, folder_sizes, remove_folder
+from cotenant.wire.local import Pruned, PruneRequest
 from tests.cli.command import refusal, run
 from tests.local.daemon import Daemon, running_daemon, until
 
@@ -75,6 +77,59 @@ def test_a_daemon_prunes_by_its_settings() -> None:
         until(lambda: not folder(one, job).exists())
 
 
+def test_a_daemon_removes_what_the_last_one_had_begun_to_remove() -> None:
+    with running_daemon() as one:
+        one.stop()
+        left = one.state / "jobs" / REMOVED / "j-000001"
+        (left / "1").mkdir(parents=True)
+        (left / "1" / "log").write_text("said")
+        one.up()
+        until(lambda: not left.exists())
+
+
+def test_the_event_loop_goes_on_while_files_are_removed(tmp_path: Path) -> None:
+    for job in ("j-1", "j-2"):
+        (tmp_path / job / "1").mkdir(parents=True)
+    goes_on = threading.Event()
+    pruner = Pruner(
+        tmp_path,
+        ended=lambda: [EndedJob("j-1", 1.0), EndedJob("j-2", 2.0)],
+        can_be_pruned=lambda job: job != "j-2",
+        stopping=lambda: not goes_on.wait(60),
+    )
+
+    async def prune() -> Pruned:
+        pruning = asyncio.create_task(pruner.prune(PruneRequest(older_than_s=0)))
+        while (tmp_path / "j-1").exists():
+            await asyncio.sleep(0.01)
+        (tmp_path / "j-1" / "2").mkdir(parents=True)  # it runs again, while its old files are being removed
+        assert not pruning.done()
+        goes_on.set()
+        return await pruning
+
+    assert [job.id for job in asyncio.run(prune()).jobs] == ["j-1"]
+    assert (tmp_path / "j-1" / "2").exists()
+    assert (tmp_path / "j-2").exists()
+    assert list((tmp_path / REMOVED).iterdir()) == []
+
+
+def test_a_daemon_that_stops_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    (tmp_path / "j-1" / "1").mkdir(parents=True)
+
+    def pruner(stopping: bool) -> Pruner:
+        return Pruner(
+            tmp_path,
+            ended=lambda: [EndedJob("j-1", 1.0)],
+            can_be_pruned=lambda job: True,
+            stopping=lambda: stopping,
+        )
+
+    assert asyncio.run(pruner(stopping=True).prune(PruneRequest(older_than_s=0))).jobs == ()
+    assert (tmp_path / REMOVED / "j-1" / "1").exists()
+    asyncio.run(pruner(stopping=False).remove_leftovers())
+    assert list((tmp_path / REMOVED).iterdir()) == []
+
+
 def test_the_oldest_go_first_by_age_and_then_by_size() -> None:
     jobs = [EndedJob(f"j-{n}", ended=float(n)) for n in (3, 1, 2, 4)]
     sizes = {"j-1": 10, "j-2": 10, "j-3": 10, "j-4": 10, "running": 25}
@@ -98,10 +153,16 @@ def test_sizes_count_what_is_on_the_disk_and_follow_no_links(tmp_path: Path) -> 
     assert folder_sizes(tmp_path / "missing") == {}
 
 
-def test_folders_of_any_depth_are_counted(tmp_path: Path) -> None:
-    depth = sys.getrecursionlimit() + 200
-    subprocess.run(["mkdir", "-p", f"{tmp_path}/job/{'/'.join('d' * depth)}"], check=True)
+def test_folders_of_any_depth_are_counted_and_removed(tmp_path: Path) -> None:
+    depth = sys.getrecursionlimit() + 1500  # the path is longer than the kernel accepts
+    code = f"import os\nfor _ in range({depth}):\n    open('file', 'w').close(); os.mkdir('ddd'); os.chdir('ddd')"
+    (tmp_path / "job").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "job" / "link").symlink_to(tmp_path / "elsewhere")
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "job", check=True)
     try:
         assert folder_sizes(tmp_path)["job"] > 0
+        assert remove_folder(tmp_path / "job", stopping=lambda: False)
+        assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
     finally:
-        subprocess.run(["rm", "-r", str(tmp_path / "job")], check=True)  # pytest's own removal is recursive
+        subprocess.run(["rm", "-rf", str(tmp_path / "job")], check=True)  # pytest's own removal is recursive

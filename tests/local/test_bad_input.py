@@ -13,6 +13,7 @@ import pytest
 from cotenant.errors import CotenantError
 from cotenant.local.daemon import DEVICES
 from cotenant.local.journal import Journal
+from cotenant.local.unrecorded import SIZE
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.local import JobView
 from tests.cli.command import environment, run
@@ -20,10 +21,11 @@ from tests.local.daemon import Daemon, running_daemon, until
 
 
 @contextmanager
-def full_disk(pid: int) -> Iterator[None]:
-    """No file of that process can grow, as if its disk were full."""
+def full_disk(pid: int, reserved: bool = True) -> Iterator[None]:
+    """No file of that process can grow, as if its disk were full; the space for cancellations can be overwritten, and
+    everything else of the daemon is larger than that."""
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (SIZE if reserved else 0, before[1]))
     try:
         yield
     finally:

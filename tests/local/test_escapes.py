@@ -4,6 +4,7 @@
 
 import json
 import os
+import resource
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from cotenant.cli.client import RefusedByDaemonError
+from cotenant.errors import CotenantError
 from cotenant.local import attempts
+from cotenant.local.journal import JournalError
 from cotenant.local.supervisor import Spec, look_at
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.node.containment import Containment, find_containment, kill_group
@@ -70,16 +73,59 @@ def test_cancellations_survive_in_reserved_space_and_are_bounded(tmp_path: Path)
     kept = UnrecordedCancels(tmp_path / "unrecorded")
     size = (tmp_path / "unrecorded").stat().st_size
     jobs = [f"j-{number:06d}" for number in range(1, 1000)]
-    stored = [job for job in jobs if kept.add(job)]
+    stored = [job for job in jobs if kept.store(job)]
     assert len(stored) == 256
-    assert kept.add(stored[0])
+    assert kept.store(stored[0])
     assert UnrecordedCancels(tmp_path / "unrecorded").jobs() == stored
     kept.remove(stored[0])
-    assert kept.add(jobs[-1])
+    assert kept.store(jobs[-1])
     again = UnrecordedCancels(tmp_path / "unrecorded")
     assert sorted(again.jobs()) == sorted([*stored[1:], jobs[-1]])
     assert (tmp_path / "unrecorded").stat().st_size == size
-    assert not UnrecordedCancels(tmp_path / "no" / "folder").add("j-000001")
+    assert not UnrecordedCancels(tmp_path / "no" / "folder").store("j-000001")
+
+
+def test_a_cancellation_that_cannot_be_removed_from_the_file_is_kept_and_reported(tmp_path: Path) -> None:
+    kept = UnrecordedCancels(tmp_path / "unrecorded")
+    assert kept.store("j-000001")
+    kept.remember("j-000002")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        assert not kept.store("j-000003")
+        with pytest.raises(
+            JournalError, match="the recorded cancellation of j-000001 cannot be removed: File too large"
+        ):
+            kept.remove("j-000001")
+        kept.remove("j-000002")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert kept.jobs() == UnrecordedCancels(tmp_path / "unrecorded").jobs() == ["j-000001"]
+    kept.remove("j-000001")
+    assert UnrecordedCancels(tmp_path / "unrecorded").jobs() == []
+
+
+def test_a_truncated_file_of_cancellations_does_not_end_the_daemon(daemon: Daemon) -> None:
+    job = daemon.submit("sleep", "600", grace_s=0.1).id
+    until(lambda: daemon.job(job).state == "running")
+    os.truncate(daemon.state / "unrecorded", 0)  # as somebody does who looks for space
+    with full_disk(daemon.client.get("/v1/status", dict[str, Any])["pid"]):
+        cancel(daemon, job)
+    assert daemon.ended(job).state == "cancelled"
+
+
+def test_a_running_job_is_stopped_even_if_its_cancellation_can_be_stored_nowhere(daemon: Daemon) -> None:
+    first = daemon.submit("sh", "-c", "exec sleep 600", memory="1GiB", gpus=2, grace_s=0.1).id
+    until(lambda: daemon.job(first).state == "running")
+    waiting = daemon.submit("sleep", "600").id
+    daemon.client.post(f"/v1/gpus/{daemon.job(first).gpus[0]}/cordon", GpuView)
+    with full_disk(daemon.client.get("/v1/status", dict[str, Any])["pid"], reserved=False):
+        with pytest.raises(CotenantError, match="cannot write the journal"):
+            cancel(daemon, waiting)  # a kill of the daemon could lose the cancellation, and the job would run
+        assert cancel(daemon, first).state == "running"
+        until(lambda: (daemon.state / "jobs" / first / "1" / "exit").exists())
+        assert daemon.job(waiting).state == "queued"
+    assert daemon.ended(first).state == "cancelled"
 
 
 def test_a_job_that_stops_its_supervisor_can_be_cancelled(daemon: Daemon) -> None:

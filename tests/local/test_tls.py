@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP with TLS: a daemon with a certificate, and clients that send nothing to a server they do not trust."""
 
+import os
 import re
 import shutil
 import socket
@@ -13,10 +14,10 @@ from typing import NamedTuple
 import pytest
 import trustme
 
-from cotenant.errors import InputError
+from cotenant.errors import CotenantError, InputError
 from cotenant.local.tls import find_certificate, read_certificate
 from tests.cli.command import environment, refusal, run
-from tests.local.daemon import running_daemon
+from tests.local.daemon import running_daemon, until
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
 
@@ -102,6 +103,77 @@ def test_a_certificate_made_once_is_kept_and_its_key_is_private(tmp_path: Path) 
     assert first == second
     assert first.key.stat().st_mode & 0o077 == 0
     assert ssl.PEM_cert_to_DER_cert(first.file.read_text())
+
+
+@needs_openssl
+def test_a_certificate_that_was_not_made_completely_is_made_again(tmp_path: Path) -> None:
+    first = find_certificate(tmp_path, True, None, None)
+    assert first is not None
+    first.file.rename(tmp_path / "tls.crt.new")  # a kill before the certificate had its name
+    second = find_certificate(tmp_path, True, None, None)
+    assert second is not None
+    assert second.fingerprint != first.fingerprint
+    second.key.unlink()
+    assert find_certificate(tmp_path, True, None, None) is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tls.crt", "tls.key"]
+
+
+@needs_openssl
+def test_openssl_that_fails_leaves_no_part_of_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "openssl"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nfor last; do :; done\necho begun > "$last"\necho no space left >&2\nexit 1\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(program.parent))
+    state = tmp_path / "state"
+    state.mkdir()
+    with pytest.raises(CotenantError, match="--tls: openssl created no certificate: no space left"):
+        find_certificate(state, True, None, None)
+    assert not (state / "tls.crt").exists()
+    monkeypatch.undo()
+    assert find_certificate(state, True, None, None) is not None
+
+
+def test_a_damaged_certificate_of_the_daemon_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).write_text("not PEM")
+    with pytest.raises(InputError, match=r"tls.crt: not a certificate .*; remove .*tls.crt and .*tls.key to let --tls"):
+        find_certificate(tmp_path, True, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "sentence"),
+    [
+        (
+            ["--tls"],
+            "/nonexistent",
+            "--tls: the command openssl, which creates the certificate, was not found; install it",
+        ),
+        ([], os.defpath, "--listen {port}: Address already in use"),
+    ],
+    ids=["openssl is missing", "the port is in use"],
+)
+def test_a_daemon_that_cannot_serve_tcp_says_so_before_it_touches_a_job(
+    tmp_path: Path, options: list[str], path: str, sentence: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a token that is long enough")
+    token.chmod(0o600)
+    with running_daemon() as one, socket.create_server(("127.0.0.1", 0)) as taken:
+        job = one.submit("sleep", "600", grace_s=0.1).id
+        until(lambda: one.job(job).state == "running")
+        one.stop()
+        port = str(taken.getsockname()[1])
+        env = environment(COTENANT_STATE=str(one.state), PATH=path)
+        done = run("up", "--simulate", "2", "--listen", port, "--token-file", str(token), *options, env=env)
+        assert done.returncode != 0
+        assert sentence.format(port=port) in done.stderr
+        one.up()
+        events = one.client.lines("/v1/events?after=0")
+        text = b""
+        while text.count(b"event: found") == 0:
+            text += next(events)
+        assert text.count(b"event: found") == 1
 
 
 def test_files_that_are_no_certificate_and_key_are_refused(tmp_path: Path) -> None:

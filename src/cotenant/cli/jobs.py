@@ -8,16 +8,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
-from cotenant.cli.client import Client, at
+from cotenant.cli.client import Client, NoDaemonError, at
 from cotenant.cli.endings import ending_of
 from cotenant.cli.options import CommandOfWords, complete_files, complete_states, job_argument, output_option
-from cotenant.cli.output import ago, aligned, emit, or_dash, render
+from cotenant.cli.output import ago, aligned, emit, or_dash, print_error, render
 from cotenant.cli.request import encoded, request_of, request_options
+from cotenant.errors import CotenantError
 from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, JobView, decode_states, described_state
 from cotenant.wire.text import counted, printable
 
@@ -45,12 +46,15 @@ Examples:
   cotenant submit --memory 4GiB --compute 30% --name small -- python train.py
   cotenant submit --gpus 2 --batch 64 --batch-range 16-512 --wait -- python train.py
 """
-
-
 LOGS_EPILOG = """\b
 Examples:
   cotenant logs -f j-000001
   cotenant logs --tail 20 --attempt 1 j-000001
+"""
+CANCEL_EPILOG = """\b
+Examples:
+  cotenant cancel j-000001
+  cotenant cancel j-000001 j-000002 nap
 """
 
 
@@ -172,35 +176,67 @@ def _note_beginning(headers: Mapping[bytes, bytes]) -> None:
         click.echo(f"the output begins in the middle: the first {missing:,} bytes are no longer kept", err=True)
 
 
-@click.command(epilog="\b\nExample:\n  cotenant cancel j-000001\n")
-@click.option("--no-wait", is_flag=True, help="Return at once. Default: when the job has ended.")
-@job_argument(*WAITING_OR_ACTIVE)
+class Cancelled(NamedTuple):
+    """A job that was cancelled, its grace period, and until when `cancel` waits for its end."""
+
+    view: JobView
+    grace_s: float
+    until: float
+
+
+@click.command(epilog=CANCEL_EPILOG)
+@click.option("--no-wait", is_flag=True, help="Return at once. Default: when the jobs have ended.")
+@job_argument(*WAITING_OR_ACTIVE, several=True)
 @output_option
-def cancel(no_wait: bool, job: str, output: str) -> None:
-    """Stops a running job, or removes a queued job from the queue, and says what became of it."""
+def cancel(no_wait: bool, job: tuple[str, ...], output: str) -> None:
+    """Stops running jobs, or removes queued jobs from the queue, and says what became of each.
+
+    If a job cannot be cancelled, the others still are, and the exit code is that of the first error.
+    """
     client = Client()
+    cancelled, code = [], 0
+    for name in dict.fromkeys(job):
+        try:
+            cancelled.append(_cancel(client, name))
+        except NoDaemonError:
+            raise
+        except CotenantError as error:
+            print_error(str(error))
+            code = code or error.exit_code
+    if not no_wait:
+        cancelled = [_wait_for_end(client, one, cancelled[number:]) for number, one in enumerate(cancelled)]
+    views = [one.view for one in cancelled]
+    if views or len(job) > 1:
+        text = "".join(f"{printable(cancelled_text(one.view, one.grace_s))}\n" for one in cancelled)
+        render(views[0] if len(job) == 1 else views, output, lambda wide: click.echo(text, nl=False))
+    sys.exit(code)
+
+
+def _cancel(client: Client, job: str) -> Cancelled:
     view = client.post(f"/v1/jobs/{at(job)}/cancel", JobView)
     grace = 0.0 if view.request is None else view.request.grace_s
-    if not no_wait and view.state not in ENDED:
-        try:
-            view = wait_for(client, view.id, grace + CANCEL_MARGIN_S)
-        except KeyboardInterrupt:
-            click.echo(_still_ending(view.id, grace), err=True)
-            raise
-    render(view, output, lambda wide: click.echo(printable(cancelled_text(view, grace))))
+    return Cancelled(view, grace, time.monotonic() + grace + CANCEL_MARGIN_S)
+
+
+def _wait_for_end(client: Client, one: Cancelled, waiting: Sequence[Cancelled]) -> Cancelled:
+    """The same job when it has ended; `waiting` are all whose end is not known yet."""
+    if one.view.state in ENDED:
+        return one
+    try:
+        return one._replace(view=wait_for(client, one.view.id, one.until - time.monotonic()))
+    except KeyboardInterrupt:
+        for left in waiting:
+            click.echo(cancelled_text(left.view, left.grace_s), err=True)
+        raise
 
 
 def cancelled_text(job: JobView, grace_s: float) -> str:
     """What became of a job that was cancelled."""
     if job.state not in ENDED:
-        return _still_ending(job.id, grace_s)
+        return f"{job.id} was sent SIGTERM and has not ended yet; SIGKILL follows after {grace_s:g} s"
     if job.state != "cancelled":
         return f"{ending_of(job)}; it was not cancelled"
     return ending_of(job) if job.started is not None else f"{job.id} was removed from the queue; it had not started"
-
-
-def _still_ending(job: str, grace_s: float) -> str:
-    return f"{job} was sent SIGTERM and has not ended yet; SIGKILL follows after {grace_s:g} s"
 
 
 @click.command(epilog="\b\nExample:\n  cotenant retry j-000001\n")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cotenant import __version__
+from cotenant.cli.output import print_error
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.text import printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,7 +35,7 @@ SECTIONS = {
         "show": ("jobs", "Shows all details of a job."),
         "logs": ("jobs", "Prints the output of a job."),
         "why": ("why", "Explains why a job waits, or why it was placed where it is."),
-        "cancel": ("jobs", "Stops a running job, or removes a queued one."),
+        "cancel": ("jobs", "Stops running jobs, or removes queued ones."),
         "retry": ("jobs", "Runs a job again after it has ended."),
         "profile": ("profile", "Measures a command while it runs alone on a GPU."),
         "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),
@@ -168,35 +168,31 @@ def main(*prefix: str) -> None:
     try:
         code = cotenant.main([*prefix, *sys.argv[1:]], prog_name="cotenant", standalone_mode=False)
     except CotenantError as error:
-        _print_error(str(error))
+        print_error(str(error))
         code = error.exit_code
     except click.ClickException as error:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "cotenant"
-        _print_error(f"{error.format_message()} See {path} --help")
+        print_error(f"{error.format_message()} See {path} --help")
         code = error.exit_code
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
         extra = EXTRAS[package]
-        _print_error(f"this command needs the package {package}: install it with `pip install 'cotenant[{extra}]'`")
+        print_error(f"this command needs the package {package}: install it with `pip install 'cotenant[{extra}]'`")
         code = FAILED
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C while we exit would print a traceback
-        _print_error("interrupted")
+        print_error("interrupted")
         code = INTERRUPTED
     except (_OutputClosedError, BrokenPipeError):
         _discard_output()
         code = BROKEN_PIPE
     except OSError as error:
         _discard_output()
-        _print_error(str(error))
+        print_error(str(error))
         code = FAILED
     sys.exit(code or 0)
-
-
-def _print_error(text: str) -> None:
-    click.echo(f"cotenant: {printable(text)}", err=True)
 
 
 def _prepare_streams() -> None:

@@ -52,9 +52,12 @@ def processes_option(command: F) -> F:
     )(command)
 
 
-def job_argument(*states: str, required: bool = True) -> Callable[[F], F]:
-    """A job by ID or name; the shell completes the jobs that are in one of these states (all if none is given)."""
-    return click.argument("job", required=required, shell_complete=partial(_complete_jobs, states))
+def job_argument(*states: str, required: bool = True, several: bool = False) -> Callable[[F], F]:
+    """A job by ID or name, or several; the shell completes the jobs that are in one of these states (all if none is
+    given)."""
+    return click.argument(
+        "job", nargs=-1 if several else 1, required=required, shell_complete=partial(_complete_jobs, states)
+    )
 
 
 def gpu_argument(command: F) -> F:

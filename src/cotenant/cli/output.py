@@ -34,6 +34,11 @@ def render(value: object, output: str, draw: Callable[[bool], None]) -> None:
         draw(output == "wide")
 
 
+def print_error(text: str) -> None:
+    """One line on standard error, in the form of all errors."""
+    click.echo(f"cotenant: {printable(text)}", err=True)
+
+
 def table(rows: Sequence[Any], columns: Columns, wide: bool) -> str:
     """Formats rows as left-aligned columns, two spaces apart."""
     shown = [(heading, cell) for heading, cell, only_wide in columns if wide or not only_wide]

@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +88,9 @@ def run(options: Options) -> None:
     check(options)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal.open(options.state / "journal.db"))
+        # Before anything is started: openssl may be missing, and a port may be in use.
+        certificate = find_certificate(options.state, options.tls, options.tls_cert, options.tls_key)
+        sockets = list(_sockets(options, stack))
         backend = _backend(options, journal)
         stack.callback(backend.close)
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
@@ -111,7 +114,7 @@ def run(options: Options) -> None:
             keep=options.keep,
         )
         engine = Engine(resources, settings)
-        asyncio.run(_serve(engine, options))
+        asyncio.run(_serve(engine, options, sockets, certificate))
 
 
 def _backend(options: Options, journal: Journal) -> Backend:
@@ -136,12 +139,15 @@ def _backend(options: Options, journal: Journal) -> Backend:
     return backend
 
 
-async def _serve(engine: Engine, options: Options) -> None:
+async def _serve(
+    engine: Engine,
+    options: Options,
+    sockets: Sequence[tuple[socket.socket, str | None]],
+    certificate: Certificate | None,
+) -> None:
     asyncio.get_running_loop().set_exception_handler(_log_fault)
     most = _raise_file_limit() // 4
     engine.recover()
-    sockets = list(_sockets(options))
-    certificate = find_certificate(options.state, options.tls, options.tls_cert, options.tls_key)
     servers = [_server(engine, token, certificate if token is not None else None) for _, token in sockets]
     if options.listen is not None and certificate is None and not _is_local(options.listen):
         log_error(
@@ -204,17 +210,18 @@ def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
         traceback.print_exception(error)
 
 
-def _sockets(options: Options) -> Iterable[tuple[socket.socket, str | None]]:
-    """The unix socket, for its owner only; and the TCP socket with its token, if one is requested."""
+def _sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.socket, str | None]]:
+    """The unix socket, for its owner only; and the TCP socket with its token, if one is requested. `stack` closes
+    them."""
     path = options.state / "cotenant.sock"
     path.unlink(missing_ok=True)
-    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    local = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     os.fchmod(local.fileno(), 0o600)  # bind() makes the file with this mode, so others can never connect
     local.bind(str(path))
     yield local, None
     if options.listen is not None and options.token_file is not None:
         host, _, port = options.listen.rpartition(":")
-        tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        tcp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tcp.bind((host or "127.0.0.1", int(port)))

@@ -7,7 +7,6 @@ The journal owns the state: everything here can be rebuilt from it and from the 
 
 import asyncio
 import math
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -49,7 +48,7 @@ from cotenant.local.lifecycle import (
     unreadable,
 )
 from cotenant.local.profiles import ProfileStore
-from cotenant.local.pruning import EndedJob, choose, folder_sizes
+from cotenant.local.pruning import EndedJob, Pruner
 from cotenant.local.queries import OVERTOOK, Queries, UnknownError
 from cotenant.local.runs import Runs
 from cotenant.local.supervisor import locked
@@ -110,6 +109,12 @@ class Engine:
         )
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
+        self._pruner = Pruner(
+            resources.jobs,
+            ended=lambda: [EndedJob(record.id, record.ended or 0.0) for record in journal.jobs(ENDED, -1, None)],
+            can_be_pruned=self._can_be_pruned,
+            stopping=self.stopping.is_set,
+        )
 
         # Which part hears what. A signal calls its listeners at once, in the order of these lines.
         self._devices.changed.subscribe(self._tenants.replace_machine)
@@ -157,8 +162,10 @@ class Engine:
         try:
             self._record_cancel(record)
         except JournalError as error:
-            if not self._unrecorded.add(record.id):
-                raise
+            if not self._unrecorded.store(record.id):
+                if record.state not in ACTIVE:
+                    raise  # after a kill of the daemon, the job would run
+                self._unrecorded.remember(record.id)
             log_error(f"{record.id} is cancelled, which the journal cannot record yet: {error}")
             asyncio.get_running_loop().call_later(RETRY_JOURNAL_S, self._wake.set)
         if record.state in ACTIVE:
@@ -201,30 +208,20 @@ class Engine:
 
     async def prune(self, request: PruneRequest) -> Pruned:
         """Removes the folders of ended jobs that are too old or use too much space; never those of other jobs."""
-        sizes = await asyncio.to_thread(folder_sizes, self._resources.jobs)
-        ended = [EndedJob(record.id, record.ended or 0.0) for record in self._journal.jobs(ENDED, -1, None)]
-        chosen = choose(ended, sizes, request, time.time())
-        removed = [job for job in chosen if request.dry_run or self._remove_folder(job.id)]
-        kept = sum(sizes.values()) - sum(job.bytes for job in removed)
-        if removed and not request.dry_run:
-            self.events.record("pruned", None, f"removed the files of {counted(len(removed), 'job')}")
-        return Pruned(jobs=tuple(removed), kept_bytes=kept, dry_run=request.dry_run)
+        done = await self._pruner.prune(request)
+        if done.jobs and not done.dry_run:
+            self.events.record("pruned", None, f"removed the files of {counted(len(done.jobs), 'job')}")
+        return done
 
-    def _remove_folder(self, job: str) -> bool:
-        """Whether the folder of a job was removed: not if the job runs again, or a process of it still does."""
+    def _can_be_pruned(self, job: str) -> bool:
+        """Whether a job has ended and no process of it is left."""
         record = self._journal.job(job)
-        try:
-            if record.state not in ENDED or locked(str(self.queries.folder(record))):
-                return False
-            shutil.rmtree(self._runs.of_job(job))
-        except (OSError, RecursionError) as error:  # a job can nest folders as deep as it likes
-            log_error(f"the folder of {job} cannot be removed: {error}")
-            return False
-        return True
+        return record.state in ENDED and not locked(str(self.queries.folder(record)))
 
     async def _prune_regularly(self) -> None:
-        """Removes folders by the settings of the daemon, if there are any."""
+        """Removes folders by the settings of the daemon, if there are any, and what was left to remove."""
         keep = self._keep
+        await self._pruner.remove_leftovers()
         while keep.older_than_s is not None or keep.keep_bytes is not None:
             try:
                 await self.prune(keep)
