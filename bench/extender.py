@@ -6,6 +6,12 @@ restart.
 The complete scheduler runs in a process of its own with the settings that we install, serves a socket, and reads its
 cluster from an API server in a third process. The time is that of the client, from the request to the whole response.
 With these settings filter answers one node, so kube-scheduler does not call prioritize.
+
+The targets follow from what a large cluster needs. Kubernetes' own scalability tests create 100 pods per second with
+5,000 nodes and fail if kube-scheduler places fewer than 90 (the density test of kubernetes/perf-tests). kube-scheduler
+places one pod after the other and waits for filter each time. Of the 11.1 ms for a pod it needs 7.5 ms itself (decision
+0014), so filter may take 3.5 ms on average. No single call should delay more than one pod, and binds, which run in
+parallel, should not pile up: 99 of 100 calls of each may take the 10 ms between two pods.
 """
 
 import asyncio
@@ -43,7 +49,9 @@ CALLS = 600
 NEW = 25
 """among this number of pods, one has a new request, and one a request that no node can satisfy"""
 VERBS = "filter", "bind"
-LIMIT_MS = 5.0
+LIMIT_MS = 10.0
+MEAN_MS = 3.5
+"""targets with the most nodes: of 99 of 100 calls, and of filter on average"""
 PLOT = Path(__file__).parents[1] / "docs" / "images" / "extender-latency.svg"
 OTHERS = {"filter": "HAMi, filter at 1,000 nodes: 105"}
 """of the same verb, also measured by its client"""
@@ -100,6 +108,9 @@ def _figures(measured: Measured, nodes: int, *, alone: bool, largest: bool) -> I
             yield at_most(name, p99(took), "ms", limit=LIMIT_MS, baseline=baseline, note=note)
         else:
             yield Figure(name=name, figure=p99(took), unit="ms", baseline=baseline, note=note)
+    if largest:
+        mean = statistics.mean(measured.ms["filter"])
+        yield at_most(f"filter, mean, {nodes:,} nodes", mean, "ms", limit=MEAN_MS, note=how)
 
 
 def _plot(by_size: Mapping[int, Measured]) -> Plot:

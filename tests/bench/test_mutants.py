@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.mutants import KILLED, PACKAGES, ROOT, SURVIVED, Mutant, draw, try_mutant
+from bench.mutants import KILLED, PACKAGES, ROOT, SLOW, SURVIVED, Mutant, chosen, draw, try_mutant, workshop
 from bench.mutations import in_c, in_python
 
 PYTHON = b'''"""Says 1 < 2."""
@@ -82,15 +82,66 @@ def test_the_same_seed_draws_the_same_mutants(package: str) -> None:
     assert all(ROOT.joinpath(one.file).is_file() for one in draw(package, 3, seed=7))
 
 
-def test_a_mutant_that_a_test_notices_is_told_from_one_that_none_does(tmp_path: Path) -> None:
+TOY = """def fits(size):
+    return size <= 3
+
+
+@cache
+def unused(size):
+    return size == 4
+
+
+LIMIT = 5
+"""
+CALLS_IT = """import subprocess, sys, toy
+
+def test_small():
+    assert toy.fits(3) and not toy.fits(5)
+    child = "import toy; print(toy.LIMIT, toy.__file__)"
+    print(subprocess.run([sys.executable, "-c", child], env={}, check=True, capture_output=True).stdout)
+
+def test_broken():
+    assert False
+"""
+ELSEWHERE = """import subprocess, sys
+
+def test_in_a_child():
+    child = "import toy, sys; sys.exit(toy.fits(4))"
+    assert subprocess.run([sys.executable, "-c", child], env={}).returncode in (0, 1)
+"""
+
+
+def test_a_mutant_meets_the_tests_that_call_it_and_those_that_notice_it_are_told_from_others(tmp_path: Path) -> None:
     for name, text in {
-        "src/toy.py": "def fits(size):\n    return size <= 3\n",
-        "tests/core/test_toy.py": "from toy import fits\n\n\ndef test_small():\n    assert fits(3) and not fits(5)\n",
-        "tests/properties/test_none.py": "def test_nothing():\n    pass\n",
+        "src/toy.py": f"from functools import cache\n\n{TOY}",
+        "bench/__init__.py": "",
+        "bench/recording.py": (ROOT / "bench" / "recording.py").read_text(),
+        "tests/core/test_toy.py": CALLS_IT,
+        "tests/properties/test_child.py": ELSEWHERE,
         "tests/sim/test_contention.py": "def test_nothing():\n    pass\n",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     source = (tmp_path / "src" / "toy.py").read_bytes()
-    verdicts = {one.after: try_mutant(Mutant("core", "src/toy.py", one), tmp_path) for one in in_python(source)}
-    assert verdicts == {"<": KILLED, "4": SURVIVED}
+    with workshop(tmp_path) as made:
+        recorded = made.record("core")
+        assert recorded.failed == ("tests/core/test_toy.py::test_broken",)
+        by_change = {f"{one.before} {one.after}": Mutant("core", "src/toy.py", one) for one in in_python(source)}
+        met = {change: chosen(mutant, made.copy, recorded) for change, mutant in by_change.items()}
+        verdicts = {change: try_mutant(made, mutant, recorded) for change, mutant in by_change.items()}
+        assert (made.copy / "src" / "toy.py").read_bytes() == source, "each change is undone"
+    both = ["tests/core/test_toy.py", "tests/properties/test_child.py"]
+    assert {change: sorted(files) for change, files in met.items()} == {
+        "<= <": both,
+        "3 4": both,
+        "== !=": [],
+        "4 5": [],
+        "5 6": both,
+    }
+    assert verdicts == {"<= <": KILLED, "3 4": SURVIVED, "== !=": SURVIVED, "4 5": SURVIVED, "5 6": SURVIVED}
+
+
+def test_a_mutant_that_hangs_is_stopped_and_counts_as_noticed(tmp_path: Path) -> None:
+    (tmp_path / "test_hang.py").write_text("import time\n\ndef test_it():\n    time.sleep(600)\n")
+    with workshop(tmp_path) as made:
+        assert made.run(["test_hang.py"], 3.0) == SLOW

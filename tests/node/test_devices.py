@@ -120,7 +120,7 @@ def test_a_kernel_that_hides_its_memory_is_one_clear_line(tmp_path: Path) -> Non
     [
         (0, None, None, "cannot simulate 0 GPUs; expected a number from 1 to 256"),
         (-1, None, None, "cannot simulate -1 GPUs"),
-        (1000, None, None, "cannot simulate 1000 GPUs"),
+        (257, None, None, "cannot simulate 257 GPUs"),
         (1, 0, None, "expected at least 1 MiB"),
         (1, None, 0, "cannot have 0 cores"),
         (1, None, 9999, "cannot have 9999 cores"),
@@ -129,6 +129,10 @@ def test_a_kernel_that_hides_its_memory_is_one_clear_line(tmp_path: Path) -> Non
 def test_devices_that_cannot_be_are_refused(count: int, memory: int | None, cores: int | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
         find_backend(count, None if memory is None else MiB(memory), cores)
+
+
+def test_as_many_devices_as_the_message_says_can_be_simulated() -> None:
+    assert len(SimulatedBackend(256, memory=MiB(1)).machine().gpus) == 256
 
 
 def test_simulation_can_be_asked_for() -> None:

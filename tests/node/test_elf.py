@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ from cotenant.node.front_end import build_front_end
 NAMES = ["cuInit", "cuMemAlloc_v2", *(f"cuFunction{number}" for number in range(700))]
 
 
-def driver(machine: int = X86_64, version: str | None = None) -> Library:
-    functions = tuple(Symbol(name, 16, weak=name == "cuInit", version=version) for name in NAMES)
+def driver(machine: int = X86_64, version: str | None = None, names: Sequence[str] = NAMES) -> Library:
+    functions = tuple(Symbol(name, 16, weak=name == "cuInit", version=version) for name in names)
     return Library(machine=machine, soname="libcuda.so.1", needed=(), functions=functions)
 
 
@@ -66,14 +67,15 @@ def test_arm_code_jumps_through_the_table(tmp_path: Path) -> None:
     objdump = shutil.which("aarch64-linux-gnu-objdump")
     if objdump is None:
         pytest.skip("needs the tool aarch64-linux-gnu-objdump")
-    content = written(driver(AARCH64))
+    names = [*NAMES, *(f"cuFurther{number}" for number in range(3000))]  # the table is many pages from the code
+    content = written(driver(AARCH64, names=names))
     (tmp_path / "code").write_bytes(content)
     command = [objdump, "-b", "binary", "-m", "aarch64", "-D", str(tmp_path / "code")]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     jumps = re.findall(r"adrp\tx16, (0x\w+)\n.*ldr\tx17, \[x16(?:, #(\d+))?\]\n.*br\tx17", text)
     targets = [int(page, 16) + int(offset or 0) for page, offset in jumps]
     table, last = targets[:-1], targets[-1]
-    assert [after - before for before, after in itertools.pairwise(table)] == [8] * len(NAMES)  # and the mark
+    assert [after - before for before, after in itertools.pairwise(table)] == [8] * len(names)  # and the mark
     assert last < table[0]  # the last jump is to the function that fills the table
     assert f"mov\tw0, #{hex(34)}" in text
 
