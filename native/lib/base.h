@@ -59,6 +59,7 @@ extern _Atomic uint64_t ct_own_use[2][CT_DEVICES];
 void ct_leave_slot(void);  // the next use claims one, in the region of that moment
 void ct_check_slot(void);  // claims it again if the program closed our file, or forked without the C library
 void ct_forget_slot(void); // in a forked child
+bool ct_has_siblings(void); // whether another process has a slot, by the kernel's locks
 
 // limits.c
 void ct_follow_limits(const char *path); // reads it for the first time
@@ -71,6 +72,7 @@ void ct_forget_devices(void);         // in a forked child
 // start.c
 const char *ct_named_limits(void); // path of the limits file that the environment named, or ""
 bool ct_has_limits(void); // whether the process is in a slice; reads nothing but what names the limits file
+void ct_watch_forks(void); // from now on a forked child is restarted
 void ct_restart_after_fork(void); // in a forked child: forgets all that belongs to the parent
 int ct_stat(const char *path, struct stat *found); // fstatat and fstat, which an older C library does not export
 int ct_fstat(int file, struct stat *found);

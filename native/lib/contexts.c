@@ -12,14 +12,14 @@
 // are marked before it is destroyed.
 static bool mark_owned(struct ct_entry *entry, void *context) {
     CUcontext owner = 0;
-    if (entry->kind == CT_POOLED) return false;
+    if (ct_is_pooled(entry)) return false;
     if (CALL(cuPointerGetAttribute, &owner, CU_POINTER_ATTRIBUTE_CONTEXT, entry->key) != CUDA_SUCCESS) return false;
     if (owner == context) entry->owner = (uint64_t)(uintptr_t)context;
     return false;
 }
 
 static bool give_back_owned(struct ct_entry *entry, void *context) {
-    if (entry->kind == CT_POOLED || entry->owner != (uint64_t)(uintptr_t)context) return false;
+    if (ct_is_pooled(entry) || entry->owner != (uint64_t)(uintptr_t)context) return false;
     ct_give_back(entry);
     return true;
 }

@@ -47,7 +47,12 @@ enum { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16, CU_DEVICE_ATTRIBUTE_MAX_TH
 enum { CU_EVENT_DEFAULT = 0 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6 };
+enum {
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEM_LOCATION_TYPE_HOST = 2,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6,
+};
 enum { CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 enum {
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
@@ -167,6 +172,13 @@ CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, 
 CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream);
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream);
 CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream);
+#define CT_BATCH_ARGUMENTS                                                                                   \
+    CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *places, size_t *starts, size_t place_count, \
+        unsigned long long flags, CUstream stream
+CUresult cuMemPrefetchBatchAsync(CT_BATCH_ARGUMENTS);
+CUresult cuMemPrefetchBatchAsync_ptsz(CT_BATCH_ARGUMENTS);
+CUresult cuMemDiscardAndPrefetchBatchAsync(CT_BATCH_ARGUMENTS);
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CT_BATCH_ARGUMENTS);
 
 // Modules
 CUresult cuModuleLoad(CUmodule *module, const char *path);

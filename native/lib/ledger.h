@@ -26,6 +26,7 @@ enum ct_kind {
     CT_PLAIN,
     CT_FELL_BACK, // beyond the device quota, as managed memory
     CT_POOLED,    // from a pool: the pool is charged, not the pointer
+    CT_POOLED_ELSEWHERE, // from a pool, and prefetched to another GPU, where the pointer is charged too
 };
 
 struct ct_entry {
@@ -39,6 +40,10 @@ struct ct_entry {
     uint16_t kind;   // enum ct_kind of a pointer
     uint32_t count;  // references to a chunk or handle; the ordinal of a graph's GPU
 };
+
+static inline bool ct_is_pooled(const struct ct_entry *pointer) {
+    return pointer->kind == CT_POOLED || pointer->kind == CT_POOLED_ELSEWHERE;
+}
 
 // Adds an entry. If the key is known already, the old allocation was freed without our knowledge: it is replaced and
 // copied to *before (whose key is otherwise 0). False: no memory for the books.

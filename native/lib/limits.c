@@ -53,6 +53,7 @@ static char text[CT_LIMITS_BYTES + 1], again[CT_LIMITS_BYTES + 1];
 // read, reads again.
 static struct {
     _Atomic uint32_t edition;
+    _Atomic bool is_expected; // the limits name a list
     _Atomic bool has_self; // else it is older than this process, and says nothing
     _Atomic uint32_t count;
     struct {
@@ -103,6 +104,10 @@ bool ct_sees_host_pids(void) {
     return ct_stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_SPACE;
 }
 
+bool ct_knows_processes(void) { return listed.has_self || ct_sees_host_pids(); }
+
+bool ct_has_list(void) { return listed.is_expected; }
+
 enum ct_relation ct_relation_of(uint32_t host_pid) {
     for (int i = 0; i < READINGS; i++) {
         uint32_t edition = listed.edition, count = listed.count;
@@ -118,6 +123,7 @@ static void apply(const struct ct_limits *limits) {
     if (strcmp(list_file.path, limits->processes) != 0) {
         list_file = (struct followed){0};
         strcpy(list_file.path, limits->processes);
+        listed.is_expected = *list_file.path;
         list_processes(NULL);
     }
     if (!has_region && *limits->region) ct_open_region(limits->region);

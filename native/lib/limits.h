@@ -106,6 +106,11 @@ extern _Atomic bool ct_ignores_overhead;
 enum ct_relation { CT_UNLISTED, CT_SELF, CT_SIBLING, CT_STRANGER }; // unlisted: no list names this process
 enum ct_relation ct_relation_of(uint32_t host_pid);
 
+// Whether it is known which processes are of this slice; and whether a list is to tell, though it may not name this
+// process yet.
+bool ct_knows_processes(void);
+bool ct_has_list(void);
+
 // Whether process IDs mean the same here as to NVML. In another PID namespace any of ours can equal a neighbour's.
 bool ct_sees_host_pids(void);
 

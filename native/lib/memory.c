@@ -203,7 +203,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
         if (!ct_in_slice()) return CALL(name, pointer);                               \
         bool known = ct_take(CT_POINTERS, pointer, &entry);                          \
         CUresult result = CALL(name, pointer);                                        \
-        if (!known || entry.kind == CT_POOLED) ct_expect_shrink();                       \
+        if (!known || ct_is_pooled(&entry)) ct_expect_shrink();                         \
         ct_book_free(CT_POINTERS, known, &entry, result);                                 \
         ct_settle_if_shrinking();                                                            \
         return result;                                                                \
@@ -212,58 +212,3 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
 CUresult cuMemFree_v2(CUdeviceptr pointer) { FREE(cuMemFree_v2, pointer); }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) { FREE(cuMemFree, pointer); }
-
-// Managed memory counts on the GPU that was current when it was allocated; prefetching moves all of it, and its charge,
-// to another GPU. A part of an allocation counts as all of it, since the rest may follow by itself.
-static CUresult move_charge(CUdeviceptr pointer, int device, int *from) {
-    struct ct_entry entry, before;
-    *from = -1;
-    if (!ct_get(CT_POINTERS, pointer, &entry) || entry.device == device) return CUDA_SUCCESS;
-    uint64_t bytes = entry.bytes;
-    if (!ct_claim(device, bytes)) return ct_refuse(device);
-    if (!ct_take(CT_POINTERS, pointer, &entry)) { // freed by another thread
-        ct_release(device, CT_DEVICE, bytes);
-        return CUDA_SUCCESS;
-    }
-    *from = entry.device;
-    ct_give_back(&entry);
-    entry.device = (int16_t)device;
-    entry.host = 0;
-    if (!ct_put(CT_POINTERS, &entry, &before)) ct_count_fault(CT_FAULT_MEMORY);
-    return CUDA_SUCCESS;
-}
-
-// The books know an allocation by its first address; the program may name any within it.
-static CUdeviceptr start_of(CUdeviceptr pointer) {
-    CUdeviceptr start = 0;
-    bool known = CALL(cuPointerGetAttribute, &start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer) == CUDA_SUCCESS;
-    return known && start ? start : pointer;
-}
-
-#define PREFETCH(name, place, pointer, ...)                                             \
-    do {                                                                                \
-        int to = ct_in_slice() ? (place) : -1, from, unused;                            \
-        if (to < 0) return CALL(name, pointer, __VA_ARGS__);                            \
-        CUdeviceptr start = start_of(pointer);                                          \
-        CUresult result = move_charge(start, to, &from);                                \
-        if (result != CUDA_SUCCESS) return result;                                      \
-        result = CALL(name, pointer, __VA_ARGS__);                                      \
-        if (result != CUDA_SUCCESS && from >= 0) move_charge(start, from, &unused);     \
-        return result;                                                                  \
-    } while (0)
-
-CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream) {
-    PREFETCH(cuMemPrefetchAsync, ct_device_of(device), pointer, bytes, device, stream);
-}
-
-CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream) {
-    PREFETCH(cuMemPrefetchAsync_ptsz, ct_device_of(device), pointer, bytes, device, stream);
-}
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
-    PREFETCH(cuMemPrefetchAsync_v2, ct_device_at(&location), pointer, bytes, location, flags, stream);
-}
-
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
-    PREFETCH(cuMemPrefetchAsync_v2_ptsz, ct_device_at(&location), pointer, bytes, location, flags, stream);
-}

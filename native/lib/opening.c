@@ -21,48 +21,104 @@
 
 // Namespaces with a copy of this library. The loader has few, and memory for fewer, so one in which the program has
 // closed what it opened is used again; if there is no other, it gets another object beside its first.
-static struct {
-    void *copy;
+struct space {
+    bool is_taken; // by a thread that asks the loader about it
+    void *copy;    // NULL: there is no namespace yet
     Lmid_t id;
     char file[CT_PATH_BYTES]; // that the program opened there
-} spaces[SPACES];
-static int latest;
+};
+static struct space spaces[SPACES];
+static int latest = -1;
+
+// Guards all of these; it is free while the loader is called, since the loader has a lock of its own: a constructor
+// that opens another object already holds that one, and would wait here for a thread that waits for the loader.
 static ct_lock choosing;
 
 typedef void *open_function(Lmid_t space, const char *file, int flags);
 
-static bool make_space(int place, open_function *open) {
-    int (*where)(const void *, Dl_info *) = ct_find_in_libc("dladdr");
-    int (*ask)(void *, int, void *) = ct_find_in_libc("dlinfo");
-    void *(*find)(void *, const char *) = ct_find_in_libc("dlsym");
-    Dl_info own;
-    if (!where || !ask || !find || !where(spaces, &own) || !own.dli_fname) return false;
-    void *copy = open(LM_ID_NEWLM, own.dli_fname, RTLD_LAZY | RTLD_LOCAL);
-    void (*inherit)(const char *) = copy ? find(copy, "ct_inherit_limits") : NULL;
-    if (!inherit || ask(copy, RTLD_DI_LMID, &spaces[place].id)) return false;
-    inherit(ct_named_limits());
-    spaces[place].copy = copy;
-    return true;
+// The program's loader, as functions that may be missing.
+struct loader {
+    open_function *open;
+    int (*close)(void *object);
+    int (*where)(const void *address, Dl_info *found);
+    int (*ask)(void *object, int question, void *answer);
+    void *(*find)(void *object, const char *symbol);
+};
+
+static struct loader find_loader(open_function *open) {
+    return (struct loader){open, ct_find_in_libc("dlclose"), ct_find_in_libc("dladdr"), ct_find_in_libc("dlinfo"),
+                           ct_find_in_libc("dlsym")};
 }
 
-static bool is_in_use(int place, open_function *open) {
-    int (*close)(void *) = ct_find_in_libc("dlclose");
-    void *there = open(spaces[place].id, spaces[place].file, RTLD_LAZY | RTLD_NOLOAD);
-    if (there && close) close(there);
+// A new namespace that begins with a copy of this library. NULL: there is none.
+static void *make_space(const struct loader *loader, Lmid_t *id) {
+    Dl_info own;
+    if (!loader->close || !loader->where || !loader->ask || !loader->find) return NULL;
+    if (!loader->where(spaces, &own) || !own.dli_fname) return NULL;
+    void *copy = loader->open(LM_ID_NEWLM, own.dli_fname, RTLD_LAZY | RTLD_LOCAL);
+    if (!copy) return NULL;
+    void (*inherit)(const char *) = loader->find(copy, "ct_inherit_limits");
+    if (!inherit || loader->ask(copy, RTLD_DI_LMID, id)) { // the file of the library was replaced by something else
+        loader->close(copy);
+        return NULL;
+    }
+    inherit(ct_named_limits());
+    return copy;
+}
+
+static bool is_in_use(const struct loader *loader, Lmid_t id, const char *file) {
+    void *there = loader->open(id, file, RTLD_LAZY | RTLD_NOLOAD);
+    if (there && loader->close) loader->close(there);
     return there;
+}
+
+static bool take(int place, struct space *found) {
+    ct_acquire(&choosing);
+    bool taken = !spaces[place].is_taken;
+    if (taken) {
+        spaces[place].is_taken = true;
+        *found = spaces[place];
+    }
+    ct_set_free(&choosing);
+    return taken;
+}
+
+static void give_back(int place, const struct space *changed) {
+    ct_acquire(&choosing);
+    spaces[place] = *changed;
+    spaces[place].is_taken = false;
+    if (changed->copy) latest = place;
+    ct_set_free(&choosing);
+}
+
+// Whether the namespace at this place, which is made if there is none, can be given to the program.
+static bool is_free(struct space *space, const struct loader *loader) {
+    if (space->copy) return !is_in_use(loader, space->id, space->file);
+    return (space->copy = make_space(loader, &space->id)) != NULL;
+}
+
+static Lmid_t find_latest(void) {
+    ct_acquire(&choosing);
+    Lmid_t id = latest >= 0 ? spaces[latest].id : LM_ID_NEWLM;
+    ct_set_free(&choosing);
+    return id;
 }
 
 // A namespace in which this library comes first; LM_ID_NEWLM: there is none.
 static Lmid_t find_space(const char *file, open_function *open) {
-    int place = 0;
-    ct_acquire(&choosing);
-    while (place < SPACES && spaces[place].copy && is_in_use(place, open)) place++;
-    if (place == SPACES || (!spaces[place].copy && !make_space(place, open))) place = latest;
-    latest = place;
-    Lmid_t id = spaces[place].copy ? spaces[place].id : LM_ID_NEWLM;
-    size_t length = strlen(file);
-    if (length < sizeof spaces[place].file) memcpy(spaces[place].file, file, length + 1);
-    ct_set_free(&choosing);
+    struct loader loader = find_loader(open);
+    struct space space;
+    bool is_found = false, is_full = false;
+    ct_watch_forks(); // a child must not find what another thread has taken here
+    for (int place = 0; place < SPACES && !is_found && !is_full; place++) {
+        if (!take(place, &space)) continue;
+        bool is_made = space.copy;
+        is_found = is_free(&space, &loader);
+        is_full = !is_found && !is_made;
+        if (is_found && strlen(file) < sizeof space.file) strcpy(space.file, file);
+        give_back(place, &space);
+    }
+    Lmid_t id = is_found ? space.id : find_latest();
     if (id == LM_ID_NEWLM) ct_count_fault(CT_FAULT_DRIVER);
     return id;
 }
@@ -78,7 +134,10 @@ bool ct_is_in_base_space(void) {
     return found;
 }
 
-void ct_forget_opening(void) { ct_set_free(&choosing); }
+void ct_forget_opening(void) {
+    for (int i = 0; i < SPACES; i++) spaces[i].is_taken = false;
+    ct_set_free(&choosing);
+}
 
 // The parameters of dlmopen, as dlsym.S has them on the stack.
 struct opening {

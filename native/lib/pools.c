@@ -68,10 +68,10 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
 // Memory that is still allocated from a destroyed pool lives on, and is charged pointer by pointer.
 static bool charge_orphan(struct ct_entry *entry, void *with) {
     const struct ct_entry *pool = with;
-    if (entry->kind != CT_POOLED || entry->owner != pool->key) return false;
+    if (!ct_is_pooled(entry) || entry->owner != pool->key) return false;
+    if (entry->kind == CT_POOLED) ct_charge(entry->device, CT_DEVICE, entry->bytes);
     entry->kind = CT_PLAIN;
     entry->owner = 0;
-    ct_charge(entry->device, CT_DEVICE, entry->bytes);
     return false;
 }
 
@@ -197,7 +197,7 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, CUresult (*real)(C
     bool known = ct_take(CT_POINTERS, pointer, &entry);
     bool fell_back = known && entry.kind == CT_FELL_BACK && !is_capturing(stream);
     CUresult result = fell_back ? free_after(pointer, stream) : real(pointer, called);
-    if (!known || entry.kind == CT_POOLED) ct_expect_shrink();
+    if (!known || ct_is_pooled(&entry)) ct_expect_shrink();
     return ct_book_free(CT_POINTERS, known, &entry, result);
 }
 

@@ -28,7 +28,7 @@
 #endif
 #define LARGEST (UINT64_C(1) << 60) // no GPU has so much; sums of larger numbers would wrap
 
-_Atomic uint64_t ct_uncounted[CT_DEVICES];
+struct ct_measured ct_measured[CT_DEVICES];
 struct ct_region ct_private_region;
 struct ct_region *_Atomic ct_region = &ct_private_region;
 
@@ -131,17 +131,26 @@ static _Atomic uint64_t *account(struct ct_slot *slot, enum ct_where where) {
     return where == CT_DEVICE ? slot->memory : slot->host;
 }
 
-// The others' use is what the region says; our own is what this process knows, whatever the region says.
-static uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_where where) {
+static uint64_t counted_by_others(const struct ct_slot *mine, int device, enum ct_where where, uint64_t sum) {
     struct ct_region *region = ct_region;
     uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
-    uint64_t sum = where == CT_DEVICE ? atomic_load_explicit(&ct_uncounted[device], memory_order_relaxed) : 0;
     for (uint32_t i = 0; i < high; i++) {
         struct ct_slot *slot = &region->slot[i];
         uint64_t bytes = slot == mine ? 0 : account(slot, where)[device];
         if (__builtin_add_overflow(sum, bytes, &sum)) return UINT64_MAX;
     }
     return sum;
+}
+
+// The others' use is what the region says and what no account has, and at least what NVML last said; our own is what
+// this process knows, whatever the region says.
+static uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_where where) {
+    if (where == CT_HOST) return counted_by_others(mine, device, where, 0);
+    const struct ct_measured *measured = &ct_measured[device];
+    uint64_t uncounted = atomic_load_explicit(&measured->uncounted, memory_order_relaxed);
+    uint64_t least = atomic_load_explicit(&measured->by_others, memory_order_relaxed);
+    uint64_t sum = counted_by_others(mine, device, where, uncounted);
+    return sum > least ? sum : least;
 }
 
 // `granted` is the use when the bytes were granted: a moment later another thread may have announced bytes that it will
@@ -175,6 +184,10 @@ uint64_t ct_used(int device, enum ct_where where) {
     if (device < 0 || device >= CT_DEVICES) return 0;
     uint64_t others = used_by_others(ct_my_slot(), device, where), sum;
     return __builtin_add_overflow(others, ct_own_use[where][device], &sum) ? UINT64_MAX : sum;
+}
+
+uint64_t ct_counted(int device) {
+    return counted_by_others(ct_my_slot(), device, CT_DEVICE, ct_own_use[CT_DEVICE][device]);
 }
 
 static uint64_t limit_of(int device, enum ct_where where) {

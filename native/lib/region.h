@@ -105,9 +105,16 @@ void ct_release(int device, enum ct_where where, uint64_t bytes);
 // Charges without a check, for what has already happened (a pool that took more than was announced).
 void ct_charge(int device, enum ct_where where, uint64_t bytes);
 
-// Bytes that the processes of the slice hold on a GPU by NVML's figures, beyond what they have counted; overhead.c
-// writes it.
-extern _Atomic uint64_t ct_uncounted[CT_DEVICES];
+// By NVML's last answer about a GPU: what the processes of the slice hold beyond their account, and what they hold
+// beyond the account of this process alone. overhead.c writes it.
+struct ct_measured {
+    _Atomic uint64_t uncounted;
+    _Atomic uint64_t by_others;
+};
+extern struct ct_measured ct_measured[CT_DEVICES];
+
+// The account: what the processes of the slice have counted on a GPU.
+uint64_t ct_counted(int device);
 
 // What all live processes of the slice hold, with what they have not counted.
 uint64_t ct_used(int device, enum ct_where where);

@@ -43,11 +43,12 @@ static inline uint64_t shown_free(int device, uint64_t total, uint64_t free, uin
     return __builtin_expect(host != 0, 0) ? sum(on_device, left(host, ct_used(device, CT_HOST))) : on_device;
 }
 
-// The sum of the slots as they are, and what no slot has: unlike a limit, a displayed number need not be safe from the tenant's own changes.
+// The sum of the slots as they are, and what no slot has: unlike a limit, a displayed number need not be safe from the
+// tenant's own changes.
 static inline uint64_t displayed_use(int device) {
     uint32_t high = atomic_load_explicit(&ct_region->high, memory_order_relaxed);
     uint32_t slots = high < CT_SLOTS ? high : CT_SLOTS;
-    uint64_t used = sum(load(&ct_region->slot[0].memory[device]), load(&ct_uncounted[device]));
+    uint64_t used = sum(load(&ct_region->slot[0].memory[device]), load(&ct_measured[device].uncounted));
     for (uint32_t i = 1; i < slots; i++) used = sum(used, load(&ct_region->slot[i].memory[device]));
     return used;
 }

@@ -157,6 +157,21 @@ struct ct_slot *ct_my_slot(void) {
     return __builtin_expect(slot != NULL, 1) ? slot : claim();
 }
 
+static bool is_any_locked(int file, int64_t from, int64_t to) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = from, .l_len = to - from};
+    return to > from && fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+bool ct_has_siblings(void) {
+    struct ct_slot *slot = ct_my_slot();
+    int file = ct_region == &ct_private_region ? -1 : ct_open_region_again();
+    if (file < 0) return false;
+    int64_t own = CT_LOCK_BASE + (slot - ct_region->slot);
+    bool found = is_any_locked(file, CT_LOCK_BASE, own) || is_any_locked(file, own + 1, CT_LOCK_BASE + CT_SLOTS);
+    close(file);
+    return found;
+}
+
 void ct_leave_slot(void) {
     void *page = atomic_exchange(&holder, NULL);
     int file = atomic_exchange(&kept, -1);

@@ -82,7 +82,9 @@ void ct_restart_after_fork(void) {
 }
 
 // glibc has the first function and musl the second. Both are looked up, since the library must load without either.
-static void register_fork_handler(void) {
+void ct_watch_forks(void) {
+    static _Atomic bool is_watching;
+    if (atomic_exchange(&is_watching, true)) return;
     int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) = ct_find_in_libc("__register_atfork");
     int (*posix)(void (*)(void), void (*)(void), void (*)(void)) = ct_find_in_libc("pthread_atfork");
     if (glibc) glibc(NULL, NULL, ct_restart_after_fork, NULL);
@@ -94,7 +96,7 @@ static void start(void) {
     const char *path = is_fixed() ? CT_FIXED_LIMITS : *named ? named : NULL;
     if (!path) return;
     ct_follow_limits(path);
-    register_fork_handler();
+    ct_watch_forks();
     ct_limited = true;
 }
 

@@ -4,6 +4,8 @@
 // Calls the driver's functions that its input names, one per line: a name and numbers in, the result and numbers out.
 // Handles and pointers of the driver are kept in numbered places v[n], by which later calls refer to them.
 
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 #include "standin.h"
 
 #define PLACES 8192
+#define PINNED 1 // CU_MEM_ALLOCATION_TYPE_PINNED
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 CUresult cuCtxPushCurrent_v2(CUcontext context);
@@ -39,8 +42,8 @@ static uint64_t v[PLACES];
 
 static void *pointer(uint64_t place) { return (void *)(uintptr_t)v[place]; }
 
-static CUmemPoolProps pool_properties(int type, int id) {
-    return (CUmemPoolProps){.allocType = 1, .location = {.type = type, .id = id}};
+static CUmemPoolProps pool_properties(int kind, int type, int id) {
+    return (CUmemPoolProps){.allocType = kind, .location = {.type = type, .id = id}};
 }
 
 static CUresult create_chunk(CUhandle *handle, size_t bytes, int type, int id) {
@@ -52,7 +55,7 @@ static CUresult add_node(uint64_t to, CUgraph graph, size_t bytes, int through_g
     CUgraphNode node;
     CUgraphNodeParams generic = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
     CUDA_MEM_ALLOC_NODE_PARAMS *of = &generic.as.alloc;
-    of->poolProps = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    of->poolProps = pool_properties(PINNED, CU_MEM_LOCATION_TYPE_DEVICE, 0);
     of->bytesize = bytes;
     CUresult result = through_generic ? cuGraphAddNode(&node, graph, NULL, 0, &generic)
                                       : cuGraphAddMemAllocNode(&node, graph, NULL, 0, of);
@@ -75,6 +78,15 @@ static CUresult load_module(uint64_t to, uint64_t bytes) {
     char image[64];
     snprintf(image, sizeof image, "globals=%" PRIu64, bytes);
     return cuModuleLoadData(INTO(to), image);
+}
+
+// Prefetches parts of memory in places a and b of GPUs p and q, in one call of a function of CUDA 13.
+static CUresult prefetch_batch(const char *name, const uint64_t *a) {
+    CUresult (*batch)(CT_BATCH_ARGUMENTS) = (void *)dlsym(RTLD_DEFAULT, name);
+    CUdeviceptr pointers[] = {v[a[0]], v[a[0]] + 4096, v[a[1]]};
+    size_t sizes[] = {4096, 4096, 4096}, starts[] = {0, 2};
+    CUmemLocation places[] = {{CU_MEM_LOCATION_TYPE_DEVICE, (int)a[2]}, {CU_MEM_LOCATION_TYPE_DEVICE, (int)a[3]}};
+    return batch ? batch(pointers, sizes, 3, places, starts, 2, 0, NULL) : CUDA_ERROR_NOT_FOUND;
 }
 
 static CUresult update_graph(CUgraphExec exec, CUgraph graph) {
@@ -119,6 +131,8 @@ static CUresult memory_info(uint64_t *out, int second) {
     X(unload, cuModuleUnload(pointer(a[0])))                                                                           \
     X(prefetch, cuMemPrefetchAsync(v[a[0]] + a[1], 4096, (int)a[2], NULL))                                             \
     X(prefetch_2, cuMemPrefetchAsync_v2(v[a[0]], 4096, (CUmemLocation){(int)a[1], (int)a[2]}, 0, NULL))                \
+    X(prefetch_batch, prefetch_batch("cuMemPrefetchBatchAsync", a))                                                    \
+    X(discard_batch, prefetch_batch("cuMemDiscardAndPrefetchBatchAsync", a))                                           \
     X(update, update_graph(pointer(a[0]), pointer(a[1])))                                                              \
     X(none, cuCtxSetCurrent(NULL))                                                                                     \
     X(alloc, cuMemAlloc_v2(INTO(a[0]), a[1]))                                                                          \
@@ -138,7 +152,8 @@ static CUresult memory_info(uint64_t *out, int second) {
     X(from_pool_ptsz, cuMemAllocFromPoolAsync_ptsz(INTO(a[0]), a[1], pointer(a[2]), NULL))                             \
     X(free_async, cuMemFreeAsync(v[a[0]], pointer(a[1])))                                                              \
     X(free_async_ptsz, cuMemFreeAsync_ptsz(v[a[0]], NULL))                                                             \
-    X(pool, cuMemPoolCreate(INTO(a[0]), (CUmemPoolProps[]){pool_properties((int)a[1], (int)a[2])}))                    \
+    X(pool, cuMemPoolCreate(INTO(a[0]), (CUmemPoolProps[]){pool_properties(PINNED, (int)a[1], (int)a[2])}))        \
+    X(pool_managed, cuMemPoolCreate(INTO(a[0]), (CUmemPoolProps[]){pool_properties(2, (int)a[1], (int)a[2])}))     \
     X(pool_destroy, cuMemPoolDestroy(pointer(a[0])))                                                                   \
     X(pool_trim, cuMemPoolTrimTo(pointer(a[0]), a[1]))                                                                 \
     X(pool_keep, cuMemPoolSetAttribute(pointer(a[0]), 4, &a[1]))                                                       \

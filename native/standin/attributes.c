@@ -77,7 +77,8 @@ API(cuPointerSetAttribute)(const void *value, CUpointer_attribute attribute, CUd
 static CUresult advise(CUdeviceptr pointer) {
     struct si_block block;
     TRY(si_ready());
-    KNOWN(si_find_block(pointer, &block) && block.kind == SI_MANAGED);
+    KNOWN(si_find_block(pointer, &block));
+    KNOWN(block.kind == SI_MANAGED || (block.kind == SI_POOLED && si_is_managed(block.owner)));
     return CUDA_SUCCESS;
 }
 
@@ -100,4 +101,21 @@ API(cuMemPrefetchAsync)(CUdeviceptr pointer, size_t size, CUdevice device, CUstr
 API(cuMemPrefetchAsync_v2)(CUdeviceptr pointer, size_t size, CUmemLocation location, unsigned flags, CUstream stream) {
     (void)flags;
     return si_cuMemPrefetchAsync(pointer, size, location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU, stream);
+}
+
+API(cuMemPrefetchBatchAsync)
+(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *places, size_t *starts, size_t place_count,
+ unsigned long long flags, CUstream stream) {
+    KNOWN(pointers && sizes && count && places && starts && place_count && !starts[0] && !flags);
+    for (size_t i = 0, place = 0; i < count; i++) {
+        while (place + 1 < place_count && starts[place + 1] <= i) place++;
+        TRY(si_cuMemPrefetchAsync_v2(pointers[i], sizes[i], places[place], 0, stream));
+    }
+    return CUDA_SUCCESS;
+}
+
+API(cuMemDiscardAndPrefetchBatchAsync)
+(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *places, size_t *starts, size_t place_count,
+ unsigned long long flags, CUstream stream) {
+    return si_cuMemPrefetchBatchAsync(pointers, sizes, count, places, starts, place_count, flags, stream);
 }

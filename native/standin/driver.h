@@ -84,6 +84,7 @@ void si_uncharged(int device, uint64_t bytes);
 // pools.c: free memory goes back to the device when the program synchronises
 CUresult si_free_pooled(const struct si_block *block);
 void si_settle_pools(void);
+bool si_is_managed(CUmemoryPool pool);
 
 // ipc.c, arrays.c, graph_memory.c
 void si_end_export(uint64_t address);

@@ -5,6 +5,7 @@
 // ago.
 
 #define _GNU_SOURCE
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -123,12 +124,20 @@ static nvmlReturn_t running(nvmlDevice_t device, unsigned *count, struct usage f
     return room < *count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
+// Whether NVML cannot tell the memory of processes in this answer.
+static bool is_untold(void) {
+    static _Atomic uint64_t answers;
+    const char *from = getenv("STANDIN_UNTOLD");
+    return from && ++answers >= strtoull(from, NULL, 10);
+}
+
 API(nvmlDeviceGetComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos) {
     struct usage found[SI_SLOTS];
+    bool untold = is_untold();
     nvmlReturn_t result = running(device, count, found);
     for (unsigned i = 0; result == NVML_SUCCESS && infos && i < *count; i++)
         infos[i] = (nvmlProcessInfo_t){.pid = found[i].pid,
-                                       .usedGpuMemory = found[i].memory,
+                                       .usedGpuMemory = untold ? (unsigned long long)NVML_VALUE_NOT_AVAILABLE : found[i].memory,
                                        .gpuInstanceId = NOBODY,
                                        .computeInstanceId = NOBODY};
     return result;

@@ -9,6 +9,7 @@
 #include "driver.h"
 
 #define CHUNK (UINT64_C(2) << 20)
+#define MANAGED 2 // CU_MEM_ALLOCATION_TYPE_MANAGED, which CUDA 12 does not define
 
 struct CUmemPoolHandle_st {
     int device; // -1: the host
@@ -44,6 +45,8 @@ static CUmemoryPool ordinary_of(int device) {
     }
     return ordinary[device];
 }
+
+bool si_is_managed(CUmemoryPool pool) { return (int)pool->properties.allocType == MANAGED; }
 
 static uint64_t chunks(uint64_t bytes) { return (bytes + CHUNK - 1) / CHUNK * CHUNK; }
 

@@ -30,6 +30,7 @@
 //   STANDIN_BACKING      real (default: allocations are memory that can be copied) or none (addresses only, fast)
 //   STANDIN_DRIVER       CUDA version that is claimed (12090)
 //   STANDIN_FAULTS       "cuMemAlloc_v2=2@3,cuLaunchKernel=719": from its third call on cuMemAlloc_v2 answers 2, ...
+//   STANDIN_UNTOLD       from so many answers on NVML does not tell the memory of processes
 //   STANDIN_MISSING      "cuMemAllocAsync,...": cuGetProcAddress does not know these
 //   STANDIN_LOG          file to which each call of a function that is not implemented is written, a line each
 

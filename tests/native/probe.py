@@ -64,15 +64,16 @@ class Probe:
 
 @contextmanager
 def probe(
-    place: kit.Slice, *, context: bool = True, before: Sequence[str] = (), **settings: str | int
+    place: kit.Slice, *, context: bool = True, before: Sequence[str] = (), cuda: int = 12, **settings: str | int
 ) -> Iterator[Probe]:
     """A process in the slice, with the primary context of GPU 0 current unless told otherwise; ended afterwards.
 
-    `before` is the start of its command line.
+    `before` is the start of its command line; `cuda` is the version of the driver.
     """
+    driver = {"LD_LIBRARY_PATH": str(kit.standin(cuda)), "STANDIN_DRIVER": f"{cuda}000"} if cuda != 12 else {}
     with subprocess.Popen(
         [*before, str(kit.program("memory_probe"))],
-        env=place.env(**{"backing": "none", **settings}),
+        env=place.env(**{"backing": "none", **settings}) | driver,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that no program has allocated, or that a program has taken out of its account, counts against the limit."""
 
+import contextlib
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +15,15 @@ from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, identify, write_l
 from tests.native import kit
 from tests.native.kit import MIB
 from tests.native.namespaces import OWN_NAMESPACE, can_unshare, descendant
-from tests.native.probe import DEVICE, OUT_OF_MEMORY, Probe, probe
+from tests.native.probe import OUT_OF_MEMORY, Probe, probe
 
 STACK, FIFO, HEAP, SYNC_DEPTH, LAUNCHES = range(5)
 """CU_LIMIT_*"""
 needs_namespaces = pytest.mark.skipif(not can_unshare(), reason="needs the right to make PID namespaces")
+
+
+ASKS = "nvmlDeviceGetComputeRunningProcesses_v3"
+"""by which the library asks what the processes hold"""
 
 
 def hold(place: kit.Slice, *words: str, before: Sequence[str] = (), **settings: int) -> dict[str, int]:
@@ -60,6 +66,88 @@ def test_processes_that_wipe_their_account_get_no_more_than_the_limit(place: kit
 def test_processes_that_wipe_their_account_and_take_little_by_little(place: kit.Slice) -> None:
     found = hold(place.write(memory=256 * MIB), "5", "4", "wipe", str(place.usage))
     assert found["peak"] <= 256 + 5 * 16
+
+
+def test_what_nvml_said_last_counts_while_it_does_not_answer(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB), context_mib=300, faults=f"{ASKS}=999@2") as caller:
+        caller.ok("alloc", 0, 64 * MIB)
+        caller.ok("alloc", 1, 640 * MIB)
+        assert caller.refused("alloc", 2, 64 * MIB)
+
+
+def test_a_process_whose_memory_nvml_cannot_tell_does_not_make_the_rest_disappear(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB), context_mib=300, untold=2) as caller:
+        caller.ok("alloc", 0, 64 * MIB)
+        caller.ok("alloc", 1, 640 * MIB)
+        assert caller.refused("alloc", 2, 64 * MIB)
+
+
+def test_an_account_that_is_wiped_after_nvml_was_asked_hides_nothing(place: kit.Slice) -> None:
+    """NVML answers once, while the account is right; all that follows goes by that answer."""
+    with probe(place.write(memory=1000 * MIB)) as first, probe(place, faults=f"{ASKS}=999@2") as second:
+        first.ok("alloc", 0, 600 * MIB)
+        second.ok("alloc", 0, 50 * MIB)
+        with open(place.usage, "r+b") as region:
+            for slot in range(2):
+                region.seek(4096 + slot * 1152 + 160)
+                region.write(bytes(128))
+        assert second.refused("alloc", 1, 400 * MIB)
+        second.ok("alloc", 1, 350 * MIB)
+
+
+def test_what_others_have_freed_is_noticed_before_a_refusal(place: kit.Slice) -> None:
+    with probe(place.write(memory=1000 * MIB)) as first, probe(place) as second:
+        first.ok("alloc", 0, 600 * MIB)
+        second.ok("alloc", 0, 50 * MIB)
+        first.ok("free", 0)
+        for number in range(1, 48):  # too small for NVML to be asked each time
+            second.ok("alloc", number, 20 * MIB)
+
+
+@contextlib.contextmanager
+def listing(place: kit.Slice, of: int, seconds: float) -> Iterator[None]:
+    """An agent that lists all descendants of a process of the host after every so many seconds."""
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(seconds):
+            found = (identify(pid) for pid in descendants(of))
+            write_list(place.processes, [one for one in found if isinstance(one, SliceProcess)])
+
+    agent = threading.Thread(target=write)
+    agent.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        agent.join()
+
+
+def descendants(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return children + [below for child in children for below in descendants(child)]
+    return []
+
+
+@needs_namespaces
+def test_in_a_container_a_new_process_that_wipes_the_account_gets_no_more(place: kit.Slice) -> None:
+    """Each process takes what it gets before the agent has listed it, unless it waits for the list."""
+    place.write(memory=256 * MIB)
+    with (
+        subprocess.Popen(
+            [*OWN_NAMESPACE, str(kit.program("memory_hold")), "4", "64", "wipe", str(place.usage)],
+            env=place.env(backing="none", host_pids=1),
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+        listing(place, process.pid, 1),
+    ):
+        output, _ = process.communicate(timeout=60)
+    found = kit.values(output)
+    assert found["got_0"] == 256
+    assert found["peak"] <= 256 + 4 * 16
 
 
 @needs_namespaces
@@ -135,6 +223,17 @@ def test_the_globals_of_modules_count(place: kit.Slice) -> None:
         caller.ok("module", 3, 0)
 
 
+def test_small_modules_beyond_the_limit_are_little_all_together(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB)) as caller:
+        caller.ok("alloc", 0, 1000 * MIB)
+        answers = [caller.call("module", number, 12 * MIB).result for number in range(1, 11)]
+        assert answers == [0] * 3 + [OUT_OF_MEMORY] * 7
+        assert caller.taken() <= (1024 + 16) * MIB
+        caller.ok("module", 11, 0)
+        caller.ok("free", 0)
+        caller.ok("module", 12, 12 * MIB)
+
+
 def test_one_byte_counts_as_much_as_the_driver_takes(place: kit.Slice) -> None:
     with probe(place.write(memory=4096)) as caller:
         for number in range(8):
@@ -158,31 +257,3 @@ def test_a_graph_that_is_updated_to_a_larger_one_counts_as_that(place: kit.Slice
         caller.ok("update", 20, 10)
         assert caller.call("launch", 20, 22).result == OUT_OF_MEMORY
         assert caller.taken() <= 1024 * MIB
-
-
-@pytest.mark.parametrize("name", ["prefetch", "prefetch_2"])
-def test_managed_memory_is_not_prefetched_to_a_gpu_without_quota(name: str, place: kit.Slice) -> None:
-    place.write(memory=1024 * MIB)
-    text = place.limits.read_text().replace("\ngpu ", "\ndefault memory=0\ngpu ", 1)
-    place.limits.unlink()
-    place.limits.write_text(text)
-    with probe(place, devices=2) as caller:
-        caller.ok("managed", 0, 600 * MIB)
-        words = (0, 4096, 1) if name == "prefetch" else (0, DEVICE, 1)
-        assert caller.call(name, *words).result == OUT_OF_MEMORY
-        assert caller.taken(1) == 0
-        assert caller.booked() == 600 * MIB
-        caller.ok(name, *words[:2], 0)
-        caller.ok("free", 0)
-        assert (caller.booked(), caller.taken(0)) == (0, 0)
-
-
-def test_managed_memory_counts_on_the_gpu_that_it_was_prefetched_to(place: kit.Slice) -> None:
-    place.write(memory=1024 * MIB, gpus=(kit.gpu(1), kit.gpu(2)))
-    with probe(place, devices=2) as caller:
-        caller.ok("managed", 0, 600 * MIB)
-        caller.ok("prefetch", 0, 0, 1)
-        assert (caller.booked(0), caller.booked(1)) == (0, 600 * MIB)
-        caller.ok("alloc", 1, 1000 * MIB)
-        assert caller.call("prefetch", 0, 0, 0).result == OUT_OF_MEMORY
-        assert (caller.booked(0), caller.booked(1)) == (1000 * MIB, 600 * MIB)

@@ -21,14 +21,18 @@ LAZY, NOW, LOCAL, DEEPBIND = 1, 2, 0, 8
 OUT_OF_MEMORY = 2
 
 
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("plugin") / "plugin.so"
-    source, driver = kit.NATIVE / "programs" / "plugin.c", kit.standin() / "libcuda.so.1"
-    include, paths = f"-I{kit.NATIVE / 'lib'}", [str(source), str(driver)]
-    command = [kit.tool("cc"), "-shared", "-fPIC", include, *paths, "-o", str(out)]
+def built(folder: Path, name: str, *with_: str | Path) -> Path:
+    """native/programs/NAME.c as a shared object."""
+    out = folder / f"{name}.so"
+    source, include = kit.NATIVE / "programs" / f"{name}.c", f"-I{kit.NATIVE / 'lib'}"
+    command = [kit.tool("cc"), "-shared", "-fPIC", include, str(source), *map(str, with_), "-o", str(out)]
     subprocess.run(command, check=True)
     return out
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("plugin"), "plugin", kit.standin() / "libcuda.so.1")
 
 
 @pytest.mark.parametrize("mode", [LAZY, NOW, LAZY | DEEPBIND, NOW | DEEPBIND])
@@ -81,3 +85,44 @@ def test_a_program_without_limits_opens_a_namespace_as_it_asks(plugin: Path, tmp
     command: list[str | Path] = [kit.program("plugin_space", linked=False), plugin, "2", "100", "2048"]
     done = kit.run(place, command, env={"COTENANT_LIMITS": ""}, backing="none")
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 -1 0 0\n" * 2, "")
+
+
+NEST = """
+import ctypes, sys
+print(ctypes.CDLL(sys.argv[1]).answer())
+"""
+
+
+@pytest.mark.parametrize("way", [{}, {"NESTED_FORKS": "1"}], ids=["constructor", "forked child"])
+def test_a_constructor_can_open_a_namespace_while_another_thread_does(
+    way: dict[str, str], plugin: Path, tmp_path: Path
+) -> None:
+    """Neither waits for ever: not for the other thread, and in a child not for a thread that is not there."""
+    place = kit.Slice(tmp_path).write(memory=256 * MIB)
+    nested = built(tmp_path, "plugin_nested", "-pthread")
+    command = [sys.executable, "-c", NEST, str(nested)]
+    done = kit.run(place, command, env={"NESTED_PLUGIN": str(plugin), **way}, backing="none", timeout=40)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+REPLACE = """
+import ctypes, os, sys
+plugin, library, other, times = sys.argv[1:]
+loader = ctypes.CDLL(None)
+loader.dlmopen.restype, loader.dlclose.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+os.replace(other, library)
+for _ in range(int(times)):
+    opened = loader.dlmopen(ctypes.c_long(-1), plugin.encode(), 2)
+    print(bool(opened))
+    opened and loader.dlclose(opened)
+"""
+
+
+def test_a_library_that_was_replaced_meanwhile_does_not_use_the_namespaces_up(plugin: Path, tmp_path: Path) -> None:
+    place = kit.Slice(tmp_path).write(memory=256 * MIB)
+    library, other = tmp_path / "library.so", tmp_path / "other.so"
+    library.write_bytes(kit.library().read_bytes())
+    subprocess.run([kit.tool("cc"), "-shared", "-xc", "/dev/null", "-o", str(other)], check=True)
+    command = [sys.executable, "-c", REPLACE, str(plugin), str(library), str(other), "30"]
+    done = kit.run(place, command, env={"LD_PRELOAD": str(library)}, backing="none")
+    assert (done.stdout, done.stderr) == ("True\n" * 30, "")
