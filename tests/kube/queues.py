@@ -11,6 +11,7 @@ import msgspec
 from cotenant.core.units import Seconds
 from cotenant.kube.api.objects import Gate, Node, Pod
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, GATE, is_gated
+from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.placement import Choice, Placer
 from cotenant.kube.scheduler.queue import Pass, Queue
@@ -61,6 +62,7 @@ class World:
     state: ClusterState
     placer: Placer
     gangs: Gangs
+    backfill: Backfill
     queue: Queue
     quotas: Quotas
     pods: dict[str, Pod]
@@ -72,9 +74,14 @@ class World:
         for node in nodes:
             state.node_changed(None, node)
         gangs = Gangs(state)
-        placer = Placer(state, quotas, policy=policy, must_wait=gangs.must_wait)
-        waiting_queue = Queue(GangSlots(state, quotas, placer), gangs, queue, hold_s=HOLD_S)
-        return cls(state, placer, gangs, waiting_queue, quotas, {})
+        backfill = Backfill(state, gangs, queue)
+        placer = Placer(state, quotas, policy=policy, must_wait=gangs.must_wait, reserved=backfill.reserved_from)
+        waiting_queue = Queue(GangSlots(state, quotas, placer), gangs, backfill, queue, hold_s=HOLD_S)
+        return cls(state, placer, gangs, backfill, waiting_queue, quotas, {})
+
+    def why(self, name: str) -> str:
+        """What the queue says about a waiting pod."""
+        return self.queue.explain(self.pods[name], self.now, Seconds(TODAY + self.now)) or ""
 
     def limit(self, namespace: str, memory: int) -> None:
         """By a quota."""

@@ -140,7 +140,7 @@ def test_a_pod_with_another_gate_is_not_in_the_queue_and_holds_nothing() -> None
     late = msgspec.structs.replace(members[1], spec=both.spec)
     world.tell(both, members[0], late)
     assert world.go() == []
-    assert "other scheduling gates are removed: x" in (world.queue.explain(both, TODAY) or "")
+    assert "other scheduling gates are removed: x" in (world.queue.explain(both, world.now, TODAY) or "")
     world.tell(pod)
     assert world.go() == [["a"]]
     world.remove("a")
@@ -246,10 +246,10 @@ def test_small_ones_pass_by_a_large_one_until_it_is_overdue() -> None:
     world.bind("runs")
     world.tell(queued("large", 14_000, age=2 * HOUR, estimate="1h"), queued("small", 2000, estimate="1m", age=1))
     assert world.go() == [["small"]]
-    assert "with 0 before it" in (world.queue.explain(world.pods["large"], TODAY) or "")
+    assert "with 0 before it" in world.why("large")
     world.tell(queued("late", 14_000, age=12 * HOUR, estimate="1h"), queued("next", 2500, estimate="1m", age=1))
     assert world.go() == [], "the GPU is kept for it, and 2,500 MiB do not fit beside it"
-    assert "overdue" in (world.queue.explain(world.pods["late"], TODAY) or "")
+    assert "overdue" in world.why("late")
     world.remove("small")
     world.tell(in_phase(world.pods["runs"], "Succeeded"))
     assert world.go() == [["late"]]
@@ -288,7 +288,7 @@ def test_a_gate_stays_where_a_pod_became_nonsense_and_says_so() -> None:
     pod = annotated(queued("a"), {"cotenant.io/estimate": "soon"})
     world.tell(pod)
     assert world.go() == []
-    assert "soon" in (world.queue.explain(pod, TODAY) or "")
+    assert "soon" in (world.queue.explain(pod, world.now, TODAY) or "")
     world.tell(annotated(pod, {"cotenant.io/estimate": "1h"}))
     assert world.go() == [["a"]]
 
@@ -322,8 +322,8 @@ def test_words_say_how_many_are_before_a_pod() -> None:
     world = one_card()
     world.tell(*(queued(f"p{i}", 12_000, age=100 - i) for i in range(4)))
     world.go()
-    assert world.queue.explain(world.pods["p0"], TODAY) is None
-    assert "with 2 before it in the queue (aged)" in (world.queue.explain(world.pods["p3"], TODAY) or "")
+    assert world.queue.explain(world.pods["p0"], world.now, TODAY) is None
+    assert "with 2 before it in the queue (aged)" in world.why("p3")
 
 
 # Gangs.

@@ -51,18 +51,14 @@ def end(world: World, *names: str) -> None:
         world.tell(in_phase(world.pods[name], "Succeeded"))
 
 
-def why(world: World, name: str) -> str:
-    return world.queue.explain(world.pods[name], type(TODAY)(TODAY + world.now)) or ""
-
-
 def test_small_pods_do_not_take_the_gpus_that_a_large_one_waits_for() -> None:
     world = busy(None, None)
     world.tell(whole("urgent", gpus=2, priority=100, age=1), *(whole(f"s{i}", priority=-10) for i in range(3)))
     assert world.go() == []
     end(world, "r0")
     assert world.go() == [], "a GPU is idle, and kept"
-    assert "GPUs are reserved for it (n1/0, n1/1), and it can start when pod team/r1 has ended" in why(world, "urgent")
-    assert why(world, "s0") == (
+    assert "GPUs are reserved for it (n1/0, n1/1), and it can start when pod team/r1 has ended" in world.why("urgent")
+    assert world.why("s0") == (
         "it waits with 1 before it in the queue (fifo); the GPUs on which it would fit are reserved for "
         "pod team/urgent, which can start when pod team/r1 has ended; it is not known when that will be, so no other "
         "job may use them until then"
@@ -89,11 +85,11 @@ def test_a_pod_that_ends_before_the_first_can_start_overtakes_and_why_names_it()
     assert [unit.job.id for unit in result.released] == ["uid-short"]
     expected = "expected to end before that job can start, in about 60 min"
     assert result.overtook == {"uid-short": f"pod team/first: {expected}"}
-    assert f"1 behind it was released before it, the last: pod team/short ({expected})" in why(world, "first")
+    assert f"1 behind it was released before it, the last: pod team/short ({expected})" in world.why("first")
     world.remove("short")
     world.go()
-    assert "this job has no estimate of its length, and could take longer" in why(world, "unknown")
-    assert "this job is expected to take 3 h, which is longer" in why(world, "long")
+    assert "this job has no estimate of its length, and could take longer" in world.why("unknown")
+    assert "this job is expected to take 3 h, which is longer" in world.why("long")
 
 
 def test_time_that_a_pod_has_run_counts_for_its_end() -> None:
@@ -122,7 +118,7 @@ def test_gpus_are_reserved_for_a_gang_as_a_whole() -> None:
     assert world.go() == []
     end(world, "r0")
     assert world.go() == []
-    assert "its gang of 2 waits with 0 before it in the queue (fifo); GPUs are reserved for it" in why(world, "g1")
+    assert "its gang of 2 waits with 0 before it in the queue (fifo); GPUs are reserved for it" in world.why("g1")
     end(world, "r1")
     assert world.go() == [["g0", "g1"]]
 
@@ -134,6 +130,43 @@ def test_nothing_is_reserved_for_a_pod_that_its_quota_would_refuse() -> None:
     world.go()
     end(world, "r0")
     assert world.go() == [["small"]]
+
+
+def test_nothing_is_reserved_for_a_gang_over_its_quota_as_a_whole_and_why_says_so() -> None:
+    world = busy(None, None)
+    world.limit("poor", 20_000)
+    world.tell(*(whole(f"g{i}", gang=("g", 2), namespace="poor", age=99) for i in range(2)), whole("small"))
+    assert world.go() == []
+    quota = "its 2 pods together need 32000 MiB of GPU memory, quota q leaves its namespace 20000"
+    assert quota in world.why("g0")
+    assert "reserved for it" not in world.why("g0")
+    end(world, "r0")
+    assert world.go() == [["small"]]
+    world.remove("small")
+    end(world, "r1")
+    assert world.go(90.0) == []
+    assert quota in world.why("g1"), "also if the GPUs are free"
+
+
+def test_gpus_are_reserved_for_a_gang_whose_quota_is_used_by_the_pods_it_waits_for() -> None:
+    world = World.of(node(machine("n1", 2, WHOLE)), queue=FIFO)
+    world.limit("team", 2 * WHOLE)
+    for name in ("r0", "r1"):
+        run(world, whole(name))
+    world.tell(*(whole(f"g{i}", gang=("g", 2), age=99) for i in range(2)), whole("small", namespace="other"))
+    assert world.go() == []
+    end(world, "r0")
+    assert world.go() == []
+    assert "GPUs are reserved for it (n1/0, n1/1)" in world.why("g0")
+    end(world, "r1")
+    assert world.go() == [["g0", "g1"]]
+
+
+def test_why_says_that_a_pod_could_never_fit() -> None:
+    world = busy(None)
+    world.tell(whole("huge", gpus=2))
+    world.go()
+    assert world.why("huge").endswith("; it would not fit if all other pods had ended")
 
 
 def test_if_the_first_is_deleted_others_are_released() -> None:
@@ -159,7 +192,7 @@ def test_a_reservation_stays_where_gpus_become_free_for_it() -> None:
     end(world, "r0")
     world.tell(whole("next", age=1))
     assert world.go() == []
-    assert "(n1/0, n1/1)" in why(world, "first")
+    assert "(n1/0, n1/1)" in world.why("first")
 
 
 def test_what_is_reserved_stays_reserved_during_a_round_of_several_passes() -> None:

@@ -98,6 +98,30 @@ def test_a_pod_of_high_priority_is_released_to_preempt_and_no_other_is() -> None
     play(story, QUEUE)
 
 
+def test_a_pod_behind_a_reserved_gang_is_not_released_to_preempt_and_one_of_higher_priority_is() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.scheduler.releaser.preempt_s = 0.01
+        plane.add_node("n1", 2)
+        await until(lambda: plane.scheduler.state.vendors)
+        for name in ("r0", "r1"):
+            plane.add_pod(name, 16_000)
+            assert await plane.place(name, "n1") == "n1"
+        for name in ("a", "b"):
+            add(plane, name, 16_000, gang=2, priority=5)
+        await until(lambda: plane.scheduler.backfill.current)
+        add(plane, "equal", 16_000, priority=5)
+        await plane.knows("equal")
+        assert (await plane.why("equal"))["eviction"] is None
+        assert "GPUs are reserved for pod team/a" in (await plane.why("equal"))["reason"]
+        add(plane, "higher", 16_000, priority=6)
+        await until(lambda: not gates(plane, "higher"))
+        assert gates(plane, "a", "b", "equal") == [GATE] * 3
+        await until(lambda: plane.events("Released"))
+        assert "could be evicted" in plane.events("Released")[0]
+
+    play(story, QUEUE)
+
+
 def test_no_pod_is_evicted_for_a_released_gang_that_finds_its_nodes_full() -> None:
     async def story(plane: ControlPlane) -> None:
         preemptor = plane.scheduler.preemptor

@@ -345,8 +345,8 @@ class Engine:
         )
         self._queue.reservation = reservation = decision.reservation
         for placement in decision.placements:
-            allowed = decision.overtaking.get(placement.job.id)
-            overtook = "" if allowed is None or reservation is None else why_overtook(reservation, allowed, now)
+            job, allowed = placement.job, decision.overtaking.get(placement.job.id)
+            overtook = "" if allowed is None or reservation is None else why_overtook(reservation, job, allowed, now)
             self._start(placement, None if placement.overdue else decision.crowding, overtook)
         self._queue.end_pass(policy, self._tenants.cluster)
 

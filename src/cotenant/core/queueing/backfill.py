@@ -4,7 +4,8 @@
 
 A reservation lists the running jobs that must end before its job can start. A later job may start if it is expected to
 end by then too, or if it fits beside the reserved job. So once a job has a reservation it starts as soon as the listed
-jobs have ended, whatever arrives behind it. If one of them is of unknown length, the start is unknown: the GPUs are
+jobs have ended, whatever arrives behind it. Only a job of higher priority, which is no later job, may use what is
+reserved. If one of them is of unknown length, the start is unknown: the GPUs are
 reserved all the same, and become free one by one.
 """
 
@@ -101,8 +102,20 @@ class Reservation:
     versions: tuple[int, ...] = ()
     """of the nodes of its slots: as long as they do not change, nothing that it waits for has ended"""
 
+    @property
+    def gpus(self) -> set[tuple[str, int]]:
+        """The reserved GPUs, each by the name of its node and its index."""
+        return _gpus(self.placements)
+
+    def yields_to(self, job: Job) -> bool:
+        """Whether a job has a higher priority than the one with the reservation."""
+        return job.demand.priority > self.job.demand.priority
+
     def allows(self, job: Job, now: Seconds) -> bool:
-        """Whether a later job may use the reserved GPUs, because it is expected to end before they are needed."""
+        """Whether a job may use the reserved GPUs: it has a higher priority, or it is expected to end before they are
+        needed."""
+        if self.yields_to(job):
+            return True
         return self.known and job.estimate is not None and now + max(SHORTEST, wall_left(job)) <= self.start
 
     def without_reserved(self, cluster: Cluster) -> Cluster:
@@ -137,7 +150,8 @@ class Reservation:
 
     def overtaken_by(self, end: End) -> "Reservation":
         """The reservation after a job that it allows has started."""
-        return replace(self, waits_for=(*self.waits_for, end))
+        start = Seconds(max(self.start, end.at))
+        return replace(self, waits_for=(*self.waits_for, end), start=start, known=self.known and end.known)
 
     def renewed(self, cluster: Cluster, now: Seconds, place: Place) -> "Reservation | None":
         """The reservation after jobs have ended or started; None if its job could not start as it was expected to."""
@@ -147,38 +161,44 @@ class Reservation:
         return _first_that_suffices(self.job, self.position, cluster, waits_for, now, place)
 
 
-Name = Callable[[str], str]
-"""how users know a job, from its ID"""
+Names = Callable[[Sequence[str]], str]
+"""how users know jobs, from their IDs"""
 MOST_NAMES = 3
 """jobs that are named in one sentence"""
 
 
-def when(reservation: Reservation, now: Seconds, name: Name = str) -> str:
+def named(jobs: Sequence[str]) -> str:
+    """The first of these names, and the number of the others."""
+    return ", ".join(jobs[:MOST_NAMES]) + f" and {len(jobs) - MOST_NAMES} more" * (len(jobs) > MOST_NAMES)
+
+
+def when(reservation: Reservation, now: Seconds, names: Names = named) -> str:
     """When the job can start: "in about 12 min", or "when j-000003 has ended"."""
     if reservation.known and reservation.start > now:
         return f"in about {_duration(reservation.start - now)}"
-    jobs = [name(end.job) for end in reservation.waits_for]
-    named = ", ".join(jobs[:MOST_NAMES]) + f" and {len(jobs) - MOST_NAMES} more" * (len(jobs) > MOST_NAMES)
-    return f"when {named} {'has' if len(jobs) == 1 else 'have'} ended"
+    jobs = [end.job for end in reservation.waits_for]
+    return f"when {names(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
 
 
-def why_held_back(reservation: Reservation, job: Job, now: Seconds, name: Name = str) -> str:
+def why_held_back(reservation: Reservation, job: Job, now: Seconds, names: Names = named) -> str:
     """Why a later job that fits must not start."""
-    first = f"which can start {when(reservation, now, name)}"
+    first = f"which can start {when(reservation, now, names)}"
     if not reservation.known:
         length = "it is not known when that will be, so no other job may use them until then"
     elif job.estimate is None:
         length = "this job has no estimate of its length, and could take longer"
     else:
         length = f"this job is expected to take {_duration(wall_left(job))}, which is longer"
-    return f"the GPUs on which it would fit are reserved for {name(reservation.job.id)}, {first}; {length}"
+    return f"the GPUs on which it would fit are reserved for {names([reservation.job.id])}, {first}; {length}"
 
 
-def why_overtook(reservation: Reservation, allowed: bool, now: Seconds, name: Name = str) -> str:
-    """Why a later job was placed before the job with the reservation."""
-    first = name(reservation.job.id)
+def why_overtook(reservation: Reservation, job: Job, allowed: bool, now: Seconds, names: Names = named) -> str:
+    """Why a job was placed before the job with the reservation."""
+    first = names([reservation.job.id])
+    if reservation.yields_to(job):
+        return f"{first}: has a higher priority than that job"
     if allowed:
-        return f"{first}: expected to end before that job can start, {when(reservation, now, name)}"
+        return f"{first}: expected to end before that job can start, {when(reservation, now, names)}"
     return f"{first}: fits beside what is reserved for that job"
 
 
@@ -244,9 +264,8 @@ def _first_that_suffices(
     placements = place(_released(cluster, ended))
     if placements is None or not ended:
         return None
-    gpus = {(one.slot.node, gpu) for one in placements for gpu in one.slot.gpus}
-    nodes = {one.slot.node for one in placements}
-    on_gpus = [end for end in ended if gpus & {(one.slot.node, gpu) for one in end.placements for gpu in one.slot.gpus}]
+    gpus, nodes = _gpus(placements), {one.slot.node for one in placements}
+    on_gpus = [end for end in ended if gpus & _gpus(end.placements)]
     on_nodes = [end for end in ended if nodes & {one.slot.node for one in end.placements}]
     for waits_for in (on_gpus, on_nodes):
         found = place(_released(cluster, waits_for)) if waits_for else None
@@ -267,6 +286,10 @@ def _reservation(
     known = all(end.known for end in waits_for)
     slots = tuple(placements)
     return Reservation(job, position, slots, tuple(waits_for), start, known, _versions(cluster, slots))
+
+
+def _gpus(placements: Iterable[Placement]) -> set[tuple[str, int]]:
+    return {(one.slot.node, gpu) for one in placements for gpu in one.slot.gpus}
 
 
 def _versions(cluster: Cluster, placements: Iterable[Placement]) -> tuple[int, ...]:

@@ -6,12 +6,14 @@ A field that is declared here must have the type that Kubernetes defines; otherw
 """
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from cotenant.core.model import ContainerKind
+from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.wire.codec import decode
 
@@ -205,6 +207,14 @@ def resources_of(container: PodContainer) -> Mapping[str, str | int]:
 def has_ended(pod: Pod) -> bool:
     """Return whether no container of the pod will ever run again."""
     return pod.status.phase in ("Succeeded", "Failed")
+
+
+def moment_of(text: str | None) -> Seconds:
+    """Return a time as Kubernetes writes it in seconds since 1970; 0 if there is none or it cannot be read."""
+    try:
+        return Seconds(datetime.fromisoformat(text or "").timestamp())
+    except ValueError:
+        return Seconds(0.0)
 
 
 def is_unschedulable(pod: Pod) -> bool:

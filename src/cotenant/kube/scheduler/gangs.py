@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.model import Demand, Job, Placement, Reason, Slot
+from cotenant.core.model import Demand, Job, Placement, Reason
 from cotenant.core.placement.deciding import idlest_nodes, place_gang
 from cotenant.core.placement.ranking import Ranker
 from cotenant.core.queueing.backfill import Reservation, Reserver
@@ -27,8 +27,6 @@ from cotenant.kube.scheduler.refusing import invalid_request
 from cotenant.kube.state.allocation import Allocation, planned_allocation
 from cotenant.kube.state.cluster import ClusterState
 
-View = Callable[[Cluster], Cluster]
-"""the cluster as some pods may use it"""
 Key = tuple[str, str]
 """namespace and name of a gang"""
 EVERY_S = 30.0
@@ -37,6 +35,7 @@ RECENT_S = 15.0
 """how long a pod whose bind was sent back still counts as arrived: kube-scheduler tries it again every 5 s"""
 NO_CAPACITY = "capacity"
 """the check that refuses pods if there are not enough slots for all of them at once"""
+NEVER_FITS = Reason("never", "it would not fit if all other pods had ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,21 +280,28 @@ class GangSlots:
         kept: Collection[str] = (),
         *,
         overdue: bool = False,
-        view: View = lambda cluster: cluster,
+        reservation: Reservation | None = None,
     ) -> Reason | None:
         """Hold a slot for each pod, or return why that is impossible; InputError if a policy does not exist.
 
-        `kept` are nodes that are kept free for another pod, and `view` is the cluster without what is reserved for
-        another one. Overdue pods are exempt from the sharing gate.
+        `kept` are nodes that are kept free for another pod, and `reservation` is what the pods must leave to another
+        one. Overdue pods are exempt from the sharing gate.
         """
-        held: list[str] = []
-        for alike in by_shape(pods):
-            why_not = self._hold_alike(alike, until, kept, None if overdue else self.placer.crowding, held, view)
-            if why_not is not None:
-                for uid in held:
-                    self.state.release(uid)
-                return why_not
-        return None
+        shapes, cluster = by_shape(pods), self.state.cluster
+        cluster = cluster if reservation is None else self.placer.beside(reservation, cluster)
+        placements = self._place(shapes, cluster, kept, overdue=overdue)
+        if placements is None:
+            return Reason(NO_CAPACITY, "no free slots for {needed} such pods at once", len(pods))
+        planned = self._planned(shapes, placements)
+        why_not = self.quotas.refusal(self.state, planned)
+        if why_not is None:
+            for allocation in planned:
+                self.state.hold(allocation, until)
+        return why_not
+
+    def would_fit(self, pod: QueuedPod) -> bool:
+        """Whether a pod would have a slot if nothing were reserved."""
+        return self._place([[pod]], self.state.cluster) is not None
 
     def reserve(
         self,
@@ -306,42 +312,45 @@ class GangSlots:
         last: Reservation | None,
         *,
         overdue: bool = False,
-    ) -> Reservation | None:
-        """Reserve slots for pods that do not fit now; None if they never fit, or a quota would refuse them then.
+    ) -> Reservation | Reason:
+        """Reserve slots for pods that do not fit now; or why they never fit, or a quota would refuse them then.
 
         `last` is the reservation of the last pass, which stays as long as it is possible.
         """
-        shapes, crowding = by_shape(pods), None if overdue else self.placer.crowding
+        shapes, cluster, found = by_shape(pods), self.state.cluster, None
 
-        def place(cluster: Cluster) -> list[Placement] | None:
-            placements: list[Placement] = []
-            for alike in shapes:
-                ranker, closed = self.placer.ranker(alike[0].pod), self._closed_to(alike[0])
-                found = place_gang(ranker, _job(alike[0], len(alike)), cluster, None, crowding, closed)
-                if found is None:
-                    return None
-                placements += found.placements
-                cluster = found.cluster
-            return placements
+        def place(tentative: Cluster) -> list[Placement] | None:
+            return self._place(shapes, tentative, overdue=overdue)
 
-        cluster, found = self.state.cluster, None
         if last is not None and last.job.id == unit.id:
             found = last.renewed(cluster, today, place)
         if found is None:
             found = reserver.reserve(unit, (0, 0.0, unit.id), cluster, today, place)
-        if found is None or self._over_quota(shapes, found.placements):
-            return None
-        return found
+        if found is None:
+            return NEVER_FITS
+        ended = [end.job for end in found.waits_for]
+        return self.quotas.refusal(self.state, self._planned(shapes, found.placements), ended) or found
 
-    def _over_quota(self, shapes: list[list[QueuedPod]], placements: Sequence[Placement]) -> bool:
-        pods = [one for alike in shapes for one in alike]
-        return any(
-            self.quotas.refusal(self.state, self._planned(one, placement.slot)) is not None
-            for one, placement in zip(pods, placements, strict=True)
-        )
+    def _place(
+        self, shapes: list[list[QueuedPod]], cluster: Cluster, kept: Collection[str] = (), *, overdue: bool = False
+    ) -> list[Placement] | None:
+        """A slot for each pod, in the order of the shapes; None unless all of them fit."""
+        placements: list[Placement] = []
+        crowding = None if overdue else self.placer.crowding
+        for alike in shapes:
+            ranker, closed = self.placer.ranker(alike[0].pod), self._closed_to(alike[0]).union(kept)
+            found = place_gang(ranker, _job(alike[0], len(alike)), cluster, None, crowding, closed)
+            if found is None:
+                return None
+            placements += found.placements
+            cluster = found.cluster
+        return placements
 
-    def _planned(self, pod: QueuedPod, slot: Slot) -> Allocation:
-        return planned_allocation(pod.pod, pod.request, slot, self.state.cluster.node(slot.node).machine)
+    def _planned(self, shapes: list[list[QueuedPod]], placements: Sequence[Placement]) -> list[Allocation]:
+        return [
+            planned_allocation(one.pod, one.request, to.slot, self.state.cluster.node(to.slot.node).machine)
+            for one, to in zip((one for alike in shapes for one in alike), placements, strict=True)
+        ]
 
     def nodes_to_keep(self, pods: Sequence[QueuedPod]) -> list[str]:
         """The nodes on which the pods would fit soonest if no other pod were placed there; none if they never fit."""
@@ -357,29 +366,6 @@ class GangSlots:
             empty = decision.cluster
         policy = self.placer.ranker(first.pod).policy
         return idlest_nodes(policy, _job(first, len(pods)), cluster.leave(*closed) if closed else cluster)
-
-    def _hold_alike(
-        self,
-        alike: Sequence[QueuedPod],
-        until: float,
-        kept: Collection[str],
-        crowding: float | None,
-        held: list[str],
-        view: View,
-    ) -> Reason | None:
-        first, cluster = alike[0], view(self.state.cluster)
-        closed = self._closed_to(first).union(kept)
-        decision = place_gang(self.placer.ranker(first.pod), _job(first, len(alike)), cluster, None, crowding, closed)
-        if decision is None:
-            return Reason(NO_CAPACITY, "no free slots for {needed} such pods at once", len(alike))
-        for one, placement in zip(alike, decision.placements, strict=True):
-            allocation = self._planned(one, placement.slot)
-            why_not = self.quotas.refusal(self.state, allocation)
-            if why_not is not None:
-                return why_not
-            self.state.hold(allocation, until)
-            held.append(one.uid)
-        return None
 
     def _closed_to(self, pod: QueuedPod) -> set[str]:
         """The nodes that do not accept such a pod."""

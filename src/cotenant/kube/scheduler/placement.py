@@ -17,6 +17,7 @@ from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.core.model import Demand, Reason, Slot
 from cotenant.core.placement.check import plain_text
 from cotenant.core.placement.ranking import Fit, Ranker, rate
+from cotenant.core.queueing.backfill import Reservation
 from cotenant.core.queueing.eviction import Way
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod
@@ -110,6 +111,8 @@ class _View:
     """nodes that accept new pods and have GPUs of its vendor"""
     ranker: Ranker
     refusals: Refusals
+    reservation: Reservation | None = None
+    """what is reserved for another pod; `cluster` is without it"""
 
 
 class Placer:
@@ -126,9 +129,15 @@ class Placer:
         settings: Settings = DEFAULTS,
         known: Knowledge | None = None,
         must_wait: Callable[[Pod], Reason | None] = lambda pod: None,
+        reserved: Callable[[Pod, Demand], Reservation | None] = lambda pod, demand: None,
     ) -> None:
-        """InputError if the policy does not exist. `must_wait` returns why a pod must wait although it may fit."""
-        self._state, self._quotas, self._settings, self._must_wait = state, quotas, settings, must_wait
+        """InputError if the policy does not exist.
+
+        `must_wait` returns why a pod must wait although it may fit; `reserved` what it must leave for another pod.
+        """
+        self._state, self._quotas, self._settings = state, quotas, settings
+        self._must_wait, self._reserved = must_wait, reserved
+        self._beside: tuple[Cluster, Reservation, Cluster] | None = None
         self._policy, self._shortlist, self._hold_s = policy, shortlist, hold_s
         self._rankers, self._refusals = Rankers(known), Refusals()
         self._rankers.of(policy, state.cluster)
@@ -259,6 +268,20 @@ class Placer:
         """Waiting pods per GPU."""
         return len(self._state.waiting) / max(1, self._state.gpus)
 
+    def beside(self, reservation: Reservation, cluster: Cluster) -> Cluster:
+        """The cluster as pods see it that may not use what is reserved; computed once for each state of both."""
+        if self._beside is None or self._beside[0] is not cluster or self._beside[1] is not reservation:
+            self._beside = cluster, reservation, reservation.without_reserved(cluster)
+        return self._beside[2]
+
+    def must_leave_reserved(self, pod: Pod) -> bool:
+        """Whether GPUs are reserved for another pod that this one may not use."""
+        try:
+            request = request_of(pod, self._settings)
+        except InputError:
+            return False
+        return request.vendor is not None and self._reserved(pod, request.demand) is not None
+
     def nearest(self, pod: Pod) -> list[Refused] | None:
         """Why a pod fits nowhere, by reason, nearest to fitting first; None if only `why` can tell."""
         state = self._state
@@ -304,6 +327,7 @@ class Placer:
         here = (names | evictable.required.keys()) & view.nodes
         nearest = dict.fromkeys([*nearest_first(dict(self._reasons(view, here, None))), *sorted(here)])
         nodes = islice(nearest, most)
+        evictable = evictable.sparing(_protected(view))
         for found in candidate_nodes(view.ranker.policy, view.request.demand, view.cluster, nodes, evictable):
             yield None if found is None else self._candidate(view, *found)
 
@@ -320,11 +344,13 @@ class Placer:
         if request.vendor is None:
             return None
         state, vendor = self._state, request.vendor
-        ranker = self.ranker(pod)
-        cluster = state.without(pod.metadata.uid)
+        ranker, reservation = self.ranker(pod), self._reserved(pod, request.demand)
+        # The slot that is held for the pod stays its own, though GPUs may have been reserved for another one since.
+        beside = None if reservation is None else self.beside(reservation, state.cluster)
+        cluster = state.without(pod.metadata.uid, beside)
         open_nodes = state.open_nodes(vendor)
         if query is None or query.whole is None:
-            return _View(pod, request, cluster, open_nodes, ranker, self._refusals)
+            return _View(pod, request, cluster, open_nodes, ranker, self._refusals, reservation)
         nodes = {name: cluster.node(name) for name in query.names if name in open_nodes}
         unknown = (node for node, _ in query.whole.values() if node.metadata.name not in state.nodes)
         nodes |= {node.name: node for node in _empty_nodes(unknown, vendor)}
@@ -382,7 +408,7 @@ class Placer:
 
     def _over_quota(self, view: _View, fit: Fit) -> Reason | None:
         machine = view.cluster.node(fit.slot.node).machine
-        return self._quotas.refusal(self._state, planned_allocation(view.pod, view.request, fit.slot, machine))
+        return self._quotas.refusal(self._state, (planned_allocation(view.pod, view.request, fit.slot, machine),))
 
     def _allocation_on(self, view: _View, node: str) -> Allocation | Reason:
         """The best slot that the node has now, whatever was held before."""
@@ -435,6 +461,17 @@ def _wanted(view: _View, names: frozenset[str]) -> frozenset[str] | None:
     return None if len(here) == len(view.cluster) else here
 
 
+def _protected(view: _View) -> frozenset[str]:
+    """The tenants that must not be evicted for a pod: what they leave is reserved for another one."""
+    if view.reservation is None:
+        return frozenset()
+    gpus = view.reservation.gpus
+    nodes = (view.cluster.node(name) for name in {name for name, _ in gpus} if name in view.cluster.index)
+    return frozenset(
+        one.job for node in nodes for one in node.tenants if any((node.name, gpu) in gpus for gpu in one.gpus)
+    )
+
+
 def _by_percent(demand: Demand) -> bool:
     """Whether what the pod uses depends on the size of the GPU."""
     percents = (demand.memory_percent, *(one.memory_percent for one in demand.containers))
@@ -450,8 +487,8 @@ def _empty_nodes(nodes: Iterable[Node], vendor: Vendor) -> Iterable[CoreNode]:
 
 
 def _would_fit_without(view: _View, name: str, victims: MetaVictims) -> bool:
-    if name not in view.nodes:
-        return False
     leaving = {pod.uid for pod in victims.pods or ()}
+    if name not in view.nodes or leaving & _protected(view):
+        return False
     node = without_tenants(view.cluster.node(name), leaving.__contains__)
     return rate(view.ranker.policy, view.request.demand, node) is not None

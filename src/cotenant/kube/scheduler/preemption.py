@@ -18,6 +18,7 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.scheduler.events import PREEMPTED, PREEMPTING, PREEMPTION_REFUSED
 from cotenant.kube.scheduler.lease import NOT_LEADING
+from cotenant.kube.scheduler.naming import PodName, visible_to
 from cotenant.kube.scheduler.preemption_search import Candidate, Evictable, Victims, best_candidate, priority_of
 from cotenant.kube.scheduler.retry import wait_for_change
 from cotenant.kube.scheduler.shared import Shared
@@ -81,7 +82,7 @@ class Plan:
 
     node: str
     pods: tuple[str, ...]
-    """as namespace/name"""
+    """those of the pod's own namespace as namespace/name, and how many others there are"""
     under_way: bool
     """whether the slot is reserved and they are leaving; otherwise this is what would have to be done"""
 
@@ -155,12 +156,12 @@ class Preemptor:
         kept = self._reservations.get(pod.metadata.uid)
         if kept is not None:
             there = state.allocations_on(kept.candidate.node)
-            return Plan(kept.candidate.node, self._names([uid for uid in kept.awaited if uid in there]), True)
+            return Plan(kept.candidate.node, self._names(pod, [uid for uid in kept.awaited if uid in there]), True)
         if not self._is_waiting(pod) or not self._may_preempt(pod):
             return None
         refusal = self._refusals.get(pod.metadata.uid) or _Refusal(0.0, 0.0, 0.0, frozenset(state.vendors))
         best = await self._search(pod, refusal, MOST_EXPLAINED)
-        return None if best is None else Plan(best.node, self._names(best.victims), False)
+        return None if best is None else Plan(best.node, self._names(pod, best.victims), False)
 
     async def can_preempt(self, pod: Pod) -> bool:
         """Whether a queued pod could have a slot if victims were evicted."""
@@ -262,7 +263,10 @@ class Preemptor:
     def _report_refusal(self, pod: Pod, victim: Pod, error: ApiError) -> None:
         shared = self._shared
         self._victims.spare(victim.metadata.uid, shared.clock() + SPARED_S)
-        text = f"cannot evict {_describe([victim], pod)}: {error.summary}; looking for other victims"
+        # The server's words name the victim and its disruption budget.
+        is_own = victim.metadata.namespace == pod.metadata.namespace
+        why = error.summary if is_own else "a disruption budget forbids it" if error.status == 429 else "it failed"
+        text = f"cannot evict {_describe([victim], pod)}: {why}; looking for other victims"
         shared.events.record(pod, PREEMPTION_REFUSED, text, warning=True)
         if error.status != 429:
             shared.errors.report("preemption", str(error))
@@ -274,7 +278,7 @@ class Preemptor:
         mine, its = priority_of(pod), priority_of(victim)
         text = f"evicted from node {victim.spec.node_name} for a pod of priority {mine}; its own is {its}"
         shared.events.record(victim, PREEMPTED, text, warning=True)
-        shared.log(f"pod {_name(victim)} {text}: {_name(pod)}")
+        shared.log(f"pod {'/'.join(_name(victim))} {text}: {'/'.join(_name(pod))}")
 
     def _reserve(self, pod: Pod, candidate: Candidate) -> None:
         """Reserve a slot. Reservations of pods of lower priority on the node are dropped and searched again."""
@@ -355,16 +359,16 @@ class Preemptor:
         pod = self._shared.state.waiting.get(uid, Pod())
         return -priority_of(pod), pod.metadata.creation_timestamp or "", uid
 
-    def _names(self, uids: Sequence[str]) -> tuple[str, ...]:
-        return tuple(_name(self._victims.pods[uid]) if uid in self._victims.pods else uid for uid in uids)
+    def _names(self, pod: Pod, uids: Sequence[str]) -> tuple[str, ...]:
+        pods = [self._victims.pods.get(uid) for uid in uids]
+        own, others = visible_to(pod.metadata.namespace, [None if one is None else _name(one) for one in pods])
+        return (*(f"{pod.metadata.namespace}/{name}" for name in own), *others)
 
 
 def _describe(victims: Sequence[Pod], pod: Pod) -> str:
-    """The names of victims for the owner of a pod, who may not see the names of other namespaces."""
-    own = [one.metadata.name for one in victims if one.metadata.namespace == pod.metadata.namespace]
-    others = len(victims) - len(own)
-    return ", ".join(own + ([f"{others} pod{'s' * (others > 1)} of other namespaces"] if others else []))
+    own, others = visible_to(pod.metadata.namespace, [_name(one) for one in victims])
+    return ", ".join((*own, *others))
 
 
-def _name(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+def _name(pod: Pod) -> PodName:
+    return pod.metadata.namespace, pod.metadata.name

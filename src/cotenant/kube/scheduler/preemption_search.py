@@ -8,14 +8,12 @@ There may be thousands of nodes, so the search yields often. Times are arguments
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.model import Demand
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.queueing.eviction import Harm, Stake, Way, harm_of, least_harm, level
-from cotenant.core.units import Seconds
-from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.api.objects import Pod, has_ended, moment_of
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.settings import PreemptionPart, has_label
 from cotenant.kube.state.allocation import Allocation
@@ -89,7 +87,7 @@ class Victims:
             return None
         if has_label(pod.metadata.labels, self._settings.protect_label):
             return None
-        return Stake(priority_of(pod), _seconds(pod.status.start_time or pod.metadata.creation_timestamp))
+        return Stake(priority_of(pod), moment_of(pod.status.start_time or pod.metadata.creation_timestamp))
 
     def forget(self, now: float) -> None:
         """Forget pods that left long ago, and those that did not leave after the request: they may be evicted again."""
@@ -108,6 +106,16 @@ class Evictable:
     """what is lost with the tenant; None if it may not be evicted"""
     required: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """by node, the tenants that must leave in any case, for a resource that only kube-scheduler counts"""
+
+    def sparing(self, tenants: frozenset[str]) -> "Evictable":
+        """The same, but these tenants stay: what they leave is not for the pod."""
+        if not tenants:
+            return self
+        return Evictable(
+            lambda uid: uid not in tenants and self.is_leaving(uid),
+            lambda uid: None if uid in tenants else self.stake_of(uid),
+            self.required,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +193,3 @@ def _stakes(node: Node, demand: Demand, evictable: Evictable) -> dict[str, Stake
     others = (one for one in node.tenants if demand.affinity is None or one.demand.affinity != demand.affinity)
     found = ((one.job, evictable.stake_of(one.job)) for one in others)
     return {uid: stake for uid, stake in found if stake is not None}
-
-
-def _seconds(moment: str | None) -> Seconds:
-    try:
-        return Seconds(0.0 if moment is None else datetime.fromisoformat(moment).timestamp())
-    except ValueError:
-        return Seconds(0.0)

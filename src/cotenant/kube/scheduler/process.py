@@ -39,6 +39,7 @@ from cotenant.kube.api.server import (
     serve_all,
     status_reply,
 )
+from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.explaining import explain
@@ -129,6 +130,7 @@ class Scheduler:
         self.errors = errors
         self.state = ClusterState(codec, scheduler=part.name, freed=signals.freed.send)
         self.quotas, self.gangs = Quotas(codec), Gangs(self.state)
+        self.backfill = Backfill(self.state, self.gangs, settings.queue)
         self.placer = Placer(
             self.state,
             self.quotas,
@@ -137,6 +139,7 @@ class Scheduler:
             hold_s=part.hold_s,
             settings=codec,
             must_wait=self.gangs.must_wait,
+            reserved=self.backfill.reserved_from,
         )
         self.watches = Watches(client, self.state, self.quotas, errors, signals, pace=pace)
         self.lead: Lead = SoleLeader()
@@ -157,7 +160,9 @@ class Scheduler:
             state_unready_reason=self.watches.unready_reason,
         )
         slots = GangSlots(self.state, self.quotas, self.placer)
-        queue = Queue(slots, self.gangs, settings.queue, scheduler=part.name, hold_s=part.hold_s, settings=codec)
+        queue = Queue(
+            slots, self.gangs, self.backfill, settings.queue, scheduler=part.name, hold_s=part.hold_s, settings=codec
+        )
         self.retrier, self.preemptor = Retrier(shared), Preemptor(shared)
         self.releaser = Releaser(shared, queue, self.preemptor.can_preempt)
         self.binder = Binder(shared, self.releaser.join_gang)

@@ -8,26 +8,31 @@ since 1970 for the order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from cotenant.core.cluster import Cluster
-from cotenant.core.model import Job, Placement, Reason, Slot
+from cotenant.core.model import Job, Reason
 from cotenant.core.placement.deciding import queue_position
 from cotenant.core.placement.policies import build_policy
-from cotenant.core.queueing.backfill import End, Reservation, Reserver, when, why_held_back, why_overtook
 from cotenant.core.queueing.overdue import is_overdue
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod, has_ended, is_unschedulable
+from cotenant.kube.api.objects import Pod, is_unschedulable, moment_of
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.codec.queueing import ESTIMATE, Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
+from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
-from cotenant.kube.scheduler.gangs import NO_CAPACITY, Gangs, GangSlots, QueuedPod, RevokedGang, by_shape
+from cotenant.kube.scheduler.backfill import Backfill
+from cotenant.kube.scheduler.gangs import (
+    NEVER_FITS,
+    NO_CAPACITY,
+    Gangs,
+    GangSlots,
+    QueuedPod,
+    RevokedGang,
+    by_shape,
+)
 from cotenant.kube.scheduler.placement import HOLD_S
 from cotenant.kube.scheduler.queue_entry import (
     PREEMPTING,
@@ -51,26 +56,12 @@ MOST_RELEASED = 32
 """pods or gangs in one pass; the next pass follows at once"""
 MOST_REFUSED = 100
 """classes of units that fit nowhere, after which a pass ends; the next pass goes on from there"""
-HOPELESS_S = 60.0
-"""how long a class of units that does not even fit an empty cluster is not examined again"""
 UNSCHEDULABLE_S = 5.0
 """how long a slot is still held for a pod for which kube-scheduler has found no node"""
 MOST_BLOCKED = 8
 """classes of pods for which preemption is considered"""
 
 _NEW = Entry()
-
-
-class _Length(NamedTuple):
-    """What is known about the length of a pod that has GPUs or may get some."""
-
-    started: Seconds | None
-    """None if it has not started yet"""
-    left: Seconds | None
-    """estimated, from its start; None if it has no estimate"""
-
-
-_UNKNOWN = _Length(None, None)
 
 
 @dataclass(slots=True)
@@ -101,8 +92,6 @@ class _Round:
     """classes of units that fit nowhere, and whether that holds for the reserved GPUs too"""
     kept: list[str] = field(default_factory=list)
     """nodes that are kept free for the first overdue unit, if no GPUs are reserved"""
-    reservation: Reservation | None = None
-    """for the first unit that did not fit"""
     blocked: list[Pod] = field(default_factory=list)
 
 
@@ -113,35 +102,30 @@ class Queue:
         self,
         slots: GangSlots,
         gangs: Gangs,
+        backfill: Backfill,
         queue: QueuePart,
         *,
         scheduler: str = SCHEDULER_NAME,
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
     ) -> None:
-        self._slots, self._state, self.gangs = slots, slots.state, gangs
+        self._slots, self._state, self.gangs, self._backfill = slots, slots.state, gangs, backfill
         self._queue, self._scheduler, self._hold_s, self._settings = queue, scheduler, hold_s, settings
         self._policy = build_policy("binpack", queue=queue.order)
         self._entries: dict[str, Entry] = {}
         self._classes: WeakValueDictionary[object, UnitClass] = WeakValueDictionary()
-        self._hopeless: dict[UnitClass, float] = {}
+        self._over_quota: WeakKeyDictionary[UnitClass, Reason] = WeakKeyDictionary()
+        """units that fitted when they were last examined, and were refused all the same"""
         self._round = _Round()
-        self._reservation: Reservation | None = None
-        self._beside: tuple[Cluster, Reservation, Cluster] | None = None
-        self._overtaken: tuple[str, int, str] = ("", 0, "")
-        """the unit with the reservation, how many units have overtaken it, and the last of them"""
-        self._lengths: dict[str, _Length] = {}
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Take in a change of a pod; return whether it may change which pod is next."""
         uid = (new or old or Pod()).metadata.uid
         before = self._entries.pop(uid, _NEW)
         was_known = self.gangs.remove(uid) or before.is_gated or before.unit is not None
-        self._lengths.pop(uid, None)
+        self._backfill.pod_changed(uid, new)
         if new is None:
             return was_known
-        if not has_ended(new) and not {RECORD, ESTIMATE}.isdisjoint(new.metadata.annotations):
-            self._lengths[uid] = _length_of(new)
         entry = step(before, PodSeen(is_gated(new.spec.scheduling_gates), uid in self._state.waiting))
         unit = self._read(new, uid, entry) if new.spec.scheduler_name == self._scheduler else None
         entry = Entry(entry.state, entry.slot_until, new, unit)
@@ -149,7 +133,7 @@ class Queue:
             self._entries[uid] = entry
         return was_known or entry.is_gated or uid in self.gangs
 
-    def explain(self, pod: Pod, today: Seconds) -> str | None:
+    def explain(self, pod: Pod, now: float, today: Seconds) -> str | None:
         """Why a pod waits at its gate; None if it does not."""
         uid = pod.metadata.uid
         entry = self._entries.get(uid, _NEW)
@@ -163,7 +147,10 @@ class Queue:
                 parts = [f"{what} with {place} before it in the queue ({self._queue.order})"]
                 if is_overdue(unit.job, today):
                     parts.append("it is overdue" + ", so nodes are kept free for it" * (not self._queue.backfill))
-                return "; ".join((*parts, *self._reserved(unit, place, today)))
+                refused = self._over_quota.get(unit.unit_class) or self._backfill.why_hopeless(unit, now)
+                if refused is not None:
+                    parts.append(str(refused))
+                return "; ".join((*parts, *self._backfill.explain(unit, place, today, self._slots)))
         if others := gates_of_others(pod.spec.scheduling_gates):
             return f"it joins the queue when its other scheduling gates are removed: {', '.join(others)}"
         reason = self.gangs.must_wait(pod)
@@ -192,125 +179,45 @@ class Queue:
 
     def _continue_round(self, result: Pass, now: float, today: Seconds) -> bool:
         """Go on where the last pass stopped; return whether there is more to examine at once."""
-        this = self._round
+        this, backfill = self._round, self._backfill
         this.kept = [name for name in this.kept if name in self._state.cluster.index]
         result.blocked, most = this.blocked, len(this.refused) + MOST_REFUSED
-        reserver: Reserver | None = None
+        backfill.begin_pass(today)
+        is_over = True
         for unit in self._in_order(now, today):
-            allowed = this.reservation is None or this.reservation.allows(unit.job, today)
+            allowed = backfill.allows(unit)
             if (unit.unit_class, True) in this.refused or (unit.unit_class, allowed) in this.refused:
                 continue
             overdue = not this.kept and is_overdue(unit.job, today)
             why_not = self._hold(unit, now, this, overdue=overdue, allowed=allowed)
             if why_not is None:
                 result.released.append(unit)
-                ends = self._ends_of(unit, today)
-                if reserver is not None:
-                    reserver.new += ends
-                self._note_overtaking(unit, ends, this, result, today, allowed=allowed)
+                overtook = backfill.note_release(unit, allowed=allowed)
+                if overtook is not None:
+                    result.overtook[unit.job.id] = overtook
             else:
                 this.refused.add((unit.unit_class, allowed))
-                if why_not.check == NO_CAPACITY and self._is_gated_pod(unit) and len(result.blocked) < MOST_BLOCKED:
-                    result.blocked.append(unit.pods[0].pod)
-                if why_not.check == NO_CAPACITY and this.reservation is None and self._queue.backfill:
-                    reserver = Reserver(self._ends(today)) if reserver is None else reserver
-                    this.reservation = self._reserve(unit, reserver, now, today, overdue=overdue)
-                elif why_not.check == NO_CAPACITY and overdue and not self._queue.backfill:
-                    this.kept = self._nodes_to_keep(unit, now)
+                self._note_refusal(unit, why_not, now, this, overdue=overdue)
             if len(this.refused) >= most:
-                self._reservation = this.reservation or self._reservation
-                return True
+                is_over = False
+                break
             if len(result.released) >= MOST_RELEASED:
                 break
-        self._reservation, self._round = this.reservation, _Round()
-        return len(result.released) >= MOST_RELEASED
+        backfill.end_pass(is_round_over=is_over)
+        self._round = _Round() if is_over else this
+        return not is_over or len(result.released) >= MOST_RELEASED
 
-    # Reservations.
-
-    def _reserve(
-        self, unit: Unit, reserver: Reserver, now: float, today: Seconds, *, overdue: bool
-    ) -> Reservation | None:
-        """Reserve slots for the first unit that does not fit; units that never fit are examined every `HOPELESS_S`."""
-        if self._hopeless.get(unit.unit_class, now) > now:
-            return None
-        found = self._slots.reserve(unit.job, unit.pods, reserver, today, self._reservation, overdue=overdue)
-        self._hopeless = {one: until for one, until in self._hopeless.items() if until > now}
-        if found is None:
-            self._hopeless[unit.unit_class] = now + HOPELESS_S
-        return found
-
-    def _ends(self, today: Seconds) -> list[End]:
-        """The estimated ends of all pods that use or hold GPUs, the first to end first."""
-        ends = []
-        for node in self._state.cluster:
-            for tenant in node.tenants:
-                length = self._lengths.get(tenant.job, _UNKNOWN)
-                job = Job(id=tenant.job, demand=tenant.demand, estimate=length.left)
-                placement = Placement(job, Slot(node.name, tenant.gpus), tenant.replica)
-                ends.append(End.of((placement,), length.started or today))
-        return sorted(ends)
-
-    def _without_reserved(self, cluster: Cluster) -> Cluster:
-        """The cluster as units see it that may not use the reserved GPUs; computed once for each state of both."""
-        reservation = self._round.reservation
-        if reservation is None:
-            return cluster
-        if self._beside is None or self._beside[0] is not cluster or self._beside[1] is not reservation:
-            self._beside = cluster, reservation, reservation.without_reserved(cluster)
-        return self._beside[2]
-
-    def _ends_of(self, unit: Unit, today: Seconds) -> list[End]:
-        """The estimated ends of a unit for which slots have just been held."""
-        uids = {one.uid for one in unit.pods}
-        nodes = dict.fromkeys(held.node for uid in uids if (held := self._state.held(uid)) is not None)
-        ends = []
-        for name in nodes:
-            for one in (one for one in self._state.cluster.node(name).tenants if one.job in uids):
-                job = replace(unit.job, id=one.job, demand=one.demand, replicas=1)
-                ends.append(End.of((Placement(job, Slot(name, one.gpus), one.replica),), today))
-        return ends
-
-    def _note_overtaking(
-        self, unit: Unit, ends: list[End], this: _Round, result: Pass, today: Seconds, *, allowed: bool
-    ) -> None:
-        """A unit was released before the one with the reservation, if there is one."""
-        if this.reservation is None:
+    def _note_refusal(self, unit: Unit, why_not: Reason, now: float, this: _Round, *, overdue: bool) -> None:
+        """A unit was refused: GPUs or nodes may be kept for it, and pods may be evicted for it."""
+        if why_not.check != NO_CAPACITY:
+            self._over_quota[unit.unit_class] = why_not
             return
-        why = why_overtook(this.reservation, allowed, today, self._name)
-        result.overtook[unit.job.id] = why
-        first, count, _ = self._overtaken
-        count = count + 1 if first == this.reservation.job.id else 1
-        self._overtaken = this.reservation.job.id, count, f"{self._name(unit.job.id)} ({why.partition(': ')[2]})"
-        for end in ends if allowed else ():
-            this.reservation = this.reservation.overtaken_by(end)
-
-    def _reserved(self, unit: Unit, place: int, today: Seconds) -> Iterator[str]:
-        """What is reserved for a waiting unit or for another one, and who overtook it."""
-        reservation = self._reservation
-        if reservation is None:
-            return
-        first = reservation.job.id
-        if unit.job.id == first:
-            slots = sorted({(one.slot.node, gpu) for one in reservation.placements for gpu in one.slot.gpus})
-            gpus = ", ".join(f"{name}/{gpu}" for name, gpu in slots)
-            yield f"GPUs are reserved for it ({gpus}), and it can start {when(reservation, today, self._name)}"
-            overtaken, count, last = self._overtaken
-            if overtaken == first:
-                yield f"{count} behind it {'was' if count == 1 else 'were'} released before it, the last: {last}"
-        elif place and not reservation.allows(unit.job, today):
-            if unit.gang is None and self._slots.placer.would_fit(unit.pods[0].pod):
-                yield why_held_back(reservation, unit.job, today, self._name)
-            else:
-                start = when(reservation, today, self._name)
-                yield f"GPUs are reserved for {self._name(first)}, which can start {start}"
-
-    def _name(self, uid: str) -> str:
-        """A pod as users know it; its UID if it is gone."""
-        entry = self._entries.get(uid, _NEW)
-        allocation = self._state.bound(uid) or self._state.held(uid)
-        if entry.pod is not None:
-            return f"pod {entry.pod.metadata.namespace}/{entry.pod.metadata.name}"
-        return uid if allocation is None else f"pod {allocation.namespace}/{allocation.name}"
+        if self._is_gated_pod(unit) and len(this.blocked) < MOST_BLOCKED:
+            this.blocked.append(unit.pods[0].pod)
+        if self._queue.backfill and self._backfill.found is None:
+            self._backfill.reserve(unit, self._slots, now, overdue=overdue)
+        elif overdue and not self._queue.backfill:
+            this.kept = self._nodes_to_keep(unit, now)
 
     def undo_release(self, unit: Unit) -> None:
         """One of the gates could not be removed: all pods of the unit wait again."""
@@ -338,6 +245,11 @@ class Queue:
         """The gate could not be removed."""
         self._apply(pod.metadata.uid, ReleaseFailed())
 
+    def outranks_reservation(self, pod: Pod) -> bool:
+        """Whether GPUs are reserved for a pod or gang of lower priority, so that this pod may use them."""
+        unit = self._entries.get(pod.metadata.uid, _NEW).unit
+        return isinstance(unit, Unit) and self._backfill.outranks(unit)
+
     def awaits_preemption(self, pod: Pod) -> bool:
         """Whether a pod was released to preempt and has no slot yet."""
         uid = pod.metadata.uid
@@ -361,7 +273,7 @@ class Queue:
                 has_gpus = request.vendor is not None
                 if has_gpus:
                     self._slots.placer.ranker(pod)  # raises if the pod's policy does not exist
-                    submitted = _moment(pod.metadata.creation_timestamp)
+                    submitted = moment_of(pod.metadata.creation_timestamp)
                     queued = QueuedPod(pod, request, submitted, estimate_of(pod), attained_of(pod))
                     unit = self._unit((queued,), None)
             if gang is not None and has_gpus:
@@ -379,11 +291,9 @@ class Queue:
         return entry.unit is not None and (about.uid in self.gangs or self._queue.keeps(about.namespace))
 
     def _hold(self, unit: Unit, now: float, this: _Round, *, overdue: bool, allowed: bool) -> Reason | None:
-        until = now + self._hold_s
-        if allowed:
-            why_not = self._slots.hold(unit.pods, until, this.kept, overdue=overdue)
-        else:
-            why_not = self._slots.hold(unit.pods, until, this.kept, overdue=overdue, view=self._without_reserved)
+        until, reservation = now + self._hold_s, None if allowed else self._backfill.found
+        self._over_quota.pop(unit.unit_class, None)
+        why_not = self._slots.hold(unit.pods, until, this.kept, overdue=overdue, reservation=reservation)
         if why_not is not None:
             return why_not
         if unit.gang is not None:
@@ -413,12 +323,11 @@ class Queue:
     def _nodes_to_keep(self, unit: Unit, now: float) -> list[str]:
         """The nodes to keep free for an overdue unit; none if it does not even fit an empty cluster, which is checked
         every `HOPELESS_S`."""
-        if self._hopeless.get(unit.unit_class, now) > now:
+        if self._backfill.why_hopeless(unit, now) is not None:
             return []
-        self._hopeless = {one: until for one, until in self._hopeless.items() if until > now}
         kept = self._slots.nodes_to_keep(unit.pods)
         if not kept:
-            self._hopeless[unit.unit_class] = now + HOPELESS_S
+            self._backfill.give_up(unit, NEVER_FITS, now)
         return kept
 
     def _in_order(self, now: float, today: Seconds) -> list[Unit]:
@@ -471,20 +380,3 @@ class Queue:
         shapes = first.pod.metadata.namespace, tuple(one.shape for one in pods)  # quotas are by namespace
         unit_class = self._classes.setdefault(shapes, UnitClass())
         return Unit(pods, gang, job, unit_class, queue_position(self._policy, job, job.submitted))
-
-
-def _length_of(pod: Pod) -> _Length:
-    try:
-        estimate, attained = estimate_of(pod), attained_of(pod)
-    except InputError:
-        estimate, attained = None, Seconds(0.0)
-    left = None if estimate is None else Seconds(max(0.0, estimate - attained))
-    return _Length(_moment(pod.status.start_time) or None, left)
-
-
-def _moment(text: str | None) -> Seconds:
-    """Seconds since 1970; 0 if the time cannot be read."""
-    try:
-        return Seconds(datetime.fromisoformat(text or "").timestamp())
-    except ValueError:
-        return Seconds(0.0)

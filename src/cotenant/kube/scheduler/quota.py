@@ -7,7 +7,7 @@ percentage refers to. This module counts what the state of the cluster says is i
 dialect limits all pods on GPUs of that vendor, whichever dialect they use.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -58,6 +58,10 @@ class Limit(NamedTuple):
         """The amount that this limit is about."""
         return used.memory if self.memory else used.compute
 
+    def counts(self, allocation: Allocation, namespace: str) -> bool:
+        """Whether an allocation counts against this limit of a namespace."""
+        return allocation.vendor is self.vendor and allocation.namespace == namespace
+
 
 class Quotas:
     """Follows the quotas of all namespaces."""
@@ -81,17 +85,26 @@ class Quotas:
         """Whether the namespace has any quota for GPUs."""
         return namespace in self._limits
 
-    def refusal(self, state: ClusterState, allocation: Allocation) -> Reason | None:
-        """Why a pod may not have this allocation; None if it may. What it uses already does not count against it."""
-        own = state.held(allocation.uid) or state.bound(allocation.uid)
-        for limit in (one for here in self._limits.get(allocation.namespace, {}).values() for one in here):
-            if limit.vendor is not allocation.vendor:
+    def refusal(
+        self, state: ClusterState, allocations: Sequence[Allocation], ended: Iterable[str] = ()
+    ) -> Reason | None:
+        """Why pods of one namespace may not have these allocations together; None if they may.
+
+        What they use already does not count against them, nor what the pods with the UIDs `ended` use: they will have
+        ended by then.
+        """
+        namespace = allocations[0].namespace
+        for limit in (one for here in self._limits.get(namespace, {}).values() for one in here):
+            needed = sum(limit.of(one.peak) for one in allocations if one.vendor is limit.vendor)
+            if not needed:
                 continue
-            used, needed = limit.of(state.used(allocation.namespace, limit.vendor)), limit.of(allocation.peak)
-            others = used - (0 if own is None or own.vendor is not limit.vendor else limit.of(own.peak))
-            if needed and others + needed > limit.most:
+            leaving = (state.held(uid) or state.bound(uid) for uid in {*ended, *(one.uid for one in allocations)})
+            freed = sum(limit.of(one.peak) for one in leaving if one and limit.counts(one, namespace))
+            others = limit.of(state.used(namespace, limit.vendor)) - freed
+            if others + needed > limit.most:
                 what = "MiB of GPU memory" if limit.memory else "milli-GPU"
-                text = f"needs {{needed}} {what}, quota {plain_text(limit.quota)} leaves its namespace {{available}}"
+                who = "needs" if len(allocations) == 1 else f"its {len(allocations)} pods together need"
+                text = f"{who} {{needed}} {what}, quota {plain_text(limit.quota)} leaves its namespace {{available}}"
                 return Reason("quota", text, needed, max(0, limit.most - others))
         return None
 

@@ -18,10 +18,13 @@ from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.placement.slots import refusal_of
 from cotenant.errors import InputError
-from cotenant.kube.codec.inventory import AWAY
+from cotenant.kube.codec.inventory import AWAY, INVENTORY, ORPHANS
+from cotenant.wire.text import counted
 
 MOST_DEMANDS = 16
 """demands for which refusals are cached"""
+OF_NODES = frozenset((AWAY, INVENTORY, ORPHANS))
+"""annotations of nodes that close them"""
 
 CLASSES: Mapping[str, str] = {
     "gang": "GPU gang must start as a whole",
@@ -59,8 +62,14 @@ def invalid_request(error: InputError) -> Reason:
 
 
 def closed_reason(messages: Mapping[str, str]) -> Reason:
-    """Why a closed node accepts no new pods; the messages are those of `ClusterState.closed`."""
-    return Reason("away" if set(messages) == {AWAY} else "closed", plain_text("; ".join(messages.values())))
+    """Why a closed node accepts no new pods; the messages are those of `ClusterState.closed`.
+
+    Messages about pods are for the scheduler's log: the owner of another pod must not read their names.
+    """
+    of_node = [text for source, text in messages.items() if source in OF_NODES]
+    pods = len(messages) - len(of_node)
+    of_pods = [f"the assignment of {counted(pods, 'pod')} on it cannot be read"] if pods else []
+    return Reason("away" if set(messages) == {AWAY} else "closed", plain_text("; ".join((*of_node, *of_pods))))
 
 
 def class_of(reason: Reason) -> str:

@@ -54,7 +54,7 @@ class Releaser:
 
     def explain(self, pod: Pod) -> str | None:
         """Why a pod waits at its gate; None if it does not."""
-        return self._queue.explain(pod, _today())
+        return self._queue.explain(pod, self._shared.clock(), _today())
 
     async def run(self) -> NoReturn:
         """Release pods until cancelled."""
@@ -86,6 +86,8 @@ class Releaser:
             self._queue.undo_release_to_preempt(pod)
             return
         text = "released from the queue: no slot is free, but pods of lower priority could be evicted"
+        if self._queue.outranks_reservation(pod):
+            text += "; it may use GPUs that are reserved for a pod of lower priority"
         self._shared.events.record(pod, RELEASED, text)
         until = self._shared.clock() + PREEMPTING_S
         while self._queue.awaits_preemption(pod) and self._shared.clock() < until:

@@ -200,7 +200,7 @@ def _refusal(old: Allocation, new: Allocation, state: ClusterState, quotas: Quot
         return None
     if name in state.closed:
         return closed_reason(state.closed[name])
-    return quotas.refusal(state, new)
+    return quotas.refusal(state, (new,))
 
 
 def _larger(one: Record, other: Record) -> Record:

@@ -50,7 +50,7 @@ from cotenant.kube.state.allocation import (
     planned_allocation,
     recorded_allocation,
 )
-from cotenant.kube.state.totals import Totals
+from cotenant.kube.state.totals import Totals, without_tenant
 from cotenant.node.devices.vendors import Vendor
 
 Freed = Callable[[str], object]
@@ -159,11 +159,14 @@ class ClusterState:
         """What the pods of a namespace use of this vendor's GPUs."""
         return self._totals.used(namespace, vendor)
 
-    def without(self, uid: str) -> Cluster:
-        """The cluster as it would be without this pod and what is held for it."""
+    def without(self, uid: str, of: Cluster | None = None) -> Cluster:
+        """The cluster, or what a view `of` it shows, as it would be without this pod and what is held for it."""
         account = self._accounts.get(uid)
         allocation = None if account is None else account.held or account.bound
-        return self._totals.without(uid, () if allocation is None else (allocation.node,))
+        cluster = self.cluster if of is None else of
+        if allocation is None or allocation.node not in cluster.index:
+            return cluster
+        return without_tenant(cluster, allocation.node, uid)
 
     # Acts of the scheduler.
 

@@ -6,7 +6,7 @@ Allocations on a node that does not exist (yet) are kept, and count as soon as t
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from cotenant.core.cluster import Cluster, Node
@@ -39,13 +39,6 @@ class Totals:
             joined = [self._node(self._machines[name]) for name in stale if name in self._machines]
             self._cluster = (self._cluster.leave(*left) if left else self._cluster).join(*joined)
         return self._cluster
-
-    def without(self, uid: str, nodes: Iterable[str]) -> Cluster:
-        """The cluster as it would be if this pod used nothing of these nodes."""
-        cluster = self.cluster
-        for name in nodes:
-            cluster = _without_tenant(cluster, name, uid) if name in cluster.index else cluster
-        return cluster
 
     def machine(self, name: str) -> Machine:
         """The hardware of a node with GPUs."""
@@ -82,7 +75,7 @@ class Totals:
             if before is not None:
                 self._add(before, -1)
                 del here[uid]
-                self._cluster = _without_tenant(self._cluster, node, uid) if current else self._cluster
+                self._cluster = without_tenant(self._cluster, node, uid) if current else self._cluster
             if allocation is not None:
                 self._add(allocation, +1)
                 here[uid] = allocation
@@ -117,7 +110,8 @@ def _with_tenant(cluster: Cluster, machine: Machine, allocation: Allocation) -> 
     return cluster.seat(Job(id=tenant.job, demand=tenant.demand), Slot(machine.name, tenant.gpus))
 
 
-def _without_tenant(cluster: Cluster, node: str, uid: str) -> Cluster:
+def without_tenant(cluster: Cluster, node: str, uid: str) -> Cluster:
+    """The cluster as it would be if this pod used nothing of this node."""
     for tenant in cluster.node(node).tenants:
         if tenant.job == uid:
             return cluster.finish(Placement(Job(id=uid, demand=tenant.demand), Slot(node, tenant.gpus)))
