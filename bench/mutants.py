@@ -23,9 +23,9 @@ import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.util import cache_from_source
 from pathlib import Path
-from random import Random
 from typing import NamedTuple
 
 from bench import recording
@@ -79,13 +79,19 @@ class Mutant:
 
 
 def draw(package: str, count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
-    """So many mutants of a package; the same ones for the same sources and seed."""
-    every = []
+    """So many mutants of a package.
+
+    A seed ranks every mutation by the text of its line alone, so changes elsewhere draw the same ones.
+    """
+    ranked: list[tuple[bytes, int, Mutant]] = []
     for path in sorted(root.glob(PACKAGES[package].sources)):
         find = in_c if path.suffix == ".c" else in_python
-        name = path.relative_to(root).as_posix()
-        every += [Mutant(package, name, one) for one in find(path.read_bytes())]
-    return Random(f"{seed} {package}").sample(every, min(count, len(every)))
+        source, name = path.read_bytes(), path.relative_to(root).as_posix()
+        for one in find(source):
+            before, after = source[: one.start].rpartition(b"\n")[2], source[one.end :].partition(b"\n")[0]
+            text = b"%d %s %s|%s>%s|%s" % (seed, name.encode(), before, one.before.encode(), one.after.encode(), after)
+            ranked.append((sha256(text).digest(), one.start, Mutant(package, name, one)))
+    return [mutant for _, _, mutant in sorted(ranked, key=lambda one: one[:2])[:count]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def fits(size: int, free: "int" = 0) -> bool:
     log(f"{size + 1}")
     if size <= LIMIT and free is not None:
         return size + free > 0.5
+    assert_never(free)
     return False
 '''
 
@@ -48,7 +49,7 @@ def test_python_is_changed_by_its_syntax_and_not_in_texts_decorators_or_annotati
         (12, ">", ">="),
         (12, "+", "-"),
         (12, "0.5", "1.0"),
-        (13, "False", "True"),
+        (14, "False", "True"),
     }
 
 
@@ -109,6 +110,19 @@ def test_in_a_child():
     child = "import toy, sys; sys.exit(toy.fits(4))"
     assert subprocess.run([sys.executable, "-c", child], env={}).returncode in (0, 1)
 """
+
+
+def test_a_change_of_other_lines_draws_the_same_mutants(tmp_path: Path) -> None:
+    file = tmp_path / "src" / "cotenant" / "core" / "toy.py"
+    file.parent.mkdir(parents=True)
+    lines = "".join(f"A{n} = {n}\n" for n in range(40))
+
+    def drawn(text: str) -> list[str]:
+        file.write_text(text)
+        found = draw("core", 10, 1, tmp_path)
+        return [f"A{one.mutation.before}" for one in found]
+
+    assert drawn(lines) == drawn(f"import sys\n\n{lines}") == drawn(lines)
 
 
 def test_a_mutant_meets_the_tests_that_call_it_and_those_that_notice_it_are_told_from_others(tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ def test_two_jobs_that_halve_each_other_are_parted_and_the_next_daemon_still_kno
         train = (sys.executable, "-c", TRAIN)
         first = train_job(daemon, train)
         until(lambda: daemon.client.get("/v1/profiles", list[dict[str, Any]]))
-        others = [train_job(daemon, train) for _ in range(2)]
+        others = [train_job(daemon, train) for _ in range(3)]  # fewer would wait for a GPU alone
         reverted = until(lambda: next((job for job in others if "reverted" in (daemon.job(job).reason or "")), None))
         view = until(lambda: one if (one := daemon.job(reverted)).state == "queued" else None)
         assert view.attempts == 1

@@ -183,6 +183,9 @@ def test_connections_are_bounded(agent: Agent) -> None:
 
 
 def test_a_job_that_connects_again_and_again_does_not_keep_out_others(agent: Agent) -> None:
+    for _ in range(5):
+        with agent.client(HELLO, Bye()) as client:
+            assert client.recv(9) == b"", "who has said hello and left is no longer counted"
     with contextlib.ExitStack() as stack:
         for _ in range(120):
             stack.enter_context(agent.client())

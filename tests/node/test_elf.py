@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import shutil
+import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,15 @@ def test_what_is_written_is_read_back(machine: int, version: str | None, tmp_pat
     assert (found.machine, found.soname) == (machine, "libcuda.so.1")
     assert found.needed == ("libdl.so.2", "libc.so.6", "/opt/libcotenant.so")
     assert sorted(found.functions) == sorted(driver(machine, version).functions)
+
+
+def test_a_version_is_a_record_of_one_name_under_its_hash() -> None:
+    content = written(driver(version="GLIBC_2.2.5"))
+    revision, base, names = 1, 1, 1
+    own = struct.pack("<HHHH", revision, base, 1, names)
+    other = struct.pack("<HHHHI", revision, 0, 2, names, 0x09691A75)  # the hash that every program for x86-64 contains
+    assert content.count(other) == 1
+    assert content[content.index(other) - 28 :].startswith(own)
 
 
 def test_arm_code_jumps_through_the_table(tmp_path: Path) -> None:

@@ -26,6 +26,14 @@ def test_a_slice_is_there_while_it_is_held(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(("for_anyone", "mode"), [(False, 0o600), (True, 0o666)])
+def test_the_region_of_a_slice_is_its_owner_s_unless_the_user_is_not_known(
+    for_anyone: bool, mode: int, tmp_path: Path
+) -> None:
+    folder = make_slice(tmp_path, "a", LIMITS, for_anyone=for_anyone)
+    assert (folder / REGION).stat().st_mode & 0o7777 == mode
+
+
 def test_what_a_command_leaves_running_keeps_its_slice(tmp_path: Path) -> None:
     folder = make_slice(tmp_path, "a", LIMITS)
     with hold_slice(folder) as lock:

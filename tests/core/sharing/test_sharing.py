@@ -75,6 +75,17 @@ def test_the_least_gain_falls_with_crowding_and_stays_between_its_ends() -> None
     assert asked[-1] == pytest.approx(LEAST_GAIN_CROWDED)
 
 
+@pytest.mark.parametrize("crowding", [0.5, 1.0, 2.0, 4.0, 8.0])
+def test_the_least_gain_is_between_those_of_a_gpu_at_once_and_after_another_job(crowding: float) -> None:
+    after_another, at_once = 1 / (3 + 2 * crowding), 1 / (1 + crowding)
+    assert 1.2 * after_another <= least_gain(crowding) <= at_once, "with a margin, since predictions are not exact"
+
+
+def test_a_pair_of_which_nothing_is_known_is_tried_if_three_jobs_per_gpu_wait() -> None:
+    unknown = sum(map(mean, Predicted().speeds(PAIR))) - 1
+    assert least_gain(3.0) < unknown < least_gain(2.0)
+
+
 @pytest.mark.parametrize(
     ("score", "trial", "waits"),
     [
