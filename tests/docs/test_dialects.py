@@ -20,7 +20,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "dialects.md").read_t
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.name)
 def test_every_word_of_a_dialect_is_explained(dialect: Dialect) -> None:
-    wishes = (dialect.use_types, dialect.avoid_types, dialect.use_uuids, dialect.avoid_uuids, dialect.one_numa)
+    wishes = (
+        *(dialect.use_types, dialect.avoid_types, dialect.use_uuids, dialect.avoid_uuids, dialect.one_numa),
+        *(dialect.mode, dialect.divided_by),
+    )
     words = [dialect.name, *dialect.resources, *filter(None, wishes), *variable_names(dialect, 1)]
     assert [word for word in words if f"`{word}" not in PAGE] == []
 
@@ -35,7 +38,7 @@ def test_the_record_that_is_shown_can_be_read() -> None:
     [
         {"nvidia.com/gpumem-percentage": 101},
         {"nvidia.com/gpu": 0, "nvidia.com/gpumem": 1},
-        {"nvidia.com/gpumem": 1, "nvidia.com/gpumem-percentage": 1},
+        {"aliyun.com/gpu-mem": 1, "cotenant.io/gpushare-mib": 1},
         {"nvidia.com/gpu": 1, "aliyun.com/gpu-mem": 1},
         {"nvidia.com/gpu": "0.5"},
         {"nvidia.com/gpumem": "1Gi"},

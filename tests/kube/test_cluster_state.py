@@ -333,7 +333,7 @@ def test_waiting_pods_are_found_by_name() -> None:
 
 
 def test_what_a_namespace_uses_is_added_up(state: ClusterState, running: Pod) -> None:
-    assert state.used("team", Vendor.NVIDIA) == (4000, 0)
-    assert state.used("other", Vendor.NVIDIA) == (0, 0)
+    assert state.used("team", Vendor.NVIDIA) == (4000, 0, 1)
+    assert state.used("other", Vendor.NVIDIA) == (0, 0, 0)
     state.pod_changed(running, in_phase(running, "Succeeded"))
-    assert state.used("team", Vendor.NVIDIA) == (0, 0)
+    assert state.used("team", Vendor.NVIDIA) == (0, 0, 0)

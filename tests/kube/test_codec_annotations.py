@@ -66,9 +66,7 @@ def test_the_memory_of_contexts_counts_as_the_settings_say(count: bool) -> None:
     settings = parse_settings(f"defaults: {{count-overhead: {count}}}".lower().encode()).codec()
     wanting = pod({"nvidia.com/gpumem": 1000})
     record = record_for(wanting, request_of(wanting), Slot(NODE.name, (0,)), NODE)
-    told = binding_annotations(
-        wanting, request_of(wanting), record, NODE, moment=0, count_overhead=settings.count_overhead
-    )
+    told = binding_annotations(wanting, request_of(wanting), record, NODE, moment=0, settings=settings)
     assert limits(told).overhead is count
 
 

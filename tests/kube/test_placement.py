@@ -182,9 +182,24 @@ def test_nodes_and_gpus_are_chosen_apart(state: ClusterState) -> None:
     assert [share.gpu for share in choice.allocation.record.held_by(0)] == ["GPU-n2-1"]
 
 
+def test_mutex_means_gpus_without_tenants(state: ClusterState) -> None:
+    alone = waiting("b", annotations={"hami.io/gpu-scheduler-policy": "mutex"})
+    place(state, placer_of(state), waiting("a"), "n2")
+    choice = chosen(placer_of(state), alone, "n2")
+    assert choice.allocation is not None
+    assert [share.gpu for share in choice.allocation.record.held_by(0)] == ["GPU-n2-1"]
+    state.release("uid-b")
+    place(state, placer_of(state), waiting("c", annotations={"hami.io/gpu-scheduler-policy": "spread"}), "n2")
+    why = placer_of(state).choose(alone, "n2", 0.0, 0)
+    assert isinstance(why, Reason)
+    assert why.check == "alone"
+
+
 def test_hami_words_fill_up_the_usual_policy() -> None:
     assert policy_of({"hami.io/gpu-scheduler-policy": "topology-aware"}, "spread/binpack") == "spread/topology"
     assert policy_of({"hami.io/node-scheduler-policy": "binpack"}, "spread") == "binpack/spread"
+    assert policy_of({"hami.io/gpu-scheduler-policy": "binpack, numa"}, "spread") == "spread/binpack+numa"
+    assert policy_of({"hami.io/gpu-scheduler-policy": "mutex"}, "binpack") == "binpack/alone"
     assert policy_of({"cotenant.io/policy": " fgd "}, "spread") == "fgd"
 
 

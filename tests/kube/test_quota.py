@@ -54,6 +54,8 @@ def quotas(*all_of: ResourceQuota) -> Quotas:
         ({f"limits.{MEMORY}": 5000}, {GPU: 2, MEMORY: 3000}, "6000 MiB of GPU memory, quota gpus leaves {} 5000"),
         ({MEMORY: 5000}, {GPU: 1, PERCENT: 60}, "24000 MiB of GPU memory, quota gpus leaves {} 5000"),
         ({CORES: 99}, {GPU: 2, MEMORY: 1000, CORES: 50}, "1000 milli-GPU, quota gpus leaves {} 990"),
+        ({f"limits.{GPU}": 1}, {GPU: 2, MEMORY: 3000}, "2 GPUs, quota gpus leaves {} 1"),
+        ({"limits.aliyun.com/gpu-count": 1}, {GPU: 2, MEMORY: 3000}, "2 GPUs, quota gpus leaves {} 1"),
         ({"aliyun.com/gpu-mem": 5}, {GPU: 2, MEMORY: 3000}, "6000 MiB of GPU memory, quota gpus leaves {} 5120"),
     ],
 )

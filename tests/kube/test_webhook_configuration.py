@@ -54,7 +54,7 @@ def test_it_is_reached_by_its_service_or_where_it_is_said_to_be() -> None:
     ],
 )
 def test_our_own_namespace_and_those_to_skip_are_left_out(label: str, selects: list[Json]) -> None:
-    settings = KubeSettings(webhook=WebhookPart(skip_namespaces=("monitoring",), skip_label=label))
+    settings = KubeSettings(webhook=WebhookPart(skip_namespaces=("monitoring",), skip_labels=(label,)))
     names = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["cotenant-system", "monitoring"]}
     for webhook in webhooks(settings=settings):
         assert webhook["namespaceSelector"] == {"matchExpressions": [names, *selects]}

@@ -286,7 +286,7 @@ def test_some_are_let_through_as_they_are(asked: bytes) -> None:
 def test_a_label_skips_a_pod(label: str, carried: Json, is_skipped: bool) -> None:
     made = written({"nvidia.com/gpu": 1})
     made["metadata"]["labels"] = carried
-    assert (admitted(made, KubeSettings(webhook=WebhookPart(skip_label=label))) == made) is is_skipped
+    assert (admitted(made, KubeSettings(webhook=WebhookPart(skip_labels=(label,)))) == made) is is_skipped
 
 
 @pytest.mark.parametrize("key", ["cotenant.io/policy", "hami.io/gpu-scheduler-policy"])

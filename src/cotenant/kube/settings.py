@@ -20,6 +20,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.amounts import UNITS
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
+from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.codec.settings import DIALECTS, Settings
 from cotenant.wire.codec import read_bounded
 
@@ -76,6 +77,8 @@ class Defaults(_Section, frozen=True):
     """Percent of each GPU's compute, if the pod requests part of its memory; 0: no compute is reserved."""
     count_overhead: bool = True
     """Whether memory that the driver takes for itself counts against the memory of a container."""
+    isolation: Isolation = Isolation.ENFORCED
+    """Whether limits are enforced; `optional`: unless the pod says otherwise; `none`: never."""
 
 
 class PreemptionPart(_Section, frozen=True):
@@ -166,8 +169,8 @@ class WebhookPart(_Section, frozen=True):
 
     skip_namespaces: tuple[Name, ...] = ("kube-system",)
     """Namespaces whose pods the webhook ignores."""
-    skip_label: str = "cotenant.io/webhook=ignore"
-    """Label, `key` or `key=value`, of pods that the webhook ignores, or of namespaces whose pods it ignores."""
+    skip_labels: tuple[str, ...] = ("cotenant.io/webhook=ignore", "hami.io/webhook=ignore", "4pd.io/webhook=ignore")
+    """Labels, `key` or `key=value`, of pods that the webhook ignores, or of namespaces whose pods it ignores."""
     allow_privileged: bool = False
     """Whether a privileged container, or one with a capability such as SYS_ADMIN, may share GPUs. It can access all
     GPUs of its node anyway."""
@@ -182,6 +185,8 @@ class NamespacePart(_Section, frozen=True):
 
     memory_unit: Literal["MiB", "GiB"] | None = None
     """Unit in which its pods state memory; null: the unit of the dialect."""
+    isolation: Isolation | None = None
+    """Whether the limits of its pods are enforced; null: as in `defaults`."""
 
 
 class GpuPart(_Section, frozen=True):
@@ -247,6 +252,10 @@ class KubeSettings(_Section, frozen=True):
             default_memory=None if self.defaults.memory is None else MiB(self.defaults.memory),
             default_compute=Percent(self.defaults.compute),
             count_overhead=self.defaults.count_overhead,
+            isolation=self.defaults.isolation,
+            isolation_by_namespace={
+                name: part.isolation for name, part in self.namespaces.items() if part.isolation is not None
+            },
         )
 
     def sharing_of(self, node: str, uuid: str, index: int) -> GpuSharing | None:

@@ -85,6 +85,12 @@ def amounts_of(
         both = " and ".join(_first_said(one, said) for one in spoken[:2])
         raise InputError(f"{both} are of two dialects: use the names of one dialect in a container")
     dialect, counted = spoken[0], spoken[0].count in said
+    for field, other in dialect.other_names:
+        if said.get(other):
+            name = getattr(dialect, field)
+            if said.get(name):
+                raise InputError(f"{name} and {other} are names of one resource: use one of them")
+            said[name] = said[other]
     if dialect.divided_by is not None and dialect.divided_by in labels:
         said = _divided(dialect, said, labels[dialect.divided_by])
     gpus = _gpus(dialect, said, settings)
@@ -93,12 +99,10 @@ def amounts_of(
     if compute is None:
         # A tenant with all the memory has the GPU to itself, since no other tenant could run there.
         compute = _ALL if percent == WHOLE_MEMORY else settings.default_compute
-    priority = said.get(dialect.priority or "", 0)
-    if priority > 1:
-        raise InputError(f"{dialect.priority}: {priority}, expected 0 (high) or 1 (low)")
     container = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
     unit = MiB(1) if said.get(dialect.memory_mib or "") else dialect.memory_unit
-    return Amounts(dialect=dialect, container=container, low=priority == 1, counted=counted, unit=unit)
+    low = bool(said.get(dialect.priority or ""))
+    return Amounts(dialect=dialect, container=container, low=low, counted=counted, unit=unit)
 
 
 def has_gpu_alone(amounts: Amounts) -> bool:
@@ -137,11 +141,10 @@ def _gpus(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> int:
 
 def _memory(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> tuple[MiB, Percent | None]:
     percent = _percent(dialect.memory_percent, said)
-    names = (dialect.memory, dialect.memory_percent, dialect.memory_mib)
-    stated = [name for name in names if name is not None and said.get(name)]
+    stated = [name for name in (dialect.memory, dialect.memory_mib) if name is not None and said.get(name)]
     if len(stated) > 1:
         raise InputError(f"{stated[0]} and {stated[1]} both state the memory: use one of them")
-    if percent:
+    if percent and not stated:  # beside an amount, HAMi ignores the percentage
         return MiB(0), percent
     amount, unit = said.get(dialect.memory or "", 0), dialect.memory_unit
     if stated == [dialect.memory_mib]:

@@ -19,10 +19,11 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
 from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of, record_for
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
+from cotenant.kube.codec.isolation import enforced_limits
 from cotenant.kube.codec.keys import PREFIX, checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER, PROCESSES
 from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for, request_of
-from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.settings import DEFAULTS, Settings, isolation_in
 from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
 from cotenant.node.limits import limits_text
@@ -40,15 +41,17 @@ def binding_annotations(
     *,
     moment: int,
     region: Path | None = None,
-    count_overhead: bool = True,
+    settings: Settings = DEFAULTS,
 ) -> dict[str, str]:
     """All annotations that a pod needs to run where the record says; `moment` is in nanoseconds since 1970."""
     annotations = {RECORD: encode_record(record)}
+    allowed = isolation_in(pod.metadata.namespace, settings)
     assignments: dict[str, list[ContainerAssignment]] = {}
     for one in request.containers:
         if record.held_by(one.number):
             dialect, assignment = one.amounts.dialect, _assignment(pod, request, record, machine, one, region)
-            limits = replace(assignment.launch.limits, overhead=count_overhead)
+            limits = replace(assignment.launch.limits, overhead=settings.count_overhead)
+            limits = enforced_limits(limits, pod.metadata.annotations, allowed)
             own = {LIMITS: limits_text(limits), **_variables(dialect, assignment)}
             annotations |= {container_key(one.number, name): value for name, value in own.items()}
             assignments.setdefault(dialect.name, []).append(assignment)

@@ -54,6 +54,10 @@ CAMBRICON_SMLU = replace(
     compute="cambricon.com/mlu.smlu.vcore",
     alone=True,
     one_share=True,
+    other_names=(
+        ("memory", "cambricon.com/mlu370.smlu.vmemory"),
+        ("compute", "cambricon.com/mlu370.smlu.vcore"),
+    ),
     enforces=Enforcement(memory=_SLICE, compute=_SLICE),
     variables=_no_variables,
     annotations=_profile,

@@ -3,7 +3,7 @@
 """Constraints of a pod that are no amounts: GPU types, UUIDs, links, groups; in annotations of a dialect or of ours."""
 
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from cotenant.core.model import Demand, Link
@@ -44,7 +44,7 @@ def _no_constraints(dialects: tuple[Dialect, ...]) -> Demand:
 @lru_cache(maxsize=64)
 def _keys(dialects: tuple[Dialect, ...]) -> frozenset[str]:
     """All annotations that state a constraint."""
-    theirs = (getattr(one, field) for one in dialects for field in (*_LISTS.values(), "one_numa"))
+    theirs = (getattr(one, field) for one in dialects for field in (*_LISTS.values(), "one_numa", "mode"))
     return frozenset((*map(own_key, (*_LISTS, *_OTHERS)), *(key for key in theirs if key is not None)))
 
 
@@ -58,14 +58,18 @@ def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Co
         name = _read(annotations, own_key(ours), _name)
         return None if name is None else f"{namespace}/{name}"
 
+    for one in dialects:
+        if one.mode is not None:
+            _read(annotations, one.mode, partial(_check_mode, one))
+    prefixes = tuple(one.type_prefix for one in dialects if one.type_prefix)
     numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
     types = [pattern for one in dialects for pattern in one.vendor.row.types]
     return Demand(
         gpus=0,
         compute=MilliGpu(0),
         exclusive=_read(annotations, own_key("exclusive"), _truth) or False,
-        use_types=tuple(map(_pattern, listed("use-types"))) or tuple(dict.fromkeys(types)),
-        avoid_types=tuple(map(_pattern, listed("avoid-types"))),
+        use_types=_patterns(listed("use-types"), prefixes) or tuple(dict.fromkeys(types)),
+        avoid_types=_patterns(listed("avoid-types"), prefixes),
         use_uuids=frozenset(listed("use-uuids")),
         avoid_uuids=frozenset(listed("avoid-uuids")),
         one_numa=any(_read(annotations, key, _truth) for key in numa),
@@ -100,9 +104,11 @@ def _name(text: str) -> str:
 
 
 def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"{printable(text[:40])!r}, expected true or false")
-    return text.lower() == "true"
+    words = ("false", "f", "0"), ("true", "t", "1")  # as Go parses them, and so HAMi
+    for truth, spellings in enumerate(words):
+        if text.lower() in spellings:
+            return bool(truth)
+    raise ValueError(f"{printable(text[:40])!r}, expected true or false")
 
 
 def _link(text: str) -> Link:
@@ -115,6 +121,29 @@ def _speed(text: str) -> Percent:
     return parse_percent(text[:40])
 
 
-def _pattern(part: str) -> str:
-    """A pattern that finds this part anywhere in the name of a GPU type; `*` keeps its meaning."""
-    return f"*{part.replace('[', '[[]').replace('?', '[?]')}*"
+def _check_mode(dialect: Dialect, text: str) -> None:
+    if text not in dialect.modes:
+        raise ValueError(
+            f"{printable(text[:40])!r}: cotenant limits a container by its vGPU library, and makes neither MIG"
+            f" instances nor MPS servers; remove the annotation, or write {' or '.join(dialect.modes)}"
+        )
+
+
+def _patterns(parts: list[str], prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns that find these parts anywhere in the name of a GPU type; `*` keeps its meaning.
+
+    A dialect that puts a prefix before the names of types finds parts of the prefix, too.
+    """
+    found = []
+    for part in parts:
+        found.append(f"*{_escape(part)}*")
+        for prefix in prefixes:
+            if part.lower() in prefix.lower():
+                found.append("*")
+            elif part.lower().startswith(prefix.lower()):
+                found.append(f"{_escape(part[len(prefix) :])}*")
+    return tuple(found)
+
+
+def _escape(part: str) -> str:
+    return part.replace("[", "[[]").replace("?", "[?]")

@@ -65,7 +65,7 @@ class Dialect:
     compute: str | None = None
     """Resource: percent of a GPU's compute."""
     priority: str | None = None
-    """Resource: 0 is high, 1 is low."""
+    """Resource: 0 is high, 1 and more are low."""
     memory_mib: str | None = None
     """Resource of ours: memory in MiB. The webhook moves an amount there whose unit is not that of the dialect."""
     divided_by: str | None = None
@@ -82,6 +82,14 @@ class Dialect:
     use_uuids: str | None = None
     avoid_uuids: str | None = None
     one_numa: str | None = None
+    type_prefix: str = ""
+    """What the dialect puts before the name that the driver gives to a GPU type."""
+    mode: str | None = None
+    """Annotation: how a GPU is divided."""
+    modes: tuple[str, ...] = ()
+    """Values of `mode` that mean the limits that we enforce; others are refused."""
+    other_names: tuple[tuple[str, str], ...] = ()
+    """Pairs of a field of this class that names a resource, and another name of that resource."""
     variables: Variables
     """Returns the variables of one container, by name. Their names must depend on the number of GPUs only, since the
     webhook declares them before GPUs are chosen."""
@@ -101,7 +109,7 @@ class Dialect:
     @property
     def resources(self) -> tuple[str, ...]:
         names = (self.count, self.memory, self.memory_percent, self.compute, self.priority, self.memory_mib)
-        return tuple(name for name in names if name is not None)
+        return (*(name for name in names if name is not None), *(other for _, other in self.other_names))
 
 
 def in_units(memory: MiB, unit: MiB) -> int:

@@ -13,8 +13,8 @@ from cotenant.wire.text import printable
 
 POLICY = own_key("policy")
 NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
-OTHER_NAMES = {"topology-aware": "topology"}
-"""HAMi's names for orders of ours."""
+OTHER_NAMES = {"topology-aware": "topology", "mutex": "alone"}
+"""HAMi's names for orders of ours. HAMi separates orders by commas: the next one breaks ties of the one before."""
 LONGEST = 200
 """Characters of a policy's name."""
 
@@ -27,8 +27,12 @@ def policy_of(annotations: Mapping[str, str], default: str) -> str:
     if not nodes and not gpus:
         return default
     default_nodes, _, default_gpus = default.partition("/")
-    parts = nodes or default_nodes, gpus or default_gpus or default_nodes
-    return "/".join(OTHER_NAMES.get(part, part) for part in parts)
+    parts = _in_our_words(nodes) or default_nodes, _in_our_words(gpus) or default_gpus or default_nodes
+    return "/".join(parts)
+
+
+def _in_our_words(chain: str) -> str:
+    return "+".join(OTHER_NAMES.get(part.strip(), part.strip()) for part in chain.split(","))
 
 
 def parse_policy(spec: str, known: Knowledge | None) -> Policy:

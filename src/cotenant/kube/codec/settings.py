@@ -11,6 +11,7 @@ from cotenant.kube.codec.amd import AMD
 from cotenant.kube.codec.cambricon import CAMBRICON, CAMBRICON_SMLU
 from cotenant.kube.codec.dialect import VENDORS, Dialect
 from cotenant.kube.codec.gpushare import GPUSHARE, IADEEP
+from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.codec.keys import is_key
 from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.codec.vgpu import VGPU
@@ -36,6 +37,9 @@ class Settings:
     """Of each GPU, if only a part of its memory is requested; 0 claims nothing and is not limited."""
     count_overhead: bool = True
     """Whether memory that the driver takes for itself (contexts, modules) counts against the memory of a container."""
+    isolation: Isolation = Isolation.ENFORCED
+    """Whether limits are enforced, in namespaces that `isolation_by_namespace` does not name."""
+    isolation_by_namespace: Mapping[str, Isolation] = field(default_factory=dict, hash=False)
 
     by_resource: Mapping[str, Dialect] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The dialect of each resource."""
@@ -57,6 +61,11 @@ class Settings:
         _within("default GPUs", self.default_gpus, 1, MOST_GPUS)
         _within("default memory in MiB", 1 if self.default_memory is None else self.default_memory, 1, MOST_MEMORY)
         _within("default compute in percent", self.default_compute, 0, 100)
+
+
+def isolation_in(namespace: str, settings: Settings) -> Isolation:
+    """Who decides in a namespace whether limits are enforced."""
+    return settings.isolation_by_namespace.get(namespace, settings.isolation)
 
 
 def _within(what: str, value: int, least: int, most: int) -> None:

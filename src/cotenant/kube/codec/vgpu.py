@@ -29,5 +29,8 @@ VGPU = Dialect(
     use_uuids="nvidia.com/use-gpuuuid",
     avoid_uuids="nvidia.com/nouse-gpuuuid",
     one_numa="nvidia.com/numa-bind",
+    type_prefix="NVIDIA-",
+    mode="nvidia.com/vgpu-mode",
+    modes=("hami-core",),
     variables=_variables,
 )

@@ -94,13 +94,14 @@ def namespace_selector(webhook: WebhookPart) -> list[Json]:
 
 
 def label_selector(webhook: WebhookPart) -> list[Json]:
-    """Select the pods or namespaces that do not carry the label to skip."""
-    key, value = split_label(webhook.skip_label)
-    if not key:
-        return []
+    """Select the pods or namespaces that carry none of the labels to skip."""
+    return [_without_label(key, value) for key, value in map(split_label, webhook.skip_labels) if key]
+
+
+def _without_label(key: str, value: str | None) -> Json:
     if value is None:
-        return [{"key": key, "operator": "DoesNotExist"}]
-    return [{"key": key, "operator": "NotIn", "values": [value]}]
+        return {"key": key, "operator": "DoesNotExist"}
+    return {"key": key, "operator": "NotIn", "values": [value]}
 
 
 def _call(certificate: str, url: str | None) -> Json:

@@ -175,12 +175,14 @@ def _visibility(settings: KubeSettings) -> list[Json]:
 
 
 def _skips(webhook: WebhookPart) -> str:
-    """CEL: whether the pod carries the label to skip."""
-    key, value = split_label(webhook.skip_label)
-    if not key:
-        return "false"
-    has_label = f"has(object.metadata.labels) && {cel(key)} in object.metadata.labels"
-    return has_label if value is None else f"{has_label} && object.metadata.labels[{cel(key)}] == {cel(value)}"
+    """CEL: whether the pod carries one of the labels to skip."""
+    labels = "object.metadata.labels"
+    carried = [
+        f"{cel(key)} in {labels}" + ("" if value is None else f" && {labels}[{cel(key)}] == {cel(value)}")
+        for key, value in map(split_label, webhook.skip_labels)
+        if key
+    ]
+    return f"has({labels}) && ({' || '.join(carried)})" if carried else "false"
 
 
 def _agents() -> list[Json]:

@@ -200,7 +200,7 @@ class Placer:
                 machine,
                 moment=moment,
                 region=REGION,
-                count_overhead=self._settings.count_overhead,
+                settings=self._settings,
             )
         except InputError as error:
             return invalid_request(error)

@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceQuota for memory and compute of GPUs: what a namespace uses of all GPUs together.
+"""ResourceQuota for GPUs, their memory and their compute: what a namespace uses of all GPUs together.
 
 Kubernetes itself counts such resources per container, without the number of GPUs and without the capacity that a
 percentage refers to. This module counts what the state of the cluster says is in use. A quota for the resource of one
-dialect limits all pods on GPUs of that vendor, whichever dialect they use.
+dialect limits all pods on GPUs of that vendor, whichever dialect they use. Kubernetes enforces a quota of `requests.`
+for a number of GPUs itself, but ignores one of `limits.`, which HAMi's users write.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -22,8 +23,10 @@ from cotenant.kube.state.allocation import Allocation, Used
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 
-PREFIXES = ("requests.", "limits.", "")
+LIMITS = "limits."
+PREFIXES = ("requests.", LIMITS, "")
 MILLI_PER_PERCENT = 10
+NAMES = {"memory": "MiB of GPU memory", "compute": "milli-GPU", "gpus": "GPUs"}
 
 
 class QuotaSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -45,18 +48,18 @@ QUOTAS = Kind("resourcequotas", ResourceQuota)
 
 
 class Limit(NamedTuple):
-    """The most that a namespace may use of one vendor's memory or compute."""
+    """The most that a namespace may use of one vendor's GPUs, memory or compute."""
 
     quota: str
     """name of the ResourceQuota"""
     vendor: Vendor
-    memory: bool
-    """whether it limits memory, in MiB; otherwise it limits compute, in thousandths of a GPU"""
+    field: Literal["memory", "compute", "gpus"]
+    """field of `Used` that it limits: MiB, thousandths of a GPU, or GPUs"""
     most: int
 
     def of(self, used: Used) -> int:
         """The amount that this limit is about."""
-        return used.memory if self.memory else used.compute
+        return int(getattr(used, self.field))
 
     def counts(self, allocation: Allocation, namespace: str) -> bool:
         """Whether an allocation counts against this limit of a namespace."""
@@ -102,7 +105,7 @@ class Quotas:
             freed = sum(limit.of(one.peak) for one in leaving if one and limit.counts(one, namespace))
             others = limit.of(state.used(namespace, limit.vendor)) - freed
             if others + needed > limit.most:
-                what = "MiB of GPU memory" if limit.memory else "milli-GPU"
+                what = NAMES[limit.field]
                 who = "needs" if len(allocations) == 1 else f"its {len(allocations)} pods together need"
                 text = f"{who} {{needed}} {what}, quota {plain_text(limit.quota)} leaves its namespace {{available}}"
                 return Reason("quota", text, needed, max(0, limit.most - others))
@@ -116,12 +119,19 @@ def _limits(quota: ResourceQuota, settings: Settings) -> Iterator[Limit]:
     for key, written in quota.spec.hard.items():
         resource = next(key.removeprefix(prefix) for prefix in PREFIXES if key.startswith(prefix))
         dialect = settings.by_resource.get(resource)
-        if dialect is None or resource not in (dialect.memory, dialect.compute):
+        if dialect is None:
+            continue
+        units: dict[str | None, tuple[Literal["memory", "compute", "gpus"], int]] = {
+            dialect.memory: ("memory", dialect.memory_unit),
+            dialect.compute: ("compute", MILLI_PER_PERCENT),
+        }
+        if key.startswith(LIMITS):
+            units[dialect.count] = "gpus", 1
+        if resource not in units:
             continue
         try:
             amount = parse_quantity(written)
         except ValueError:  # the API server accepts no such quantity
             continue
-        memory = resource == dialect.memory
-        unit = dialect.memory_unit if memory else MILLI_PER_PERCENT
-        yield Limit(quota.metadata.name, dialect.vendor, memory, int(amount * unit))
+        field, unit = units[resource]
+        yield Limit(quota.metadata.name, dialect.vendor, field, int(amount * unit))

@@ -95,7 +95,7 @@ def resize(
         if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
             raise InputError(f"annotation {RESIZE}: the pod requested GPUs by resource names that are not enabled here")
         annotations = binding_annotations(
-            pod, request, record, machine, moment=moment, region=REGION, count_overhead=settings.count_overhead
+            pod, request, record, machine, moment=moment, region=REGION, settings=settings
         )
     except InputError as error:
         return invalid_request(error)

@@ -10,11 +10,11 @@ import msgspec
 
 from cotenant.core.footprint import NOTHING as NO_CLAIM
 from cotenant.core.footprint import container_claims
-from cotenant.core.model import Container, Demand, Gpu, Machine, Slot
+from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Machine, Slot
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.codec.assignment import Record, record_for, record_of
+from cotenant.kube.codec.assignment import Held, Record, record_for, record_of
 from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import Vendor
@@ -23,10 +23,11 @@ _ALL_GPUS = (Gpu(uuid="all"),)
 
 
 class Used(NamedTuple):
-    """GPU memory and compute, summed over all GPUs."""
+    """GPU memory and compute, summed over all GPUs, and the number of GPUs, as Kubernetes counts it."""
 
     memory: MiB
     compute: MilliGpu
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Allocation:
                 compute=MilliGpu(sum(share.compute for share in held.gpus)),
             )
             for held in self.record.containers
-        )
+        )._replace(gpus=_peak_gpus(self.record.containers))
 
 
 def peak_of(containers: Iterable[Container]) -> Used:
@@ -65,6 +66,14 @@ def peak_of(containers: Iterable[Container]) -> Used:
     demand = Demand(containers=tuple(containers))
     claim = container_claims(demand, (0,) * len(demand.containers), _ALL_GPUS).get(0, NO_CLAIM)
     return Used(claim.memory, claim.compute)
+
+
+def _peak_gpus(containers: Iterable[Held]) -> int:
+    staying = peak = 0
+    for held in containers:
+        peak = max(peak, staying + len(held.gpus))
+        staying += 0 if held.kind is ContainerKind.INIT else len(held.gpus)
+    return max(peak, staying)
 
 
 def planned_allocation(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> Allocation:

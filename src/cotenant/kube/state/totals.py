@@ -29,6 +29,7 @@ class Totals:
         self._allocations: dict[str, dict[str, Allocation]] = {}
         self._memory: Counter[tuple[str, Vendor]] = Counter()
         self._compute: Counter[tuple[str, Vendor]] = Counter()
+        self._shares: Counter[tuple[str, Vendor]] = Counter()
 
     @property
     def cluster(self) -> Cluster:
@@ -51,7 +52,7 @@ class Totals:
     def used(self, namespace: str, vendor: Vendor) -> Used:
         """What the pods of a namespace use of this vendor's GPUs."""
         key = namespace, vendor
-        return Used(MiB(self._memory[key]), MilliGpu(self._compute[key]))
+        return Used(MiB(self._memory[key]), MilliGpu(self._compute[key]), self._shares[key])
 
     def set_machine(self, name: str, machine: Machine | None) -> None:
         """Set the hardware of a node; None if it has no GPUs or is gone."""
@@ -96,8 +97,9 @@ class Totals:
         key, peak = (allocation.namespace, allocation.vendor), allocation.peak
         self._memory[key] += sign * peak.memory
         self._compute[key] += sign * peak.compute
-        if not (self._memory[key] or self._compute[key]):
-            del self._memory[key], self._compute[key]
+        self._shares[key] += sign * peak.gpus
+        if not self._shares[key]:
+            del self._memory[key], self._compute[key], self._shares[key]
 
 
 def _same_gpus(one: Machine, other: Machine) -> bool:

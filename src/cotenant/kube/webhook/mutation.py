@@ -13,7 +13,7 @@ from cotenant.kube.api.server import Reply, Route, Routes
 from cotenant.kube.codec.annotations import foreign_records, without_assignment
 from cotenant.kube.codec.queueing import GATE, attained_of, estimate_of, gang_of
 from cotenant.kube.codec.request import NUMBERS, PodRequest, container_names, request_of, unenforced
-from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.settings import KubeSettings, QueuePart, has_label
 from cotenant.kube.webhook.injection import hide_gpus, with_gpus, with_limits, without_gpus
 from cotenant.kube.webhook.review import (
@@ -30,6 +30,7 @@ from cotenant.kube.webhook.review import (
 )
 from cotenant.kube.webhook.units import with_memory_in_mib
 from cotenant.kube.webhook.validation import check_mounts, check_pod
+from cotenant.kube.webhook.wishes import wishes_of
 
 _GATES = "schedulingGates"
 
@@ -60,8 +61,8 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         read = with_memory_in_mib(old, request.namespace, settings)
         if read is not old:
             pod = msgspec.convert(read, PodManifest)
-        new, pod_request = _prepare(read, pod, settings, request.namespace)
-        return allow(request, old, new, unenforced(pod_request))
+        new, warnings = _prepare(read, pod, settings, request.namespace)
+        return allow(request, old, new, warnings)
     except InputError as error:
         return refuse(request, str(error))
     except RecursionError:
@@ -70,16 +71,20 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
 
 def _is_skipped(pod: PodManifest, namespace: str, settings: KubeSettings) -> bool:
     # Labels of the namespace are not in a review; the API server evaluates them by the webhook's selector.
-    return namespace in settings.webhook.skip_namespaces or has_label(pod.metadata.labels, settings.webhook.skip_label)
+    skipped, labels = settings.webhook, pod.metadata.labels
+    return namespace in skipped.skip_namespaces or any(has_label(labels, one) for one in skipped.skip_labels)
 
 
-def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> tuple[Json, PodRequest]:
+def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str) -> tuple[Json, tuple[str, ...]]:
+    """Return the pod as it is admitted, and warnings for its author."""
     codec = settings.codec()
     annotations = without_assignment(pod.metadata.annotations)
     if not _are_numbers_valid(pod, annotations):
         annotations.pop(NUMBERS, None)
     pod_request = request_of(to_pod(pod, annotations), codec)
-    check_pod(pod, pod_request, settings)
+    wishes = wishes_of(pod, pod_request, isolation_in(namespace, codec))
+    annotations = {**wishes.annotations, **annotations}
+    check_pod(pod, annotations, namespace, pod_request, settings)
     spec = _with_containers(old.get("spec", {}), pod, pod_request, codec)
     spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings.queue)
     ours = (settings.scheduler.name, *settings.scheduler.replaces)
@@ -94,9 +99,10 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
             spec["runtimeClassName"] = settings.webhook.runtime_class
     else:
         annotations.pop(NUMBERS, None)
+    warnings = (*wishes.warnings, *unenforced(pod_request))
     if annotations == pod.metadata.annotations:
-        return {**old, "spec": spec}, pod_request
-    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, pod_request
+        return {**old, "spec": spec}, warnings
+    return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, warnings
 
 
 def _are_numbers_valid(pod: PodManifest, annotations: dict[str, str]) -> bool:

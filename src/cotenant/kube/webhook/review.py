@@ -33,6 +33,7 @@ class Variable(msgspec.Struct, frozen=True):
     """An environment variable."""
 
     name: str = ""
+    value: str | None = None
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.errors import InputError
+from cotenant.kube.codec.isolation import check_isolation
 from cotenant.kube.codec.paths import AGENT_FOLDER, DEVICE_LIST, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
 from cotenant.kube.codec.policy import parse_policy, policy_of
 from cotenant.kube.codec.request import PodRequest
+from cotenant.kube.codec.settings import isolation_in
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.injection import is_our_volume
 from cotenant.kube.webhook.review import ContainerManifest, PodManifest, SpecManifest
@@ -26,7 +28,9 @@ POWERFUL = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
 """Capabilities with which a container can allow itself devices: by its cgroup, kernel code or the host's memory."""
 
 
-def check_pod(pod: PodManifest, request: PodRequest, settings: KubeSettings) -> None:
+def check_pod(
+    pod: PodManifest, annotations: Mapping[str, str], namespace: str, request: PodRequest, settings: KubeSettings
+) -> None:
     """InputError if the pod must not be admitted; the message says what to write instead."""
     with_gpus = {one.name for one in request.containers}
     containers = (*pod.spec.init_containers, *pod.spec.containers)
@@ -36,7 +40,8 @@ def check_pod(pod: PodManifest, request: PodRequest, settings: KubeSettings) -> 
     if not with_gpus:
         return
     _check_scheduling(pod.spec, settings)
-    _check_policy(pod.metadata.annotations, settings.scheduler.policy)
+    _check_policy(annotations, settings.scheduler.policy)
+    check_isolation(annotations, namespace, isolation_in(namespace, settings.codec()))
     _check_claims(pod.spec, settings)
     if not request.demand.exclusive and not settings.webhook.allow_privileged:
         for container in containers:
