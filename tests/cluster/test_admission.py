@@ -19,6 +19,7 @@ from cotenant.kube.install.policies import (
     AGENTS,
     ASSIGNMENTS,
     ONLY_THE_SCHEDULER,
+    PROFILES,
     QUEUE,
     VISIBILITY,
     admission_policies,
@@ -101,7 +102,7 @@ def namespace(cluster: Cluster) -> Iterator[Cluster]:
 def policed(namespace: Cluster) -> Iterator[Cluster]:
     """A cluster with our policies, under other names than those of an installation that may be there too."""
     text = json.dumps(admission_policies(KubeSettings()))
-    names = (ASSIGNMENTS, VISIBILITY, AGENTS, QUEUE)
+    names = (ASSIGNMENTS, VISIBILITY, AGENTS, QUEUE, PROFILES)
     for name in names:
         text = text.replace(name, f"test-{name}")
     made = json.loads(text)

@@ -48,8 +48,8 @@ class Refusal:
 class ApiServer:
     """The pods, their history, who watches, and what is to go wrong next.
 
-    Nodes, quotas, events and leases are each kept by another one of its kind, with versions of its own, which `merge`
-    and `remove` change.
+    Nodes, quotas, events, leases and profiles are each kept by another one of its kind, with versions of its own, which
+    `merge` and `remove` change.
     """
 
     def __init__(self, *, with_nodes: bool = True) -> None:
@@ -57,6 +57,7 @@ class ApiServer:
         self.quotas = ApiServer(with_nodes=False) if with_nodes else self
         self.events = ApiServer(with_nodes=False) if with_nodes else self
         self.leases = ApiServer(with_nodes=False) if with_nodes else self
+        self.profiles = ApiServer(with_nodes=False) if with_nodes else self
         self.pods: dict[Key, Pod] = {}
         self.budgets: dict[str, int] = {}
         """How often each pod may be evicted, by name; other pods may always be evicted."""
@@ -210,7 +211,7 @@ class ApiServer:
             yield self
         finally:
             server.close()
-            for one in (self.nodes, self.quotas, self.events, self.leases):
+            for one in (self.nodes, self.quotas, self.events, self.leases, self.profiles):
                 one.reset_watches()
             self.reset_watches()
             for task in list(self._tasks):
@@ -237,7 +238,13 @@ class ApiServer:
         """Handle a request, and return whether the connection can carry another one."""
         self.asked.append(asked)
         kind = _kind_of(asked)
-        kept = {"nodes": self.nodes, "resourcequotas": self.quotas, "events": self.events, "leases": self.leases}
+        kept = {
+            "nodes": self.nodes,
+            "resourcequotas": self.quotas,
+            "events": self.events,
+            "leases": self.leases,
+            "workloadprofiles": self.profiles,
+        }
         for plural, other in kept.items():
             if other is not self and plural in asked.path.split("/"):
                 return await other._answer(asked, reader, writer)
@@ -307,7 +314,9 @@ class ApiServer:
         path = asked.path.replace("/apis/coordination.k8s.io/", "/api/")
         parts = path.strip("/").split("/")  # api v1 namespaces NAMESPACE pods [NAME [PART]]
         if parts[2] == "nodes":
-            return self._one_node(asked, parts[3], writer)
+            return self._one_of_cluster(asked, parts[3], writer)
+        if parts[3] == "workloadprofiles":
+            return self._one_of_cluster(asked, parts[4] if len(parts) > 4 else "", writer)
         namespace, name = parts[3], parts[5] if len(parts) > 5 else ""
         body = json.loads(asked.body) if asked.body else {}
         if asked.method == "POST" and not name and parts[4] != "pods":
@@ -351,11 +360,21 @@ class ApiServer:
         _write(writer, 201, {"kind": "Status", "status": "Success"})
         return True
 
-    def _one_node(self, asked: Asked, name: str, writer: asyncio.StreamWriter) -> bool:
+    def _one_of_cluster(self, asked: Asked, name: str, writer: asyncio.StreamWriter) -> bool:
+        if asked.method == "POST":
+            body = json.loads(asked.body)
+            name = body["metadata"]["name"]
+            if ("", name) in self.pods:
+                return _write_status(writer, 409, "AlreadyExists", f'"{name}" already exists')
+            self.merge(name, body)
         if ("", name) not in self.pods:
-            return _write_status(writer, 404, "NotFound", f'nodes "{name}" not found')
+            return _write_status(writer, 404, "NotFound", f'"{name}" not found')
         if asked.method == "PATCH":
             self.merge(name, json.loads(asked.body))
+        if asked.method == "DELETE":
+            self.remove(name, "")
+            _write(writer, 200, {"kind": "Status", "status": "Success"})
+            return True
         _write(writer, 200, self.pods["", name])
         return True
 
@@ -386,7 +405,7 @@ class Watcher:
 
 
 def _kind_of(asked: Asked) -> str:
-    if asked.method == "GET" and asked.path.endswith(("/pods", "/nodes", "/resourcequotas")):
+    if asked.method == "GET" and asked.path.endswith(("/pods", "/nodes", "/resourcequotas", "/workloadprofiles")):
         return "watch" if asked.query.get("watch") else "list"
     return asked.method
 

@@ -152,9 +152,9 @@ async def until(so: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def a_control_plane(
-    settings: KubeSettings, *, synced: bool = True, pace: Pace = PACE
+    settings: KubeSettings, *, synced: bool = True, pace: Pace = PACE, server: ApiServer | None = None
 ) -> AsyncIterator[ControlPlane]:
-    server = ApiServer()
+    server = server or ApiServer()
     async with server.serving(), a_scheduler(server, settings, synced=synced, pace=pace) as plane:
         yield plane
 
@@ -170,7 +170,7 @@ async def a_scheduler(
     scheduler = Scheduler(client, settings, ErrorLog(lines.append), election=election, pace=pace)
     # Before it runs: a loop that waits already does not see another time.
     scheduler.preemptor.tick_s, scheduler.preemptor.sweep_s = 0.01, 0.02
-    scheduler.resizer.again_s = 0.1
+    scheduler.resizer.again_s, scheduler.learning.refresh_s = 0.1, 0.01
     doors = [
         Listener(listen("127.0.0.1", 0), application(routes, scheduler.errors))
         for routes in (scheduler.for_kube_scheduler(), scheduler.for_operators(lambda: KEY))
@@ -181,7 +181,7 @@ async def a_scheduler(
         task = asyncio.create_task(scheduler.run())
         try:
             if synced:
-                await until(lambda: scheduler.watches.unready_reason() is None)
+                await until(lambda: scheduler.unready_reason() is None)
             yield plane
             assert not task.done(), task
         finally:
@@ -192,12 +192,15 @@ async def a_scheduler(
 
 
 def play(
-    test: Callable[[ControlPlane], Awaitable[None]], settings: KubeSettings | None = None, pace: Pace = PACE
+    test: Callable[[ControlPlane], Awaitable[None]],
+    settings: KubeSettings | None = None,
+    pace: Pace = PACE,
+    server: ApiServer | None = None,
 ) -> ControlPlane:
     """Runs a test against a control plane, and returns what is left of it."""
 
     async def told() -> ControlPlane:
-        async with a_control_plane(settings or KubeSettings(), pace=pace) as plane:
+        async with a_control_plane(settings or KubeSettings(), pace=pace, server=server) as plane:
             await test(plane)
             return plane
 

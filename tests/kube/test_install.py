@@ -54,9 +54,19 @@ def written(path: Path, text: str) -> Path:
                 "nodes": "get list watch",
                 "resourcequotas": "get list watch",
                 "events": "create patch",
+                "workloadprofiles": "get list watch",
+                "workloadprofiles/status": "patch",
             },
         ),
-        (AGENT, {"nodes": "get list watch patch", "nodes/status": "patch", "pods": "list watch"}),
+        (
+            AGENT,
+            {
+                "nodes": "get list watch patch",
+                "nodes/status": "patch",
+                "pods": "list watch",
+                "workloadprofiles": "list watch create patch delete",
+            },
+        ),
     ],
 )
 def test_an_account_has_these_rights_and_no_others(name: str, rights: dict[str, str]) -> None:

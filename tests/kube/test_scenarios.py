@@ -10,7 +10,7 @@ What cannot be said on Kubernetes, or is not for us to decide there, is left out
   are reserved for a job that waits, the tables are played through our own queue instead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import UTC, datetime
 from typing import Any
@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cotenant.core.interference import Speed
 from cotenant.core.model import Container, ContainerKind, Demand, Job, Link, Machine, Slot
 from cotenant.core.placement.deciding import Queue, decide
+from cotenant.core.sharing.speeds import Belief, TenantSet
 from cotenant.core.units import WHOLE_MEMORY, Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Gate, Node, Pod
@@ -87,16 +89,42 @@ def meant(demand: Demand) -> Demand:
     def plain(pattern: str) -> str:
         return pattern.removeprefix("*").removesuffix("*")
 
-    def group(name: str | None) -> str | None:
+    def unqualified(name: str | None) -> str | None:
         return None if name is None else name.removeprefix(f"{NAMESPACE}/")
 
     return changed(
         demand,
         use_types=tuple(map(plain, demand.use_types)),
         avoid_types=tuple(map(plain, demand.avoid_types)),
-        affinity=group(demand.affinity),
-        anti_affinity=group(demand.anti_affinity),
+        affinity=unqualified(demand.affinity),
+        anti_affinity=unqualified(demand.anti_affinity),
+        workload=unqualified(demand.workload),
     )
+
+
+class Unqualified:
+    """What the tables say of workloads, whose names have no namespace there."""
+
+    def __init__(self, belief: Belief) -> None:
+        self.version, self.knows_memory = belief.version, belief.knows_memory
+        self._belief = belief
+
+    def speeds(self, company: TenantSet) -> tuple[Speed, ...]:
+        return self._belief.speeds(self._plain(company))
+
+    def mildness(self, gpu_type: str, workload: str | None) -> float:
+        (name,) = self._plain(TenantSet(gpu_type, (workload,))).workloads
+        return self._belief.mildness(gpu_type, name)
+
+    def apart(self, company: TenantSet) -> bool:
+        return self._belief.apart(self._plain(company))
+
+    def observe(self, company: TenantSet, speeds: Sequence[float | None]) -> bool:
+        return False
+
+    def _plain(self, company: TenantSet) -> TenantSet:
+        names = (None if name is None else name.removeprefix(f"{NAMESPACE}/") for name in company.workloads)
+        return TenantSet(company.gpu_type, tuple(names))
 
 
 def can_say(job: Job) -> bool:
@@ -147,7 +175,8 @@ def decided(scenario: Scenario, policy: str) -> dict[str, Answer]:
         record = record_for(pod, request_of(pod), slot, scenario.cluster.node(slot.node).machine)
         there = annotated(pod, {RECORD: encode_record(record)})
         state.pod_changed(None, replace(there, spec=replace(there.spec, node_name=slot.node)))
-    placer = Placer(state, Quotas(), policy=policy, known=scenario.known)
+    known = changed(scenario.known, belief=Unqualified(scenario.known.belief))
+    placer = Placer(state, Quotas(), policy=policy, known=known)
     pods = {job.id: pod_for(job) for job in Queue(scenario.policy(policy), scenario.queue, Seconds(0.0))}
     for pod in pods.values():
         state.pod_changed(None, pod)

@@ -5,7 +5,7 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,16 @@ async def proxy(answer: Answer) -> AsyncIterator[int]:
         yield int(bound.getsockname()[1])
 
 
+def proxy_to(plane: ControlPlane) -> AbstractAsyncContextManager[int]:
+    """The part of an API server that hands a request on to a scheduler."""
+
+    async def scheduler(namespace: str, name: str) -> Reply:
+        answer = await ask(plane.api_port, "GET", f"/why/{namespace}/{name}", headers=KNOWS)
+        return Reply(answer.body, answer.status)
+
+    return proxy(scheduler)
+
+
 def access(port: int) -> Access:
     return Access(host="127.0.0.1", port=port)
 
@@ -79,10 +89,6 @@ def said_when(reply: Reply) -> str:
 
 def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
     async def story(plane: ControlPlane) -> None:
-        async def scheduler(namespace: str, name: str) -> Reply:
-            answer = await ask(plane.api_port, "GET", f"/why/{namespace}/{name}", headers=KNOWS)
-            return Reply(answer.body, answer.status)
-
         async def states(port: int) -> None:
             async def why() -> WhyPod:
                 return await ask_scheduler(access(port), "team", "a")
@@ -113,7 +119,7 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
 
         plane.add_pod("a")
         await plane.knows("a")
-        async with proxy(scheduler) as port:
+        async with proxy_to(plane) as port:
             await states(port)
 
     play(story)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -17,6 +18,7 @@ from cotenant.cli.client import Client, NoDaemonError, at
 from cotenant.cli.endings import ending_of
 from cotenant.cli.options import CommandOfWords, complete_files, complete_states, job_argument, output_option
 from cotenant.cli.output import ago, aligned, emit, or_dash, print_error, render
+from cotenant.cli.pods import ask_about_pod, is_pod, pod_details, pod_options
 from cotenant.cli.request import encoded, request_of, request_options
 from cotenant.errors import CotenantError
 from cotenant.wire.local import ENDED, WAITING_OR_ACTIVE, JobView, decode_states, described_state
@@ -127,12 +129,17 @@ def jobs(state: str, limit: int, output: str) -> None:
         )
 
 
-@click.command(epilog="\b\nExample:\n  cotenant show j-000001 -o yaml\n")
+@click.command(epilog="\b\nExamples:\n  cotenant show j-000001 -o yaml\n  cotenant show pod/train-0 -n team\n")
 @job_argument()
+@pod_options
 @output_option
-def show(job: str, output: str) -> None:
-    """Shows all details of a job: request, GPUs, limits, tuning and outcome."""
-
+def show(job: str, namespace: str | None, kubeconfig: Path | None, output: str) -> None:
+    """Shows all details of a job of this machine: request, GPUs, limits, tuning and outcome; or those of pod/NAME of a
+    cluster: GPUs, batch size, and the predicted and measured speed of it and its neighbours."""
+    if is_pod(job):
+        answer = ask_about_pod(job, namespace, kubeconfig)
+        render(answer, output, lambda wide: click.echo("\n".join(map(printable, pod_details(answer)))))
+        return
     view = Client().get(f"/v1/jobs/{at(job)}", JobView)
     render(view, output, lambda wide: click.echo(describe(view, wide)))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cotenant.cli.options import job_argument, output_option
+from cotenant.cli.pods import STATES, ask_about_pod, is_pod, pod_options, speed_line
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,16 +29,6 @@ Examples:
   cotenant why j-000001
   cotenant why pod/train-0 -n team
 """
-POD_PREFIXES = ("pod/", "pods/")
-"""of a pod's name, as in kubectl; job names contain no slash"""
-
-POD_STATES = {
-    "waiting": "is pending",
-    "placing": "is being placed",
-    "placed": "is placed",
-    "ended": "has ended",
-    "elsewhere": "is not managed by cotenant",
-}
 
 
 @click.command(epilog=EPILOG)
@@ -51,13 +42,7 @@ POD_STATES = {
 @click.option(
     "--most", type=click.IntRange(1), default=20, show_default=True, help="Largest number of nodes in the table."
 )
-@click.option("--namespace", "-n", metavar="NAME", help="Namespace of the pod. Default: that of the kubeconfig.")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="For a pod: the kubeconfig file. Default: as kubectl finds it.",
-)
+@pod_options
 @output_option
 def why(
     job: str | None, decision: Path | None, most: int, namespace: str | None, kubeconfig: Path | None, output: str
@@ -73,8 +58,8 @@ def why(
         )
     if decision is not None:
         _replay(decision, most, output)
-    elif job is not None and job.startswith(POD_PREFIXES):
-        _explain_pod(job.partition("/")[2], namespace, kubeconfig, most, output)
+    elif job is not None and is_pod(job):
+        _explain_pod(job, namespace, kubeconfig, most, output)
     elif job is not None:
         _explain_job(job, output)
 
@@ -231,19 +216,11 @@ def _answer(job: str, policy: str, ranking: "Ranking", slots: "tuple[Slot, ...]"
 
 
 def _explain_pod(name: str, namespace: str | None, kubeconfig: Path | None, most: int, output: str) -> None:
-    """Asks the scheduler of a cluster about a pod, through the API server, and prints the answer."""
-    import asyncio
-    import os
-
+    """Asks the scheduler of a cluster about a pod, and prints the answer."""
     from cotenant.cli.output import render
-    from cotenant.kube.api.access import find_access
-    from cotenant.kube.scheduler.why import ask_scheduler
     from cotenant.wire.text import printable
 
-    if not name or "/" in name:
-        raise InputError(f"pod/{name[:80]}: expected pod/NAME; give the namespace with -n")
-    access = find_access(os.environ, kubeconfig)
-    answer = asyncio.run(ask_scheduler(access, namespace or access.namespace, name))
+    answer = ask_about_pod(name, namespace, kubeconfig)
     render(answer, output, lambda wide: click.echo("\n".join(map(printable, _pod_lines(answer, most, wide)))))
 
 
@@ -252,8 +229,9 @@ def _pod_lines(answer: "WhyPod", most: int, wide: bool) -> "Iterable[str]":
     from cotenant.wire.text import counted
 
     pod = f"pod {answer.metadata.namespace}/{answer.metadata.name}"
-    yield f"{pod} {POD_STATES.get(answer.state, answer.state)} (policy {answer.policy}): {answer.reason}"
+    yield f"{pod} {STATES.get(answer.state, answer.state)} (policy {answer.policy}): {answer.reason}"
     yield from (f"note: {note}" for note in answer.notes)
+    yield from map(speed_line, answer.tenants if len(answer.tenants) > 1 else ())
     if answer.state != "waiting" and not wide:
         return
     rows = [

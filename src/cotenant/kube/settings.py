@@ -93,6 +93,17 @@ class PreemptionPart(_Section, frozen=True):
     protect_label: str = ""
     """Label, `key` or `key=value`, of pods that are never evicted. Every user who may label pods can protect them."""
 
+    def protects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a pod must not be evicted."""
+        return namespace in self.protect_namespaces or has_label(labels, self.protect_label)
+
+
+class SharingPart(_Section, frozen=True):
+    """What follows from measured speeds, apart from later placements."""
+
+    evict_newcomers: bool = False
+    """Whether a pod is evicted, once, if it was measured to slow its neighbours down more than its policy allows."""
+
 
 class SchedulerPart(_Section, frozen=True):
     """Placement of pods."""
@@ -109,6 +120,8 @@ class SchedulerPart(_Section, frozen=True):
     """Seconds for which a slot is held between scoring and binding."""
     preemption: PreemptionPart = PreemptionPart()
     """Eviction for pods that fit nowhere."""
+    sharing: SharingPart = SharingPart()
+    """Pods that share a GPU."""
 
 
 class LeasePart(_Section, frozen=True):

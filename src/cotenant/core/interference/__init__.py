@@ -3,6 +3,6 @@
 """How jobs slow each other down on one GPU: learned from measured pairs, predicted for all others."""
 
 from cotenant.core.interference.catalogue import Profile, Signature
-from cotenant.core.interference.predictor import ABSURD, ALONE, Predictor, PredictorState, Speed, Speeds
+from cotenant.core.interference.predictor import ABSURD, ALONE, Measured, Predictor, PredictorState, Speed, Speeds
 
-__all__ = ["ABSURD", "ALONE", "Predictor", "PredictorState", "Profile", "Signature", "Speed", "Speeds"]
+__all__ = ["ABSURD", "ALONE", "Measured", "Predictor", "PredictorState", "Profile", "Signature", "Speed", "Speeds"]

@@ -7,7 +7,7 @@ and are kept until the next measurement.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
@@ -51,6 +51,15 @@ class Speeds(NamedTuple):
 
 
 ALONE = Speed(1.0, 1.0, 1.0)
+
+
+class Measured(NamedTuple):
+    """The average speed of one job beside another, from several measurements."""
+
+    victim: Signature
+    partner: Signature
+    speed: float
+    times: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +176,20 @@ class Predictor:
                 raise InputError(f"stored predictor: {row} is no measurement of {len(state.types)} types")
         predictor = cls(state.shares)
         predictor._recall(state)
+        return predictor
+
+    @classmethod
+    def of(cls, measured: Iterable[Measured]) -> "Predictor":
+        """A predictor that has learned exactly this; implausible speeds are left out, and of too many the first."""
+        kept = [one for one in measured if _sensible(one.speed) and one.times > 0]
+        types = tuple(dict.fromkeys(side for one in kept for side in (one.victim, one.partner)))
+        places = {signature: place for place, signature in enumerate(types)}
+        rows = (
+            Row(places[one.victim], places[one.partner], math.sqrt(_bounded(one.speed)), min(one.times, MOST_COUNTED))
+            for one in kept
+        )
+        predictor = cls()
+        predictor._recall(PredictorState(types=types, rows=tuple(rows)))
         return predictor
 
     def _recall(self, state: PredictorState) -> None:

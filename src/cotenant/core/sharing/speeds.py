@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple, Protocol
 
-from cotenant.core.interference import ALONE, Predictor, Signature, Speed
+from cotenant.core.interference import ALONE, Measured, Predictor, Signature, Speed
 
 UNKNOWN = Signature(None, None, None)
 NEWS = 0.02
@@ -64,6 +64,7 @@ class Predicted:
         self._signatures = dict(signatures or {})
         self._apart = apart
         self._answers: dict[TenantSet, tuple[Speed, ...]] = {}
+        self._recalled: tuple[dict[str, Signature], dict[str, tuple[Measured, ...]]] = ({}, {})
 
     def describe(self, workload: str, signature: Signature) -> None:
         """Sets the signature of a workload."""
@@ -101,6 +102,17 @@ class Predicted:
             return False
         if not _taken(predictor, (one, other), *speeds):
             return False
+        self._changed()
+        return True
+
+    def recall(self, signatures: Mapping[str, Signature], measured: Mapping[str, Iterable[Measured]]) -> bool:
+        """Replaces everything that was learned, by GPU type; True if it differs from what was recalled last."""
+        recalled = dict(signatures), {gpu_type: tuple(rows) for gpu_type, rows in measured.items()}
+        if recalled == self._recalled:
+            return False
+        self._recalled = recalled
+        self._signatures = dict(signatures)
+        self.predictors = {gpu_type: Predictor.of(rows) for gpu_type, rows in recalled[1].items()}
         self._changed()
         return True
 

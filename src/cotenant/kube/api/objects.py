@@ -32,6 +32,15 @@ Quantities = dict[str, str | int]
 """Amounts by resource name. Kubernetes writes strings, users also write numbers."""
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An object without which another one is deleted."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The identity, labels and annotations of an object."""
 
@@ -44,6 +53,12 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     deletion_grace_period_seconds: int | None = None
     labels: Words = {}
     annotations: Words = {}
+    owner_references: tuple[Owner, ...] = ()
+
+    @property
+    def controller(self) -> Owner | None:
+        """The object that would create the pod again, such as a Job; None: nothing would."""
+        return next((one for one in self.owner_references if one.controller), None)
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

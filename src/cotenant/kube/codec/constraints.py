@@ -10,7 +10,7 @@ from cotenant.core.model import Demand, Link
 from cotenant.core.units import MilliGpu, Percent, parse_percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
-from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.keys import own_key, qualified
 from cotenant.wire.text import printable
 
 MOST_NAMES = 64
@@ -53,10 +53,9 @@ def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Co
         keys = [own_key(ours), *(key for one in dialects if (key := getattr(one, _LISTS[ours])) is not None)]
         return list(dict.fromkeys(name for key in keys for name in _read(annotations, key, _names) or ()))
 
-    def group(ours: str) -> str | None:
-        # Groups of two namespaces are two groups, even if their names are equal.
+    def named(ours: str) -> str | None:
         name = _read(annotations, own_key(ours), _name)
-        return None if name is None else f"{namespace}/{name}"
+        return None if name is None else qualified(namespace, name)
 
     for one in dialects:
         if one.mode is not None:
@@ -74,9 +73,9 @@ def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Co
         avoid_uuids=frozenset(listed("avoid-uuids")),
         one_numa=any(_read(annotations, key, _truth) for key in numa),
         link=_read(annotations, own_key("link"), _link),
-        affinity=group("affinity"),
-        anti_affinity=group("anti-affinity"),
-        workload=_read(annotations, own_key("workload"), _name),
+        affinity=named("affinity"),
+        anti_affinity=named("anti-affinity"),
+        workload=named("workload"),
         least_speed=_read(annotations, own_key("least-speed"), _speed),
     )
 

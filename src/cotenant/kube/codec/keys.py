@@ -45,6 +45,11 @@ def container_key(number: int, name: str) -> str:
     return own_key(f"{number}.{name}")
 
 
+def qualified(namespace: str, name: str) -> str:
+    """A name that a user chose, as the core knows it: equal names of two namespaces are two names."""
+    return f"{namespace}/{name}"
+
+
 def checked_annotations(new: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
     """The new annotations; InputError if a pod with the present ones may not carry them."""
     for key in new:

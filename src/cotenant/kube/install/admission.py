@@ -20,9 +20,9 @@ NOT_MIRROR = f"!(has(object.metadata.annotations) && {json.dumps(MIRROR)} in obj
 """CEL: the pod is not the mirror of a static pod."""
 
 
-def rule_for(operations: Iterable[str], resources: Iterable[str]) -> Json:
-    """Return the rule that matches these operations on these resources of the core API group."""
-    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": [*operations], "resources": [*resources]}
+def rule_for(operations: Iterable[str], resources: Iterable[str], *, group: str = "", version: str = "v1") -> Json:
+    """Return the rule that matches these operations on these resources, by default of the core API group."""
+    return {"apiGroups": [group], "apiVersions": [version], "operations": [*operations], "resources": [*resources]}
 
 
 def cel(value: str | list[str]) -> str:

@@ -16,6 +16,7 @@ from cotenant.kube.install.admission import webhook_configuration
 from cotenant.kube.install.certificate import Certificate
 from cotenant.kube.install.configuration import configuration
 from cotenant.kube.install.policies import admission_policies
+from cotenant.kube.install.profiles import profile_definition
 from cotenant.kube.install.rbac import rbac_objects
 from cotenant.kube.install.workloads import (
     AgentFlags,
@@ -56,6 +57,7 @@ def manifests(options: InstallOptions, certify: Callable[[str], Certificate]) ->
     content = hashlib.sha256(json.dumps([files, pairs]).encode()).hexdigest()[:16]
     return [
         _namespace(),
+        profile_definition(),
         *rbac_objects(),
         files,
         *pairs,

@@ -12,6 +12,7 @@ from cotenant.kube.codec.annotations import CONTAINER_KEYS, RUNTIME_VARIABLES, f
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.inventory import SAID
 from cotenant.kube.codec.paths import DEVICE_LIST
+from cotenant.kube.codec.profiles import GROUP, PLURAL
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.install.admission import (
@@ -30,6 +31,7 @@ ASSIGNMENTS = "cotenant-assignments"
 QUEUE = "cotenant-queue"
 VISIBILITY = "cotenant-visibility"
 AGENTS = "cotenant-agents"
+PROFILES = "cotenant-profiles"
 
 ANNOTATION_PATHS = ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "pods/binding", "bindings")
 """Every resource through which an annotation can reach a pod."""
@@ -61,6 +63,7 @@ _CHANGED = (
 _NOT_THE_SCHEDULER = named_expressions(
     {"not-the-scheduler": f"request.userInfo.username != {cel(SCHEDULER_USER)}"},
 )
+_AN_AGENT = named_expressions({"an-agent": f"request.userInfo.username == {cel(AGENT_USER)}"})
 _GATES = "schedulingGates"
 _VARIABLES = sorted(RUNTIME_VARIABLES)
 _OUR_FIELD = rf"^metadata[.]annotations\['{CONTAINER_KEYS.removeprefix('^')}({'|'.join(_VARIABLES)})'\]$"
@@ -72,7 +75,7 @@ _SEES_ITS_ASSIGNMENT = (
 
 def admission_policies(settings: KubeSettings) -> list[Json]:
     """Return all policies, each followed by its binding."""
-    return [*_assignments(settings), *_queue(), *_visibility(settings), *_agents()]
+    return [*_assignments(settings), *_queue(), *_visibility(settings), *_agents(), *_profiles()]
 
 
 def _assignments(settings: KubeSettings) -> list[Json]:
@@ -187,10 +190,8 @@ def _skips(webhook: WebhookPart) -> str:
 
 def _agents() -> list[Json]:
     """A compromised agent can lie about the GPUs of its own node, and about nothing else."""
-    node = cel(_NODE_OF_USER)
     own_node = {
-        "expression": f"has(request.userInfo.extra) && {node} in request.userInfo.extra"
-        f" && object.metadata.name in request.userInfo.extra[{node}]",
+        "expression": _is_own_node("object.metadata.name"),
         "message": "cotenant: an agent may write to its own node only",
         "reason": "Forbidden",
     }
@@ -211,10 +212,42 @@ def _agents() -> list[Json]:
     return policy_with_binding(
         AGENTS,
         {"resourceRules": [rule_for(["CREATE", "UPDATE"], ["nodes", "nodes/status"])]},
-        matchConditions=named_expressions({"an-agent": f"request.userInfo.username == {cel(AGENT_USER)}"}),
+        matchConditions=_AN_AGENT,
         variables=named_expressions(variables),
         validations=[own_node, only_gpus],
     )
+
+
+def _profiles() -> list[Json]:
+    """A compromised agent can lie about what it measured on its own node; the scheduler bounds what that changes."""
+    owner = "object.metadata.ownerReferences"
+    own_profiles = {
+        "expression": f"(object == null || ({_is_own_node('object.spec.node')}))"
+        f" && (oldObject == null || ({_is_own_node('oldObject.spec.node')}))",
+        "message": "cotenant: an agent may write the profiles of its own node only",
+        "reason": "Forbidden",
+    }
+    # An owner reference decides when an object is deleted, and one to a foreign object would say that it is in use.
+    owned_by_node = {
+        "expression": f"object == null || (has({owner}) && size({owner}) == 1 && {owner}[0].kind == 'Node'"
+        f" && {owner}[0].name == object.spec.node && (!has(object.metadata.finalizers)"
+        " || size(object.metadata.finalizers) == 0))",
+        "message": "cotenant: the node of a profile must be its only owner, and it must have no finalizer",
+        "reason": "Forbidden",
+    }
+    return policy_with_binding(
+        PROFILES,
+        {"resourceRules": [rule_for(["CREATE", "UPDATE", "DELETE"], [PLURAL], group=GROUP, version="*")]},
+        matchConditions=_AN_AGENT,
+        validations=[own_profiles, owned_by_node],
+    )
+
+
+def _is_own_node(name: str) -> str:
+    """CEL: whether this is the node on which the agent that sends the request runs."""
+    node = cel(_NODE_OF_USER)
+    extra = "request.userInfo.extra"
+    return f"has({extra}) && {node} in {extra} && {name} in {extra}[{node}]"
 
 
 def _changed_amounts(part: str) -> str:

@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 
 from cotenant.kube.api.names import AGENT, LEASE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEBHOOK, WHY, Json, object_of
+from cotenant.kube.codec.profiles import GROUP, PLURAL
 
 RBAC = "rbac.authorization.k8s.io"
 READ = ("get", "list", "watch")
@@ -22,14 +23,18 @@ def rbac_objects() -> list[Json]:
             _rule(("create",), "pods/binding", "pods/eviction"),
             _rule(READ, "nodes", "resourcequotas"),
             _rule(("create", "patch"), "events"),
+            _rule(READ, PLURAL, group=GROUP),
+            _rule(("patch",), f"{PLURAL}/status", group=GROUP),
         ),
-        # An agent may write to its own node only. A role cannot express that; an admission policy enforces it. It needs
-        # no more than the pods of its node, but no role and no policy can restrict what is read by a field.
+        # An agent may write to its own node and its own profiles only. A role cannot express that; admission policies
+        # enforce it. It needs no more than the pods of its node, but no role and no policy can restrict what is read
+        # by a field.
         _role(
             AGENT,
             _rule((*READ, "patch"), "nodes"),
             _rule(("patch",), "nodes/status"),
             _rule(("list", "watch"), "pods"),
+            _rule(("list", "watch", "create", "patch", "delete"), PLURAL, group=GROUP),
         ),
         _binding(SCHEDULER, SCHEDULER, SCHEDULER),
         _binding(AGENT, AGENT, AGENT),

@@ -11,7 +11,8 @@ from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record
 from cotenant.kube.scheduler.placement import Placer, Refused, Why
 from cotenant.kube.scheduler.preemption import Plan
-from cotenant.kube.scheduler.why import EvictionView, FitView, GpuShareView, Named, RefusalView, WhyPod
+from cotenant.kube.scheduler.profiles import Profiles
+from cotenant.kube.scheduler.why import EvictionView, FitView, GpuShareView, Named, RefusalView, TenantView, WhyPod
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import counted, inflect
@@ -26,7 +27,12 @@ MOST_NAMES = 10
 
 
 def explain(
-    pod: Pod, state: ClusterState, placer: Placer, plan: Plan | None = None, queued: str | None = None
+    pod: Pod,
+    state: ClusterState,
+    placer: Placer,
+    plan: Plan | None = None,
+    queued: str | None = None,
+    profiles: Profiles | None = None,
 ) -> WhyPod:
     """The answer about a pod. `plan` lists the pods that must leave for it; `queued` is why it waits in the queue."""
     about = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
@@ -50,6 +56,7 @@ def explain(
         fits=fits,
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
+        tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
         notes=(*(() if unit is None else (unit,)), *placer.unenforced(pod)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
@@ -123,6 +130,22 @@ def _gpu_shares(record: Record) -> Iterable[GpuShareView]:
         for share in held.gpus:
             percent = share.compute / 10
             yield GpuShareView(container=held.number, gpu=share.gpu, memory_mib=share.memory, compute_percent=percent)
+
+
+def _tenants(pod: Pod, state: ClusterState, profiles: Profiles) -> Iterable[TenantView]:
+    found = profiles.tenants_beside(pod.metadata.uid, state)
+    for one in sorted(found, key=lambda one: one.uid != pod.metadata.uid):
+        allocation, said = state.bound(one.uid) or state.held(one.uid), one.reported
+        if allocation is not None:
+            yield TenantView(
+                pod=f"{allocation.namespace}/{allocation.name}",
+                workload=one.workload,
+                predicted=one.predicted,
+                measured=None if said is None else said.speed,
+                samples_per_second=None if said is None else said.samples_per_second,
+                batch=None if said is None else said.batch,
+                tuned=said is not None and said.tuned,
+            )
 
 
 def _refusal(node: str, reason: Reason) -> RefusalView:

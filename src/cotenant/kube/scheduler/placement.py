@@ -19,6 +19,7 @@ from cotenant.core.placement.check import plain_text
 from cotenant.core.placement.ranking import Fit, Ranker, rate
 from cotenant.core.queueing.backfill import Reservation
 from cotenant.core.queueing.eviction import Way
+from cotenant.core.sharing.speeds import Belief
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.amounts import other_unit
@@ -128,6 +129,7 @@ class Placer:
         hold_s: float = HOLD_S,
         settings: Settings = DEFAULTS,
         known: Knowledge | None = None,
+        belief: Belief | None = None,
         must_wait: Callable[[Pod], Reason | None] = lambda pod: None,
         reserved: Callable[[Pod, Demand], Reservation | None] = lambda pod, demand: None,
     ) -> None:
@@ -139,7 +141,7 @@ class Placer:
         self._must_wait, self._reserved = must_wait, reserved
         self._beside: tuple[Cluster, Reservation, Cluster] | None = None
         self._policy, self._shortlist, self._hold_s = policy, shortlist, hold_s
-        self._rankers, self._refusals = Rankers(known), Refusals()
+        self._rankers, self._refusals = Rankers(known, belief), Refusals()
         self._rankers.of(policy, state.cluster)
 
     def warm_up(self) -> None:

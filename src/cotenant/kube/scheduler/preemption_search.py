@@ -15,7 +15,7 @@ from cotenant.core.placement.ranking import Policy
 from cotenant.core.queueing.eviction import Harm, Stake, Way, harm_of, least_harm, level
 from cotenant.kube.api.objects import Pod, has_ended, moment_of
 from cotenant.kube.codec.assignment import RECORD
-from cotenant.kube.settings import PreemptionPart, has_label
+from cotenant.kube.settings import PreemptionPart
 from cotenant.kube.state.allocation import Allocation
 
 MOST_CANDIDATES = 16
@@ -83,9 +83,7 @@ class Victims:
         pod = self.pods.get(uid)
         if pod is None or priority_of(pod) >= below or uid in self.leaving or now < self._spared.get(uid, now):
             return None
-        if pod.metadata.namespace in self._settings.protect_namespaces:
-            return None
-        if has_label(pod.metadata.labels, self._settings.protect_label):
+        if self._settings.protects(pod.metadata.namespace, pod.metadata.labels):
             return None
         return Stake(priority_of(pod), moment_of(pod.status.start_time or pod.metadata.creation_timestamp))
 

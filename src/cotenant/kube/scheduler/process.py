@@ -45,14 +45,17 @@ from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
+from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import Preemptor
+from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.queue import Queue
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.release import Releaser
 from cotenant.kube.scheduler.resize import Resizer
 from cotenant.kube.scheduler.retry import Retrier
+from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.scheduler.shared import Shared, Signals
 from cotenant.kube.scheduler.watches import AGAIN_S, Watches
 from cotenant.kube.scheduler.why import NO_SUCH_POD
@@ -129,7 +132,7 @@ class Scheduler:
         codec, part, signals = settings.codec(), settings.scheduler, Signals()
         self.errors = errors
         self.state = ClusterState(codec, scheduler=part.name, freed=signals.freed.send)
-        self.quotas, self.gangs = Quotas(codec), Gangs(self.state)
+        self.quotas, self.gangs, self.profiles = Quotas(codec), Gangs(self.state), Profiles()
         self.backfill = Backfill(self.state, self.gangs, settings.queue)
         self.placer = Placer(
             self.state,
@@ -138,6 +141,7 @@ class Scheduler:
             shortlist=part.shortlist,
             hold_s=part.hold_s,
             settings=codec,
+            belief=self.profiles.belief,
             must_wait=self.gangs.must_wait,
             reserved=self.backfill.reserved_from,
         )
@@ -157,7 +161,7 @@ class Scheduler:
             events=EventRecorder(client, part.name, errors),
             pods=self.watches.pods,
             lead=self.lead,
-            state_unready_reason=self.watches.unready_reason,
+            state_unready_reason=self.unready_reason,
         )
         slots = GangSlots(self.state, self.quotas, self.placer)
         queue = Queue(
@@ -167,8 +171,16 @@ class Scheduler:
         self.releaser = Releaser(shared, queue, self.preemptor.can_preempt)
         self.binder = Binder(shared, self.releaser.join_gang)
         self.resizer = Resizer(shared, self.binder.is_binding)
+        self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
 
-        signals.pod_changed.subscribe(self.resizer.pod_changed, self.preemptor.pod_changed, self.releaser.pod_changed)
+        signals.pod_changed.subscribe(
+            self.resizer.pod_changed,
+            self.preemptor.pod_changed,
+            self.releaser.pod_changed,
+            self.separator.pod_changed,
+        )
+        # A pod that the sharing gate refused may be placed by what is known now.
+        signals.learned.subscribe(lambda: signals.freed.send(None), self.separator.on_learned)
         signals.freed.subscribe(self.retrier.on_freed, self.releaser.on_freed)
         signals.refused.subscribe(self.retrier.on_refused, self.preemptor.on_refused)
         # A new leader forgets what it held when it last led, and goes on with what the previous leader had begun.
@@ -203,10 +215,16 @@ class Scheduler:
                 self.resizer,
                 self.preemptor,
                 self.releaser,
+                self.learning,
+                self.separator,
             ):
                 group.create_task(part.run())
             group.create_task(self._tick())
         raise AssertionError("none of the tasks ends")
+
+    def unready_reason(self) -> str | None:
+        """Why the scheduler does not know the cluster well enough to place pods; None if it does."""
+        return self.watches.unready_reason() or self.learning.unready_reason()
 
     async def _tick(self) -> NoReturn:
         while True:
@@ -216,17 +234,17 @@ class Scheduler:
                 self.errors.report(f"node {node} takes no new pods", "; ".join(messages.values()))
 
     async def _why(self, words: tuple[str, ...], _body: bytes) -> Reply:
-        reason = self.watches.unready_reason()
+        reason = self.unready_reason()
         if reason is not None:
             return status_reply(503, reason)
         pod = self.watches.pods.objects.get((words[0], words[1]))
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
         plan, queued = await self.preemptor.plan(pod), self.releaser.explain(pod)
-        return json_reply(explain(pod, self.state, self.placer, plan, queued))
+        return json_reply(explain(pod, self.state, self.placer, plan, queued, self.profiles))
 
     def _health(self) -> Routes:
-        return health_routes(self.watches.unready_reason)
+        return health_routes(self.unready_reason)
 
 
 async def _run(options: SchedulerOptions, settings: KubeSettings, access: Access) -> None:
@@ -260,7 +278,7 @@ def _first(failed: BaseException) -> BaseException:
 
 async def ready(scheduler: Scheduler) -> None:
     """Wait until the scheduler knows the cluster, and prepare it so that its first answer is fast."""
-    while scheduler.watches.unready_reason() is not None:
+    while scheduler.unready_reason() is not None:
         await asyncio.sleep(READY_S)
     scheduler.placer.warm_up()
     # Almost all objects of now stay: if the garbage collector scanned them again and again, calls would be delayed.

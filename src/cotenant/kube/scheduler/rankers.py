@@ -7,6 +7,7 @@ from cotenant.core.fragmentation.mix import Knowledge, inventory_of
 from cotenant.core.fragmentation.online import Learner
 from cotenant.core.model import Demand
 from cotenant.core.placement.ranking import Ranker
+from cotenant.core.sharing.speeds import Belief, Predicted
 from cotenant.kube.codec.policy import parse_policy
 
 BY_MIX = frozenset({"fgd", "fragmentation", "cotenant"})
@@ -19,9 +20,12 @@ MOST_DEMANDS = 64
 class Rankers:
     """One ranker for each policy that was used recently."""
 
-    def __init__(self, known: Knowledge | None = None) -> None:
-        """`known` is fixed knowledge about the workload; if it is None, policies learn from the pods they see."""
-        self._known = known
+    def __init__(self, known: Knowledge | None = None, belief: Belief | None = None) -> None:
+        """`known` is fixed knowledge about the workload; if it is None, policies learn from the pods they see.
+
+        `belief` predicts the speeds of pods that share a GPU, unless `known` has one.
+        """
+        self._known, self._belief = known, Predicted() if belief is None else belief
         self._rankers: dict[str, Ranker | Learner] = {}
         self._names: tuple[str, ...] = ()
 
@@ -45,8 +49,8 @@ class Rankers:
                 one.observe(demand)
 
     def _new(self, spec: str, cluster: Cluster) -> Ranker | Learner:
-        policy = parse_policy(spec, self._known)
+        policy = parse_policy(spec, self._known or Knowledge(belief=self._belief))
         if self._known is not None or not BY_MIX & set(spec.replace("/", "+").split("+")):
             return Ranker(policy, MOST_DEMANDS)
         seen = (tenant.demand for node in cluster for tenant in node.tenants)
-        return Learner(spec, inventory_of(node.machine for node in cluster), seen=seen)
+        return Learner(spec, inventory_of(node.machine for node in cluster), seen=seen, belief=self._belief)

@@ -33,6 +33,8 @@ class Signals:
     """the watch showed a change of a pod, which the state of the cluster has taken in; old and new version"""
     refused: Signal[[Pod, frozenset[str]]] = field(default_factory=Signal)
     """`filter` refused a pod on all nodes that kube-scheduler offered"""
+    learned: Signal[[]] = field(default_factory=Signal)
+    """the predicted speeds of pods that share a GPU have changed"""
     lead_won: Signal[[]] = field(default_factory=Signal)
     """this process begins to lead, after the pods were listed anew"""
 

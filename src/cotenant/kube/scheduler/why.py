@@ -70,6 +70,22 @@ class EvictionView(msgspec.Struct, frozen=True, kw_only=True):
     """whether they are ending and the slot is reserved; otherwise this is what would have to be done"""
 
 
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod itself or a neighbour on its GPU; None: not known. Speeds are relative to running alone."""
+
+    pod: str
+    """as namespace/name"""
+    workload: str | None = None
+    predicted: float | None = None
+    """the speed that the scheduler expects beside the present neighbours"""
+    measured: float | None = None
+    """the speed that the pod reported last"""
+    samples_per_second: float | None = None
+    batch: int | None = None
+    tuned: bool = False
+    """whether the agent of the node chose the batch size"""
+
+
 class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """The answer about one pod."""
 
@@ -87,6 +103,8 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """nearest to fitting first"""
     eviction: EvictionView | None = None
     """if it fits nowhere because of pods of lower priority"""
+    tenants: tuple[TenantView, ...] = ()
+    """the pod itself, then its neighbours, if it has exactly one GPU"""
     notes: tuple[str, ...] = ()
     """what the owner of the pod should know: limits that nothing enforces, memory that may be in another unit"""
     more: int = 0

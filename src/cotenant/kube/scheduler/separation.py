@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Separation: a pod that was measured to slow its neighbours down more than its policy allows is evicted, once.
+
+Only the newest pod of a GPU is judged, only if it was placed by this process a short time ago, and only if all its
+neighbours were measured beside it. It needs a controller that creates it again: a pod without one would be lost. The
+new pod is placed with what was learned, so it does not come back to the same neighbours.
+"""
+
+import asyncio
+from typing import NamedTuple, NoReturn
+
+from cotenant.core.model import Gpu, Job, Placement, Reason, Slot, Tenant
+from cotenant.core.placement.deciding import judge_again
+from cotenant.core.sharing.orders import tenants_on
+from cotenant.errors import InputError
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.scheduler.events import SEPARATED, SEPARATION_REFUSED
+from cotenant.kube.scheduler.lease import NOT_LEADING
+from cotenant.kube.scheduler.profiles import Profiles
+from cotenant.kube.scheduler.shared import Shared
+from cotenant.wire.text import counted
+
+JUDGED_S = 900.0
+"""a pod that was placed longer ago has done too much work to lose it"""
+MOST_REMEMBERED = 1000
+
+
+class _Placed(NamedTuple):
+    at: float
+    crowding: float
+    """waiting pods per GPU when it was placed"""
+    pod: Pod
+
+
+class _Found(NamedTuple):
+    pod: Pod
+    reason: Reason
+    neighbours: int
+
+
+class Separator:
+    """Takes in pods and what was learned; `run` evicts."""
+
+    def __init__(self, shared: Shared, profiles: Profiles) -> None:
+        self._shared, self._profiles = shared, profiles
+        self._enabled = shared.settings.scheduler.sharing.evict_newcomers
+        self._placed: dict[str, _Placed] = {}
+        self._separated: dict[str, None] = {}
+        """UIDs of controllers one of whose pods was evicted, oldest first: each loses one pod only"""
+        self._wake = asyncio.Event()
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Subscriber of `Signals.pod_changed`."""
+        if not self._enabled:
+            return
+        if new is None:
+            self._placed.pop(old.metadata.uid if old is not None else "", None)
+        elif new.metadata.uid in self._placed:
+            self._placed[new.metadata.uid] = self._placed[new.metadata.uid]._replace(pod=new)
+        elif old is not None and not old.spec.node_name and new.spec.node_name:
+            placed = _Placed(self._shared.clock(), self._shared.placer.crowding, new)
+            self._placed[new.metadata.uid] = placed
+            if len(self._placed) > MOST_REMEMBERED:
+                del self._placed[next(iter(self._placed))]
+
+    def on_learned(self) -> None:
+        """Subscriber of `Signals.learned`."""
+        if self._enabled:
+            self._wake.set()
+
+    async def run(self) -> NoReturn:
+        """Evict until cancelled: at most one pod each time that something was learned."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._shared.unready_reason() is None:
+                await self._separate()
+
+    async def _separate(self) -> None:
+        now = self._shared.clock()
+        self._placed = {uid: one for uid, one in self._placed.items() if now - one.at <= JUDGED_S}
+        found = next((one for uid in list(self._placed) if (one := self._judge(uid)) is not None), None)
+        if found is None:
+            return
+        shared, about = self._shared, found.pod.metadata
+        controller = about.controller
+        assert controller is not None
+        self._separated[controller.uid] = None
+        if len(self._separated) > MOST_REMEMBERED:
+            del self._separated[next(iter(self._separated))]
+        try:
+            await shared.client.evict(about.name, namespace=about.namespace, uid=about.uid, guard=shared.lead.guard())
+        except ApiError as error:
+            if error.reason == NOT_LEADING:
+                del self._separated[controller.uid]
+            elif error.status not in (404, 409):
+                text = f"slows its neighbours down, and cannot be evicted: {error.summary}"
+                shared.events.record(found.pod, SEPARATION_REFUSED, text, warning=True)
+            return
+        beside = counted(found.neighbours, "neighbour")
+        text = f"evicted from node {found.pod.spec.node_name} after it was measured beside {beside}: {found.reason}"
+        shared.events.record(found.pod, SEPARATED, text, warning=True)
+        shared.log(f"pod {about.namespace}/{about.name} {text}")
+
+    def _judge(self, uid: str) -> _Found | None:
+        """Why a pod must leave its neighbours; None if it may stay."""
+        shared, placed = self._shared, self._placed[uid]
+        allocation, about = shared.state.bound(uid), placed.pod.metadata
+        if allocation is None or allocation.node not in shared.state.vendors or about.deletion_timestamp is not None:
+            return None
+        if about.controller is None or about.controller.uid in self._separated:
+            return None
+        if shared.settings.scheduler.preemption.protects(about.namespace, about.labels):
+            return None
+        node = shared.state.cluster.node(allocation.node)
+        own = next((tenant for tenant in node.tenants if tenant.job == uid), None)
+        if own is None or len(set(own.gpus)) != 1:
+            return None
+        others = [one for one in tenants_on(node, own.gpus[0]) if one.job != uid]
+        if not others or not self._is_newest(uid, others) or not self._is_measured(own, others, node.machine.gpus):
+            return None
+        try:
+            policy = shared.placer.ranker(placed.pod).policy
+        except InputError:
+            return None
+        placement = Placement(Job(id=uid, demand=own.demand), Slot(node.name, own.gpus), own.replica)
+        reason = judge_again(policy, placement, shared.state.cluster, placed.crowding).reason
+        return None if reason is None else _Found(placed.pod, reason, len(others))
+
+    def _is_newest(self, uid: str, others: list[Tenant]) -> bool:
+        return all(self._placed[one.job].at < self._placed[uid].at for one in others if one.job in self._placed)
+
+    def _is_measured(self, own: Tenant, others: list[Tenant], gpus: tuple[Gpu, ...]) -> bool:
+        names = [one.demand.workload for one in others if one.demand.workload is not None]
+        if own.demand.workload is None or len(names) < len(others):
+            return False
+        return self._profiles.belief.knows(gpus[own.gpus[0]].type, own.demand.workload, names)
