@@ -29,10 +29,11 @@ from cotenant.core.tuning.events import Disturbed, Event, StepReport, Tick
 from cotenant.core.tuning.goodput import GradientNoise
 from cotenant.core.units import Seconds
 from cotenant.local.tenants import PlacedJob
-from cotenant.local.tuner import QUIET, TICK_S, coordinator_event, message_of
+from cotenant.local.tuner import QUIET
 from cotenant.node.agent import AgentServer, JobEvent
 from cotenant.node.compute_lock import ComputeLockServer
 from cotenant.node.foreign import ForeignWork
+from cotenant.node.tuning import TICK_S, coordinator_event, message_of
 from cotenant.wire.local import JobRequest, job_of
 from cotenant.workloads.registry import TASKS
 

@@ -61,7 +61,7 @@ def refusal(engine: Engine, method: str, path: str, body: Json, node: str | None
         (profile(workload=""), "workload"),
         (profile(workload="x" * 300), "workload"),
         (
-            profile(pods=[{"name": "p", "uid": f"u{i}", "batch": 1, "samplesPerSecond": 1} for i in range(100_000)]),
+            profile(pods=[{"name": "p", "uid": f"u{i}", "batch": 1, "samplesPerSecond": 1} for i in range(20_000)]),
             "pods",
         ),
     ],
@@ -76,7 +76,7 @@ def refusal(engine: Engine, method: str, path: str, body: Json, node: str | None
         "text",
         "empty",
         "long",
-        "a hundred thousand",
+        "twenty thousand",
     ],
 )
 def test_nonsense_is_refused_by_the_schema(engine: Engine, made: Json, said: str) -> None:
@@ -91,7 +91,6 @@ def test_an_agent_writes_the_profiles_of_its_own_node_only(engine: Engine) -> No
         own = "an agent may write the profiles of its own node only"
         assert own in refusal(engine, "POST", PATH, profile(node="node2"), "node1")
         assert own in refusal(engine, "PATCH", f"{PATH}/node1.0", change, "node2")
-        assert own in refusal(engine, "PATCH", f"{PATH}/node1.0", {"spec": {"node": "node2"}}, "node2")
         assert own in refusal(engine, "DELETE", f"{PATH}/node1.0", {}, "node2")
         assert "must be its only owner" in refusal(engine, "POST", PATH, profile(1, owner="node9"), "node1")
         assert "cannot patch" in refusal(engine, "PATCH", f"{PATH}/node1.0/status", {"status": {}}, "node1")
@@ -107,10 +106,8 @@ def test_the_scheduler_says_whether_it_uses_an_object_and_a_list_shows_it(engine
         del one["metadata"]["ownerReferences"]
         engine.cluster.post(PATH, one)
     try:
-        for name, status in (("node1.7", "True"), ("nowhere.8", "False")):
-            wait_for(
-                f"the condition of {name}", lambda name=name, status=status: accepted(engine, name) == status or None
-            )
+        wait_for("the first to be used", lambda: accepted(engine, "node1.7") == "True" or None)
+        wait_for("the other to be ignored", lambda: accepted(engine, "nowhere.8") == "False" or None)
         listed = engine.cluster.kubectl("get", "wlp").splitlines()
         assert listed[0].split()[:3] == ["NAME", "NAMESPACE", "WORKLOAD"]
         assert [row.split()[:3] for row in listed[1:]] == [

@@ -379,7 +379,7 @@ def test_the_structs_and_the_schema_agree_on_names() -> None:
     (version,) = profile_definition()["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
 
-    def names(struct: type) -> set[str]:
+    def names(struct: type[msgspec.Struct]) -> set[str]:
         return set(struct.__struct_encode_fields__)
 
     assert set(spec) == names(ProfileSpec)

@@ -14,9 +14,10 @@ from cotenant.cli.output import table
 from cotenant.core.cluster import Node
 from cotenant.local.devices import Devices
 from cotenant.local.journal import Journal
-from cotenant.local.views import JobUsage, gpu_views, usage_by_job
+from cotenant.local.views import gpu_views, usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, ProcessUsage, Running
 from cotenant.node.devices.nvml import NvmlBackend
+from cotenant.node.measurement import JobUsage
 from cotenant.wire.local import GpuView
 from tests.node.fake_nvml import FakeNvml, GpuModel
 

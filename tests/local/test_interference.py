@@ -19,14 +19,13 @@ from cotenant.core.tuning.goodput import NOISE_BOUNDS
 from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local.engine import Engine
-from cotenant.local.interference import InterferenceMonitor
 from cotenant.local.journal import Journal, JournalEvent
-from cotenant.local.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.tenants import PlacedJob
-from cotenant.local.tuner import coordinator_event
-from cotenant.local.views import JobUsage
 from cotenant.node.agent import Connected, Reported
+from cotenant.node.interference import InterferenceMonitor
+from cotenant.node.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, JobUsage
+from cotenant.node.tuning import coordinator_event
 from cotenant.wire.agent import Hello
 from cotenant.wire.profile import JobProfile
 from tests.local.daemon import Daemon, running_daemon, until

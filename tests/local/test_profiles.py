@@ -19,11 +19,11 @@ from cotenant.errors import InputError
 from cotenant.local.admission import Admission
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal
-from cotenant.local.measurement import LOADING_S, OBSERVE_S, Meter, TenantMeasurement
 from cotenant.local.profiles import ProfileStore
-from cotenant.local.views import JobUsage, usage_by_job
+from cotenant.local.views import usage_by_job
 from cotenant.node.agent import Reported
 from cotenant.node.devices.backend import GpuUsage, Running
+from cotenant.node.measurement import LOADING_S, OBSERVE_S, JobUsage, Meter, TenantMeasurement
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
 from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decode_profiles, workload_of

@@ -15,9 +15,10 @@ from cotenant.core.tuning.coordination import Tuning
 from cotenant.core.tuning.events import Joined, ReportEvery, StepReport
 from cotenant.core.units import MiB, Seconds
 from cotenant.job import Session
-from cotenant.local.tuner import TuningLoop, coordinator_event, message_of
+from cotenant.local.tuner import TuningLoop
 from cotenant.node.agent import Connected, Reported
 from cotenant.node.launch import Paths
+from cotenant.node.tuning import coordinator_event, message_of
 from cotenant.wire import agent as messages
 from cotenant.wire.local import JobRequest
 from tests.job.serving import SOON, process, until
@@ -53,12 +54,12 @@ class Loop:
     def __post_init__(self) -> None:
         paths = Paths(agent=self.folder / "agent", compute_locks={0: self.folder / "engine"})
         self.tuning = TuningLoop(paths, self.leaders.get, settings=BRIEF)
-        self.tuning.noted.subscribe(lambda job, text: self.said.append((job, text)))
+        self.tuning.tuner.noted.subscribe(lambda job, text: self.said.append((job, text)))
 
     def seat(self, job: str, pid: int, **wishes: object) -> None:
         def seated() -> None:
             self.leaders[job] = pid
-            self.tuning.add(placed(job, request(**wishes)))
+            self.tuning.tuner.add(placed(job, request(**wishes)))
 
         self.call(seated)
 
@@ -99,15 +100,17 @@ def test_two_jobs_on_one_engine_are_tuned_together_and_the_story_is_kept(loop: L
         loop.seat("j-1", first.pid)
         loop.seat("j-2", second.pid)
         until(
-            lambda: any(trial["kind"] == "choice" and len(trial["sizes"]) == 2 for trial in loop.tuning.history("j-1"))
+            lambda: any(
+                trial["kind"] == "choice" and len(trial["sizes"]) == 2 for trial in loop.tuning.tuner.history("j-1")
+            )
         )
-        story = loop.tuning.history("j-1")
+        story = loop.tuning.tuner.history("j-1")
         sizes = story[-1]["sizes"]
         assert sum(sizes.values()) > 32, "a step takes 10 ms whatever its size, so larger ones are far better"
         assert {trial["kind"] for trial in story} == {"default", "probe", "choice"}
         probe = next(trial for trial in story if trial["kind"] == "probe" and not trial["rejected"])
         assert probe["predicted"].keys() == probe["measured"].keys() == {"j-1", "j-2"}
-        assert {job: loop.tuning.batch(job) for job in sizes} == sizes
+        assert {job: loop.tuning.tuner.batch(job) for job in sizes} == sizes
 
 
 def test_a_hello_that_contradicts_the_owner_s_range_is_refused_and_said_once(loop: Loop) -> None:
@@ -118,7 +121,7 @@ def test_a_hello_that_contradicts_the_owner_s_range_is_refused_and_said_once(loo
             loop.call(lambda: None)  # what was begun is over
         until(lambda: not loop.tuning._agent.jobs)
     assert loop.said == [("j-1", "not tuned: j-1: batch size 16 is not within its bounds 64 to 128")]
-    assert loop.tuning.history("j-1") == []
+    assert loop.tuning.tuner.history("j-1") == []
 
 
 def hello(**fields: object) -> messages.Hello:

@@ -14,10 +14,10 @@ from cotenant.core.units import Seconds
 from cotenant.local import attempts
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.journal import Journal
-from cotenant.local.measurement import OBSERVE_S
 from cotenant.node.containment import Containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.launch import Paths
+from cotenant.node.measurement import OBSERVE_S
 from cotenant.node.shares import Shares
 from cotenant.wire.local import KEEP_ALL, PruneRequest
 

@@ -28,7 +28,6 @@ from cotenant.local.engine import Engine
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
-from cotenant.local.measurement import OBSERVE_S
 from cotenant.local.state_folder import make_state_folder
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
 from cotenant.node.connections import drop_slow_heads, is_loopback, shed_connections
@@ -37,6 +36,7 @@ from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_backend
 from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Paths
+from cotenant.node.measurement import OBSERVE_S
 from cotenant.node.shares import find_shares
 from cotenant.wire.local import KEEP_ALL, PruneRequest
 

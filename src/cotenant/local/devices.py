@@ -14,8 +14,9 @@ from cotenant.core.model import Machine
 from cotenant.errors import CotenantError
 from cotenant.local.events import log_error, stored_setting
 from cotenant.local.journal import Journal
-from cotenant.local.views import UNKNOWN_USAGE, JobUsage, usage_by_job
+from cotenant.local.views import usage_by_job
 from cotenant.node.devices.backend import Backend, GpuUsage, Running
+from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.signals import Signal
 
 LOOK_EVERY_S = 1.0

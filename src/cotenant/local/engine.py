@@ -25,7 +25,6 @@ from cotenant.local.admission import Admission
 from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
-from cotenant.local.interference import InterferenceMonitor, Newcomer
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.journal import JournalError
 from cotenant.local.launching import Launcher
@@ -57,6 +56,7 @@ from cotenant.local.tuner import TuningLoop, save_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import placement_reason
 from cotenant.node.devices.vendors import Vendor
+from cotenant.node.interference import InterferenceMonitor, Newcomer
 from cotenant.wire.local import GpuView, JobRequest, JobView, Pruned, PruneRequest
 from cotenant.wire.text import counted
 
@@ -85,7 +85,8 @@ class Engine:
         self._launcher = Launcher(resources)
         self._runs = Runs(resources.jobs)
         self._tenants = Tenants(machine, self._runs)
-        self._tuner = TuningLoop(resources.paths, self._tenants.supervisor_of, backend.cores, settings.tuning)
+        self._tuning = TuningLoop(resources.paths, self._tenants.supervisor_of, backend.cores, settings.tuning)
+        self._tuner = self._tuning.tuner
         self.interference = InterferenceMonitor(
             self.profiles,
             self._tuner,
@@ -131,10 +132,10 @@ class Engine:
         self._tenants.removed.subscribe(resources.shares.remove)
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
-        self._tenants.removed.subscribe(self._tuner.remove)
+        self._tenants.removed.subscribe(self._tuning.remove)
         self._tuner.heard.subscribe(self.interference.hear)
         self._tuner.disturbed.subscribe(self.interference.disturbed)
-        self._tuner.ticked.subscribe(self.interference.tick)
+        self._tuning.ticked.subscribe(self.interference.tick)
         self._tuner.noted.subscribe(self._on_tuner_note)
         self.interference.learned.subscribe(self._wake.set)
         self.interference.newcomer_measured.subscribe(self._on_newcomer_measured)
@@ -296,7 +297,7 @@ class Engine:
         helpers = [
             asyncio.create_task(helper)
             for helper in (
-                self._tuner.run(),
+                self._tuning.run(),
                 watching,
                 self._runs.continue_stopped(),
                 self._prune_regularly(),
@@ -423,10 +424,11 @@ class Engine:
     def _on_newcomer_measured(self, newcomer: Newcomer) -> None:
         """Asks the policy again about the newest tenant of a GPU, now that its effect is measured."""
         policy, cluster = self._learner.policy, self._tenants.cluster
-        reason = judge_again(policy, newcomer.placement, cluster, newcomer.crowding).reason
+        placement = self._tenants.placed[newcomer.job].placement
+        reason = judge_again(policy, placement, cluster, newcomer.crowding).reason
         if reason is not None:
             self.interference.separate(newcomer)
-            self._revert(newcomer.placement.job.id, f"{newcomer.text}; {reason}")
+            self._revert(newcomer.job, f"{newcomer.text}; {reason}")
 
     def _revert(self, job: str, why: str) -> None:
         """Stops a job and queues it again. If that fails the job stays: only speed is lost."""

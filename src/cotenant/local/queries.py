@@ -19,7 +19,6 @@ from cotenant.local import attempts
 from cotenant.local.admission import Admission, predicts
 from cotenant.local.config import Resources
 from cotenant.local.devices import Devices
-from cotenant.local.interference import InterferenceMonitor
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
 from cotenant.local.launching import Launcher
@@ -37,9 +36,11 @@ from cotenant.local.lifecycle import (
 )
 from cotenant.local.runs import Runs
 from cotenant.local.tenants import Tenants
-from cotenant.local.tuner import TuningLoop, read_history
+from cotenant.local.tuner import read_history
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.local.views import WaitReasons, explain, gpu_views, job_view
+from cotenant.node.interference import InterferenceMonitor
+from cotenant.node.tuning import Tuner
 from cotenant.wire.local import GpuView, JobRequest, JobView, job_of
 from cotenant.wire.profile import JobProfile
 
@@ -70,7 +71,7 @@ class Queries:
         launcher: Launcher,
         runs: Runs,
         tenants: Tenants,
-        tuner: TuningLoop,
+        tuner: Tuner,
         interference: InterferenceMonitor,
         unrecorded: UnrecordedCancels,
     ) -> None:

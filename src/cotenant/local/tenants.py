@@ -9,12 +9,13 @@ from cotenant.core.cluster import Cluster
 from cotenant.core.footprint import memory_on
 from cotenant.core.model import Gpus, Machine, Placement
 from cotenant.core.queueing.backfill import Ends
-from cotenant.core.units import MiB, Seconds
+from cotenant.core.units import MiB, MilliGpu, Seconds
 from cotenant.local.runs import Runs
 from cotenant.local.supervisor import read_json
 from cotenant.node.devices.backend import Running
 from cotenant.signals import Signal
 from cotenant.wire.local import JobRequest
+from cotenant.wire.profile import WorkloadId, command_digest, workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,18 @@ class PlacedJob:
     """waiting jobs for each GPU in the pass that placed it; None: not judged by the sharing gate, or found running"""
     since: float = field(default_factory=time.monotonic)
     """when it was placed, in seconds of the monotonic clock"""
+
+    @property
+    def workload(self) -> WorkloadId:
+        return workload_of(self.request)
+
+    @property
+    def digest(self) -> str:
+        return command_digest(self.request)
+
+    @property
+    def compute(self) -> MilliGpu:
+        return self.placement.job.demand.compute
 
     @property
     def id(self) -> str:

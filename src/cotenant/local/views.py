@@ -4,7 +4,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -17,24 +17,9 @@ from cotenant.core.queueing.backfill import QueuePosition, Reservation, when, wh
 from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
 from cotenant.node.devices.backend import GpuUsage, Running
+from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
 from cotenant.wire.local import GpuView, JobView
 from cotenant.wire.text import counted
-
-
-class JobUsage(NamedTuple):
-    """What a job uses of its GPUs; None: not known."""
-
-    memory_mib: int | None = None
-    """summed over its GPUs"""
-    utilisation: float | None = None
-    """percent"""
-    bandwidth: float | None = None
-    """memory bandwidth in percent, known while the job is alone on its only GPU"""
-    pcie_mib_s: float | None = None
-    """PCIe traffic in MiB/s, known while the job is alone on its only GPU"""
-
-
-UNKNOWN_USAGE = JobUsage()
 
 
 class _RequestSummary(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""How the tenants of a GPU slow each other down on this machine, and what follows from it.
+"""How the tenants of a GPU slow each other down on this node, and what follows from it.
 
-A tenant that is alone for a while gets a profile. From tenants that share a GPU the predictor learns their speeds;
-then the one that was placed last is judged again, and is removed if the policy would no longer place it there.
+A tenant that is alone for a while gets a profile, and the speeds of tenants that share a GPU are passed on to be
+learned. Then the one that was placed last is judged again, if the engine listens.
 """
 
 import time
@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from cotenant.core.interference import ABSURD
-from cotenant.core.model import Placement
+from cotenant.core.interference import ABSURD, Speed
+from cotenant.core.model import Gpus
 from cotenant.core.sharing.objectives import latency_at
 from cotenant.core.tuning.episode import Trial
-from cotenant.core.units import WHOLE_GPU, Seconds
+from cotenant.core.units import WHOLE_GPU, MilliGpu, Seconds
 from cotenant.errors import InputError
-from cotenant.local.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, Meter, TenantMeasurement
-from cotenant.local.profiles import ProfileStore
-from cotenant.local.tenants import PlacedJob
-from cotenant.local.views import JobUsage
 from cotenant.node.agent import Connected, JobEvent, Reported
+from cotenant.node.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, JobUsage, Meter, TenantMeasurement
 from cotenant.signals import Signal
 from cotenant.wire.agent import Steps
-from cotenant.wire.profile import JobProfile, WorkloadId, command_digest, validated, workload_of
+from cotenant.wire.profile import JobProfile, WorkloadId, validated
 
 AVERAGED_OVER_S = 3.0
 """seconds of steps over which the latency of a job is averaged"""
@@ -33,6 +30,68 @@ VIOLATIONS_TO_ACT = 2
 """violations in a row after which the newest neighbour is removed"""
 NOTED_EVERY_S = 60.0
 """between two events about the latency objective of one job"""
+
+
+class Wishes(Protocol):
+    """What the owner of a job asked for."""
+
+    @property
+    def batch(self) -> int | None: ...
+    @property
+    def latency_s(self) -> float | None: ...
+    @property
+    def revert(self) -> bool:
+        """Whether the job may be removed for the sake of its neighbours."""
+        ...
+
+
+class MeasuredJob(Protocol):
+    """A run of a job on its GPUs."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def gpus(self) -> Gpus: ...
+    @property
+    def gpu_type(self) -> str | None:
+        """Of its first GPU; None: it uses no GPU."""
+        ...
+
+    @property
+    def since(self) -> float: ...
+    @property
+    def workload(self) -> WorkloadId: ...
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its command."""
+        ...
+
+    @property
+    def compute(self) -> MilliGpu:
+        """Its compute share; 0: none."""
+        ...
+
+    @property
+    def crowding(self) -> float | None:
+        """Waiting jobs for each GPU when it was placed; None: it is not judged."""
+        ...
+
+    @property
+    def request(self) -> Wishes: ...
+
+
+class Knowledge(Protocol):
+    """Where profiles are kept and speeds are learned."""
+
+    def introduce(self, workload: WorkloadId) -> None: ...
+    def profile(self, workload: WorkloadId, gpu_type: str) -> JobProfile | None: ...
+    def add(self, profile: JobProfile, *, replace: bool = False) -> JobProfile: ...
+    def predict(self, gpu_type: str, workloads: Mapping[str, str]) -> Mapping[str, Speed]:
+        """The speed of each job on a GPU that they share; empty: none is predicted."""
+        ...
+
+    def observe(self, gpu_type: str, workloads: Mapping[str, str], speeds: Mapping[str, float]) -> bool: ...
+    def save(self, now: float) -> None: ...
 
 
 class TunerRates(Protocol):
@@ -48,7 +107,7 @@ class TunerRates(Protocol):
 class Newcomer(NamedTuple):
     """The tenant that was placed last on a GPU, once it and its neighbours have been measured together."""
 
-    placement: Placement
+    job: str
     crowding: float
     """waiting jobs for each GPU when it was placed"""
     pairs: frozenset[tuple[str, str]]
@@ -61,7 +120,7 @@ class Newcomer(NamedTuple):
 class TenantState:
     """What is known about one tenant."""
 
-    job: PlacedJob
+    job: MeasuredJob
     workload: WorkloadId
     gpu_type: str
     crowding: float | None
@@ -94,7 +153,7 @@ class TenantState:
 
     def comparable(self, measurement: TenantMeasurement) -> bool:
         """Whether it ran at its own batch size and was not limited to a compute share, as profiles describe it."""
-        limited = 0 < self.job.placement.job.demand.compute < WHOLE_GPU
+        limited = 0 < self.job.compute < WHOLE_GPU
         own_batch = self.default_batch or measurement.batch
         return not limited and (not measurement.steps or measurement.batch == own_batch)
 
@@ -104,7 +163,7 @@ class InterferenceMonitor:
 
     def __init__(
         self,
-        profiles: ProfileStore,
+        profiles: Knowledge,
         tuner: TunerRates,
         usage_of: Callable[[str], JobUsage],
         *,
@@ -132,12 +191,13 @@ class InterferenceMonitor:
 
     # Tenants
 
-    def add(self, job: PlacedJob) -> None:
+    def add(self, job: MeasuredJob) -> None:
         if job.gpu_type is None:
             return
-        workload = workload_of(job.request)
-        self._profiles.introduce(workload)
-        tenant = self._tenants[job.id] = TenantState(job, workload, job.gpu_type, None, default_batch=job.request.batch)
+        self._profiles.introduce(job.workload)
+        tenant = self._tenants[job.id] = TenantState(
+            job, job.workload, job.gpu_type, None, default_batch=job.request.batch
+        )
         if tenant.gpu is not None and len(self._on(tenant.gpu)) > 1:
             tenant.crowding = job.crowding
         self._tenants_changed(job, job.since)
@@ -161,7 +221,7 @@ class InterferenceMonitor:
         """These pairs are not judged again."""
         self._separated |= newcomer.pairs
 
-    def _tenants_changed(self, job: PlacedJob, at: float) -> None:
+    def _tenants_changed(self, job: MeasuredJob, at: float) -> None:
         for gpu in job.gpus:
             jobs = self._on(gpu)
             for one in jobs:
@@ -247,7 +307,7 @@ class InterferenceMonitor:
                 self._reject(job, tenants[job], f"{speed:.3g} times its speed alone")
                 return
         for job, tenant in tenants.items():
-            tenant.predicted = predicted[job]
+            tenant.predicted = predicted.get(job)
         self._observe_speeds(measurements, speeds)
         newest = max(tenants, key=lambda job: tenants[job].job.since)
         self._judge(newest, tenants, predicted, speeds)
@@ -269,8 +329,8 @@ class InterferenceMonitor:
         late = self._now - newest.job.since > GIVE_UP_AFTER * self._observe + LOADING_S
         if crowding is None or late or not newest.job.request.revert or self._separated & pairs:
             return
-        text = ", ".join(f"{one} expected at {predicted[one]:.0%} and was at {speeds[one]:.0%}" for one in speeds)
-        self.newcomer_measured.send(Newcomer(newest.job.placement, crowding, pairs, text))
+        told = {one: f"{one} expected at {predicted[one]:.0%} and was at {speeds[one]:.0%}" for one in speeds}
+        self.newcomer_measured.send(Newcomer(job, crowding, pairs, ", ".join(told.values())))
 
     # Latency objectives
 
@@ -316,7 +376,7 @@ class InterferenceMonitor:
         profile = self._profiles.profile(tenant.workload, tenant.gpu_type)
         if profile is None or profile.step_seconds is None:
             return None
-        compute = tenant.job.placement.job.demand.compute or WHOLE_GPU
+        compute = tenant.job.compute or WHOLE_GPU
         return latency_at(
             compute, Seconds(profile.step_seconds), 1.0 if profile.utilisation is None else profile.utilisation
         )
@@ -339,7 +399,7 @@ class InterferenceMonitor:
         tenant = self._tenants.get(job)
         if tenant is None or tenant.gpu is None or len(self._on(tenant.gpu)) < 2:
             return None
-        return self._predict(tenant.gpu)[job] if tenant.predicted is None else tenant.predicted
+        return self._predict(tenant.gpu).get(job) if tenant.predicted is None else tenant.predicted
 
     def violations(self, job: str) -> int:
         return self._tenants[job].violations if job in self._tenants else 0
@@ -393,7 +453,7 @@ def _profile(tenant: TenantState, measurement: TenantMeasurement, seconds: float
         family=tenant.workload.family,
         batch=tenant.workload.batch,
         card=tenant.gpu_type,
-        digest=command_digest(tenant.job.request),
+        digest=tenant.job.digest,
         step_seconds=measurement.wall / measurement.steps if measurement.steps else None,
         samples_per_second=measurement.rate if measurement.steps else None,
         utilisation=measurement.busy_fraction(exclusive_steps),

@@ -8,9 +8,9 @@ Once enough has been reported the period is sent to the listeners, exactly once.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cotenant.core.units import Seconds
-from cotenant.local.views import JobUsage
 from cotenant.signals import Signal
 from cotenant.wire.agent import Steps
 
@@ -26,6 +26,22 @@ LOADING_S = 30.0
 """after which a tenant that has not reported is assumed never to report"""
 COVERED = 0.5
 """fraction of a period that each tenant's reports must cover"""
+
+
+class JobUsage(NamedTuple):
+    """What a job uses of its GPUs; None: not known."""
+
+    memory_mib: int | None = None
+    """summed over its GPUs"""
+    utilisation: float | None = None
+    """percent"""
+    bandwidth: float | None = None
+    """memory bandwidth in percent, known while the job is alone on its only GPU"""
+    pcie_mib_s: float | None = None
+    """PCIe traffic in MiB/s, known while the job is alone on its only GPU"""
+
+
+UNKNOWN_USAGE = JobUsage()
 
 
 @dataclass(slots=True)
