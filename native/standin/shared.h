@@ -51,6 +51,7 @@ struct si_slot {
     uint32_t pid;
     uint32_t unknown; // 1: `pid` is that of a namespace, until a process that sees the host's /proc has found the host's
     uint64_t started; // clock ticks since boot, by which it is found
+    uint64_t mount;   // number of its outermost mount, by which it is told from another that began in the same tick
     struct si_change change;
     _Atomic uint64_t bytes[SI_DEVICES];
     _Atomic uint16_t uses[SI_DEVICES]; // it has or had a context there

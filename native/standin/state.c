@@ -238,6 +238,12 @@ static uint64_t start_time(const char *pid) {
     return at ? strtoull(at, NULL, 10) : 0;
 }
 
+// The number of a process's outermost mount, which no process of another container has.
+static uint64_t first_mount(const char *pid) {
+    char text[PROC_BYTES];
+    return read_proc(pid, "mountinfo", text) ? strtoull(text, NULL, 10) : 0;
+}
+
 // The innermost of a process's numbers.
 static uint32_t innermost_pid(const char *pid) {
     char text[PROC_BYTES];
@@ -256,6 +262,7 @@ static void name_slot(struct si_slot *slot) {
     if (!setting("STANDIN_HOST_PIDS", 0) || is_on_host() || readlink("/proc/self", text, sizeof text - 1) <= 0) return;
     slot->unknown = strtoul(text, NULL, 10) == slot->pid;
     slot->started = start_time(text);
+    slot->mount = first_mount(text);
     if (!slot->unknown) slot->pid = (uint32_t)strtoul(text, NULL, 10);
 }
 
@@ -271,8 +278,9 @@ static void find_slots_of(const char *pid) {
     uint64_t started = inner ? start_time(pid) : 0;
     for (unsigned slot = 0; inner && slot < si_mapped->slots; slot++) {
         struct si_slot *one = &si_mapped->slot[slot];
-        if (one->used && one->unknown && one->pid == inner && one->started == started)
-            rename_slot(slot, (uint32_t)strtoul(pid, NULL, 10));
+        bool meant = one->used && one->unknown && one->pid == inner && one->started == started;
+        // Containers that start together have processes of the same number and, in clock ticks, the same age.
+        if (meant && one->mount == first_mount(pid)) rename_slot(slot, (uint32_t)strtoul(pid, NULL, 10));
     }
 }
 

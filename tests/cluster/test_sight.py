@@ -233,7 +233,6 @@ def test_an_idle_process_in_a_container_does_not_hide_the_neighbour(engine: Engi
     tenths = {name: {"nvidia.com/gpumem": 1000, "nvidia.com/gpucores": 10 * share} for name, share in SHARES.items()}
     sibling = [{"name": "SIBLING", "value": "1"}]
     create_pod(engine.cluster, "large", container("main", BURNS, tenths["large"]), annotations=here)
-    engine.said("large")
     create_pod(engine.cluster, "small", container("main", BURNS, tenths["small"], env=sibling), annotations=here)
     said = wait_for("shares of the two", lambda: both_said(engine, 5))
     small, large = ([one["share"] for one in said[name]][-3:] for name in ("small", "large"))
@@ -247,14 +246,26 @@ def test_an_idle_process_in_a_container_does_not_hide_the_neighbour(engine: Engi
 
 
 def both_said(engine: Engine, lines: int) -> dict[str, list[Any]] | None:
-    """What the pods have said, once each has said so many lines since the younger one began."""
+    """What the pods have said, once each has said so many lines."""
     said = {name: [json.loads(line) for line in engine.log(name).splitlines()] for name in SHARES}
-    return said if len(said["small"]) >= lines else None
+    return said if all(len(one) >= lines for one in said.values()) else None
 
 
 def test_memory_that_the_driver_takes_in_a_container_counts_and_that_of_the_neighbour_does_not(engine: Engine) -> None:
     here, context = {"nvidia.com/use-gpuuuid": FIRST}, [{"name": "STANDIN_CONTEXT_MIB", "value": "100"}]
-    for name in SHARES:
+    names = [f"tenant{number}" for number in range(4)]
+    for name in names:  # at the same moment
         tenant = container("main", WAITS_TO_BE_LISTED, {"nvidia.com/gpumem": 1000}, env=context)
         create_pod(engine.cluster, name, tenant, annotations=here)
-        assert engine.said(name) == {"room": 900, "beyond": OUT_OF_MEMORY}
+    assert [engine.said(name) for name in names] == [{"room": 900, "beyond": OUT_OF_MEMORY}] * len(names)
+
+
+def test_an_init_container_has_a_list_of_its_processes_too(engine: Engine) -> None:
+    context = [{"name": "STANDIN_CONTEXT_MIB", "value": "100"}]
+    once = WAITS_TO_BE_LISTED.replace("time.sleep(600)", "")
+    limits = {"nvidia.com/gpumem": 1000}
+    containers = [container(name, once, limits, env=context) for name in ("first", "second", "main")]
+    create_pod(engine.cluster, "prepared", containers[2], initContainers=containers[:2])
+    engine.ended("prepared")
+    seen = [engine.said("prepared", name) for name in ("first", "second", "main")]
+    assert seen == [{"room": 900, "beyond": OUT_OF_MEMORY}] * 3

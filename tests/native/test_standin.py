@@ -4,15 +4,20 @@
 
 import re
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.native import kit
+from tests.native.namespaces import OWN_NAMESPACE, can_unshare, descendant
 from tests.native.standins import MILLISECOND, client, environment, finish, line_of, started
 
 MIB = kit.MIB
 NOT_SUPPORTED = 801
+needs_namespaces = pytest.mark.skipif(not can_unshare(), reason="needs the right to make PID namespaces")
 
 
 @pytest.mark.parametrize("major", [12, 13])
@@ -145,6 +150,68 @@ tell(used=used())
         process.stdin.write("\n")
         process.stdin.flush()
         assert client(tmp_path, look) == {"used": 0}
+
+
+HOLDS = """
+from tests.native.standin_client import *
+begin()
+out(cu.cuMemAlloc_v2, int(sys.argv[1]) * MIB)
+tell(holds=1)
+sys.stdin.readline()
+"""
+LOOKS_AS_THE_HOST = """
+nvml, handle, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_uint(64)
+ok(nvml.nvmlInit_v2())
+ok(nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)))
+ok(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), ctypes.create_string_buffer(64 * 64)))
+tell(**{f"pid{pid}": used(pid) for pid in PIDS})
+"""
+
+
+def start_tick(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+@contextmanager
+def containers_of_one_tick(folder: Path, host: int) -> "Iterator[dict[int, subprocess.Popen[str]]]":
+    """Processes with the same number, each in namespaces of its own, by their numbers on the host."""
+    holds = ["sh", "-c", 'echo; read size; exec "$0" -c "$1" "$size"', sys.executable, HOLDS]
+    for _ in range(20):
+        with ExitStack() as stack:
+            ticks: dict[str, dict[int, subprocess.Popen[str]]] = {}
+            processes = []
+            for _ in range(12):
+                process = subprocess.Popen(
+                    [*OWN_NAMESPACE, "--mount-proc", *holds],
+                    env=environment(folder, host_pids=host),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                processes.append(stack.enter_context(process))
+                stack.callback(process.kill)
+            for process in processes:
+                line_of(process)
+                pid = descendant(process)
+                ticks.setdefault(start_tick(pid), {})[pid] = process
+            most = max(ticks.values(), key=len)
+            if len(most) > 1:
+                yield most
+                return
+    raise AssertionError("no two processes began in the same tick")
+
+
+@needs_namespaces
+def test_processes_of_containers_that_began_in_the_same_tick_are_told_apart(tmp_path: Path) -> None:
+    host = Path("/proc/self/ns/pid").stat().st_ino
+    with containers_of_one_tick(tmp_path, host) as found:
+        for size, process in enumerate(found.values(), 1):
+            assert process.stdin
+            process.stdin.write(f"{size}\n")
+            process.stdin.flush()
+            assert line_of(process) == "holds 1"
+        seen = client(tmp_path, f"PIDS = {list(found)}\n{LOOKS_AS_THE_HOST}", host_pids=host)
+        assert seen == {f"pid{pid}": size * MIB for size, pid in enumerate(found, 1)}
 
 
 def test_a_forked_child_begins_anew(tmp_path: Path) -> None:

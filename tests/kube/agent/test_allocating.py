@@ -27,7 +27,7 @@ from cotenant.kube.agent.allocating import (
     tidy_slices,
 )
 from cotenant.kube.agent.podresources import Listed
-from cotenant.kube.agent.service import likely_gpus, preferred_ids
+from cotenant.kube.agent.service import GivenDevices, likely_gpus, preferred_ids
 from cotenant.node.region import SIZE, read_region
 from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, region_of, registered
 from tests.kube.agent.kubelet import kubelet_in, until
@@ -249,6 +249,43 @@ def test_the_slots_of_a_pod_that_waits_are_preferred() -> None:
             assert await kubelet.prefer(GPU, ["what?"], [], 3) == ["what?"]
 
     asyncio.run(scenario())
+
+
+def test_a_device_that_kubelet_has_lost_is_not_given_to_a_second_container() -> None:
+    async def scenario() -> None:
+        async with registered() as (_, kubelet):
+            offered = ["GPU-a::0", "GPU-a::1", "GPU-b::0"]
+            assert await kubelet.prefer(GPU, offered, [], 1) == ["GPU-a::0"]
+            await kubelet.allocate(GPU, "GPU-a::0")
+            # Kubelet has forgotten, while it called us, that it was giving the device to a container.
+            assert await kubelet.prefer(GPU, offered, [], 1) == ["GPU-a::1"]
+            assert await kubelet.prefer(GPU, offered, [], 2) == ["GPU-a::1", "GPU-b::0"]
+            assert await kubelet.prefer(GPU, ["GPU-a::0"], [], 1) == ["GPU-a::0"]  # there is no other
+
+    asyncio.run(scenario())
+
+
+def test_devices_that_kubelet_lists_are_known_to_an_agent_that_has_restarted() -> None:
+    async def scenario() -> None:
+        async with node() as here, kubelet_in(here.kubelet) as kubelet:
+            kubelet.has("p", "app-0", GPU, "GPU-a::0")
+            async with here.plugins():
+                await until(lambda: GPU in kubelet.registered)
+                assert await kubelet.prefer(GPU, ["GPU-a::0", "GPU-a::1"], [], 1) == ["GPU-a::1"]
+
+    asyncio.run(scenario())
+
+
+def test_a_device_is_given_until_kubelet_no_longer_lists_it_for_a_while() -> None:
+    now = 0.0
+    given = GivenDevices(lambda: now)
+    given.add(GPU, ["GPU-a::0"])
+    given.compare([listed("GPU-b::0")])
+    assert given.of(GPU) == {"GPU-a::0", "GPU-b::0"}
+    now += GRACE_S + 1
+    given.compare([listed("GPU-b::0")])
+    assert given.of(GPU) == {"GPU-b::0"}
+    assert given.of(COUNT) == set()
 
 
 def test_a_record_that_cannot_be_read_is_no_guess() -> None:

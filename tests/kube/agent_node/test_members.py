@@ -2,71 +2,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent lists the processes on its GPUs for each container, by what no container can change."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from cotenant.core.units import MiB
-from cotenant.errors import CotenantError
-from cotenant.kube.agent.allocating import PROCESSES_NAME, HostPlaces, at, prepare, slice_name, tidy_slices
+from cotenant.kube.agent.allocating import PROCESSES_NAME, HostPlaces, at, prepare, renew_slice, slice_name
 from cotenant.kube.agent.jobs import container_of
 from cotenant.kube.agent.members import SliceMembers
-from cotenant.kube.agent.podresources import Listed
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import ContainerStatus, Metadata, Pod, PodStatus
+from cotenant.kube.api.objects import Metadata, Pod
 from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, read_list
 from cotenant.node.devices.backend import GpuUsage, ProcessUsage
-from tests.kube.agent_node.processes import add_process
-from tests.kube.agent_node.waiting import in_loop
+from tests.kube.agent_node.processes import add_process, set_mount
 
 ONE, OTHER = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "9c5b94b1-35ad-49bb-b118-8e8fc24abf80"
 MAIN, SIDE, LONE = "aa" * 32, "bb" * 32, "cc" * 32
 GPU = "nvidia.com/gpu"
+DEVICES = {MAIN: "GPU-a::0", SIDE: "GPU-a::1", LONE: "GPU-a::2"}
+"""the device that each container has"""
 
 
 class World:
     """A node with two pods: one of two containers with GPUs, and one of a single container."""
 
     def __init__(self, folder: Path) -> None:
-        self.proc, self.said, self.asked = folder / "proc", list[str](), 0
+        self.proc, self.said = folder / "proc", list[str]()
         self.host = HostPlaces(lasting=at(folder / "l"), passing=at(folder / "p"))
-        self.pods = [
-            pod("one", ONE, {"main": MAIN, "side": SIDE}),
-            pod("other", OTHER, {"main": LONE}),
-        ]
-        self.listed = [
-            device("one", "main", "GPU-a::0"),
-            device("one", "side", "GPU-a::1"),
-            device("other", "main", "GPU-a::2"),
-        ]
+        self.pods = [Pod(metadata=Metadata(name=name, uid=uid)) for name, uid in (("one", ONE), ("other", OTHER))]
         prepare(self.host, None)
-        tidy_slices(self.host, self.listed)
-        self.members = SliceMembers(self.host, lambda: self.pods, self.list, ErrorLog(self.said.append), self.proc)
-
-    async def list(self) -> Iterable[Listed]:
-        self.asked += 1
-        return self.listed
+        for device in DEVICES.values():
+            renew_slice(self.host, GPU, [device])
+        self.members = SliceMembers(self.host, lambda: self.pods, ErrorLog(self.said.append), self.proc)
 
     def start(self, pid: int, inner: int, uid: str, container: str, below: str = "") -> None:
         add_process(self.proc, pid, f"0::/kubepods/pod{uid}/{container}{below}")
         (self.proc / str(pid) / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t{inner}\n")
+        set_mount(self.proc, pid, self.folder(container))
 
-    def path(self, one: int) -> Path:
-        name = slice_name(self.listed[one].resource, self.listed[one].devices)
-        return self.host.slices.seen / name / PROCESSES_NAME / "list"
+    def folder(self, container: str) -> Path:
+        return self.host.slices.seen / slice_name(GPU, [DEVICES[container]]) / PROCESSES_NAME
 
-
-def pod(name: str, uid: str, containers: dict[str, str]) -> Pod:
-    statuses = (ContainerStatus(name=one, container_id=f"containerd://{known}") for one, known in containers.items())
-    return Pod(
-        metadata=Metadata(name=name, namespace="team", uid=uid),
-        status=PodStatus(container_statuses=tuple(statuses)),
-    )
-
-
-def device(pod: str, container: str, name: str) -> Listed:
-    return Listed(namespace="team", pod=pod, container=container, resource=GPU, devices=frozenset([name]))
+    def path(self, container: str) -> Path:
+        return self.folder(container) / "list"
 
 
 def used_by(*pids: int) -> list[GpuUsage]:
@@ -74,63 +55,82 @@ def used_by(*pids: int) -> list[GpuUsage]:
     return [GpuUsage(uuid="GPU-a", used_mib=MiB(100), utilisation=None, processes=processes)]
 
 
-@in_loop
-async def lists_follow(tmp_path: Path) -> None:
-    world = World(tmp_path)
+@pytest.fixture
+def world() -> Iterator[World]:
+    with TemporaryDirectory(dir="/dev/shm") as folder:  # as /run, whose inodes are not used again
+        yield World(Path(folder))
+
+
+def process(pid: int, inner: int) -> SliceProcess:
+    return SliceProcess(pid, inner, UNKNOWN_SPACE)
+
+
+def test_the_processes_of_each_container_are_listed_and_the_list_follows_them(world: World) -> None:
     world.start(4001, 1, ONE, MAIN)
     world.start(4002, 7, ONE, MAIN, below=f"/made/pod{OTHER}/{LONE}")  # it may name groups within its own freely
     world.start(4003, 1, ONE, SIDE)
     world.start(4004, 1, OTHER, LONE)
     add_process(world.proc, 4005, "0::/user.slice")  # of no pod
-    await world.members.update(used_by(4001, 4002, 4003, 4004, 4005, 4006))
-    assert read_list(world.path(0)) == (SliceProcess(4001, 1, UNKNOWN_SPACE), SliceProcess(4002, 7, UNKNOWN_SPACE))
-    assert read_list(world.path(1)) == (SliceProcess(4003, 1, UNKNOWN_SPACE),)
-    assert read_list(world.path(2)) == (SliceProcess(4004, 1, UNKNOWN_SPACE),)
-    written = [world.path(number).stat().st_ino for number in range(3)]
-    await world.members.update(used_by(4001, 4003, 4004))
-    assert read_list(world.path(0)) == (SliceProcess(4001, 1, UNKNOWN_SPACE),)
-    assert [world.path(number).stat().st_ino for number in (1, 2)] == written[1:]  # what is the same is not written
-    assert world.asked == 1  # nor is kubelet asked about containers that are known
-    await world.members.update([])
-    assert read_list(world.path(0)) == ()
+    world.members.update(used_by(4001, 4002, 4003, 4004, 4005, 4006))
+    assert read_list(world.path(MAIN)) == (process(4001, 1), process(4002, 7))
+    assert read_list(world.path(SIDE)) == (process(4003, 1),)
+    assert read_list(world.path(LONE)) == (process(4004, 1),)
+    written = [world.path(container).stat().st_ino for container in (SIDE, LONE)]
+    world.members.update(used_by(4001, 4003, 4004))
+    assert read_list(world.path(MAIN)) == (process(4001, 1),)
+    assert [world.path(container).stat().st_ino for container in (SIDE, LONE)] == written  # the same is not written
+    world.members.update([])
+    assert read_list(world.path(MAIN)) == ()
     assert world.said == []
 
 
-def test_the_processes_of_each_container_are_listed_and_the_list_follows_them(tmp_path: Path) -> None:
-    lists_follow(tmp_path)
-
-
-@in_loop
-async def kubelet_fails(tmp_path: Path) -> None:
-    world = World(tmp_path)
-
-    async def fail() -> Iterable[Listed]:
-        raise CotenantError("kubelet does not list devices")
-
-    silent = SliceMembers(world.host, lambda: world.pods, fail, ErrorLog(world.said.append), world.proc)
+def test_a_container_whose_slice_was_made_anew_does_not_write_to_that_of_the_next(world: World) -> None:
     world.start(4001, 1, ONE, MAIN)
-    await silent.update(used_by(4001))
-    assert not world.path(0).exists()
-    assert len(world.said) == 1
+    world.members.update(used_by(4001))
+    renew_slice(world.host, GPU, [DEVICES[MAIN]])  # for another container with the same device
+    set_mount(world.proc, 4001, world.folder(MAIN), end="//deleted")
+    world.members.update(used_by(4001))
+    assert not world.path(MAIN).exists()
+    world.start(4004, 1, OTHER, LONE)
+    set_mount(world.proc, 4004, world.folder(MAIN))
+    for _ in range(2):
+        world.members.update(used_by(4001, 4004))
+        assert read_list(world.path(MAIN)) == (process(4004, 1),)
 
 
-def test_a_container_that_kubelet_does_not_list_gets_no_list(tmp_path: Path) -> None:
-    kubelet_fails(tmp_path)
-
-
-@in_loop
-async def one_folder_is_broken(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.path(0).mkdir()  # nothing can be written there
+def test_a_process_that_mounts_what_it_likes_gets_into_no_list_of_another_container(world: World) -> None:
     world.start(4001, 1, ONE, MAIN)
     world.start(4004, 1, OTHER, LONE)
-    await world.members.update(used_by(4001, 4004))
-    assert read_list(world.path(2)) == (SliceProcess(4004, 1, UNKNOWN_SPACE),)
+    elsewhere = os.stat("/proc").st_dev
+    set_mount(world.proc, 4004, world.folder(MAIN), device=elsewhere)
+    world.members.update(used_by(4001, 4004))
+    assert read_list(world.path(MAIN)) == (process(4001, 1),)
+    for folder in (world.folder(MAIN).parent, world.folder(MAIN).parent.parent, Path("/")):
+        set_mount(world.proc, 4004, folder)
+        world.members.update(used_by(4001, 4004))
+        assert read_list(world.path(MAIN)) == (process(4001, 1),)
+    world.start(4005, 2, OTHER, LONE)  # one process of a container that shows the slice is enough
+    world.members.update(used_by(4001, 4004, 4005))
+    assert read_list(world.path(LONE)) == (process(4004, 1), process(4005, 2))
+    assert world.said == []
+
+
+def test_a_process_whose_mounts_cannot_be_read_is_in_no_list(world: World) -> None:
+    world.start(4001, 1, ONE, MAIN)
+    for content in (b"", b"1 2 3\n\n", b"\xff" * 100, None):
+        path = world.proc / "4001" / "mountinfo"
+        path.unlink() if content is None else path.write_bytes(content)
+        world.members.update(used_by(4001))
+        assert not world.path(MAIN).exists()
+
+
+def test_a_list_that_cannot_be_written_does_not_keep_the_others_from_theirs(world: World) -> None:
+    world.path(MAIN).mkdir()  # nothing can be written there
+    world.start(4001, 1, ONE, MAIN)
+    world.start(4004, 1, OTHER, LONE)
+    world.members.update(used_by(4001, 4004))
+    assert read_list(world.path(LONE)) == (process(4004, 1),)
     assert len(world.said) == 1
-
-
-def test_a_list_that_cannot_be_written_does_not_keep_the_others_from_theirs(tmp_path: Path) -> None:
-    one_folder_is_broken(tmp_path)
 
 
 @pytest.mark.parametrize(

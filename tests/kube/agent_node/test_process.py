@@ -30,8 +30,8 @@ from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.nvml import NvmlBackend
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
 from tests.kube.agent.kubelet import Kubelet, kubelet_in
-from tests.kube.agent_node.processes import add_process, end_process
-from tests.kube.agent_node.waiting import PACE, access_to, add_pod, change_pod, in_loop, running, until
+from tests.kube.agent_node.processes import add_process, end_process, set_mount
+from tests.kube.agent_node.waiting import PACE, access_to, add_pod, in_loop, running, until
 from tests.kube.api_server import ApiServer
 from tests.node.fake_nvml import FakeNvml, GpuModel
 
@@ -370,14 +370,12 @@ async def test_processes_on_the_cards_are_listed_for_their_containers(folder: Pa
         assert machine is not None
         device = kubelet.devices[GPU][0].ID
         await kubelet.allocate(GPU, device)
-        kubelet.has("one", "c0", GPU, device)
         add_pod(around.server, "one", ONE, machine)
-        status = {"containerStatuses": [{"name": "c0", "containerID": f"containerd://{'ab' * 32}"}]}
-        change_pod(around.server, "one", status=status)
         add_process(folder / "proc", 4001, f"0::/kubepods/pod{ONE}/{'ab' * 32}")
         (folder / "proc" / "4001" / "status").write_text("NSpid:\t4001\t7\n")
-        card.processes = [(4001, 1 << 20)]
         path = folder / "p" / "slices" / slice_name(GPU, [device]) / "processes" / "list"
+        set_mount(folder / "proc", 4001, path.parent)
+        card.processes = [(4001, 1 << 20)]
         await until(path.exists)
         await until(lambda: read_list(path) == (SliceProcess(4001, 7, UNKNOWN_SPACE),))
         card.processes = []

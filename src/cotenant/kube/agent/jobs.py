@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cotenant.kube.codec.paths import AGENT_SOCKET
 from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
@@ -20,6 +21,8 @@ PROC = Path("/proc")
 _POD = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./\n]|$)")
 _CONTAINER = re.compile(rb"(?<![0-9a-f])([0-9a-f]{64})(?=[./\n]|$)")
 _MOST_BYTES = 64 * 1024
+_MOST_MOUNTS = 1024 * 1024
+"""Bytes of a list of mounts."""
 
 
 def pod_of(pid: int, known: Collection[str], proc: Path = PROC) -> str | None:
@@ -45,6 +48,27 @@ def container_of(pid: int, known: Collection[str], proc: Path = PROC) -> str | N
     return None
 
 
+class Mount(NamedTuple):
+    """A mount as a process sees it."""
+
+    device: str
+    """Of the file system, such as `0:25`."""
+    root: str
+    """Path of what is mounted, within its file system; ends with `//deleted` if it was removed."""
+
+
+def mounts_at(point: Path, pid: int, proc: Path = PROC) -> list[Mount]:
+    """What a process has mounted at a path without special characters; empty if nothing, or if it has ended.
+
+    The kernel shows the mounts of other users' processes too, without the rights that reading their files needs.
+    """
+    lines = (line.split(b" ", 5) for line in _read(proc / str(pid) / "mountinfo", _MOST_MOUNTS).splitlines())
+    wanted = os.fsencode(point)
+    return [
+        Mount(os.fsdecode(words[2]), os.fsdecode(words[3])) for words in lines if len(words) > 5 and words[4] == wanted
+    ]
+
+
 def running_pods(known: Collection[str], proc: Path = PROC) -> frozenset[str]:
     """The known pods that have processes; a zombie does not count, since it holds no resources."""
     found = set()
@@ -64,10 +88,10 @@ def _is_alive(process: Path) -> bool:
     return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most: int = _MOST_BYTES) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(_MOST_BYTES)
+            return file.read(most)
     except OSError:  # the process has ended
         return b""
 

@@ -2,57 +2,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells the vGPU library in each container which processes on the GPUs are of the same container.
 
-The driver names processes by their IDs on the host, and the kernel says by their cgroups to which container they
-belong; no process in a container can change either. Kubelet says which devices, so which slice, a container has. It
-does not list plain init containers: they get no list, and their library counts every other busy process as a tenant.
+The driver names processes by their IDs on the host. The kernel says by their cgroups to which container they belong,
+and by their mounts which slice that container has; no process in a container can change the one, or get at the slice of
+another. Kubelet is not asked: it does not list plain init containers, and its list names pods that may be younger than
+their devices.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+import os
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from cotenant.errors import CotenantError
-from cotenant.kube.agent.allocating import PROCESSES_NAME, HostPlaces, slice_name
-from cotenant.kube.agent.jobs import PROC, container_of
-from cotenant.kube.agent.podresources import Listed
+from cotenant.kube.agent.allocating import PROCESSES_NAME, HostPlaces
+from cotenant.kube.agent.jobs import PROC, container_of, mounts_at
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.paths import PROCESSES
+from cotenant.kube.codec.paths import PROCESSES, PROCESSES_FOLDER
 from cotenant.node.company import SliceProcess, identify, write_list
 from cotenant.node.devices.backend import GpuUsage
 
-Slices = dict[str, str]
-"""The slice of each container, by the container's ID."""
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The folder that a container has mounted. A slice that is made anew has the same name and another inode."""
+
+    folder: Path
+    inode: int
+
+    def is_there(self) -> bool:
+        return _inode(self.folder) == self.inode
 
 
 class SliceMembers:
     """Writes the list of processes of each container with GPUs, if it has changed."""
 
     def __init__(
-        self,
-        host: HostPlaces,
-        pods: Callable[[], Collection[Pod]],
-        listed: Callable[[], Awaitable[Iterable[Listed]]],
-        error_log: ErrorLog,
-        proc: Path = PROC,
+        self, host: HostPlaces, pods: Callable[[], Collection[Pod]], error_log: ErrorLog, proc: Path = PROC
     ) -> None:
-        self._host, self._pods, self._listed, self._error_log, self._proc = host, pods, listed, error_log, proc
-        self._slices: Slices = {}
+        self._slices, self._pods, self._error_log, self._proc = host.slices.seen, pods, error_log, proc
+        self._places: dict[str, _Place] = {}
+        """By the container's ID."""
 
-    async def update(self, usage: Iterable[GpuUsage]) -> None:
+    def update(self, usage: Iterable[GpuUsage]) -> None:
         """Writes the lists after a look at the GPUs."""
         members = self._members(usage)
-        if not self._slices.keys() >= members.keys():  # a container has come
+        self._places = {container: place for container, place in self._places.items() if place.is_there()}
+        for container in members.keys() - self._places.keys():
+            found = (self._place_of(process.host_pid) for process in members[container])
+            if (place := next((one for one in found if one is not None), None)) is not None:
+                self._places[container] = place
+        for container, place in self._places.items():
             try:
-                self._slices = slices_of(self._pods(), await self._listed())
-            except CotenantError as error:
-                self._error_log.report("kubelet", str(error))
-        for container, name in self._slices.items():
-            folder = self._host.slices.seen / name / PROCESSES_NAME
-            if not folder.is_dir():  # the container is gone, or was started before agents made lists
-                continue
-            try:
-                write_list(folder / PROCESSES.name, members.get(container, ()))
+                write_list(place.folder / PROCESSES.name, members.get(container, ()))
             except OSError as error:
                 self._error_log.report("processes", f"{error.filename}: {error.strerror}")
 
@@ -66,15 +68,37 @@ class SliceMembers:
                 members.setdefault(container, []).append(process)
         return members
 
+    def _place_of(self, pid: int) -> _Place | None:
+        """The folder that a process has mounted for the list; None if it is none of ours, or was removed."""
+        name = self._slice_of(pid)
+        if name is None:
+            return None
+        folder = self._slices / name / PROCESSES_NAME
+        inode = _inode(folder)
+        # The mount is read again: if its folder is there now, the inode is the folder's, or that of an older one.
+        return _Place(folder, inode) if inode is not None and self._slice_of(pid) == name else None
 
-def slices_of(pods: Iterable[Pod], listed: Iterable[Listed]) -> Slices:
-    """The slice of each container that kubelet lists with devices."""
-    names = {(one.namespace, one.pod, one.container): slice_name(one.resource, one.devices) for one in listed}
-    found: Slices = {}
-    for pod in pods:
-        for status in (*pod.status.container_statuses, *pod.status.init_container_statuses):
-            name = names.get((pod.metadata.namespace, pod.metadata.name, status.name))
-            container = status.container_id.rpartition("//")[2]
-            if name is not None and container:
-                found[container] = name
-    return found
+    def _slice_of(self, pid: int) -> str | None:
+        device = _device(self._slices)
+        for mount in mounts_at(PROCESSES_FOLDER, pid, self._proc):
+            # A process that may mount can choose a path that looks like ours, but not on our file system.
+            *_, above, name, last = ("", "", "", *PurePosixPath(mount.root).parts)
+            if (mount.device, above, last) == (device, self._slices.name, PROCESSES_NAME):
+                return name
+        return None
+
+
+def _device(folder: Path) -> str | None:
+    """The device of a folder's file system, as /proc/PID/mountinfo writes it."""
+    try:
+        device = folder.stat().st_dev
+    except OSError:
+        return None
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None

@@ -200,7 +200,9 @@ class Plugins:
 
     async def listed(self) -> tuple[Listed, ...]:
         """The containers with devices of ours; CotenantError if kubelet does not answer."""
-        return await list_devices(self._state.host.pod_resources, self._resources)
+        listed = await list_devices(self._state.host.pod_resources, self._resources)
+        self._state.given.compare(listed)
+        return listed
 
     async def tidy(self) -> None:
         """Makes files that a restart of the machine has removed, and removes those of containers that are gone."""

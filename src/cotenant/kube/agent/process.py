@@ -159,8 +159,6 @@ class Agent:
         self._machine = Machine(name=options.node, gpus=())
         self._look: asyncio.Future[Machine] | None = None
         self._usage = UsageReport(lambda text: self._node.want({USED: text}), intervals.use_s)
-        self._used = asyncio.Event()
-        """The use of the GPUs was read."""
         self._changed = asyncio.Event()
         """Something that is published may have changed: the GPUs, a pod, or whether kubelet watches."""
         self._leaving = False
@@ -230,11 +228,9 @@ class Agent:
                 strict=self._options.strict,
                 on_watch_change=self._changed.set,
             )
-            members = SliceMembers(self._options.host, self._pods.pods, plugins.listed, self.error_log, self._proc)
+            members = SliceMembers(self._options.host, self._pods.pods, self.error_log, self._proc)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_looking(backend, plugins))
-                if backend.vendor.row.preload:
-                    tasks.create_task(self._keep_listing(members))
+                tasks.create_task(self._keep_looking(backend, plugins, members))
                 tasks.create_task(self._keep_published(plugins, vendor))
                 tasks.create_task(plugins.run())
                 tasks.create_task(self._compare(plugins))
@@ -264,23 +260,17 @@ class Agent:
             found = replace(found, gpus=tuple(replace(gpu, type=self._options.gpu_type) for gpu in found.gpus))
         return shared_machine(found, self._options.node, self._settings, simulated=simulated)
 
-    async def _keep_looking(self, backend: Backend, plugins: Plugins) -> NoReturn:
+    async def _keep_looking(self, backend: Backend, plugins: Plugins, members: SliceMembers) -> NoReturn:
         while True:
             await asyncio.sleep(self._intervals.looks_s)
             machine = await self._looked(backend)
             self._usage.publish(machine)
-            self._used.set()
+            if backend.vendor.row.preload:
+                members.update(self._usage.latest)
             if machine != self._machine:
                 self._machine = machine
                 self._changed.set()
                 plugins.changed()
-
-    async def _keep_listing(self, members: SliceMembers) -> NoReturn:
-        """Lists the processes of slices after each look, apart from it: kubelet may take long to answer."""
-        while True:
-            await self._used.wait()
-            self._used.clear()
-            await members.update(self._usage.latest)
 
     async def _keep_published(self, plugins: Plugins, vendor: Vendor) -> NoReturn:
         """Publishes after each change, of pods too: kubelet must know of larger totals before the next pod is there."""

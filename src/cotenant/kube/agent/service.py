@@ -6,6 +6,7 @@ A call that cannot be answered correctly fails. A wrong answer would start a con
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,16 @@ from typing import Never
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
-from cotenant.kube.agent.allocating import CommonMounts, HostPlaces, answer_for, device_ids, gpu_of, renew_slice
-from cotenant.kube.agent.podresources import PodKey, list_devices
+from cotenant.kube.agent.allocating import (
+    GRACE_S,
+    CommonMounts,
+    HostPlaces,
+    answer_for,
+    device_ids,
+    gpu_of,
+    renew_slice,
+)
+from cotenant.kube.agent.podresources import Listed, PodKey, list_devices
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.rpc import Context, Handler, handler_for, refuse
 from cotenant.kube.agent.strict import (
@@ -56,6 +65,31 @@ class ChangeSignal:
         return self._next
 
 
+class GivenDevices:
+    """The devices that containers have, as far as this agent knows.
+
+    Kubelet loses a device that it is just giving to a container, if at the same moment a pod has ended and any program
+    asks for its list of devices: it then offers the device to the next container as well.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[tuple[str, str], float] = {}
+
+    def add(self, resource: str, ids: Iterable[str]) -> None:
+        now = self._clock()
+        self._since |= {(resource, device): now for device in ids}
+
+    def compare(self, listed: Iterable[Listed]) -> None:
+        """Takes kubelet's list, which may be older than devices that were given since."""
+        now = self._clock()
+        recent = {given: since for given, since in self._since.items() if now - since <= GRACE_S}
+        self._since = recent | {(one.resource, device): now for one in listed for device in one.devices}
+
+    def of(self, resource: str) -> frozenset[str]:
+        return frozenset(device for of, device in self._since if of == resource)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginState:
     """What all device plugins of a node share."""
@@ -74,6 +108,7 @@ class PluginState:
     """Called when kubelet begins or ceases to watch a resource."""
     changed: ChangeSignal = field(default_factory=ChangeSignal)
     """The machine has changed."""
+    given: GivenDevices = field(default_factory=GivenDevices)
 
 
 class Service:
@@ -133,7 +168,13 @@ class Service:
         answers = []
         for one in request.container_requests:
             wanted = likely_gpus(self._state.pods(), one.allocation_size)
-            ids = preferred_ids(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, wanted)
+            ids = preferred_ids(
+                one.available_deviceIDs,
+                one.must_include_deviceIDs,
+                one.allocation_size,
+                wanted,
+                self._state.given.of(self._resource),
+            )
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
         return pb.PreferredAllocationResponse(container_responses=answers)
 
@@ -148,6 +189,7 @@ class Service:
     def _allocated(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         state = self._state
         answer = answer_for(self._resource, ids, state.machine(), state.vendor, state.host, state.common)
+        state.given.add(self._resource, ids)
         if state.strict:
             name = device_name(self._resource, ids)
             forget_spec(state.host.cdi, name)
@@ -207,8 +249,8 @@ def devices_of(machine: Machine) -> pb.ListAndWatchResponse:
     return pb.ListAndWatchResponse(devices=devices)
 
 
-# GetPreferredAllocation. A device ID carries no meaning to the container, so a wrong guess does no harm. A right one
-# lets kubelet align cores and memory with the GPUs, and makes its list of devices readable.
+# GetPreferredAllocation. A device ID carries no meaning to the container, so a wrong guess at its GPUs does no harm. A
+# right one lets kubelet align cores and memory with the GPUs, and makes its list of devices readable.
 
 
 def likely_gpus(pods: Iterable[Pod], size: int) -> tuple[str, ...]:
@@ -225,15 +267,24 @@ def likely_gpus(pods: Iterable[Pod], size: int) -> tuple[str, ...]:
     return ()
 
 
-def preferred_ids(available: Sequence[str], must: Sequence[str], size: int, wanted: Sequence[str]) -> list[str]:
-    """So many device IDs: required ones first, then those of wanted GPUs, then others; each GPU once if possible."""
+def preferred_ids(
+    available: Sequence[str],
+    must: Sequence[str],
+    size: int,
+    wanted: Sequence[str],
+    given: Collection[str] = frozenset(),
+) -> list[str]:
+    """So many device IDs: required ones first, then those of wanted GPUs, then others; each GPU once if possible.
+
+    Devices that were given away are the last.
+    """
     chosen = list(dict.fromkeys(must))
     used = Counter(map(gpu_of, chosen))
     rest = {device: _gpu_and_number(device) for device in set(available) - set(chosen)}
 
-    def badness(device: str) -> tuple[int, bool, str, int, str]:
+    def badness(device: str) -> tuple[bool, int, bool, str, int, str]:
         gpu, number = rest[device]
-        return used[gpu], gpu not in wanted, gpu, number, device
+        return device in given, used[gpu], gpu not in wanted, gpu, number, device
 
     while len(chosen) < size and rest:
         best = min(rest, key=badness)
