@@ -68,6 +68,81 @@ def test_a_pod_sees_what_it_was_given_whatever_it_says_itself(engine: Engine, ma
     engine.cluster.delete(f"{JOBS}/job?propagationPolicy=Background")
 
 
+FILLS_ITS_REGION = """
+import ctypes, errno, fcntl, json, os, struct, threading
+
+path = "/run/cotenant-slice/usage"
+refused, kept = {}, os.open(path, os.O_RDWR)
+libc = ctypes.CDLL(None, use_errno=True)
+entries = [(1, 2**32 - 1), (2, 0), (4, 2**32 - 1), (16, 2**32 - 1), (32, 2**32 - 1)]
+acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, 0, user) for tag, user in entries)
+
+def tried(name, attack):
+    try:
+        attack()
+    except OSError as error:
+        refused[name] = errno.errorcode[error.errno]
+
+def shut():
+    while True:
+        os.chmod(path, 0)
+
+def largest():
+    found, mib = 0, bytes(1 << 20)
+    while True:  # what is truncated meanwhile is taken again
+        at = os.fstat(kept).st_size
+        try:
+            os.pwrite(kept, mib, at)
+        except OSError as error:
+            refused["write"] = errno.errorcode[error.errno]
+            return max(found, os.fstat(kept).st_blocks * 512)
+        found = max(found, os.fstat(kept).st_blocks * 512)
+
+tried("acl", lambda: os.setxattr(path, "system.posix_acl_access", acl))
+tried("lease", lambda: fcntl.fcntl(kept, fcntl.F_SETLEASE, fcntl.F_WRLCK))
+tried("owner", lambda: os.chown(path, 4321, 4321))
+threading.Thread(target=shut, daemon=True).start()
+mib = largest() >> 20
+tried("far", lambda: os.pwrite(kept, b"x" * 4096, 1 << 40))
+tried("fallocate", lambda: os.posix_fallocate(kept, 0, 1 << 30))
+keep_size = ctypes.c_int(1)
+if libc.fallocate(kept, keep_size, ctypes.c_long(0), ctypes.c_long(1 << 30)):
+    refused["keep"] = errno.errorcode[ctypes.get_errno()]
+print(json.dumps({"mib": mib, "refused": refused}), flush=True)
+while True:
+    largest()
+"""
+"""goes on filling its usage region by all means, and says how far it got"""
+
+
+def test_a_tenant_that_fills_its_usage_region_takes_no_more_of_the_node_and_no_start_from_others(
+    engine: Engine, mallory: str
+) -> None:
+    machine, regions = engine.machine("node1"), "/run/cotenant-node/regions"
+    before = int(machine.run("stat", "--file-system", "--format=%f", "/run"))
+    root = annotated(
+        "filling", {}, spec={"restartPolicy": "Never", "containers": [container("main", FILLS_ITS_REGION, SLICE)]}
+    )
+    assert not refusal(engine, mallory, "POST", PODS, root)
+    seen = engine.said("filling", namespace=TEAM)
+    assert (
+        seen["refused"].items()
+        >= {"lease": "EAGAIN", "write": "ENOSPC", "fallocate": "ENOSPC", "keep": "ENOSPC"}.items()
+    )
+    assert seen["mib"] <= 128
+    for number in range(4):
+        engine.create(f"beside{number}", SLICE, SEES)
+    for number in range(4):
+        engine.ended(f"beside{number}")
+        assert engine.said(f"beside{number}")["totals"] == [1000]
+    after = int(machine.run("stat", "--file-system", "--format=%f", "/run"))
+    assert (before - after) * 4096 < 64 << 20  # the pods themselves
+    assert "its tenant wrote too much" in engine.agent_log("node1")
+    engine.delete("filling", TEAM)
+    free = int(machine.run("stat", "--file-system", "--format=%f", regions))
+    assert free * 4096 > 100 << 20
+
+
 def pod_of_job(engine: Engine, job: str) -> str | None:
     found = engine.cluster.get(f"{PODS}?labelSelector=job-name%3D{job}")["items"]
     return found[0]["metadata"]["name"] if found else None

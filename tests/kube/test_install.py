@@ -136,6 +136,16 @@ def test_an_agent_has_no_privileges_of_its_container_but_to_see_processes() -> N
     assert (pod["hostPID"], "hostNetwork" in pod) == (True, False)
 
 
+def test_only_a_container_that_ends_at_once_may_mount_and_it_has_one_folder_of_the_node() -> None:
+    pod = pod_of(made()["DaemonSet", AGENT])
+    (container,) = pod["initContainers"]
+    assert container["command"][:3] == ["cotenant", "kube", "agent"]
+    assert "--mount-regions" in container["command"]
+    assert container["securityContext"]["privileged"]
+    (folder,) = container["volumeMounts"]
+    assert (folder["mountPath"], folder["mountPropagation"]) == ("/run/cotenant-node", "Bidirectional")
+
+
 def test_kube_scheduler_asks_us_about_every_resource_and_counts_cards_itself() -> None:
     config = yaml.safe_load(made()["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])
     (extender,) = config["extenders"]

@@ -141,6 +141,11 @@ def webhook(listen: str, **options: Any) -> None:
     "--strict", is_flag=True, help="Pass GPUs to containers by CDI, for runtimes that ignore NVIDIA_VISIBLE_DEVICES."
 )
 @click.option("--remove", is_flag=True, help="Remove what an agent has published about the node, and exit.")
+@click.option(
+    "--mount-regions",
+    is_flag=True,
+    help="Mount a small file system for what tenants write to on the node, and exit. Run it before the agent.",
+)
 def agent(**options: Any) -> None:
     """Runs the agent of one node: publishes its GPUs, and gives containers the slices that were assigned to them."""
     from cotenant.kube.agent.process import AgentOptions, serve

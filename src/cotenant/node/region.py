@@ -49,6 +49,8 @@ HEADER = struct.Struct("<QIIIIIIQ16Q768s256x128x2776x")
 SLOT = struct.Struct("<IIQQQ16Q16Q16Q16Q16Q16Q16Q16Q12Q")
 """state, pid, pid_space, started, beat, faults, memory, host, peak, refused, launches, busy, waited, reserved"""
 SIZE = HEADER.size + SLOTS * SLOT.size
+UNFINISHED = ".new"
+"""end of the name of a region that is being made"""
 _FLOCK = struct.Struct("hhqqi4x")
 _UUID_CHARACTERS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-/:._")
 
@@ -108,7 +110,7 @@ def make_region(path: Path, uuids: Sequence[str] = (), *, mode: int = 0o600) -> 
     """Writes an empty region for these GPUs and replaces an existing one. By default only its owner can write to it."""
     named = b"".join(uuid.encode().ljust(UUID_BYTES, b"\0") for uuid in uuids)
     header = HEADER.pack(MAGIC, VERSION, HEADER.size, SLOT.size, SLOTS, len(uuids), 0, time.time_ns(), *[0] * 16, named)
-    fresh = path.with_name(f"{path.name}.new")
+    fresh = path.with_name(f"{path.name}{UNFINISHED}")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
@@ -118,24 +120,42 @@ def make_region(path: Path, uuids: Sequence[str] = (), *, mode: int = 0o600) -> 
     os.replace(fresh, path)
 
 
+def open_region(path: Path) -> int:
+    """Opens a region for writing, whatever its tenant has done to it; raises OSError.
+
+    Root in a container may have changed the owner, the mode or the access list of the file, and does so again while
+    this runs. Access is restored through a descriptor, so that the tenant cannot lead this process to another file; for
+    that, CAP_FOWNER is enough. If the tenant has a lease on the file, it can be opened when the kernel has ended that.
+    """
+    flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW)
+    except PermissionError:
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            itself = f"/proc/self/fd/{place}"
+            with contextlib.suppress(OSError):  # there is none, or the file system has none
+                os.removexattr(itself, "system.posix_acl_access")
+            os.chmod(itself, 0o666)
+            descriptor = os.open(itself, flags)
+        finally:
+            os.close(place)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def cut_region(descriptor: int) -> bool:
     """Cuts off what a tenant has added to its region; True if there was something to cut. Raises OSError.
 
-    The descriptor needs no access (O_PATH). Root in a container may have changed the owner, the mode or the access list
-    of the file. Access is restored through the descriptor, so that the tenant can neither shut this process out nor
-    lead it to another file; for that, CAP_FOWNER is enough.
+    The descriptor is open for writing, so the mode of the file and leases on it do not matter.
     """
     seen = os.fstat(descriptor)
-    if not stat.S_ISREG(seen.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
     # There may also be more behind its end, which only its blocks show.
     if seen.st_size <= SIZE and seen.st_blocks * 512 <= 2 * SIZE:
         return False
-    itself = f"/proc/self/fd/{descriptor}"
-    with contextlib.suppress(OSError):  # there is none, or the file system has none
-        os.removexattr(itself, "system.posix_acl_access")
-    os.chmod(itself, 0o666)
-    os.truncate(itself, SIZE)
+    os.ftruncate(descriptor, SIZE)
     return True
 
 

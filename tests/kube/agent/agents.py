@@ -19,7 +19,6 @@ from cotenant.kube.agent.plugin import Plugins
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
-from cotenant.kube.codec.paths import REGION
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.agent.kubelet import Kubelet, kubelet_in, until
 from tests.kube.pods import UID, pod
@@ -122,4 +121,4 @@ def bound(name: str, *containers: Held, init: int = 0, **metadata: str) -> Pod:
 
 def region_of(host: HostPlaces, resource: str, ids: Iterable[str]) -> Path:
     """The usage region of the container with these devices, as the agent sees it."""
-    return host.slices.seen / slice_name(resource, ids) / REGION.name
+    return host.regions.seen / slice_name(resource, ids)

@@ -47,16 +47,18 @@ def test_a_container_gets_the_library_the_socket_and_a_region_and_no_gpu() -> No
                 "/run/cotenant": (Path("/host/passing/agent"), True),
                 "/usr/local/lib/cotenant": (staged, True),
                 "/etc/ld.so.preload": (here.host.library.seen / "ld.so.preload", True),
-                "/run/cotenant-slice/usage": (Path("/host/passing/slices") / region.parent.name / "usage", False),
-                "/run/cotenant-processes": (Path("/host/passing/slices") / region.parent.name / "processes", True),
+                "/run/cotenant-slice/usage": (Path("/host/passing/regions") / region.name, False),
+                "/run/cotenant-processes": (Path("/host/passing/slices") / region.name / "processes", True),
             }
             preload = (here.host.library.seen / "ld.so.preload").read_text()
             assert preload == "/usr/local/lib/cotenant/$LIB/libcotenant.so\n"
             assert (staged / "libcotenant.so").exists()
             assert read_region(region).processes == ()
             assert stat.S_IMODE(region.stat().st_mode) == 0o666
-            assert stat.S_IMODE(region.parent.stat().st_mode) == 0o755
-            assert stat.S_IMODE(here.host.slices.seen.stat().st_mode) == 0o700
+            modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (region.parent, here.host.slices.seen)}
+            assert set(modes.values()) == {0o700}
+            for path in (here.host.slices.seen / region.name, here.host.slices.seen / region.name / "processes"):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o755
 
     asyncio.run(scenario())
 
@@ -67,11 +69,11 @@ def test_a_slot_that_is_given_again_has_a_new_region() -> None:
             await kubelet.allocate(GPU, "GPU-a::0")
             region = region_of(here.host, GPU, ["GPU-a::0"])
             region.write_bytes(b"theirs")
-            (region.parent / "processes" / "list").write_text("theirs")
+            processes = here.host.slices.seen / region.name / "processes"
+            (processes / "list").write_text("theirs")
             await kubelet.allocate(GPU, "GPU-a::0")
             assert read_region(region).processes == ()
-            assert sorted(path.name for path in region.parent.iterdir()) == ["processes", "usage"]
-            assert not list((region.parent / "processes").iterdir())
+            assert not list(processes.iterdir())
             assert here.host.agent.seen.exists()
 
     asyncio.run(scenario())
@@ -112,7 +114,7 @@ def test_a_burst_of_pods_all_get_a_region_of_their_own() -> None:
             regions = [mount.host_path for answer in answers for mount in answer.mounts if not mount.read_only]
             assert len(set(regions)) == 110
             for one, region in zip(ids, regions, strict=True):
-                assert Path(region).parent.name == region_of(here.host, GPU, [one]).parent.name
+                assert Path(region).name == region_of(here.host, GPU, [one]).name
                 assert read_region(region_of(here.host, GPU, [one])).uuids == ()
 
     asyncio.run(scenario())
@@ -155,7 +157,7 @@ def test_a_folder_that_a_runtime_made_in_place_of_a_lost_region_is_replaced(tmp_
     host = HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p"))
     prepare(host, None)
     path = region_of(host, GPU, ["GPU-a::0"])
-    path.mkdir(parents=True)
+    path.mkdir()
     tidy_slices(host, [listed("GPU-a::0")])
     assert read_region(path).processes == ()
 
@@ -189,7 +191,8 @@ def test_slices_that_nobody_has_are_removed_once_they_are_old(tmp_path: Path) ->
     tidy_slices(host, both)
     assert regions[2].exists()
     tidy_slices(host, both, unclaimed)
-    assert not regions[2].parent.exists()
+    assert not regions[2].exists()
+    assert len(list(host.slices.seen.iterdir())) == len(regions) - 1
     assert [path.stat().st_ino for path in regions[:2]] == inodes[:2]
 
 
@@ -200,7 +203,8 @@ def test_a_slice_that_was_just_made_stays_whatever_is_done_to_the_clock(tmp_path
     unclaimed, fresh = Unclaimed(), listed("GPU-b::0")
     tidy_slices(host, [fresh])
     path = region_of(host, fresh.resource, fresh.devices)
-    os.utime(path.parent, (0, time.time() - hours * 3600))  # as if the clock had been set since
+    for made in (path, host.slices.seen / path.name):
+        os.utime(made, (0, time.time() - hours * 3600))  # as if the clock had been set since
     for _ in range(2):
         tidy_slices(host, [], unclaimed)
     assert path.exists()
@@ -214,7 +218,7 @@ def test_a_slice_that_is_made_anew_is_new(tmp_path: Path) -> None:
     unclaimed = Unclaimed(lambda: now)
     for _ in range(3):
         now += GRACE_S
-        shutil.rmtree(path.parent, ignore_errors=True)
+        path.unlink(missing_ok=True)
         tidy_slices(host, [one])
         tidy_slices(host, [], unclaimed)
         assert path.exists()

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from cotenant.core.model import Gpu, Machine
@@ -88,7 +89,13 @@ class HostPlaces:
 
     @property
     def slices(self) -> Folder:
+        """Holds a folder for each slice, which the tenant can read."""
         return self.passing / "slices"
+
+    @property
+    def regions(self) -> Folder:
+        """Holds the usage region of each slice, which the tenant can write to."""
+        return self.passing / "regions"
 
     @property
     def plugins(self) -> Path:
@@ -144,7 +151,8 @@ def prepare(host: HostPlaces, library: Path | None) -> CommonMounts:
     mounts = [pb.Mount(container_path=str(AGENT_FOLDER), host_path=str(host.agent.host), read_only=True)]
     try:
         host.agent.seen.mkdir(mode=0o755, parents=True, exist_ok=True)
-        host.slices.seen.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (host.slices, host.regions):
+            folder.seen.mkdir(mode=0o700, parents=True, exist_ok=True)
         if library is not None:
             staged = stage(library, host.library.seen).name
             _write_preload(host.library.seen / PRELOAD_FILE.name)
@@ -167,9 +175,9 @@ def answer_for(
         if device not in gpus.get(gpu_of(device), ()):
             raise InputError(f"{resource}: there is no device {printable(device[:80])!r} here")
     name = slice_name(resource, ids)
-    _make_slice(host.slices.seen / name)
+    _make_slice(host, name)
     # Only the file is mounted: in a folder, root in a container could make links, pipes and any number of files.
-    region = (host.slices / name / REGION.name).host
+    region = (host.regions / name).host
     processes = (host.slices / name / PROCESSES_NAME).host
     own = (
         pb.Mount(container_path=str(REGION), host_path=str(region), read_only=False),
@@ -191,7 +199,7 @@ def renew_slice(host: HostPlaces, resource: str, ids: Iterable[str]) -> None:
 
     Kubelet sometimes gives a device to two containers. The one with the older file keeps it for itself.
     """
-    _make_slice(host.slices.seen / slice_name(resource, ids))
+    _make_slice(host, slice_name(resource, ids))
 
 
 def device_ids(gpu: Gpu, machine: Machine) -> list[str]:
@@ -217,25 +225,29 @@ def tidy_slices(host: HostPlaces, listed: Iterable[Listed], unclaimed: Unclaimed
     held = set()
     for one in listed:
         held |= {slice_name(one.resource, [device]) for device in one.devices}
-        folder = host.slices.seen / slice_name(one.resource, one.devices)
-        if not (folder / REGION.name).is_file():  # a container runtime makes a folder of a missing mount source
-            _make_slice(folder)
+        name = slice_name(one.resource, one.devices)
+        # A container runtime makes a folder of a missing mount source.
+        if not (host.regions.seen / name).is_file() or not (host.slices.seen / name).is_dir():
+            _make_slice(host, name)
     if unclaimed is not None:
-        unclaimed.remove(path for path in host.slices.seen.iterdir() if path.name not in held)
+        made = chain(host.slices.seen.iterdir(), host.regions.seen.iterdir())
+        unclaimed.remove(path for path in made if path.name not in held)
 
 
-def _make_slice(folder: Path) -> None:
-    """Makes a folder with an empty region, and removes what another container left there."""
+def _make_slice(host: HostPlaces, name: str) -> None:
+    """Makes a folder and an empty region, and removes what another container left there."""
+    folder, region = host.slices.seen / name, host.regions.seen / name
     try:
-        if folder.exists():
-            shutil.rmtree(folder)
+        for left in (folder, region):
+            if left.is_dir():
+                shutil.rmtree(left)
         folder.mkdir()
         folder.chmod(0o755)  # whatever the umask is: the container may run as any user
         (folder / PROCESSES_NAME).mkdir()
         (folder / PROCESSES_NAME).chmod(0o755)
-        make_region(folder / REGION.name, mode=0o666)
+        make_region(region, mode=0o666)
     except OSError as error:
-        raise CotenantError(f"{folder}: a slice cannot be made there: {error.strerror}") from None
+        raise CotenantError(f"{error.filename or region}: a slice cannot be made there: {error.strerror}") from None
 
 
 def _write_preload(path: Path) -> None:

@@ -123,8 +123,8 @@ def _remove_sockets(folder: Path, resource: str) -> None:
 
 
 TIDY_S = 30.0
-CUT_S = 0.2
-"""Pause between two looks at the size of usage regions: a tenant can add what it writes meanwhile."""
+CUT_S = 1.0
+"""Pause between two looks at the size of usage regions."""
 KNOWN_S = 10.0
 
 
@@ -167,6 +167,7 @@ class Plugins:
             known_s=known_s,
             error_log=error_log,
             on_watch_change=on_watch_change,
+            regions=Regions(host.regions.seen),
         )
         self._slices, self._specs = Unclaimed(), Unclaimed()
         self._services = [Service(resource, self._state) for resource in resources]
@@ -221,7 +222,7 @@ class Plugins:
             await self.tidy()
 
     async def _keep_cut(self) -> None:
-        regions, error_log = Regions(self._state.host.slices.seen), self._state.error_log
+        regions, error_log = self._state.regions, self._state.error_log
         try:
             while True:
                 await asyncio.sleep(CUT_S)

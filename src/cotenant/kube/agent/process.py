@@ -25,6 +25,7 @@ from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.podresources import Drift, PodKey, drift
 from cotenant.kube.agent.publishing import PATCHES_S, OwnNode, take_back
+from cotenant.kube.agent.regions import is_bounded, mount_regions
 from cotenant.kube.agent.reporting import (
     USE_S,
     UsageReport,
@@ -71,6 +72,8 @@ class AgentOptions:
     strict: bool = False
     remove: bool = False
     """Remove what an agent has written on this node, and end."""
+    mount_regions: bool = False
+    """Mount the file system for usage regions on this node, and end."""
     host: HostPlaces = HostPlaces()  # noqa: RUF009 -- frozen
 
 
@@ -99,6 +102,10 @@ class Intervals:
 
 def serve(options: AgentOptions) -> None:
     """Runs the agent of a node until SIGTERM or SIGINT; InputError if the options are wrong."""
+    if options.mount_regions:
+        made = mount_regions(options.host.regions.seen)
+        to_stderr(f"agent: {options.host.regions.seen}: {'mounted' if made else 'is mounted already'}")
+        return
     settings = read_settings(options.settings, check_queue=False)
     access = find_access(os.environ, options.kubeconfig)
     _checked_memory(options)
@@ -229,6 +236,11 @@ class Agent:
                 on_watch_change=self._changed.set,
             )
             members = SliceMembers(self._options.host, self._pods.pods, self.error_log, self._proc)
+            if not is_bounded(self._options.host.regions.seen):
+                self._say(
+                    f"agent: {self._options.host.regions.seen} is no file system of its own, so a tenant can fill"
+                    " the one that it is on; `cotenant kube agent --mount-regions` mounts it"
+                )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_looking(backend, plugins, members))
                 tasks.create_task(self._keep_published(plugins, vendor))

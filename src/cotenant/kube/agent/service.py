@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Never
+from typing import Never, TypeVar
 
 from cotenant.core.model import Machine
 from cotenant.errors import CotenantError, InputError
@@ -25,6 +25,7 @@ from cotenant.kube.agent.allocating import (
 )
 from cotenant.kube.agent.podresources import Listed, PodKey, list_devices
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
+from cotenant.kube.agent.regions import Regions
 from cotenant.kube.agent.rpc import Context, Handler, handler_for, refuse
 from cotenant.kube.agent.strict import (
     KIND,
@@ -47,7 +48,11 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 LOOK_S = 0.1
 """Seconds between two checks whether the API server has reported a pod."""
 
+MOST_TRIES = 3
+"""Times that room is made for a slice."""
+
 Pods = Callable[[], Iterable[Pod]]
+T = TypeVar("T")
 
 
 class ChangeSignal:
@@ -109,6 +114,7 @@ class PluginState:
     changed: ChangeSignal = field(default_factory=ChangeSignal)
     """The machine has changed."""
     given: GivenDevices = field(default_factory=GivenDevices)
+    regions: Regions
 
 
 class Service:
@@ -188,7 +194,10 @@ class Service:
 
     def _allocated(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         state = self._state
-        answer = answer_for(self._resource, ids, state.machine(), state.vendor, state.host, state.common)
+        machine = state.machine()
+        answer = self._with_room(
+            lambda: answer_for(self._resource, ids, machine, state.vendor, state.host, state.common)
+        )
         state.given.add(self._resource, ids)
         if state.strict:
             name = device_name(self._resource, ids)
@@ -200,7 +209,7 @@ class Service:
         """Makes a usage region for the container that is about to start; in strict mode, also its CDI device."""
         ids, state = frozenset(request.devices_ids), self._state
         try:
-            renew_slice(state.host, self._resource, ids)
+            self._with_room(lambda: renew_slice(state.host, self._resource, ids))
             if state.strict:
                 owned = await self._owned(ids)
                 edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
@@ -208,6 +217,19 @@ class Service:
         except CotenantError as error:
             return await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()
+
+    def _with_room(self, make: Callable[[], T]) -> T:
+        """Makes a slice. If tenants have taken the room for it, they lose it first, and cannot fill it that fast."""
+        for _ in range(MOST_TRIES):
+            try:
+                made = make()
+            except CotenantError:
+                if not self._state.regions.cut().grown:
+                    raise
+            else:
+                self._state.regions.hold()
+                return made
+        return make()
 
     async def _owned(self, ids: frozenset[str]) -> Owned:
         """The GPUs of the container with these devices; waits, since kubelet may know a pod earlier than the agent."""

@@ -117,6 +117,7 @@ def daemon_set(images: Images, flags: AgentFlags, content: str, runtime_class: s
         "hostPID": True,  # to identify the processes that connect, and processes that outlive their pod
         "tolerations": [{"operator": "Exists"}],
         "nodeSelector": {"kubernetes.io/os": "linux", **flags.nodes},
+        "initContainers": [_mounting(images)],
         "containers": [_agent(images, flags, folders)],
         "volumes": [
             {"name": "configuration", "configMap": {"name": CONFIGURATION}},
@@ -218,6 +219,22 @@ def _agent(images: Images, flags: AgentFlags, folders: Sequence[HostFolder]) -> 
             _mount("configuration", FOLDER),
             *(_mount(_volume_name(one.path), one.path, read_only=one.read_only) for one in folders),
         ],
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+    }
+
+
+def _mounting(images: Images) -> Json:
+    """Return the container that bounds what tenants can write on the node, before the agent starts.
+
+    Kubernetes lets only a privileged container mount for its node. So it is not the agent's, it ends at once, it reads
+    nothing that others write, and one folder of the node is all that it has.
+    """
+    command = ["cotenant", "kube", "agent", "--node", "any", "--mount-regions"]
+    folder = _mount(_volume_name(str(HOST_PASSING)), str(HOST_PASSING), read_only=False)
+    return {
+        **_container("mount-regions", images.ours, images.pull, command),
+        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0},
+        "volumeMounts": [{**folder, "mountPropagation": "Bidirectional"}],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
     }
 
