@@ -257,7 +257,7 @@ def test_what_would_undo_the_limits_is_refused_with_a_sentence(engine: Engine, m
         assert f"a mount at {path}" in said({"volumes": nothing}, volumeMounts=mount)
         assert "could name GPUs" in past_the_webhook(engine, mallory, {"volumes": nothing}, volumeMounts=mount)
     assert "privileged" in said(securityContext={"privileged": True})
-    for capability in ("SYS_ADMIN", "ALL"):
+    for capability in ("SYS_ADMIN", "BPF", "DAC_READ_SEARCH", "ALL"):
         added = {"capabilities": {"add": [capability]}}
         assert f"with capability {capability}" in said(securityContext=added)
     claims = [{"name": "gpu", "resourceClaimName": "mine"}]

@@ -7,11 +7,13 @@ import os
 import shutil
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
+import uvloop
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
@@ -27,8 +29,10 @@ from cotenant.kube.api.server import (
     serve_all,
     status_reply,
 )
+from cotenant.node.connections import HANDSHAKE_S, MOST_HANDSHAKES
 from tests.kube.control_plane import until
 from tests.kube.http import Answer, ask, connect, read_answer, serving
+from tests.node.half_open import half_open, is_over
 
 MOST = 1024 * 1024
 
@@ -297,7 +301,12 @@ class Files:
         return context
 
 
-def talk_tls(folder: Path, story: Callable[[int, Files], Awaitable[None]], authority: Path | None = None) -> list[str]:
+def talk_tls(
+    folder: Path,
+    story: Callable[[int, Files], Awaitable[None]],
+    authority: Path | None = None,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> list[str]:
     lines: list[str] = []
 
     async def told() -> None:
@@ -314,8 +323,28 @@ def talk_tls(folder: Path, story: Callable[[int, Files], Awaitable[None]], autho
         async with serving([listener], reload_s=0.02):
             await story(bound.getsockname()[1], files)
 
-    asyncio.run(told())
+    run(told())
     return lines
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_handshakes_that_nobody_completes_keep_no_client_out(
+    tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def story(port: int, files: Files) -> None:
+        slow = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+        slow.setblocking(False)
+        with half_open(port, 3 * MOST_HANDSHAKES, "127.0.0.3") as many:
+            await until(lambda: sum(map(is_over, many)) >= 2 * MOST_HANDSHAKES)
+            reader, writer = await asyncio.open_connection(sock=slow, ssl=files.client(), server_hostname="localhost")
+            writer.write(b"GET /words/a/b HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await read_answer(reader)).body == b"a/b"
+            writer.transport.abort()
+            assert (await ask(port, "POST", "/echo", b"served", tls=files.client())).body == b"served"
+            await asyncio.sleep(HANDSHAKE_S)
+            await until(lambda: all(map(is_over, many)))
+
+    assert talk_tls(tmp_path, story, run=run) == []
 
 
 async def shown(port: int, tls: ssl.SSLContext) -> bytes:

@@ -173,6 +173,14 @@ def test_privileged_containers_do_not_share_unless_allowed(asked: Any, allowed: 
         (SHARED, False, "all", True),
         (SHARED, False, "SYS_MODULE", True),
         (SHARED, False, "SYS_RAWIO", True),
+        (SHARED, False, "BPF", True),
+        (SHARED, False, "cap_perfmon", True),
+        (SHARED, False, "SYS_BOOT", True),
+        (SHARED, False, "DAC_READ_SEARCH", True),
+        (SHARED, False, "LINUX_IMMUTABLE", True),
+        (SHARED, False, "MAC_ADMIN", True),
+        (SHARED, False, "MAC_OVERRIDE", True),
+        (SHARED, False, "SYS_PTRACE", False),
         (SHARED, False, "IPC_LOCK", False),
         (SHARED, True, "SYS_ADMIN", False),
         (WHOLE, False, "SYS_ADMIN", False),
@@ -192,6 +200,13 @@ def test_containers_with_such_capabilities_do_not_share(
         )
     else:
         admitted(made, settings)
+
+
+def test_a_container_that_sees_the_processes_of_its_node_may_not_trace_them_and_share() -> None:
+    made = written(SHARED, hostPID=True)
+    admitted(made)
+    made["spec"]["containers"][0]["securityContext"] = {"capabilities": {"add": ["SYS_PTRACE"]}}
+    assert "with capability SYS_PTRACE" in refused(made)
 
 
 @pytest.mark.parametrize("asked", [SHARED, WHOLE])

@@ -16,8 +16,10 @@ import trustme
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.tls import find_certificate, read_certificate
+from cotenant.node.connections import MOST_HANDSHAKES
 from tests.cli.command import environment, refusal, run
 from tests.local.daemon import running_daemon, until
+from tests.node.half_open import half_open, is_over
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
 
@@ -63,6 +65,13 @@ def fingerprint_in(text: str) -> str:
 def test_a_client_that_knows_the_fingerprint_is_served(own: Served) -> None:
     done = run("status", env={**own.env, "COTENANT_TLS_FINGERPRINT": fingerprint_in(own.log)})
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_handshakes_that_nobody_completes_are_bounded_and_keep_no_client_out(own: Served) -> None:
+    with half_open(own.port, 2 * MOST_HANDSHAKES) as many:
+        until(lambda: sum(map(is_over, many)) >= MOST_HANDSHAKES or None)
+        done = run("status", env={**own.env, "COTENANT_TLS_FINGERPRINT": fingerprint_in(own.log)})
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_client_sends_nothing_to_a_server_that_it_cannot_verify(own: Served) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import uvicorn
 
@@ -30,7 +30,7 @@ from cotenant.local.job_slices import find_slices
 from cotenant.local.journal import Journal
 from cotenant.local.state_folder import make_state_folder
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
-from cotenant.node.connections import drop_slow_heads, is_loopback, shed_connections
+from cotenant.node.connections import accept_encrypted, drop_slow_heads, is_loopback, shed_connections
 from cotenant.node.containment import find_containment
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_backend
@@ -148,7 +148,7 @@ async def _serve(
     asyncio.get_running_loop().set_exception_handler(_log_fault)
     most = _raise_file_limit() // 4
     engine.recover()
-    servers = [_server(engine, token, certificate if token is not None else None) for _, token in sockets]
+    servers = [_server(engine, token) for _, token in sockets]
     if options.listen is not None and certificate is None and not _is_local(options.listen):
         log_error(
             f"warning: --listen {options.listen} is not encrypted: anyone on the way to this machine can read the "
@@ -158,10 +158,14 @@ async def _serve(
     if certificate is not None:
         engine.queries.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
         print(f"cotenant: {engine.queries.notes[-1]}", flush=True)
-    serving = [
-        asyncio.create_task(server.serve(sockets=[bound])) for server, (bound, _) in zip(servers, sockets, strict=True)
-    ]
-    limiting = [asyncio.create_task(drop_slow_heads(server, HEAD_S)) for server in servers]
+    serving, limiting = [], list[asyncio.Task[NoReturn]]()
+    for server, (bound, token) in zip(servers, sockets, strict=True):
+        if token is not None and certificate is not None:
+            serving.append(asyncio.create_task(server.serve(sockets=[])))
+            limiting.append(asyncio.create_task(accept_encrypted(server, bound, certificate.context())))
+        else:
+            serving.append(asyncio.create_task(server.serve(sockets=[bound])))
+    limiting += [asyncio.create_task(drop_slow_heads(server, HEAD_S)) for server in servers]
     limiting += [asyncio.create_task(shed_connections(server, most, SHED_EVERY_S)) for server in servers]
     scheduling = asyncio.create_task(engine.run())
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -176,10 +180,8 @@ async def _serve(
     scheduling.result()
 
 
-def _server(engine: Engine, token: str | None, certificate: Certificate | None) -> uvicorn.Server:
+def _server(engine: Engine, token: str | None) -> uvicorn.Server:
     config = uvicorn.Config(application(engine, token), log_level="warning", lifespan="off")
-    if certificate is not None:
-        config.ssl_certfile, config.ssl_keyfile = str(certificate.file), str(certificate.key)
     server = uvicorn.Server(config)
     # uvicorn's own signal handlers would end the process before the engine has stopped.
     server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]

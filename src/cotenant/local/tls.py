@@ -22,6 +22,12 @@ class Certificate:
     key: Path
     fingerprint: str
 
+    def context(self) -> ssl.SSLContext:
+        """What a server needs for connections with this certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file, self.key, password="")
+        return context
+
 
 def find_certificate(state: Path, own: bool, file: Path | None, key: Path | None) -> Certificate | None:
     """The certificate that the options ask for; None: TCP is not encrypted."""
@@ -55,7 +61,7 @@ def _make(file: Path, key: Path) -> None:
 def read_certificate(file: Path, key: Path) -> Certificate:
     """Checks that the two files belong together; InputError says what is wrong with them."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, key, password="")
+        Certificate(file, key, "").context()
         first, _, _ = file.read_text().partition("-----END CERTIFICATE-----")
         content = ssl.PEM_cert_to_DER_cert(f"{first[first.index('-----BEGIN') :]}-----END CERTIFICATE-----")
         others_can_read = key.stat().st_mode & 0o077

@@ -21,7 +21,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.certificates import Certificates
 from cotenant.kube.api.error_log import ErrorLog, describe
 from cotenant.kube.api.names import WHY_HEADER
-from cotenant.node.connections import drop_slow_heads, shed_connections
+from cotenant.node.connections import accept_encrypted, drop_slow_heads, shed_connections
 
 BODY_S = 20.0
 """Time for a whole body, from its first byte."""
@@ -249,8 +249,13 @@ async def serve_all(
     servers = [_server(listener) for listener in listeners]
     async with asyncio.TaskGroup() as group:
         for server, listener in zip(servers, listeners, strict=True):
-            group.create_task(server.serve(sockets=[listener.bound]))
-        maintenance = [group.create_task(drop_slow_heads(server, head_s)) for server in servers]
+            group.create_task(server.serve(sockets=[] if listener.certificates else [listener.bound]))
+        maintenance: list[asyncio.Task[None]] = [
+            group.create_task(accept_encrypted(server, listener.bound, listener.certificates.context))
+            for server, listener in zip(servers, listeners, strict=True)
+            if listener.certificates
+        ]
+        maintenance += [group.create_task(drop_slow_heads(server, head_s)) for server in servers]
         maintenance += [group.create_task(shed_connections(server, crowd, crowd_s)) for server in servers]
         maintenance += [
             group.create_task(_renew(listener.certificates, reload_s))
@@ -281,7 +286,6 @@ def _server(listener: Listener) -> uvicorn.Server:
         timeout_graceful_shutdown=GRACE_S,
     )
     config.load()
-    config.ssl = listener.certificates.context if listener.certificates else None
     server = uvicorn.Server(config)
     # Its own signal handlers would end the process before the shutdown is complete.
     server.capture_signals = nullcontext  # type: ignore[assignment, method-assign]

@@ -105,6 +105,7 @@ class SpecManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     volumes: tuple[Volume, ...] = ()
     resource_claims: tuple[Claim, ...] = ()
     node_name: str = ""
+    host_pid: bool = msgspec.field(default=False, name="hostPID")
     scheduler_name: str = ""
     scheduling_gates: tuple[Gate, ...] = ()
     runtime_class_name: str | None = None

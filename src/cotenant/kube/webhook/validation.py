@@ -7,7 +7,7 @@ runtimes mount in the order of depth.
 """
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.errors import InputError
@@ -24,8 +24,24 @@ from cotenant.wire.text import printable
 DEFAULT_SCHEDULER = "default-scheduler"
 HOST_FOLDERS = tuple(map(str, (HOST_LASTING, AGENT_FOLDER, HOST_PASSING)))
 """Folders of the node that belong to its agent or to `cotenant run`."""
-POWERFUL = frozenset({"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
-"""Capabilities with which a container can allow itself devices: by its cgroup, kernel code or the host's memory."""
+POWERFUL = frozenset(
+    {
+        "ALL",
+        "SYS_ADMIN",  # changes the devices that its cgroup allows, and mounts
+        "BPF",  # replaces the program that decides about devices, and changes what the kernel does
+        "PERFMON",  # observes the work of others, on GPUs too, and the kernel's memory
+        "SYS_MODULE",  # loads kernel code
+        "SYS_RAWIO",  # writes to the host's memory and ports
+        "SYS_BOOT",  # loads another kernel
+        "DAC_READ_SEARCH",  # opens every file of the host by its handle
+        "LINUX_IMMUTABLE",  # keeps the agent from replacing or truncating its usage region
+        "MAC_ADMIN",  # changes the security policy of the host
+        "MAC_OVERRIDE",
+    }
+)
+"""Capabilities with which a container can allow itself devices, or change its node in another way."""
+POWERFUL_ON_HOST = POWERFUL | {"SYS_PTRACE"}
+"""The same if the container sees the processes of its node: it can take over those that may do more."""
 
 
 def check_pod(
@@ -46,7 +62,7 @@ def check_pod(
     if not request.demand.exclusive and not settings.webhook.allow_privileged:
         for container in containers:
             if container.name in with_gpus:
-                _check_privileges(container)
+                _check_privileges(container, POWERFUL_ON_HOST if pod.spec.host_pid else POWERFUL)
 
 
 def _check_claims(spec: SpecManifest, settings: KubeSettings) -> None:
@@ -60,7 +76,7 @@ def _check_claims(spec: SpecManifest, settings: KubeSettings) -> None:
         )
 
 
-def _check_privileges(container: ContainerManifest) -> None:
+def _check_privileges(container: ContainerManifest, powerful: Collection[str]) -> None:
     """InputError if a container that shares a GPU could reach all the others."""
     security = container.security_context
     if security.privileged:
@@ -69,7 +85,7 @@ def _check_privileges(container: ContainerManifest) -> None:
             " cannot share one; remove securityContext.privileged, or request whole GPUs"
         )
     for name in security.capabilities.add:
-        if name.upper().removeprefix("CAP_") in POWERFUL:  # as container runtimes read it
+        if name.upper().removeprefix("CAP_") in powerful:  # as container runtimes read it
             raise InputError(
                 f"container {_short(container.name)}: with capability {_short(name)} a container reaches every GPU of"
                 " its node, so it cannot share one; remove it from securityContext.capabilities.add, or request whole"
