@@ -71,7 +71,7 @@ def agent_load() -> Iterator[Figure]:
     note = f"resident; {found.own_memory:.0f} of it shared with nobody"
     yield at_most(f"idle, memory with {PODS} pods", found.memory, "MB", limit=80, note=note)
     note = f"over {IDLE_S:g} s; {GPUS} simulated GPUs"
-    yield at_most(f"idle, of a core, with {PODS} pods", 100 * found.idle, "%", limit=2, note=note)
+    yield at_most(f"idle, of a core, with {PODS} pods", 100 * found.idle, "%", limit=0.5, note=note)
 
 
 def _spread(took: Sequence[float]) -> str:

@@ -25,6 +25,7 @@ from cotenant.core.model import Gpu, Machine, Slot
 from cotenant.core.units import MiB
 from cotenant.kube.agent.allocating import HostPlaces, at, device_ids, prepare
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
+from cotenant.kube.agent.regions import Regions
 from cotenant.kube.agent.rpc import Context
 from cotenant.kube.agent.service import PluginState, Service
 from cotenant.kube.api.error_log import ErrorLog
@@ -80,6 +81,7 @@ async def allocate_directly(folder: Path, passing: Path) -> list[float]:
         strict=False,
         known_s=1.0,
         error_log=ErrorLog(),
+        regions=Regions(host.regions.seen),
     )
     service, took = Service(GPU, around), []
     context = cast("Context", None)  # only a rejected call uses it
