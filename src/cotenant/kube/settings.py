@@ -18,10 +18,11 @@ from msgspec import Meta
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.amounts import UNITS
-from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.dialect import Annotations, Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.codec.settings import DIALECTS, Settings
+from cotenant.kube.codec.vgpu import hami_annotations
 from cotenant.wire.codec import read_bounded
 
 MOST_BYTES = 1024 * 1024
@@ -45,6 +46,16 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 Seconds = Annotated[int, Meta(ge=1, le=600)]
 
 
+RECORDS: Mapping[str, Annotations] = {"hami": hami_annotations}
+COMPAT: Mapping[str, Mapping[str, object]] = {
+    "hami": {
+        "gpus": {"split": 10},
+        "dialects": {"vgpu": {"policy": "binpack/spread", "low": True, "record": "hami"}},
+    }
+}
+"""Settings by which pods get what the documents of another system promise them."""
+
+
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
     pass
 
@@ -64,6 +75,12 @@ class ResourceNames(_Section, frozen=True):
     """Priority on the GPU: 0 is high, 1 is low."""
     memory_unit: Literal["MiB", "GiB"] | None = None
     """Unit in which pods write memory."""
+    policy: str | None = None
+    """Placement policy of pods in this dialect that name none, also if they name their workload."""
+    low: bool | None = None
+    """Whether a container that states no priority is of the lower class."""
+    record: Literal["hami"] | None = None
+    """Whether placed pods also carry the annotations of HAMi, for its WebUI and other programs that read them."""
 
 
 class Defaults(_Section, frozen=True):
@@ -238,6 +255,8 @@ class KubeSettings(_Section, frozen=True):
 
     version: Literal[1] = 1
     """Version of this format."""
+    compat: Literal["hami"] | None = None
+    """A system whose defaults apply to all settings that the file omits."""
     dialects: Mapping[str, ResourceNames | None] = {}
     """Resource names by dialect (see dialects.md for the names of dialects); null disables the dialect."""
     defaults: Defaults = Defaults()
@@ -270,6 +289,17 @@ class KubeSettings(_Section, frozen=True):
                 name: part.isolation for name, part in self.namespaces.items() if part.isolation is not None
             },
         )
+
+    def check_policies(self) -> None:
+        """InputError if a dialect's policy does not exist."""
+        from cotenant.kube.codec.policy import check_policy  # loads numpy, which an agent must not
+
+        for name, names in self.dialects.items():
+            if names is not None and names.policy is not None:
+                try:
+                    check_policy(names.policy)
+                except InputError as error:
+                    raise InputError(f"dialects.{name}: {error}") from None
 
     def sharing_of(self, node: str, uuid: str, index: int) -> GpuSharing | None:
         """Return how a GPU is shared; None if it is hidden."""
@@ -312,13 +342,26 @@ def parse_settings(content: bytes, what: str = "settings", *, check_queue: bool 
     try:
         found = yaml.safe_load(content)
         settings = msgspec.convert({} if found is None else found, KubeSettings)
+        if settings.compat is not None:
+            settings = msgspec.convert(_merged(COMPAT[settings.compat], found), KubeSettings)
         settings.codec()
         settings.lease.check()
         if check_queue:
             settings.queue.check()
+            settings.check_policies()
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, InputError, RecursionError) as error:
         raise InputError(f"{what}: {' '.join(str(error).split())}") from None
     return settings
+
+
+def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """The values of both; if both have one, that of `above`. null stays null."""
+    both = {**below, **above}
+    for key in below.keys() & above.keys():
+        lower, upper = below[key], above[key]
+        if isinstance(lower, Mapping) and isinstance(upper, Mapping):
+            both[key] = _merged(lower, upper)
+    return both
 
 
 def _dialects(names_by_dialect: Mapping[str, ResourceNames | None]) -> tuple[Dialect, ...]:
@@ -346,4 +389,8 @@ def _rename(dialect: Dialect, names: ResourceNames) -> Dialect:
         compute=names.compute or dialect.compute,
         priority=names.priority or dialect.priority,
         memory_unit=unit,
+        policy=names.policy or dialect.policy,
+        workload_policy=names.policy or dialect.workload_policy,
+        low=dialect.low if names.low is None else names.low,
+        annotations=dialect.annotations if names.record is None else RECORDS[names.record],
     )

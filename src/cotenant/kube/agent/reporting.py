@@ -13,9 +13,17 @@ import msgspec
 from cotenant.core.model import Gpu, Link, Machine
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
-from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, MOST_NODE_GPUS, inventory_for, used_for
+from cotenant.kube.codec.inventory import (
+    GPU_TOPOLOGY,
+    HAMI_REGISTER,
+    INVENTORY,
+    MOST_NODE_GPUS,
+    inventory_for,
+    used_for,
+)
 from cotenant.kube.codec.settings import Settings
 from cotenant.kube.codec.topology import TOPOLOGY
+from cotenant.kube.codec.vgpu import VGPU, hami_annotations
 from cotenant.kube.settings import KubeSettings
 from cotenant.node.devices.backend import Backend, GpuUsage
 from cotenant.node.devices.vendors import Vendor
@@ -65,11 +73,34 @@ def _named_by(node: str, gpu: Gpu) -> Gpu:
 
 def annotations_for(machine: Machine, vendor: Vendor, settings: Settings) -> dict[str, str | None]:
     """The node's annotations about its GPUs; None: the annotation should not exist."""
-    topology = any(dialect.name == TOPOLOGY.name and dialect.vendor is vendor for dialect in settings.dialects)
+    ours = [dialect for dialect in settings.dialects if dialect.vendor is vendor]
+    topology = any(dialect.name == TOPOLOGY.name for dialect in ours)
+    # Without the setting, the annotation may be of a HAMi that still runs on this node.
+    hami = any(dialect.annotations is hami_annotations for dialect in ours)
     return {
         INVENTORY: inventory_for(machine, vendor),
         GPU_TOPOLOGY: topology_text(machine) if topology and machine.links is not None else None,
+        **({HAMI_REGISTER: hami_text(machine)} if hami else {}),
     }
+
+
+def hami_text(machine: Machine) -> str:
+    """The GPUs in the words of HAMi."""
+    gpus = [
+        {
+            "id": gpu.uuid,
+            "index": index,
+            "count": gpu.slots,
+            "devmem": gpu.memory_capacity,
+            "devcore": gpu.compute_capacity // 10,
+            "type": f"{VGPU.type_prefix}{gpu.type}",
+            "numa": gpu.numa or 0,
+            "mode": VGPU.modes[0],
+            "health": gpu.healthy,
+        }
+        for index, gpu in enumerate(machine.gpus)
+    ]
+    return msgspec.json.encode(gpus).decode()
 
 
 def topology_text(machine: Machine) -> str:

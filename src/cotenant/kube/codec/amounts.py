@@ -101,7 +101,7 @@ def amounts_of(
         compute = _ALL if percent == WHOLE_MEMORY else settings.default_compute
     container = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
     unit = MiB(1) if said.get(dialect.memory_mib or "") else dialect.memory_unit
-    low = bool(said.get(dialect.priority or ""))
+    low = bool(said.get(dialect.priority or "", dialect.low))
     return Amounts(dialect=dialect, container=container, low=low, counted=counted, unit=unit)
 
 

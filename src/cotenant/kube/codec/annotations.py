@@ -71,7 +71,13 @@ def variable_names(dialect: Dialect, gpus: int) -> tuple[str, ...]:
         _variables(
             dialect,
             ContainerAssignment(
-                launch=launch, gpus=tuple(range(gpus)), pod_memory=MiB(1), low=False, unit=dialect.memory_unit
+                launch=launch,
+                gpus=tuple(range(gpus)),
+                pod_memory=MiB(1),
+                low=False,
+                unit=dialect.memory_unit,
+                number=0,
+                node="any",
             ),
         )
     )
@@ -94,6 +100,8 @@ def _assignment(
         pod_memory=MiB(sum(share.memory for gpus in staying for share in gpus)),
         low=low,
         unit=one.amounts.unit,
+        number=one.number,
+        node=record.node,
         app=apps.index(one.name) if one.name in apps else None,
     )
 

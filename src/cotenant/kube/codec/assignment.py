@@ -26,6 +26,8 @@ from cotenant.node.limits import LONGEST_UUID
 
 RECORD = own_key("assignment")
 VERSION = 1
+INDEX = "index:"
+"""Begins the name of a GPU of which only the index is known, in an assignment that another system made."""
 
 Uuid = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9][A-Za-z0-9/:._-]{{0,{LONGEST_UUID - 1}}}$(?!\n)")]
 Identity = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -125,6 +127,8 @@ def as_containers(kind: ContainerKind, shares: Sequence[Share]) -> list[Containe
 def gpus_of(shares: Sequence[Share], machine: Machine) -> Gpus:
     """The indices of these GPUs. A GPU that is gone gets an index behind the last one, so it claims nothing."""
     places = {gpu.uuid: place for place, gpu in enumerate(machine.gpus)}
+    if any(uuid.startswith(INDEX) for uuid in _uuids(shares)):
+        places |= {f"{INDEX}{place}": place for place in range(len(machine.gpus))}
     beyond = count(len(machine.gpus))
     for uuid in _uuids(shares):
         if uuid not in places:

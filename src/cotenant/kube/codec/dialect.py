@@ -37,6 +37,9 @@ class ContainerAssignment:
     """Whether it is of the lower priority class: it waits while others work on its GPU."""
     unit: MiB
     """Unit in which its author states memory."""
+    number: int
+    """Its place among all containers of the pod, init containers first."""
+    node: str
     app: int | None = None
     """Its position among the pod's app containers; None: it is an init container or a sidecar."""
 
@@ -90,6 +93,12 @@ class Dialect:
     """Values of `mode` that mean the limits that we enforce; others are refused."""
     other_names: tuple[tuple[str, str], ...] = ()
     """Pairs of a field of this class that names a resource, and another name of that resource."""
+    policy: str | None = None
+    """Placement policy of pods that name none; None: that of the cluster."""
+    workload_policy: str | None = None
+    """The same for pods that name their workload."""
+    low: bool = False
+    """Whether a container that states no priority is of the lower class."""
     variables: Variables
     """Returns the variables of one container, by name. Their names must depend on the number of GPUs only, since the
     webhook declares them before GPUs are chosen."""

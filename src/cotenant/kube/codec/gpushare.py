@@ -55,6 +55,7 @@ GPUSHARE = Dialect(
     compute="aliyun.com/gpu-core.percentage",
     memory_mib=own_key("gpushare-mib"),
     divided_by="aliyun.com/gpu-count",
+    workload_policy="coscheml",
     variables=variables,
     annotations=annotations,
 )
@@ -68,5 +69,6 @@ IADEEP = replace(
     compute=None,
     memory_mib=own_key("iadeep-mib"),
     divided_by=None,
+    workload_policy="iadeep",
 )
 """The dialect of IADeep: memory in GiB, under resource names of its own."""

@@ -25,11 +25,13 @@ OWN_TOTALS = own_key("totals")
 """Resources whose totals the agent writes, so that it can remove them if their names change."""
 GPU_TOPOLOGY = "GPU_TOPOLOGY"
 """Of the topology dialect: how each pair of GPUs is linked."""
+HAMI_REGISTER = "hami.io/node-nvidia-register"
+"""Of HAMi: the GPUs of the node, for its WebUI."""
 AWAY = own_key("away")
 """Why kubelet could not start a pod with GPUs on the node just now."""
 USED = own_key("used")
 """Memory in use on its GPUs, for people who look; no decision depends on it."""
-SAID = (INVENTORY, AWAY, USED, ORPHANS, OWN_TOTALS, GPU_TOPOLOGY)
+SAID = (INVENTORY, AWAY, USED, ORPHANS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER)
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""

@@ -9,6 +9,7 @@ from cotenant.core.placement.policies import build_policy
 from cotenant.core.placement.ranking import Policy
 from cotenant.errors import InputError
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.request import PodRequest
 from cotenant.wire.text import printable
 
 POLICY = own_key("policy")
@@ -19,10 +20,12 @@ LONGEST = 200
 """Characters of a policy's name."""
 
 
-def policy_of(annotations: Mapping[str, str], default: str) -> str:
-    """Return the policy that a pod names, in our annotation or in HAMi's two; else the default."""
+def policy_of(annotations: Mapping[str, str], default: str, request: PodRequest | None = None) -> str:
+    """Return the policy that a pod names, in our annotation or in HAMi's two; else its dialect's, or the default."""
     if POLICY in annotations:
         return annotations[POLICY].strip()
+    if request is not None:
+        default = _of_dialect(request) or default
     nodes, gpus = (annotations.get(key, "").strip() for key in (NODE_POLICY, GPU_POLICY))
     if not nodes and not gpus:
         return default
@@ -31,8 +34,23 @@ def policy_of(annotations: Mapping[str, str], default: str) -> str:
     return "/".join(parts)
 
 
+def _of_dialect(request: PodRequest) -> str | None:
+    for one in request.containers:
+        dialect = one.amounts.dialect
+        if request.demand.workload is not None and dialect.workload_policy is not None:
+            return dialect.workload_policy
+        if dialect.policy is not None:
+            return dialect.policy
+    return None
+
+
 def _in_our_words(chain: str) -> str:
     return "+".join(OTHER_NAMES.get(part.strip(), part.strip()) for part in chain.split(","))
+
+
+def check_policy(spec: str) -> None:
+    """InputError if there is no policy of that name."""
+    parse_policy(spec, Knowledge())
 
 
 def parse_policy(spec: str, known: Knowledge | None) -> Policy:

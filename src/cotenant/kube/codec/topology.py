@@ -24,6 +24,7 @@ TOPOLOGY = Dialect(
     name="topology",
     count="aliyun.com/gpu",
     alone=True,
+    policy="topology+binpack",
     variables=_variables,
     annotations=_annotations,
 )

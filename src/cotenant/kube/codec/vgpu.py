@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dialect of the 4paradigm vGPU scheduler and HAMi: count, MiB or percent of memory, percent of cores."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
+from cotenant.node.launch import percent_of
 
 
 def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
@@ -13,6 +14,23 @@ def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str
         "NVIDIA_VISIBLE_DEVICES": assignment.launch.env["NVIDIA_VISIBLE_DEVICES"],
         **own,
         "CUDA_TASK_PRIORITY": "1" if assignment.low else "0",
+    }
+
+
+def hami_annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
+    """What HAMi's scheduler and plugin leave on a pod that has started; its WebUI and others read it."""
+    devices = [""] * (1 + max(one.number for one in assignments))
+    for one in assignments:
+        grants = ((grant.uuid, grant.memory, percent_of(grant.compute)) for grant in one.launch.grants)
+        devices[one.number] = "".join(f"{uuid},NVIDIA,{memory},{cores}:" for uuid, memory, cores in grants)
+    seconds = str(moment // 1_000_000_000)
+    return {
+        "hami.io/vgpu-node": assignments[0].node,
+        "hami.io/vgpu-time": seconds,
+        "hami.io/bind-time": seconds,
+        "hami.io/bind-phase": "success",
+        "hami.io/vgpu-devices-to-allocate": ";",
+        "hami.io/vgpu-devices-allocated": "".join(f"{text};" for text in devices),
     }
 
 

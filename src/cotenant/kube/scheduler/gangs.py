@@ -249,7 +249,7 @@ class QueuedPod:
     @property
     def shape(self) -> tuple[Demand, str]:
         """The demand and the policy: pods with the same shape fit the same slots."""
-        return self.request.demand, policy_of(self.pod.metadata.annotations, "")
+        return self.request.demand, policy_of(self.pod.metadata.annotations, "", self.request)
 
 
 def by_shape(pods: Sequence[QueuedPod]) -> list[list[QueuedPod]]:

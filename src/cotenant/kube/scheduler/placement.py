@@ -247,11 +247,12 @@ class Placer:
     def why(self, pod: Pod) -> Why:
         """Where the pod is or could be, and the reason of every other node."""
         uid, state = pod.metadata.uid, self._state
-        policy = policy_of(pod.metadata.annotations, self._policy)
         allocation = state.bound(uid) or state.held(uid)
         try:
             view = self._view(pod)
+            policy = self._policy_of(pod)
         except InputError as error:
+            policy = policy_of(pod.metadata.annotations, self._policy)
             return Why(policy=policy, allocation=allocation, fits=(), reasons={}, waits=invalid_request(error))
         if view is None:
             return Why(policy=policy, allocation=allocation, fits=(), reasons={}, waits=None)
@@ -263,7 +264,10 @@ class Placer:
 
     def ranker(self, pod: Pod) -> Ranker:
         """The ranker of the pod's policy; InputError if the policy does not exist."""
-        return self._rankers.of(policy_of(pod.metadata.annotations, self._policy), self._state.cluster)
+        return self._rankers.of(self._policy_of(pod), self._state.cluster)
+
+    def _policy_of(self, pod: Pod) -> str:
+        return policy_of(pod.metadata.annotations, self._policy, request_of(pod, self._settings))
 
     @property
     def crowding(self) -> float:
@@ -346,7 +350,8 @@ class Placer:
         if request.vendor is None:
             return None
         state, vendor = self._state, request.vendor
-        ranker, reservation = self.ranker(pod), self._reserved(pod, request.demand)
+        ranker = self._rankers.of(policy_of(pod.metadata.annotations, self._policy, request), state.cluster)
+        reservation = self._reserved(pod, request.demand)
         # The slot that is held for the pod stays its own, though GPUs may have been reserved for another one since.
         beside = None if reservation is None else self.beside(reservation, state.cluster)
         cluster = state.without(pod.metadata.uid, beside)

@@ -15,6 +15,7 @@ from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Held, Record, record_for, record_of
+from cotenant.kube.codec.inherited import inherited_record
 from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import Vendor
@@ -82,8 +83,9 @@ def planned_allocation(pod: Pod, request: PodRequest, slot: Slot, machine: Machi
 
 
 def recorded_allocation(pod: Pod, settings: Settings) -> Allocation | None:
-    """What a bound pod uses according to its annotation; None if it has none. InputError if it cannot be read."""
-    record = record_of(pod)
+    """What a bound pod uses according to its annotation, or to that of the system that placed it before; None if it
+    has none. InputError if ours cannot be read."""
+    record = record_of(pod) or inherited_record(pod, settings)
     if record is None:
         return None
     try:

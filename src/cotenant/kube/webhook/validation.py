@@ -9,11 +9,10 @@ runtimes mount in the order of depth.
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
 
-from cotenant.core.fragmentation.mix import Knowledge
 from cotenant.errors import InputError
 from cotenant.kube.codec.isolation import check_isolation
 from cotenant.kube.codec.paths import AGENT_FOLDER, DEVICE_LIST, GUARDED, HOST_LASTING, HOST_PASSING, LIMITS_FOLDER
-from cotenant.kube.codec.policy import parse_policy, policy_of
+from cotenant.kube.codec.policy import check_policy, policy_of
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import isolation_in
 from cotenant.kube.settings import KubeSettings
@@ -56,7 +55,7 @@ def check_pod(
     if not with_gpus:
         return
     _check_scheduling(pod.spec, settings)
-    _check_policy(annotations, settings.scheduler.policy)
+    _check_policy(annotations, settings.scheduler.policy, request)
     check_isolation(annotations, namespace, isolation_in(namespace, settings.codec()))
     _check_claims(pod.spec, settings)
     if not request.demand.exclusive and not settings.webhook.allow_privileged:
@@ -142,9 +141,9 @@ def _check_scheduling(spec: SpecManifest, settings: KubeSettings) -> None:
         )
 
 
-def _check_policy(annotations: Mapping[str, str], default: str) -> None:
-    if (spec := policy_of(annotations, default)) != default:
-        parse_policy(spec, Knowledge())
+def _check_policy(annotations: Mapping[str, str], default: str, request: PodRequest) -> None:
+    if (spec := policy_of(annotations, default, request)) != default:
+        check_policy(spec)
 
 
 def _normalize(path: str) -> str:

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that gpushare, HAMi or the topology work placed before the switch count on their GPUs until they end."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.inherited import inherited_record
+from cotenant.kube.codec.settings import DEFAULTS
+from cotenant.kube.state.cluster import ClusterState
+from tests.kube.pods import pod
+from tests.kube.worlds import GPU, MEMORY, machine, node, placer_of, state_of, waiting
+
+HAMI = "hami.io/vgpu-devices-allocated"
+SHARES = "scheduler.framework.gpushare.allocation"
+
+
+def running(limits: Any, annotations: dict[str, str], *others: Any, init: Any = (), on: str = "n1") -> Pod:
+    made = pod(limits, *others, init=init, annotations=annotations, node=on)
+    metadata = msgspec.structs.replace(made.metadata, uid="old", name="old", namespace="team")
+    return msgspec.structs.replace(made, metadata=metadata)
+
+
+def free(state: ClusterState) -> list[tuple[int, int]]:
+    """MiB and thousandths of compute that are free on each GPU."""
+    here = state.cluster.node("n1")
+    return [(here.free(gpu).memory, here.free(gpu).compute) for gpu in range(2)]
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    return state_of(node(machine("n1", cards=2, memory=16384)))
+
+
+CASES = {
+    "HAMi": (
+        running({GPU: 1, MEMORY: 3000, "nvidia.com/gpucores": 30}, {HAMI: "GPU-n1-1,NVIDIA,3000,30:;"}),
+        {1: (3000, 300)},
+    ),
+    "4paradigm": (
+        running({GPU: 1, MEMORY: 3000}, {"4pd.io/vgpu-devices-allocated": "GPU-n1-0,NVIDIA,3000,0:;"}),
+        {0: (3000, 0)},
+    ),
+    "HAMi, two GPUs": (
+        running({GPU: 2, MEMORY: 3000}, {HAMI: "GPU-n1-1,NVIDIA,3000,0:GPU-n1-0,NVIDIA,3000,0:;"}),
+        {0: (3000, 0), 1: (3000, 0)},
+    ),
+    "HAMi, second container": (
+        running({}, {HAMI: ";GPU-n1-1,NVIDIA,5000,0:;"}, {GPU: 1, MEMORY: 5000}),
+        {1: (5000, 0)},
+    ),
+    "gpushare": (running({"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "1"}), {1: (3072, 0)}),
+    "gpushare, JSON": (running({"aliyun.com/gpu-mem": 3}, {SHARES: '{"0":{"1":3}}'}), {1: (3072, 0)}),
+    "gpushare beside an init container": (
+        running({"aliyun.com/gpu-mem": 3}, {SHARES: '{"0":{"1":3}}'}, init=[{}]),
+        {1: (3072, 0)},
+    ),
+    "IADeep": (running({"gpushare/gpu-mem": 11}, {"ALIYUN_COM_GPU_MEM_IDX": "0"}), {0: (11264, 0)}),
+    "not more than requested": (
+        running({GPU: 1, MEMORY: 3000}, {HAMI: "GPU-n1-1,NVIDIA,16000,100:;"}),
+        {1: (3000, 0)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "taken"), CASES.values(), ids=CASES)
+def test_what_it_has_is_taken_until_it_ends(state: ClusterState, old: Pod, taken: dict[int, tuple[int, int]]) -> None:
+    state.pod_changed(None, old)
+    expected = [
+        tuple(all_of - used for all_of, used in zip((16384, 1000), taken.get(gpu, (0, 0)), strict=True))
+        for gpu in range(2)
+    ]
+    assert free(state) == expected
+    ended = msgspec.structs.replace(old, status=msgspec.structs.replace(old.status, phase="Succeeded"))
+    state.pod_changed(old, ended)
+    assert free(state) == [(16384, 1000)] * 2
+
+
+def test_whole_gpus_of_the_topology_dialect_are_taken(state: ClusterState) -> None:
+    state.pod_changed(None, running({"aliyun.com/gpu": 1}, {"ALIYUN_COM_GPU_GROUP": "1"}))
+    fits = placer_of(state).why(waiting("new", {"aliyun.com/gpu": 1})).fits
+    assert [fit.slot.gpus for fit in fits] == [(0,)]
+
+
+def test_an_agent_that_comes_later_finds_it_counted() -> None:
+    state = state_of()
+    state.pod_changed(None, running({GPU: 1, MEMORY: 3000}, {HAMI: "GPU-n1-1,NVIDIA,3000,0:;"}))
+    state.node_changed(None, node(machine("n1", cards=2, memory=16384)))
+    assert free(state)[1] == (13384, 1000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations"),
+    [
+        ({}, {HAMI: "GPU-n1-1,NVIDIA,3000,0:;"}),
+        ({GPU: 1, MEMORY: 3000}, {HAMI: "nonsense"}),
+        ({GPU: 1, MEMORY: 3000}, {HAMI: "GPU-n1-1,NVIDIA,many,0:;"}),
+        ({GPU: 1, MEMORY: 3000}, {HAMI: "GPU-n1-0,NVIDIA,1,0:GPU-n1-1,NVIDIA,1,0:;"}),
+        ({GPU: 1, MEMORY: 3000}, {HAMI: ",".join(["GPU"] * 100_000)}),
+        ({"aliyun.com/gpu-mem": 3}, {SHARES: '{"a":1}'}),
+        ({"aliyun.com/gpu-mem": 3}, {SHARES: '{"0":{"1":-3}}'}),
+        ({"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "first"}),
+        ({"aliyun.com/gpu-mem": 3}, {}),
+        ({GPU: 2}, {"ALIYUN_COM_GPU_GROUP": "0,0"}),
+    ],
+)
+def test_annotations_that_cannot_be_meant_count_for_nothing(state: ClusterState, limits: Any, annotations: Any) -> None:
+    old = running(limits, annotations)
+    assert inherited_record(old, DEFAULTS) is None
+    state.pod_changed(None, old)
+    assert free(state) == [(16384, 1000)] * 2
+    assert not state.closed
