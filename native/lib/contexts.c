@@ -29,6 +29,7 @@ static void prepare_to_lose(CUcontext context) { ct_edit_all(CT_POINTERS, mark_o
 static void give_back_all_of(CUcontext context) {
     ct_edit_all(CT_POINTERS, give_back_owned, context);
     ct_edit_all(CT_ARRAYS, give_back_owned, context);
+    ct_forget_libraries(context);
     ct_expect_shrink();
     ct_settle_if_shrinking();
 }

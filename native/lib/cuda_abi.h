@@ -20,6 +20,8 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUmod_st *CUmodule;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUkern_st *CUkernel;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
@@ -54,6 +56,9 @@ enum {
     CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6,
 };
 enum { CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
+enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_OPERATION_TYPE_UNMAP = 2 };
+enum { CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1 };
 enum {
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
@@ -76,6 +81,26 @@ typedef struct {
     void *win32HandleMetaData;
     unsigned char allocFlags[8];
 } CUmemAllocationProp;
+
+typedef struct {
+    int resourceType;
+    void *resource; // an array or a mipmapped array
+    int subresourceType;
+    union {
+        struct {
+            unsigned level, layer, offsetX, offsetY, offsetZ, extentWidth, extentHeight, extentDepth;
+        } sparseLevel;
+        struct {
+            unsigned layer;
+            unsigned long long offset, size;
+        } miptail;
+    } as;
+    int memOperationType;
+    int memHandleType;
+    CUhandle memHandle;
+    unsigned long long offset;
+    unsigned deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
 
 typedef struct {
     int allocType;
@@ -161,6 +186,11 @@ CUresult cuMemRelease(CUhandle handle);
 CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address);
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *maps, unsigned count, CUstream stream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *maps, unsigned count, CUstream stream);
+CUresult cuMemExportToShareableHandle(void *shared, CUhandle handle, int type, unsigned long long flags);
+CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *shared, int type);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUhandle handle);
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description);
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description);
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *description);
@@ -186,6 +216,19 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options, void **values);
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image);
 CUresult cuModuleUnload(CUmodule module);
+#define CT_LIBRARY_OPTIONS \
+    void *options, void **values, unsigned count, void *own_options, void **own_values, unsigned own_count
+CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CT_LIBRARY_OPTIONS);
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CT_LIBRARY_OPTIONS);
+CUresult cuLibraryUnload(CUlibrary library);
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned count, CUlibrary library);
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
+CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name);
+CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name);
+CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const char *name);
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
+CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel);
 
 // Graphs
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters);

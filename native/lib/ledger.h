@@ -16,6 +16,9 @@ enum ct_book {
     CT_CHUNKS,   // physical memory of cuMemCreate, by a number of our own
     CT_HANDLES,  // handles of chunks
     CT_MAPPINGS, // addresses at which chunks are mapped
+    CT_TILES,    // tiles of sparse arrays in which chunks are mapped, by a number of our own
+    CT_FILES,    // open files to which chunks were exported, by their number plus one
+    CT_LIBRARIES, // libraries that are loaded into a context
     CT_POOLS,    // memory pools, and the graph memory of each GPU
     CT_EXECS,    // executable graphs that allocate
     CT_BOOKS
@@ -31,13 +34,13 @@ enum ct_kind {
 
 struct ct_entry {
     uint64_t key;    // never 0
-    uint64_t bytes;  // in all
+    uint64_t bytes;  // in all; where a tile begins; what tells a file from others
     uint64_t host;   // the part that is charged to the host budget; of a reserve: unused bytes that are promised to
-                     // requests under way
-    uint64_t owner;  // the context; the pool of a pooled pointer; the chunk of a handle or mapping; of a reserve: bytes
-                     // that requests under way have announced
+                     // requests under way; the array of a tile; the library
+    uint64_t owner;  // the context; the pool of a pooled pointer; the chunk of a handle, mapping, tile or file; of a
+                     // reserve: bytes that requests under way have announced
     int16_t device;  // index in the slice
-    uint16_t kind;   // enum ct_kind of a pointer
+    uint16_t kind;   // enum ct_kind of a pointer; the type of a tile
     uint32_t count;  // references to a chunk or handle; the ordinal of a graph's GPU
 };
 

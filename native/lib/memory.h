@@ -43,6 +43,7 @@ uint64_t ct_measure_overhead(int device); // asks now; returns bytes
 bool ct_review_overhead(int device);      // asks again before a refusal; true: there is less of it now
 // Asks after a call that may have taken uncounted memory; false: it took much, and the slice has more than its limit.
 bool ct_may_keep(int device, uint64_t before);
+bool ct_has_room(int device); // asks before a call that cannot be undone; false: the slice is full
 void ct_forget_overhead(void); // in a forked child
 
 static inline bool ct_claim(int device, uint64_t bytes) {
@@ -106,6 +107,13 @@ static inline void ct_expect_shrink(void) { atomic_store_explicit(&ct_shrinking,
 static inline void ct_settle_if_shrinking(void) {
     if (__builtin_expect(atomic_load_explicit(&ct_shrinking, memory_order_relaxed), 0)) ct_settle_all();
 }
+
+// modules.c: of a context that is destroyed.
+void ct_forget_libraries(CUcontext context);
+
+// vmm.c: gives back chunks that were held by files only, which are closed now; false: there were none.
+bool ct_forget_closed_files(void);
+void ct_forget_tiles(const void *array); // of a sparse array that is destroyed
 
 // graphs.c. An allocation node that is larger than the quota can never run.
 bool ct_node_fits(int device, uint64_t bytes);

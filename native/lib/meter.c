@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Measuring without getting in the way. Events cost the host a microsecond and the device a gap, so short launches that
-// queue up behind each other share one pair. No synchronisation is hooked: a batch that its stream has left open is
-// charged what its launches took before. This file assigns launches to batches; batches.c times them.
+// queue up behind each other share one pair. Nothing tells when a stream has no more launches for its open batch: one
+// that is paid for has its end recorded behind its latest launch, and is measured; any other is taken to have lasted as
+// long as its launches did before. This file assigns launches to batches; batches.c times them.
 
 #include "meter_parts.h"
 

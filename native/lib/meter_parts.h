@@ -31,7 +31,7 @@
 #define MICROSECOND UINT64_C(1000)
 #define MILLISECOND (1000 * MICROSECOND)
 #define LONG_BATCH (1 * MILLISECOND) // a batch that is expected to take longer is closed
-#define LATE (1 * MILLISECOND)       // an open batch is settled this long after its expected end
+#define LATE (1 * MILLISECOND)       // so long after its expected end an open batch is closed, or settled if it is not held
 #define PATIENCE (500 * MILLISECOND) // without any batch ending: perhaps the device waits for the program
 #define ASIDE 32                     // batches that run so long that their places in the ring are needed
 

@@ -144,6 +144,12 @@ bool ct_may_keep(int device, uint64_t before) {
     return more == 0;
 }
 
+bool ct_has_room(int device) {
+    ct_measure_overhead(device);
+    uint64_t used = ct_used(device, CT_DEVICE), limit = limit_of(device);
+    return used <= limit || used - limit <= LEAST_GROWTH;
+}
+
 void ct_forget_overhead(void) {
     ct_set_free(&looking);
     for (int i = 0; i < CT_DEVICES; i++) {

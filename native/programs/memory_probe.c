@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "cuda_abi.h"
 #include "standin.h"
@@ -47,7 +49,8 @@ static CUmemPoolProps pool_properties(int kind, int type, int id) {
 }
 
 static CUresult create_chunk(CUhandle *handle, size_t bytes, int type, int id) {
-    CUmemAllocationProp properties = {.type = 1, .location = {.type = type, .id = id}};
+    CUmemAllocationProp properties = {
+        .type = 1, .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, .location = {.type = type, .id = id}};
     return cuMemCreate(handle, bytes, &properties, 0);
 }
 
@@ -87,6 +90,34 @@ static CUresult prefetch_batch(const char *name, const uint64_t *a) {
     size_t sizes[] = {4096, 4096, 4096}, starts[] = {0, 2};
     CUmemLocation places[] = {{CU_MEM_LOCATION_TYPE_DEVICE, (int)a[2]}, {CU_MEM_LOCATION_TYPE_DEVICE, (int)a[3]}};
     return batch ? batch(pointers, sizes, 3, places, starts, 2, 0, NULL) : CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult load_library(uint64_t to, uint64_t bytes) {
+    char image[64];
+    snprintf(image, sizeof image, "globals=%" PRIu64, bytes);
+    return cuLibraryLoadData(INTO(to), image, NULL, NULL, 0, NULL, NULL, 0);
+}
+
+// Maps a chunk into the row of tiles of a sparse array that begins at y; handle 0: takes away what is there, in `rows`.
+static CUresult map_tile(void *array, unsigned y, CUhandle handle, unsigned rows) {
+    CUarrayMapInfo map = {.resource = array,
+                          .as.sparseLevel = {.offsetY = y, .extentWidth = 1024, .extentHeight = rows, .extentDepth = 1},
+                          .memOperationType = handle ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP,
+                          .memHandle = handle};
+    return cuMemMapArrayAsync(&map, 1, NULL);
+}
+
+static CUresult export_chunk(int *file, CUhandle handle) {
+    return cuMemExportToShareableHandle(file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+}
+
+// A file of this process, or (of another one) the same file there.
+static CUresult import_chunk(CUhandle *handle, int file, int pid) {
+    int own = pid ? (int)syscall(SYS_pidfd_getfd, (int)syscall(SYS_pidfd_open, pid, 0), file, 0) : file;
+    CUresult result =
+        cuMemImportFromShareableHandle(handle, (void *)(intptr_t)own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (pid) close(own);
+    return result;
 }
 
 static CUresult update_graph(CUgraphExec exec, CUgraph graph) {
@@ -166,6 +197,17 @@ static CUresult memory_info(uint64_t *out, int second) {
     X(reserve, cuMemAddressReserve(INTO(a[0]), a[1], 0, 0, 0))                                                         \
     X(map, cuMemMap(v[a[0]] + a[1], a[2], 0, v[a[3]], 0))                                                              \
     X(unmap, cuMemUnmap(v[a[0]] + a[1], a[2]))                                                                         \
+    X(export, export_chunk((int *)&out[0], v[a[0]]))                                                                   \
+    X(import, import_chunk(INTO(a[0]), (int)a[1], (int)a[2]))                                                          \
+    X(close, close((int)a[0]))                                                                                         \
+    X(tile, map_tile(pointer(a[0]), (unsigned)a[1], v[a[2]], 1))                                                       \
+    X(untile, map_tile(pointer(a[0]), (unsigned)a[1], 0, (unsigned)a[2]))                                              \
+    X(library, load_library(a[0], a[1]))                                                                               \
+    X(library_unload, cuLibraryUnload(pointer(a[0])))                                                                  \
+    X(library_kernel, cuLibraryGetKernel(INTO(a[0]), pointer(a[1]), "kernel"))                                         \
+    X(library_module, cuLibraryGetModule(INTO(a[0]), pointer(a[1])))                                                   \
+    X(library_global, cuLibraryGetGlobal(INTO(a[0]), &out[0], pointer(a[1]), "global"))                                \
+    X(library_function, cuKernelGetFunction(INTO(a[0]), pointer(a[1])))                                                \
     X(array, cuArrayCreate_v2(INTO(a[0]), &(CUDA_ARRAY_DESCRIPTOR){a[1], a[2], (int)a[3], (unsigned)a[4]}))            \
     X(array_3d, cuArray3DCreate_v2(INTO(a[0]), ARRAY(a[1], a[2], a[3], a[4], a[5], a[6])))                             \
     X(mipmapped, cuMipmappedArrayCreate(INTO(a[0]), ARRAY(a[1], a[2], a[3], a[4], a[5], a[6]), (unsigned)a[7]))        \

@@ -44,11 +44,13 @@ static CUresult make(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *asked) {
     size_t rows = asked->Height ? asked->Height : 1, layers = asked->Depth ? asked->Depth : 1, size;
     if (__builtin_mul_overflow(asked->Width * element, rows, &size) || __builtin_mul_overflow(size, layers, &size))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    TRY(si_charged(si_current->device, size));
+    bool is_mapped_later = asked->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+    size_t taken = is_mapped_later ? 0 : size;
+    TRY(si_charged(si_current->device, taken));
     CUarray made = calloc(1, sizeof *made);
     *made = (struct CUarray_st){
-        .asked = *asked, .pitch = asked->Width * element, .rows = rows, .size = size, .context = si_current};
-    made->data = si_backing ? calloc(1, size) : NULL;
+        .asked = *asked, .pitch = asked->Width * element, .rows = rows, .size = size, .taken = taken, .context = si_current};
+    made->data = si_backing && taken ? calloc(1, size) : NULL;
     pthread_mutex_lock(&guard);
     made->next = everything;
     everything = made;
@@ -68,7 +70,8 @@ static bool take_out(CUarray array) {
 }
 
 static void destroy(CUarray array) {
-    si_uncharged(array->context->device, array->size);
+    si_uncharged(array->context->device, array->taken);
+    si_forget_tiles(array);
     free(array->data);
     free(array);
 }
@@ -150,6 +153,7 @@ static size_t halved(size_t extent, unsigned times) {
 static void destroy_levels(CUmipmappedArray array) {
     for (unsigned i = 0; i < array->levels; i++)
         if (take_out(array->level[i])) destroy(array->level[i]);
+    si_forget_tiles(array);
     free(array);
 }
 

@@ -13,6 +13,7 @@ struct CUarray_st {
     size_t pitch; // bytes of a row
     size_t rows;  // of a layer
     size_t size;
+    size_t taken; // bytes on the device; a sparse array has none of its own
     char *data; // NULL: no memory behind it
     CUcontext context;
     struct CUarray_st *next;

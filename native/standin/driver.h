@@ -86,7 +86,8 @@ CUresult si_free_pooled(const struct si_block *block);
 void si_settle_pools(void);
 bool si_is_managed(CUmemoryPool pool);
 
-// ipc.c, arrays.c, graph_memory.c
+// ipc.c, arrays.c, graph_memory.c, vmm.c
+void si_forget_tiles(const void *array); // of an array that is destroyed
 void si_end_export(uint64_t address);
 void si_free_context_arrays(CUcontext context);
 CUresult si_free_graph_memory(const struct si_block *block);
@@ -150,5 +151,6 @@ struct CUfunc_st {
 };
 
 CUfunction si_function(CUmodule module, const char *name);
+CUresult si_load_lazily(CUmodule library); // before something of it is used
 
 #endif

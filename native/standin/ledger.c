@@ -98,6 +98,76 @@ uint64_t si_used(int device, uint32_t pid) {
     struct si_state *state = si_state();
     uint64_t sum = 0;
     for (unsigned slot = 0; pid && slot < state->slots; slot++)
-        if (state->slot[slot].used && state->slot[slot].pid == pid) sum += state->slot[slot].bytes[device];
+        if (state->slot[slot].used && state->slot[slot].pid == pid)
+            sum += state->slot[slot].bytes[device] + si_inherited(device, slot);
     return pid ? sum : si_level(device);
+}
+
+static struct si_share *share_of(uint64_t inode) {
+    for (int i = 0; i < SI_SHARES; i++)
+        if (si_mapped->share[i].inode == inode) return &si_mapped->share[i];
+    return NULL;
+}
+
+static bool replace_holder(struct si_share *share, uint32_t old, uint32_t new) {
+    for (int i = 0; i < SI_HOLDERS; i++)
+        if (share->holder[i] == old) return share->holder[i] = new, true;
+    return false;
+}
+
+static bool is_held(const struct si_share *share) {
+    for (int i = 0; i < SI_HOLDERS; i++)
+        if (share->holder[i]) return true;
+    return false;
+}
+
+bool si_share(uint64_t inode, uint64_t size, int device) {
+    uint32_t me = (uint32_t)si_claim_slot() + 1;
+    struct si_share *share = share_of(inode);
+    if (share) return true;
+    if (!(share = share_of(0))) return false;
+    *share = (struct si_share){.inode = inode, .size = size, .device = device, .maker = me, .holder = {me}};
+    return true;
+}
+
+bool si_join_share(uint64_t inode) {
+    struct si_share *share = share_of(inode);
+    return share && replace_holder(share, 0, (uint32_t)si_claim_slot() + 1);
+}
+
+// After a holder has left. `changer` is the slot under which the bytes change.
+static void pass_on(struct si_state *state, struct si_share *share, unsigned changer, uint32_t left, bool was_maker) {
+    int64_t size = (int64_t)share->size;
+    bool held = is_held(share);
+    if (was_maker) change(state, changer, left - 1, share->device, -size);
+    if (was_maker && held) change(state, changer, SI_NOBODY, share->device, size);
+    if (!was_maker && !held && !share->maker) change(state, changer, SI_NOBODY, share->device, -size);
+    if (was_maker) share->maker = 0;
+    if (!held) share->inode = 0;
+}
+
+void si_leave_share(uint64_t inode, bool is_maker) {
+    uint32_t me = (uint32_t)si_claim_slot() + 1;
+    struct si_share *share = share_of(inode);
+    if (share && replace_holder(share, me, 0)) pass_on(si_mapped, share, me - 1, me, is_maker && share->maker == me);
+}
+
+void si_drop_shares(struct si_state *state, unsigned slot) {
+    for (int i = 0; i < SI_SHARES; i++) {
+        struct si_share *share = &state->share[i];
+        bool held = false, was_maker = share->maker == slot + 1;
+        while (share->inode && replace_holder(share, slot + 1, 0)) held = true;
+        if (held) pass_on(state, share, SI_REAPER, slot + 1, was_maker);
+    }
+}
+
+uint64_t si_inherited(int device, unsigned slot) {
+    uint64_t sum = 0;
+    for (int i = 0; i < SI_SHARES; i++) {
+        const struct si_share *share = &si_mapped->share[i];
+        uint32_t first = 0;
+        for (int k = 0; k < SI_HOLDERS && !first; k++) first = share->holder[k];
+        if (share->inode && !share->maker && share->device == device && first == slot + 1) sum += share->size;
+    }
+    return sum;
 }

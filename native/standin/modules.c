@@ -18,7 +18,8 @@
 struct CUmod_st {
     struct CUfunc_st *functions;
     struct global *globals;
-    uint64_t bytes; // of its globals
+    uint64_t bytes; // of its globals, on the device
+    uint64_t later; // of the globals of a library, until something of it is first used
     int device;
 };
 struct global {
@@ -54,10 +55,24 @@ CUfunction si_function(CUmodule module, const char *name) {
     return function;
 }
 
+static uint64_t globals_of(const char *image) {
+    return strncmp(image, "globals=", 8) ? 0 : strtoull(image + 8, NULL, 0);
+}
+
+CUresult si_load_lazily(CUmodule library) {
+    uint64_t bytes = __atomic_exchange_n(&library->later, 0, __ATOMIC_RELAXED);
+    if (!bytes) return CUDA_SUCCESS;
+    CUresult result = si_ready();
+    if (result == CUDA_SUCCESS) result = si_charged(si_current->device, bytes);
+    if (result == CUDA_SUCCESS) library->bytes = bytes, library->device = si_current->device;
+    else library->later = bytes;
+    return result;
+}
+
 API(cuModuleLoadData)(CUmodule *module, const void *image) {
     KNOWN(module && image);
     TRY(si_ready());
-    uint64_t bytes = strncmp(image, "globals=", 8) ? 0 : strtoull((const char *)image + 8, NULL, 0);
+    uint64_t bytes = globals_of(image);
     if (bytes && !si_charge(si_current->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     *module = calloc(1, sizeof **module);
     (*module)->bytes = bytes, (*module)->device = si_current->device;
@@ -127,15 +142,19 @@ API(cuModuleGetGlobal_v2)(CUdeviceptr *pointer, size_t *size, CUmodule module, c
     return result;
 }
 
-// A library is a module of no context.
+// A library is a module of no context. Its globals come to a device when something of it is first used there, or at
+// once if there is a context and CUDA_MODULE_LOADING is EAGER.
 API(cuLibraryLoadData)
 (CUlibrary *library, const void *image, CUjit_option *options, void **values, unsigned count,
  CUlibraryOption *library_options, void **library_values, unsigned library_count) {
     (void)options, (void)values, (void)count, (void)library_options, (void)library_values, (void)library_count;
     KNOWN(library && image);
     if (!si_initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    *library = calloc(1, sizeof(struct CUmod_st));
-    return CUDA_SUCCESS;
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    CUmodule made = calloc(1, sizeof *made);
+    made->later = globals_of(image);
+    *library = (CUlibrary)made;
+    return mode && !strcmp(mode, "EAGER") && si_current ? si_load_lazily(made) : CUDA_SUCCESS;
 }
 
 API(cuLibraryLoadFromFile)
@@ -149,13 +168,17 @@ API(cuLibraryLoadFromFile)
 
 API(cuLibraryUnload)(CUlibrary library) {
     KNOWN(library);
+    CUmodule module = (CUmodule)library;
+    if (module->bytes) si_uncharged(module->device, module->bytes);
+    module->bytes = module->later = 0;
     return CUDA_SUCCESS;
 }
 
 API(cuLibraryGetModule)(CUmodule *module, CUlibrary library) {
     KNOWN(module && library);
+    TRY(si_ready());
     *module = (CUmodule)library;
-    return si_ready();
+    return si_load_lazily(*module);
 }
 
 API(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library, const char *name) {
@@ -169,6 +192,8 @@ API(cuLibraryGetKernelCount)(unsigned *count, CUlibrary library) {
 }
 
 API(cuLibraryGetGlobal)(CUdeviceptr *pointer, size_t *size, CUlibrary library, const char *name) {
+    KNOWN(library);
+    TRY(si_load_lazily((CUmodule)library));
     return si_cuModuleGetGlobal_v2(pointer, size, (CUmodule)library, name);
 }
 
@@ -178,8 +203,9 @@ API(cuLibraryGetManaged)(CUdeviceptr *pointer, size_t *size, CUlibrary library, 
 
 API(cuKernelGetFunction)(CUfunction *function, CUkernel kernel) {
     KNOWN(function && kernel);
+    TRY(si_ready());
     *function = (CUfunction)kernel;
-    return si_ready();
+    return si_load_lazily((*function)->module);
 }
 
 API(cuKernelGetLibrary)(CUlibrary *library, CUkernel kernel) {

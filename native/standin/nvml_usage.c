@@ -46,7 +46,7 @@ static unsigned processes(int device, struct usage found[SI_SLOTS]) {
         while (same < count && found[same].pid != one->pid) same++;
         uint64_t busy = si_busy(device, one->pid, from, end);
         if (same == count) found[count++] = (struct usage){.pid = one->pid, .busy = busy};
-        found[same].memory += one->bytes[device];
+        found[same].memory += one->bytes[device] + si_inherited(device, slot);
     }
     si_unlock();
     return count;

@@ -19,6 +19,9 @@
 #define SI_DEVICES 16
 #define SI_SLOTS 511
 #define SI_REAPER SI_SLOTS // the slot number under which memory of the dead is given back
+#define SI_NOBODY SI_SLOTS // the slot whose bytes are shared memory that its maker no longer holds
+#define SI_SHARES 256
+#define SI_HOLDERS 16
 #define SI_LANES 512
 #define SI_RING 1024
 #define SI_PARTIES 1024
@@ -123,6 +126,16 @@ struct si_settings {
     uint64_t nvml_lag;
 };
 
+// Physical memory that was exported as a file. It counts for its maker as long as that one holds it, and then for the
+// first of the others that do. Slots are stored plus one; 0 is none.
+struct si_share {
+    uint64_t inode; // 0: unused
+    uint64_t size;
+    int device;
+    uint32_t maker;
+    uint32_t holder[SI_HOLDERS]; // one for each handle and mapping of its own
+};
+
 struct si_state {
     _Atomic uint64_t magic;
     struct si_settings set;
@@ -143,7 +156,8 @@ struct si_state {
     uint64_t switched; // real time at which a party last woke or waited
     struct si_engine engine[SI_DEVICES];
     struct si_change reaping;
-    struct si_slot slot[SI_SLOTS];
+    struct si_slot slot[SI_SLOTS + 1];
+    struct si_share share[SI_SHARES];
     struct si_party party[SI_PARTIES];
     struct si_lane lane[SI_LANES];
 };
@@ -172,6 +186,13 @@ void si_uncharge(int device, uint64_t bytes);
 void si_give_back(struct si_state *state, unsigned slot);
 void si_finish_change(struct si_state *state, struct si_change *change, unsigned slot);
 uint64_t si_used(int device, uint32_t pid);
+
+// ledger.c: shared memory; the lock is held. The caller of the first three is the only one of its process.
+bool si_share(uint64_t inode, uint64_t size, int device); // by its maker
+bool si_join_share(uint64_t inode); // false: nobody holds it any more
+void si_leave_share(uint64_t inode, bool is_maker);
+void si_drop_shares(struct si_state *state, unsigned slot); // of an ended process
+uint64_t si_inherited(int device, unsigned slot); // bytes of others that it is the first to hold
 
 static inline uint64_t si_level(int device) { return si_state()->level[device].word & ((UINT64_C(1) << 43) - 1); }
 

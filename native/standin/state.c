@@ -158,6 +158,8 @@ static struct flock byte_of(unsigned slot) {
 }
 
 static void free_slot(struct si_state *state, unsigned slot) {
+    si_finish_change(state, &state->slot[slot].change, slot);
+    si_drop_shares(state, slot);
     si_give_back(state, slot);
     si_drop_parties(slot);
     for (unsigned lane = 0; lane < state->lanes; lane++) {

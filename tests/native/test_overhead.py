@@ -5,6 +5,7 @@
 import contextlib
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -201,6 +202,18 @@ def test_what_a_context_takes_for_its_limits_is_charged_or_refused(
         assert caller.booked() == 0
 
 
+def test_a_smaller_heap_is_granted_in_a_slice_that_holds_more_than_its_limit(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB)) as caller:
+        caller.ok("limit", HEAP, 600 * MIB)
+        place.write(memory=100 * MIB)
+        time.sleep(0.1)
+        assert caller.refused("alloc", 0, 50 * MIB)  # and reads the limits
+        caller.ok("limit", HEAP, 600 * MIB)
+        caller.ok("limit", HEAP, 300 * MIB)
+        assert caller.booked() == 300 * MIB
+        assert caller.refused("limit", HEAP, 301 * MIB)
+
+
 def test_memory_for_launches_that_kernels_make_is_measured_and_refused(place: kit.Slice) -> None:
     with probe(place.write(memory=1024 * MIB)) as caller:
         caller.ok("alloc", 0, 900 * MIB)
@@ -232,6 +245,33 @@ def test_small_modules_beyond_the_limit_are_little_all_together(place: kit.Slice
         caller.ok("module", 11, 0)
         caller.ok("free", 0)
         caller.ok("module", 12, 12 * MIB)
+
+
+def test_the_globals_of_a_library_that_is_loaded_at_once_count(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB), before=["env", "CUDA_MODULE_LOADING=EAGER"]) as caller:
+        caller.ok("library", 0, 600 * MIB)
+        assert caller.refused("library", 1, 600 * MIB)
+        assert caller.taken() == 600 * MIB
+        assert caller.refused("alloc", 2, 500 * MIB)
+        caller.ok("library_unload", 0)
+        caller.ok("alloc", 2, 1000 * MIB)
+
+
+@pytest.mark.parametrize("use", ["library_kernel", "library_module", "library_global"])
+def test_the_globals_of_a_library_that_is_loaded_when_it_is_used_count(use: str, place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB)) as caller:
+        for number in range(4):
+            caller.ok("library", number, 600 * MIB)
+        assert caller.taken() == 0
+        caller.ok(use, 10, 0)
+        assert caller.refused("alloc", 20, 500 * MIB)
+        assert caller.refused(use, 11, 1)  # it has taken its memory, which cannot be undone
+        assert caller.refused(use, 12, 2)
+        assert caller.refused(use, 13, 3)
+        assert caller.taken() == 1200 * MIB
+        caller.ok("library_unload", 1)
+        caller.ok("alloc", 20, 400 * MIB)
+        caller.ok(use, 10, 0)
 
 
 def test_one_byte_counts_as_much_as_the_driver_takes(place: kit.Slice) -> None:

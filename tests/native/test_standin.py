@@ -343,11 +343,14 @@ retained = out(cu.cuMemRetainAllocationHandle, address)
 ok(call(cu.cuMemUnmap, address, 8 * MIB))
 tell(retained=used())
 ok(call(cu.cuMemRelease, retained))
+tell(imported=used())
+ok(call(cu.cuMemRelease, imported))
 tell(end=used())
 """,
     )
     held = 4 * MIB
-    assert found == {"mapped": held, "uneven": 1, "shared": 5, "both": held, "retained": held, "end": 0}
+    expected = {"mapped": held, "uneven": 1, "shared": 5, "both": held, "retained": held, "imported": held, "end": 0}
+    assert found == expected
 
 
 def test_arrays_take_their_size(tmp_path: Path) -> None:

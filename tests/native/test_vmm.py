@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory is charged until its last handle is released and its last mapping is gone."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.native import kit
@@ -11,6 +13,8 @@ from tests.native.probe import DEVICE, HOST, Probe, probe
 QUOTA = 1024 * MIB
 HALF = 512 * MIB
 CHUNK, OTHER, RANGE = 0, 1, 2
+FLOAT, SPARSE = 0x20, 0x40
+"""CU_AD_FORMAT_FLOAT and CUDA_ARRAY3D_SPARSE"""
 
 
 def make(caller: Probe) -> None:
@@ -112,3 +116,122 @@ def test_a_failed_call_changes_nothing(place: kit.Slice, failing: str) -> None:
         if failing != "cuMemRelease":
             caller.ok("drop", OTHER)
             assert caller.booked() == caller.taken() == HALF
+
+
+def test_memory_that_is_exported_released_and_imported_again_counts(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        caller.ok("create", CHUNK, HALF, DEVICE, 0)
+        file = caller.ok("export", CHUNK)
+        caller.ok("drop", CHUNK)
+        assert caller.booked() == HALF  # the file keeps it
+        caller.ok("import", OTHER, file, 0)
+        caller.ok("close", file)
+        assert caller.booked() == caller.taken() == HALF
+        assert caller.refused("alloc", 9, HALF + 1)
+        caller.ok("drop", OTHER)
+        caller.ok("alloc", 9, QUOTA)
+        assert caller.booked() == caller.taken() == QUOTA
+
+
+def test_memory_that_was_exported_counts_once_however_often_it_is_imported(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        make(caller)
+        file = caller.ok("export", CHUNK)
+        caller.ok("import", 5, file, 0)
+        caller.ok("import", 6, file, 0)
+        caller.ok("map", RANGE, 0, HALF, 5)
+        assert caller.booked() == caller.taken() == QUOTA
+        for handle in (CHUNK, 5, 6, OTHER):
+            caller.ok("drop", handle)
+        caller.ok("close", file)
+        assert caller.booked() == HALF
+        caller.ok("unmap", RANGE, 0, HALF)
+        caller.ok("alloc", 9, QUOTA)
+
+
+def test_a_file_that_took_the_number_of_an_exported_one_is_another(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        caller.ok("create", CHUNK, HALF, DEVICE, 0)
+        caller.ok("create", OTHER, HALF, DEVICE, 0)
+        file = caller.ok("export", CHUNK)
+        caller.ok("close", file)
+        assert caller.ok("export", OTHER) == file
+        caller.ok("drop", CHUNK)
+        assert caller.booked() == HALF
+        caller.ok("import", 5, file, 0)
+        caller.ok("drop", OTHER)
+        assert caller.booked() == caller.taken() == HALF
+
+
+@pytest.mark.parametrize("way", ["released", "killed"])
+def test_memory_of_another_process_counts_for_the_one_that_is_left_with_it(way: str, place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA)) as maker, probe(place) as user:
+        maker.ok("create", CHUNK, HALF, DEVICE, 0)
+        file = maker.ok("export", CHUNK)
+        user.ok("import", 5, file, maker.process.pid)
+        user.ok("alloc", 9, 400 * MIB)  # both together hold 912 MiB of 1024
+        assert (user.booked(), user.taken()) == (HALF + 400 * MIB, HALF + 400 * MIB)
+        if way == "released":
+            maker.ok("close", file)
+            maker.ok("drop", CHUNK)
+        else:
+            maker.process.kill()
+            maker.process.wait()
+        assert user.refused("alloc", 10, 200 * MIB)
+        assert user.taken() == HALF + 400 * MIB
+        user.ok("drop", 5)
+        user.ok("alloc", 10, 600 * MIB)
+
+
+def test_memory_that_only_a_file_is_left_of_is_not_imported_into_a_full_slice(tmp_path: Path) -> None:
+    places = [kit.Slice(tmp_path / name) for name in "ab"]
+    for one in places:
+        one.folder.mkdir()
+        one.write(memory=QUOTA)
+    state = str(tmp_path / "state")
+    with probe(places[0], state=state) as maker, probe(places[1], state=state) as user:
+        maker.ok("create", CHUNK, HALF, DEVICE, 0)
+        file = maker.ok("export", CHUNK)
+        maker.ok("drop", CHUNK)
+        user.ok("alloc", 9, 700 * MIB)
+        assert user.refused("import", 5, file, maker.process.pid)
+        assert user.taken() == 700 * MIB
+
+
+def test_a_tile_of_a_sparse_array_keeps_its_chunk_charged(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        make(caller)
+        caller.ok("array_3d", 5, 1024, 1024, 0, FLOAT, 1, SPARSE)
+        assert caller.booked() == caller.taken() == QUOTA  # the array itself takes nothing
+        caller.ok("tile", 5, 0, CHUNK)
+        caller.ok("tile", 5, 64, OTHER)
+        caller.ok("drop", CHUNK)
+        caller.ok("drop", OTHER)
+        assert caller.booked() == caller.taken() == QUOTA
+        assert caller.refused("alloc", 9, 1)
+        caller.ok("untile", 5, 0, 64)
+        assert caller.booked() == caller.taken() == HALF
+        caller.ok("array_destroy", 5)
+        assert (caller.booked(), caller.taken()) == (0, 0)
+
+
+def test_a_tile_that_is_mapped_anew_lets_its_first_chunk_go(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        make(caller)
+        caller.ok("array_3d", 5, 1024, 1024, 0, FLOAT, 1, SPARSE)
+        caller.ok("tile", 5, 0, CHUNK)
+        caller.ok("drop", CHUNK)
+        caller.ok("tile", 5, 0, OTHER)
+        assert caller.booked() == caller.taken() == HALF
+        caller.ok("drop", OTHER)
+        caller.ok("untile", 5, 0, 1024)
+        assert (caller.booked(), caller.taken()) == (0, 0)
+
+
+def test_a_tile_that_the_driver_does_not_map_changes_nothing(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA), faults="cuMemMapArrayAsync=1") as caller:
+        make(caller)
+        caller.ok("array_3d", 5, 1024, 1024, 0, FLOAT, 1, SPARSE)
+        assert caller.call("tile", 5, 0, CHUNK).result == 1
+        caller.ok("drop", CHUNK)
+        assert caller.booked() == caller.taken() == HALF
