@@ -37,7 +37,7 @@ endif
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-run: $(INSTALLED) ## demonstration: a dozen training jobs share GPUs, then each gets one to itself; options: ARGS="--jobs 6"
+run: $(INSTALLED) ## demonstration: six training jobs share GPUs, then each gets one to itself; options: ARGS="--jobs 12"
 	$(BIN)/cotenant demo --out build/demo $(ARGS)
 
 test: $(INSTALLED) ## run everything that must pass; a part of it: ARGS="-k word"

@@ -192,7 +192,7 @@ def test_what_tuning_changed_is_told_with_the_neighbour() -> None:
     )
     text = text_of(summary_of([10.0, 10.0], [10.0, 30.0], tuning=trials))
     assert "samples/s" not in text, "nothing was measured"
-    assert "Tuning measured other batch sizes 2 times; 1 was rejected." in text
+    assert "Tuning measured other batch sizes 2 times; 1 was rejected. 1 of 2 jobs got a new batch size:" in text
     assert "lstm-1: 16 → 32 next to lstm-2" in text
     assert "lstm-2: " not in text
     assert "No new batch size was kept" in text_of(summary_of([10.0, 10.0], [10.0, 30.0]))

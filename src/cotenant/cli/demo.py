@@ -63,12 +63,12 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--jobs", type=click.IntRange(2, 100), default=12, show_default=True, help="Number of jobs.")
+@click.option("--jobs", type=click.IntRange(2, 100), default=6, show_default=True, help="Number of jobs.")
 @click.option(
     "--work",
     type=float,
     callback=finite,
-    default=0.5,
+    default=1.5,
     show_default=True,
     help="Length of each job, as a multiple of its default.",
 )
@@ -76,7 +76,7 @@ Examples:
     "--scale",
     type=float,
     callback=finite,
-    default=0.1,
+    default=0.02,
     show_default=True,
     help="Scale of the gaps between arrivals, as in `cotenant generate`.",
 )

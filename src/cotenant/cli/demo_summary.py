@@ -187,7 +187,9 @@ def _tuned(jobs: Sequence[JobComparison]) -> str:
     probes = [trial for trial in trials.values() if trial["kind"] == "probe"]
     unusable = sum(bool(trial.get("rejected")) for trial in probes)
     rejected = f"; {unusable} {'was' if unusable == 1 else 'were'} rejected" if unusable else ""
-    lines = [f"Tuning measured other batch sizes {counted(len(probes), 'time')}{rejected}."]
+    changed = sum(any(choice["sizes"][job.view.id] != job.planned.batch for choice in job.choices) for job in jobs)
+    kept = f" {changed} of {counted(len(jobs), 'job')} got a new batch size:" if changed else ""
+    lines = [f"Tuning measured other batch sizes {counted(len(probes), 'time')}{rejected}.{kept}"]
     for job in jobs:
         for choice in job.choices:
             size = choice["sizes"][job.view.id]

@@ -39,6 +39,10 @@ HISTORY = 1000
 """trials remembered per device"""
 UNHURRIED = Seconds(1.0)
 """between reports while nothing is being tried; jobs begin with it"""
+LONGEST_REST = Seconds(60.0)
+"""that tenants keep the sizes of a larger group before they are tuned again"""
+WINDOWS_OF_A_TRIAL = 3
+"""the default, the trial, and the default again"""
 WATCHED = Seconds(20.0)
 """goodput is watched as an average over about this long"""
 
@@ -90,6 +94,8 @@ class Coordinator:
         self._cut_short = False
         """the last episode was; it is worth another one later"""
         self._began = Seconds(-math.inf)
+        self._again = Seconds(math.inf)
+        """when those that another tenant left behind are tuned again"""
         self._trials: deque[Trial] = deque(maxlen=HISTORY)
 
     @property
@@ -174,7 +180,14 @@ class Coordinator:
         elif self._strayed():
             self._tuned = None
         if self._episode is None and training != self._tuned:
-            self._begin(training)
+            if self._tuned and training < self._tuned and self._chosen:
+                self._leave_sizes(training)
+            else:
+                self._begin(training)
+        elif self._episode is None and self._now >= self._again:
+            self._again = Seconds(math.inf)
+            if self._until(training) - self._now >= WINDOWS_OF_A_TRIAL * self.settings.probe:
+                self._begin(training)
 
     def _leave_out_the_silent(self) -> None:
         for seat in self._seats.values():
@@ -191,19 +204,36 @@ class Coordinator:
         watched = (seat for seat in self._seats.values() if seat.training and seat.watched >= WATCHED)
         return any(abs(seat.stray) > limit for seat in watched)
 
+    def _leave_sizes(self, training: frozenset[str]) -> None:
+        """Some tenants have left. The others keep their chosen sizes for a while, because an episode begins with the
+        defaults, and more tenants may leave soon; but a size below the default was chosen for a neighbour."""
+        self._chosen = {job: max(self._chosen[job], self._seats[job].default) for job in training}
+        self._tuned = training
+        self._again = Seconds(self._now + min(self.settings.share * (self._now - self._began), LONGEST_REST))
+        self._expect_nothing(training)
+
     def _begin(self, training: frozenset[str]) -> None:
         self._chosen = {}
         self._cut_short = False
         self._tuned = training
+        self._again = Seconds(math.inf)
+        self._expect_nothing(training)
         seats = [self._seats[job] for job in sorted(training)]
-        for seat in seats:
-            seat.expected, seat.stray, seat.watched = None, 0.0, 0.0
         if any(len(seat.sizes) > 1 for seat in seats):
             self._began = self._now
-            ends = [seat.joined.at + seat.joined.remaining for seat in seats if seat.joined.remaining is not None]
-            remaining = max(min(ends, default=math.inf) - self._now, 0.0)
-            until = Seconds(self._now + self.settings.share * remaining)
+            until = self._until(training)
             self._episode = Episode([_member(seat) for seat in seats], self.settings, self._now, until)
+
+    def _expect_nothing(self, training: frozenset[str]) -> None:
+        for job in training:
+            seat = self._seats[job]
+            seat.expected, seat.stray, seat.watched = None, 0.0, 0.0
+
+    def _until(self, training: frozenset[str]) -> Seconds:
+        """When an episode that begins now should end: after its share of the time until the first tenant ends."""
+        joined = [self._seats[job].joined for job in training]
+        ends = [one.at + one.remaining for one in joined if one.remaining is not None]
+        return Seconds(self._now + self.settings.share * max(min(ends, default=math.inf) - self._now, 0.0))
 
     def _abandon(self) -> None:
         if self._episode:

@@ -9,6 +9,7 @@ each trial of new sizes stands between two windows at the defaults and counts as
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from cotenant.core.tuning.candidates import Point, Tenant, candidate_points
 from cotenant.core.tuning.events import StepReport
@@ -42,6 +43,10 @@ class Tuning:
     """of the time that the first tenant to end is expected to have left, for one episode"""
     probes: int = 8
     """points measured in one episode, the default and a second look at the winner among them"""
+    hope: float = 0.01
+    """an episode ends when no other point is expected to be better than the best by this share"""
+    promise: float = 0.1
+    """and by this share of what the best gains, which each further trial loses for one window at the default"""
     margin: float = 0.03
     """a choice must be better than the default by this share, or the default stays"""
     noise: float = 0.03
@@ -260,7 +265,7 @@ class Episode:
             measured=self._goodputs(self._trial, ratios, middle),
         )
         largest = max(drifts.values(), key=abs)
-        if abs(largest) > self._settings.drift:
+        if abs(largest) > self._settings.drift and not self._is_clear(self._trial, tried, (before, after)):
             note = f"the machine's speed changed by {math.expm1(largest):+.0%} meanwhile"
             self.trials.append(replace(trial, rejected=True, note=note))
             self._tried = None
@@ -276,6 +281,18 @@ class Episode:
         self.trials.append(trial)
         self._trial = self._tried = None
 
+    def _is_clear(self, point: Point, tried: _Measured, windows: Sequence[_Measured]) -> bool:
+        """Whether a trial is better, or worse, than each of the windows beside it by the margin: however the machine's
+        speed changed from one to the other, so is the point. Floors need more than that."""
+        if any(member.floor for member in self.members):
+            return False
+        slowdowns = []
+        for window in windows:
+            ratios = [tried.speeds[member.job] / window.speeds[member.job] for member in self.members]
+            goodputs = self._goodputs(point, ratios, dict.fromkeys(self.jobs, 1.0))
+            slowdowns.append(fmean(1 / one for one in goodputs.values()))
+        return max(slowdowns) <= 1 - self._settings.margin or min(slowdowns) >= 1 + self._settings.margin
+
     def _pick(self, tuner: Tuner, at: Seconds) -> Point | None:
         """What to try next; the last probe is a second look at the winner, as the best of several looks too good."""
         tuner.value([self._noise[member.job] for member in self.members])
@@ -283,12 +300,13 @@ class Episode:
         if left <= 0:
             return None
         hurried = at + 2 * (at - self._began) / self.probes > self._until
-        suggestion = tuner.suggest() if left > 1 and not hurried else None
+        leader = tuner.choose(self._settings.margin)
+        hope = max(self._settings.hope, self._settings.promise * (1 - tuner.cost(leader) / tuner.cost(tuner.default)))
+        suggestion = tuner.suggest(hope) if left > 1 and not hurried else None
         if suggestion is not None:
             return suggestion
-        leader = tuner.choose(self._settings.margin)
         if leader == tuner.default or tuner.choose(SURE) == leader:
-            return None if hurried else tuner.suggest()
+            return None if hurried else tuner.suggest(hope)
         return leader if tuner.times_measured(leader) == 1 else None
 
     def _repeat(self, at: Seconds) -> None:

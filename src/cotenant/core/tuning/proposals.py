@@ -64,8 +64,9 @@ class Tuner:
         rows = [tenant * len(self.points) + index for tenant in range(len(self.tenants))]
         self._belief.condition(rows, logs, np.maximum(spread**2, MEASURED_VARIANCE))
 
-    def suggest(self) -> Point | None:
-        """The unmeasured point with the largest expected improvement; None when all have been measured."""
+    def suggest(self, least: float = 0.0) -> Point | None:
+        """The unmeasured point with the largest expected improvement; None when all have been measured, or when none is
+        expected to improve on the best by this share."""
         rest = [index for index in range(len(self.points)) if index not in self._measured]
         if not rest:
             return None
@@ -76,7 +77,8 @@ class Tuner:
         if self._floors.any():
             gains *= self._allowed(drawn)
         expected = gains.mean(axis=0)
-        return self.points[min(rest, key=lambda index: (-expected[index], believed[index]))]
+        suggestion = min(rest, key=lambda index: (-expected[index], believed[index]))
+        return self.points[suggestion] if expected[suggestion] >= least * best or math.isinf(best) else None
 
     def choose(self, margin: float = 0.03) -> Point:
         """The best measured point, if it beats the default as measured and, by a margin, as predicted."""
