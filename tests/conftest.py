@@ -31,17 +31,29 @@ CLUSTER = "tests/cluster/"
 STRESS = tuple(f"{CLUSTER}test_{name}.py" for name in ("chaos", "failover", "gangs", "outage", "preemption", "queue"))
 
 
+ONE_BY_ONE = ("tests/docs/test_recipes.py", "tests/sim/test_published.py")
+"""files with long tests that share no fixture"""
+
+
 class FewClusters(LoadScopeScheduling):  # type: ignore[misc]
     """With several test processes, one runs all that share a Kubernetes cluster, another what puts one under stress,
-    which takes as long; all others go where there is time."""
+    which takes as long. Of all others, the tests of one file stay together, so that its daemon is started only once."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(STRESS):
             return f"{CLUSTER} under stress"
-        return CLUSTER if nodeid.startswith(CLUSTER) else nodeid
+        if nodeid.startswith(CLUSTER):
+            return CLUSTER
+        return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewClusters:
     """Groups by mark, which would do the same, know nothing of how pytest 9 names tests."""
+    config.option.loadscopereorder = False  # in the order below, not by the number of tests
     return FewClusters(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(CLUSTER))
