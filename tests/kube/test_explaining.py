@@ -9,6 +9,8 @@ from cotenant.kube.scheduler.explaining import describe, explain, why_not
 from cotenant.kube.scheduler.refusing import class_of
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
+from tests.kube.queues import open_gate
+from tests.kube.test_queue_backfill import busy, end, whole
 from tests.kube.worlds import GPU, MEMORY, PERCENT, args, machine, node, place, placer_of, state_of, waiting
 
 NAMES = [f"n{i:02}" for i in range(20)]
@@ -32,13 +34,17 @@ def state() -> ClusterState:
     "limits", [{GPU: 1, MEMORY: 60000}, {GPU: 3, MEMORY: 13000}, {GPU: 5, MEMORY: 1}, {GPU: 4, PERCENT: 100}]
 )
 @pytest.mark.parametrize("types", ["", "type-1", "type-9"])
-def test_it_is_the_same_without_asking_every_node(state: ClusterState, limits: dict[str, int], types: str) -> None:
+@pytest.mark.parametrize("offered", [None, frozenset((*NAMES[3:], "stranger"))])
+def test_it_is_the_same_without_asking_every_node(
+    state: ClusterState, limits: dict[str, int], types: str, offered: frozenset[str] | None
+) -> None:
     wishes = {"nvidia.com/use-gputype": types} if types else {}
     pod, placer = waiting("a", limits, annotations=wishes), placer_of(state)
-    why = placer.why(pod)
+    why = placer.why(pod, offered)
     assert not why.fits
-    assert placer.nearest(pod) is not None, "or nothing is shown by this"
-    assert why_not(pod, placer) == describe(why)
+    assert placer.nearest(pod, offered) is not None, "or nothing is shown by this"
+    assert why_not(pod, placer, offered) == describe(why)
+    why = placer.why(pod)
     refused = placer.filter(args(pod, *NAMES, "stranger"), 0.0).failed_and_unresolvable_nodes
     assert refused == {name: class_of(reason) for name, reason in why.reasons.items()} | {"stranger": "no GPUs known"}
 
@@ -59,3 +65,30 @@ def test_memory_that_fits_in_mib_but_not_in_gib_is_said_to_be_so(
     note = f"it requests {amount} GiB on a GPU; if it means {amount} MiB, annotate it with cotenant.io/memory-unit: MiB"
     assert (note in why_not(pod, placer)) is has_note
     assert any(note in one for one in explain(pod, state, placer).notes) is has_note
+
+
+def test_a_node_that_kube_scheduler_excludes_is_not_said_to_fit() -> None:
+    made = state_of(node(machine("full", 1, 4000)), node(machine("free1")), node(machine("free2")))
+    pod, placer = waiting("pinned", {GPU: 1, MEMORY: 9000}), placer_of(made)
+    assert why_not(pod, placer) == (
+        "it fits on 2 nodes, best on free1, as far as GPUs matter; kube-scheduler has not asked about this pod yet"
+    )
+    assert why_not(pod, placer, frozenset(("full", "other"))) == (
+        "2 nodes: kube-scheduler excludes it by a node selector, affinity, a taint or a resource that it counts "
+        "(free1); 1 node: needs 9000 MiB on one GPU; the freest has 4000 MiB free (full)"
+    )
+    assert (
+        why_not(pod, placer, frozenset(("full", "free2")))
+        == "it fits on 1 node, best on free2, and is tried again soon"
+    )
+
+
+def test_reserved_gpus_are_said_to_count_as_used() -> None:
+    world = busy(None, None)
+    world.tell(whole("first", gpus=2))
+    world.go()
+    end(world, "r0")
+    world.tell(open_gate(whole("late")))
+    assert "GPUs that are reserved for a pod or gang before it in the queue count as used" in why_not(
+        world.pods["late"], world.placer
+    )

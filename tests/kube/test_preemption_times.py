@@ -20,6 +20,7 @@ from cotenant.kube.api.reflector import Reflector
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.gangs import Gangs
 from cotenant.kube.scheduler.lease import NOT_LEADING, Lead, SoleLeader
+from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import LASTING_S, RESERVED_S, SPARED_S, Preemptor
 from cotenant.kube.scheduler.preemption_search import MOST_GRACE_S, OVERTIME_S, USUAL_GRACE_S, Victims
@@ -62,6 +63,7 @@ class World:
             quotas=quotas,
             gangs=Gangs(self.state),
             placer=self.placer,
+            offers=OfferedNodes(),
             events=EventRecorder(self.client, "tests", errors),
             pods=Reflector(self.client, PODS, lambda old, new: None),
             lead=self.lead,

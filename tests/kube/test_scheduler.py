@@ -293,7 +293,8 @@ def test_a_record_of_an_unknown_version_closes_its_node_until_the_pod_is_gone() 
         plane.add_pod("a")
         await until(lambda: plane.scheduler.state.closed)
         assert "n1" in await plane.place("a", "n1")
-        assert "version 99" in (await plane.why("a"))["refusals"][0]["text"]
+        assert "version 99" in next(iter(plane.scheduler.state.closed["n1"].values()))
+        assert "the assignment of 1 pod on it cannot be read" in (await plane.why("a"))["refusals"][0]["text"]
         plane.end("later")
         await until(lambda: plane.annotation("a", "tried-again"))
         assert await plane.place("a", "n1") == "n1"

@@ -125,6 +125,27 @@ def test_a_pod_is_explained_from_waiting_to_its_end() -> None:
     play(story)
 
 
+def test_a_pod_that_is_pinned_to_a_full_node_is_not_said_to_fit_elsewhere() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("full", memory=4000)
+        plane.add_node("free")
+        await until(lambda: len(plane.scheduler.state.vendors) == 2)
+        plane.add_pod("a", nodeSelector={"kubernetes.io/hostname": "full"})
+        await plane.knows("a")
+        before = await plane.why("a")
+        assert "kube-scheduler has not asked about this pod yet" in before["reason"]
+        assert "may exclude nodes on which it fits" in before["notes"][-1]
+        assert not (await plane.filter("a", "full"))["NodeNames"]
+        after = await plane.why("a")
+        assert after["fits"] == []
+        assert {one["node"]: one["check"] for one in after["refusals"]} == {"full": "memory", "free": "excluded"}
+        assert not after["notes"]
+        await until(lambda: plane.events("NoRoom") == [after["reason"]])
+        assert "1 node: kube-scheduler excludes it" in after["reason"]
+
+    play(story)
+
+
 @pytest.mark.parametrize("shown", [{}, {WHY_HEADER: ""}, {WHY_HEADER: "another"}], ids=["none", "empty", "wrong"])
 def test_why_answers_nothing_without_the_key(shown: dict[str, str]) -> None:
     async def story(plane: ControlPlane) -> None:

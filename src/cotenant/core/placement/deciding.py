@@ -137,88 +137,112 @@ def decide(
     heads = waiting.heads()
     heapify(heads)
     placements: list[Placement] = []
-    overtaking: dict[str, bool] = {}
     kept: list[str] = []
-    reserver = None if ends is None else Reserver(ends)
-    last, reservation = reservation, None
-    beside: Cluster | None = None
-    """the cluster without what is reserved, once it was needed and until the reservation changes"""
+    backfill = None if ends is None else _Backfill(Reserver(ends), ranker, now, crowding, reservation)
     while heads:
         position, number, index, kind = heads[0]
         job = kind[index][1]
-        if reserver is not None and reservation is None and last is not None and position > last.position:
-            # Its job was not tried in this pass, which it would have been if something were free for it.
-            reservation = _reserve(reserver, ranker, last.job, last.position, cluster, now, crowding, last)
-            last = None
         overdue = not kept and _is_overdue(policy, job, now)
         gate = None if overdue else crowding
-        allowed = reservation is None or reservation.allows(job, now)
-        if beside is None and reservation is not None and not allowed:
-            beside = reservation.without_reserved(cluster)
-        seen = cluster if beside is None or allowed else beside
+        seen, allowed = (cluster, True) if backfill is None else backfill.view(job, position, cluster)
         placed = place_gang(ranker, job, seen, draw, gate, kept)
-        if placed is None:
-            if reserver is None and overdue:
-                kept = idlest_nodes(policy, job, cluster)
-            elif reserver is not None and reservation is None:
-                reservation = _reserve(reserver, ranker, job, position, cluster, now, gate, last)
-            # No other job of this kind fits in this pass, unless it may use the reserved GPUs.
-            following = None if reservation is None or allowed else _next_allowed(reservation, kind, index, now)
-        else:
+        following: int | None = None
+        if placed is not None:
             placements.extend(placed.placements)
-            if seen is cluster:
-                cluster, beside = placed.cluster, None
-            else:
-                beside = placed.cluster
-                for placement in placed.placements:
-                    cluster = cluster.place(placement)
-            if reserver is not None:
-                end = End.of(placed.placements, now)
-                reserver.new.append(end)
-                if reservation is not None:
-                    overtaking[job.id] = allowed
-                    reservation = reservation.overtaken_by(end) if allowed else reservation
+            cluster = placed.cluster if backfill is None else backfill.placed(job, placed, cluster, allowed=allowed)
             following = index + 1 if index + 1 < len(kind) else None
-        if last is not None and job.id == last.job.id:
-            last = None
+        elif backfill is not None:
+            backfill.refused(job, position, cluster, gate)
+            # No other job of this kind fits in this pass, unless it may use the reserved GPUs.
+            following = None if allowed else backfill.next_allowed(kind, index)
+        elif overdue:
+            kept = idlest_nodes(policy, job, cluster)
         if following is None:
             heappop(heads)
         else:
             heapreplace(heads, (kind[following][0], number, following, kind))
-    return Decision(tuple(placements), cluster, crowding, kept, reservation or last, overtaking)
+    if backfill is None:
+        return Decision(tuple(placements), cluster, crowding, kept)
+    left = backfill.reservation or backfill.last
+    return Decision(tuple(placements), cluster, crowding, kept, left, backfill.overtaking)
 
 
-def _reserve(
-    reserver: Reserver,
-    ranker: Ranker,
-    job: Job,
-    position: QueuePosition,
-    cluster: Cluster,
-    now: Seconds,
-    crowding: float | None,
-    last: Reservation | None,
-) -> Reservation | None:
-    """A reservation for a job: the one of the last pass if it is still possible, since GPUs become free for that."""
+@dataclass(slots=True)
+class _Backfill:
+    """The part of a pass that is about reservations: for whom, and what other jobs may use."""
 
-    def place(tentative: Cluster) -> tuple[Placement, ...] | None:
-        found = place_gang(ranker, job, tentative, None, crowding)
-        return None if found is None else found.placements
+    reserver: Reserver
+    ranker: Ranker
+    now: Seconds
+    crowding: float
+    last: Reservation | None
+    """that of the last pass, until its job was tried in this one"""
+    reservation: Reservation | None = None
+    overtaking: dict[str, bool] = field(default_factory=dict)
+    """see `Decision`"""
+    beside: Cluster | None = None
+    """the cluster without what is reserved, once it was needed and until the reservation changes"""
 
-    if last is not None and last.job.id == job.id:
-        renewed = last.renewed(cluster, now, place)
-        if renewed is not None:
-            return renewed
-    return reserver.reserve(job, position, cluster, now, place)
+    def view(self, job: Job, position: QueuePosition, cluster: Cluster) -> tuple[Cluster, bool]:
+        """The cluster as a job may use it, and whether it may use what is reserved, if anything is."""
+        if self.reservation is None and self.last is not None and position > self.last.position:
+            # Its job was not tried in this pass, which it would have been if something were free for it.
+            self.reservation = self._reserve(self.last.job, self.last.position, cluster, self.crowding)
+            self.last = None
+        if self.reservation is None or self.reservation.allows(job, self.now):
+            return cluster, True
+        if self.beside is None:
+            self.beside = self.reservation.without_reserved(cluster)
+        return self.beside, False
 
+    def placed(self, job: Job, found: Decision, cluster: Cluster, *, allowed: bool) -> Cluster:
+        """The cluster after a job was placed in its view."""
+        if allowed:
+            cluster, self.beside = found.cluster, None
+        else:
+            self.beside = found.cluster
+            for placement in found.placements:
+                cluster = cluster.place(placement)
+        end = End.of(found.placements, self.now)
+        self.reserver.new.append(end)
+        if self.reservation is not None:
+            self.overtaking[job.id] = allowed
+            self.reservation = self.reservation.overtaken_by(end) if allowed else self.reservation
+        self._forget_last(job)
+        return cluster
 
-def _next_allowed(
-    reservation: Reservation, kind: list[tuple[QueuePosition, Job]], index: int, now: Seconds
-) -> int | None:
-    """The index of the next job of a kind that may use the reserved GPUs."""
-    if not reservation.known:
-        return None
-    behind = range(index + 1, min(len(kind), index + 1 + DEPTH))
-    return next((i for i in behind if reservation.allows(kind[i][1], now)), None)
+    def refused(self, job: Job, position: QueuePosition, cluster: Cluster, crowding: float | None) -> None:
+        """A job does not fit: if it is the first one, GPUs are reserved for it."""
+        if self.reservation is None:
+            self.reservation = self._reserve(job, position, cluster, crowding)
+        self._forget_last(job)
+
+    def next_allowed(self, kind: list[tuple[QueuePosition, Job]], index: int) -> int | None:
+        """The index of the next job of a kind that may use the reserved GPUs."""
+        reservation = self.reservation
+        if reservation is None or not reservation.known:
+            return None
+        behind = range(index + 1, min(len(kind), index + 1 + DEPTH))
+        return next((i for i in behind if reservation.allows(kind[i][1], self.now)), None)
+
+    def _forget_last(self, job: Job) -> None:
+        if self.last is not None and job.id == self.last.job.id:
+            self.last = None
+
+    def _reserve(
+        self, job: Job, position: QueuePosition, cluster: Cluster, crowding: float | None
+    ) -> Reservation | None:
+        """A reservation for a job: that of the last pass if it is still possible, since GPUs become free for it."""
+
+        def place(tentative: Cluster) -> tuple[Placement, ...] | None:
+            found = place_gang(self.ranker, job, tentative, None, crowding)
+            return None if found is None else found.placements
+
+        if self.last is not None and self.last.job.id == job.id:
+            renewed = self.last.renewed(cluster, self.now, place)
+            if renewed is not None:
+                return renewed
+        return self.reserver.reserve(job, position, cluster, self.now, place)
 
 
 def _is_overdue(policy: Policy, job: Job, now: Seconds) -> bool:

@@ -9,6 +9,7 @@ from itertools import islice
 from cotenant.core.model import Reason
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record
+from cotenant.kube.scheduler.naming import visible_to
 from cotenant.kube.scheduler.placement import Placer, Refused, Why
 from cotenant.kube.scheduler.preemption import Plan
 from cotenant.kube.scheduler.profiles import Profiles
@@ -18,6 +19,8 @@ from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import counted, inflect
 
 NO_GPUS = "no node has GPUs"
+NOT_ASKED = "kube-scheduler has not asked about this pod yet"
+RESERVED = "; GPUs that are reserved for a pod or gang before it in the queue count as used"
 MOST_NODES = 1000
 """in one answer"""
 MOST_CLASSES = 4
@@ -30,13 +33,19 @@ def explain(
     pod: Pod,
     state: ClusterState,
     placer: Placer,
+    *,
+    offered: frozenset[str] | None = None,
     plan: Plan | None = None,
     queued: str | None = None,
     profiles: Profiles | None = None,
 ) -> WhyPod:
-    """The answer about a pod. `plan` lists the pods that must leave for it; `queued` is why it waits in the queue."""
+    """The answer about a pod.
+
+    `offered` are the nodes that kube-scheduler offered for it, `plan` lists the pods that must leave for it, and
+    `queued` is why it waits in the queue.
+    """
     about = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
-    why = placer.why(pod)
+    why = placer.why(pod, offered)
     if has_ended(pod):
         return WhyPod(metadata=about, state="ended", policy=why.policy, reason="it has ended and uses no GPU")
     if pod.spec.node_name and why.allocation is None:
@@ -57,9 +66,15 @@ def explain(
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
-        notes=(*(() if unit is None else (unit,)), *placer.unenforced(pod)),
+        notes=(*(() if unit is None else (unit,)), *placer.unenforced(pod), *_not_offered(why)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
+
+
+def _not_offered(why: Why) -> Iterable[str]:
+    """What is not known yet about the nodes on which a waiting pod fits."""
+    if why.fits and why.allocation is None and not why.offered:
+        yield f"{NOT_ASKED}: its node selector, affinity or tolerations may exclude nodes on which it fits"
 
 
 def _reasons(why: Why, plan: Plan | None) -> Iterable[str]:
@@ -87,9 +102,9 @@ def describe(why: Why) -> str:
     if why.waits is not None:
         return str(why.waits)
     if why.fits:
-        nodes = counted(len(why.fits), "node")
-        return f"it fits on {nodes}, best on {why.fits[0].slot.node}, and is tried again soon"
-    return describe_reasons(why.reasons) or NO_GPUS
+        fits = f"it fits on {counted(len(why.fits), 'node')}, best on {why.fits[0].slot.node}"
+        return f"{fits}, and is tried again soon" if why.offered else f"{fits}, as far as GPUs matter; {NOT_ASKED}"
+    return (describe_reasons(why.reasons) or NO_GPUS) + RESERVED * why.reserved
 
 
 def describe_reasons(reasons: Mapping[str, Reason]) -> str:
@@ -110,10 +125,13 @@ def describe_refusals(refused: Iterable[Refused]) -> str:
     return "; ".join(parts[:MOST_CLASSES]) + others
 
 
-def why_not(pod: Pod, placer: Placer) -> str:
+def why_not(pod: Pod, placer: Placer, offered: frozenset[str] | None = None) -> str:
     """Why a pod waits. Avoids checking each node if possible, since many pods may wait."""
-    refused, unit = placer.nearest(pod), placer.unit_note(pod)
-    text = describe(placer.why(pod)) if refused is None else describe_refusals(refused) or NO_GPUS
+    refused, unit = placer.nearest(pod, offered), placer.unit_note(pod)
+    if refused is None:
+        text = describe(placer.why(pod, offered))
+    else:
+        text = (describe_refusals(refused) or NO_GPUS) + RESERVED * placer.must_leave_reserved(pod)
     return text if unit is None else f"{text}; {unit}"
 
 
@@ -137,8 +155,9 @@ def _tenants(pod: Pod, state: ClusterState, profiles: Profiles) -> Iterable[Tena
     for one in sorted(found, key=lambda one: one.uid != pod.metadata.uid):
         allocation, said = state.bound(one.uid) or state.held(one.uid), one.reported
         if allocation is not None:
+            own, other = visible_to(pod.metadata.namespace, [(allocation.namespace, allocation.name)])
             yield TenantView(
-                pod=f"{allocation.namespace}/{allocation.name}",
+                pod=f"{allocation.namespace}/{own[0]}" if own else other[0],
                 workload=one.workload,
                 predicted=one.predicted,
                 measured=None if said is None else said.speed,

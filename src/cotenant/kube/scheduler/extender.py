@@ -95,7 +95,8 @@ class Extender:
         """The reasons at the time of writing; empty if the pod no longer waits."""
         about, shared = pod.metadata, self.shared
         is_new = (about.namespace, about.name) not in shared.pods.objects  # kube-scheduler saw it before our watch
-        return why_not(pod, shared.placer) if is_new or about.uid in shared.state.waiting else ""
+        offered = shared.offers.of(pod)
+        return why_not(pod, shared.placer, offered) if is_new or about.uid in shared.state.waiting else ""
 
 
 def _filter_error(_status: int, text: str) -> Reply:

@@ -62,6 +62,9 @@ LEAST_MIB = 100
 
 _VENDOR = Reason("vendor", "has GPUs of another vendor")
 _UNKNOWN = Reason("unknown", "no agent reports GPUs on it")
+_EXCLUDED = Reason(
+    "excluded", "kube-scheduler excludes it by a node selector, affinity, a taint or a resource that it counts"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,10 @@ class Why:
     """why every other node refuses it, with numbers; the nodes that are nearest to fitting come first"""
     waits: Reason | None
     """why it waits although a slot is feasible (quota, gang, sharing gate), or why its request is invalid"""
+    offered: bool = False
+    """whether kube-scheduler has asked about the pod, so that nodes that it excludes are not in `fits`"""
+    reserved: bool = False
+    """whether GPUs are reserved for another pod that this one may not use"""
 
 
 class Refused(NamedTuple):
@@ -244,8 +251,11 @@ class Placer:
                 return f"it requests {meant} GiB on a GPU; if it means {meant} MiB, {other_unit(one.dialect)}"
         return None
 
-    def why(self, pod: Pod) -> Why:
-        """Where the pod is or could be, and the reason of every other node."""
+    def why(self, pod: Pod, offered: frozenset[str] | None = None) -> Why:
+        """Where the pod is or could be, and the reason of every other node.
+
+        `offered` are the nodes that kube-scheduler offered for the pod; None if it has not asked about it.
+        """
         uid, state = pod.metadata.uid, self._state
         allocation = state.bound(uid) or state.held(uid)
         try:
@@ -257,10 +267,20 @@ class Placer:
         if view is None:
             return Why(policy=policy, allocation=allocation, fits=(), reasons={}, waits=None)
         names = frozenset((*state.vendors, *state.closed))
-        fits, waits = self._fits(view, names, None)
+        here = names if offered is None else names & offered
+        fits, waits = self._fits(view, here, None)
         fitting = {fit.slot.node for fit in fits}
-        reasons = {name: why for name, why in self._reasons(view, names, waits) if name not in fitting}
-        return Why(policy=policy, allocation=allocation, fits=tuple(fits), reasons=nearest_first(reasons), waits=waits)
+        reasons = {name: why for name, why in self._reasons(view, here, waits) if name not in fitting}
+        reasons = nearest_first(reasons) | dict.fromkeys(sorted(names - here), _EXCLUDED)
+        return Why(
+            policy=policy,
+            allocation=allocation,
+            fits=tuple(fits),
+            reasons=reasons,
+            waits=waits,
+            offered=offered is not None,
+            reserved=view.reservation is not None,
+        )
 
     def ranker(self, pod: Pod) -> Ranker:
         """The ranker of the pod's policy; InputError if the policy does not exist."""
@@ -288,8 +308,9 @@ class Placer:
             return False
         return request.vendor is not None and self._reserved(pod, request.demand) is not None
 
-    def nearest(self, pod: Pod) -> list[Refused] | None:
-        """Why a pod fits nowhere, by reason, nearest to fitting first; None if only `why` can tell."""
+    def nearest(self, pod: Pod, offered: frozenset[str] | None = None) -> list[Refused] | None:
+        """Why a pod fits on none of the offered nodes, by reason, nearest to fitting first; None if only `why` can
+        tell."""
         state = self._state
         try:
             view = self._view(pod)
@@ -297,12 +318,14 @@ class Placer:
             return None
         if view is None or state.bound(pod.metadata.uid) or state.held(pod.metadata.uid) or self._must_wait(pod):
             return None
-        found = view.ranker.nearest(view.request.demand, view.cluster, view.nodes)
+        here = view.nodes if offered is None else view.nodes & offered
+        found = view.ranker.nearest(view.request.demand, view.cluster, here)
         if found is None:
             return None
         others: dict[Reason, list[str]] = {}
-        for name in {*state.vendors, *state.closed} - view.nodes:
-            others.setdefault(self._not_open(name), []).append(name)
+        for name in {*state.vendors, *state.closed} - here:
+            is_offered = offered is None or name in offered
+            others.setdefault(self._not_open(name) if is_offered else _EXCLUDED, []).append(name)
         refused = [*(Refused(*one) for one in found), *(Refused(len(on), min(on), why) for why, on in others.items())]
         return sorted(refused, key=lambda one: distance(one.nearest, one.reason))
 

@@ -159,7 +159,9 @@ class Preemptor:
             return Plan(kept.candidate.node, self._names(pod, [uid for uid in kept.awaited if uid in there]), True)
         if not self._is_waiting(pod) or not self._may_preempt(pod):
             return None
-        refusal = self._refusals.get(pod.metadata.uid) or _Refusal(0.0, 0.0, 0.0, frozenset(state.vendors))
+        offered = self._shared.offers.of(pod)
+        nodes = frozenset(state.vendors) if offered is None else offered
+        refusal = self._refusals.get(pod.metadata.uid) or _Refusal(0.0, 0.0, 0.0, nodes)
         best = await self._search(pod, refusal, MOST_EXPLAINED)
         return None if best is None else Plan(best.node, self._names(pod, best.victims), False)
 

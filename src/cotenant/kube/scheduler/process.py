@@ -47,6 +47,7 @@ from cotenant.kube.scheduler.extender import Extender
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
+from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import Preemptor
 from cotenant.kube.scheduler.profiles import Profiles
@@ -158,6 +159,7 @@ class Scheduler:
             quotas=self.quotas,
             gangs=self.gangs,
             placer=self.placer,
+            offers=OfferedNodes(),
             events=EventRecorder(client, part.name, errors),
             pods=self.watches.pods,
             lead=self.lead,
@@ -182,7 +184,7 @@ class Scheduler:
         # A pod that the sharing gate refused may be placed by what is known now.
         signals.learned.subscribe(lambda: signals.freed.send(None), self.separator.on_learned)
         signals.freed.subscribe(self.retrier.on_freed, self.releaser.on_freed)
-        signals.refused.subscribe(self.retrier.on_refused, self.preemptor.on_refused)
+        signals.refused.subscribe(shared.offers.on_refused, self.retrier.on_refused, self.preemptor.on_refused)
         # A new leader forgets what it held when it last led, and goes on with what the previous leader had begun.
         signals.lead_won.subscribe(
             self.state.release_holds,
@@ -241,7 +243,17 @@ class Scheduler:
         if pod is None:
             return status_reply(404, "no such pod", NO_SUCH_POD)
         plan, queued = await self.preemptor.plan(pod), self.releaser.explain(pod)
-        return json_reply(explain(pod, self.state, self.placer, plan, queued, self.profiles))
+        return json_reply(
+            explain(
+                pod,
+                self.state,
+                self.placer,
+                offered=self._shared.offers.of(pod),
+                plan=plan,
+                queued=queued,
+                profiles=self.profiles,
+            )
+        )
 
     def _health(self) -> Routes:
         return health_routes(self.unready_reason)

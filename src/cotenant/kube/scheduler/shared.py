@@ -16,6 +16,7 @@ from cotenant.kube.api.reflector import Reflector
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.gangs import Gangs
 from cotenant.kube.scheduler.lease import Lead
+from cotenant.kube.scheduler.offers import OfferedNodes
 from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.settings import KubeSettings
@@ -51,6 +52,7 @@ class Shared:
     quotas: Quotas
     gangs: Gangs
     placer: Placer
+    offers: OfferedNodes
     events: EventRecorder
     pods: Reflector[Pod]
     lead: Lead
