@@ -42,7 +42,7 @@ def test_whole_gpus_of_the_topology_dialect_are_well_linked() -> None:
     [
         ({"aliyun.com/gpu": 2}, {}, "topology+binpack"),
         ({"aliyun.com/gpu": 2}, {"cotenant.io/policy": "spread"}, "spread"),
-        ({"aliyun.com/gpu": 2}, {"hami.io/node-scheduler-policy": "spread"}, "spread/topology+binpack"),
+        ({"aliyun.com/gpu": 2}, {"hami.io/node-scheduler-policy": "spread"}, "hami-spread/topology+binpack"),
         ({"aliyun.com/gpu-mem": 2}, {}, "fgd"),
         ({"aliyun.com/gpu-mem": 2}, {"cotenant.io/workload": "bert"}, "coscheml"),
         ({"gpushare/gpu-mem": 2}, {}, "fgd"),

@@ -173,6 +173,27 @@ def test_a_pod_may_name_its_policy(state: ClusterState) -> None:
         assert (found.node_names or ())[0] == first, annotations
 
 
+@pytest.mark.parametrize(
+    ("used", "binpack", "spread"),
+    [
+        ({"node1": (4, 3), "node2": (4, 2)}, "node1", "node2"),  # the example in HAMi's documentation
+        ({"large": (8, 4), "small": (2, 0)}, "large", "small"),
+        ({"large": (8, 4), "small": (4, 3)}, "small", "large"),
+        ({"large": (8, 1), "small": (1, 0)}, "large", "small"),
+    ],
+)
+def test_hami_policies_compare_the_used_shares_of_nodes(
+    used: dict[str, tuple[int, int]], binpack: str, spread: str
+) -> None:
+    state = state_of(*(node(machine(name, gpus)) for name, (gpus, _) in used.items()))
+    for name, (_, pods) in used.items():
+        for number in range(pods):
+            place(state, placer_of(state), waiting(f"{name}-{number}", {GPU: 1, PERCENT: 100}), name)
+    for policy, expected in (("binpack", binpack), ("spread", spread)):
+        pod = waiting("new", annotations={"hami.io/node-scheduler-policy": policy})
+        assert (placer_of(state).filter(args(pod, *used), 0.0).node_names or ())[0] == expected
+
+
 def test_nodes_and_gpus_are_chosen_apart(state: ClusterState) -> None:
     place(state, placer_of(state), waiting("a"), "n2")
     pod = waiting("b", annotations={"hami.io/gpu-scheduler-policy": "spread"})
@@ -196,7 +217,7 @@ def test_mutex_means_gpus_without_tenants(state: ClusterState) -> None:
 
 def test_hami_words_fill_up_the_usual_policy() -> None:
     assert policy_of({"hami.io/gpu-scheduler-policy": "topology-aware"}, "spread/binpack") == "spread/topology"
-    assert policy_of({"hami.io/node-scheduler-policy": "binpack"}, "spread") == "binpack/spread"
+    assert policy_of({"hami.io/node-scheduler-policy": "binpack"}, "spread") == "hami-binpack/spread"
     assert policy_of({"hami.io/gpu-scheduler-policy": "binpack, numa"}, "spread") == "spread/binpack+numa"
     assert policy_of({"hami.io/gpu-scheduler-policy": "mutex"}, "binpack") == "binpack/alone"
     assert policy_of({"cotenant.io/policy": " fgd "}, "spread") == "fgd"

@@ -96,6 +96,8 @@ def _cotenant(known: Knowledge) -> Orders:
 ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
     "binpack": lambda known: Orders((scores.binpack, scores.node_binpack), TIGHTEST),
     "spread": lambda known: Orders((scores.spread, scores.node_spread), (scores.spread,)),
+    "hami-binpack": lambda known: Orders((scores.most_used,), TIGHTEST),
+    "hami-spread": lambda known: Orders((scores.least_used,), (scores.spread,)),
     "least-loaded": lambda known: _same(scores.most_compute, scores.fewest_tenants, scores.spread),
     "exclusive": lambda known: _same(scores.exclusive_first, scores.binpack),
     "numa": lambda known: _same(scores.one_numa),

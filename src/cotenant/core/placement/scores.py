@@ -58,6 +58,29 @@ def node_spread(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     return [sum(node.room)] * len(slots)
 
 
+def most_used(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The node that is used most: the used parts of its share slots, its compute and its memory, added up.
+
+    This is how HAMi compares nodes, so a half-used node counts the same whether it has 2 GPUs or 8.
+    """
+    machine = node.machine
+    usable = [i for i in range(len(machine.gpus)) if i not in machine.unusable]
+    used = 0.0
+    for totals, free in (
+        ([gpu.slots for gpu in machine.gpus], node.slots),
+        (machine.compute_capacities, node.compute),
+        (machine.memory_capacities, node.memory),
+    ):
+        total = sum([totals[i] for i in usable])
+        used += (total - sum([free[i] for i in usable])) / total if total else 0.0
+    return [used] * len(slots)
+
+
+def least_used(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """The node that is used least, as HAMi compares nodes."""
+    return [-used for used in most_used(demand, node, slots)]
+
+
 def exclusive_first(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """Unused GPUs before GPUs to share."""
     fresh = [1 if node.slots[i] == gpu.slots else 0 for i, gpu in enumerate(node.machine.gpus)]

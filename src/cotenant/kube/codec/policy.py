@@ -14,8 +14,10 @@ from cotenant.wire.text import printable
 
 POLICY = own_key("policy")
 NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
-OTHER_NAMES = {"topology-aware": "topology", "mutex": "alone"}
-"""HAMi's names for orders of ours. HAMi separates orders by commas: the next one breaks ties of the one before."""
+NODE_ORDERS = {"binpack": "hami-binpack", "spread": "hami-spread"}
+"""HAMi's names for orders of nodes: it compares used shares of nodes, our `binpack` and `spread` compare free GPUs."""
+GPU_ORDERS = {"topology-aware": "topology", "mutex": "alone"}
+"""HAMi's names for orders of GPUs. HAMi separates orders by commas: the next one breaks ties of the one before."""
 LONGEST = 200
 """Characters of a policy's name."""
 
@@ -30,7 +32,8 @@ def policy_of(annotations: Mapping[str, str], default: str, request: PodRequest 
     if not nodes and not gpus:
         return default
     default_nodes, _, default_gpus = default.partition("/")
-    parts = _in_our_words(nodes) or default_nodes, _in_our_words(gpus) or default_gpus or default_nodes
+    by_node, by_gpu = _in_our_words(nodes, NODE_ORDERS), _in_our_words(gpus, GPU_ORDERS)
+    parts = by_node or default_nodes, by_gpu or default_gpus or default_nodes
     return "/".join(parts)
 
 
@@ -44,8 +47,8 @@ def _of_dialect(request: PodRequest) -> str | None:
     return None
 
 
-def _in_our_words(chain: str) -> str:
-    return "+".join(OTHER_NAMES.get(part.strip(), part.strip()) for part in chain.split(","))
+def _in_our_words(chain: str, names: Mapping[str, str]) -> str:
+    return "+".join(names.get(part.strip(), part.strip()) for part in chain.split(","))
 
 
 def check_policy(spec: str) -> None:
