@@ -98,6 +98,16 @@ def test_senseless_arguments_do_not_fail(agent: ScriptedAgent) -> None:
     assert [hello[name] for name in ("batch", "min", "max", "floor")] == [None] * 4
 
 
+def test_a_refusal_is_printed_once_and_training_goes_on_without_the_agent(
+    session: Session, agent: ScriptedAgent, capfd: pytest.CaptureFixture[str]
+) -> None:
+    agent.say({"t": "refused", "why": "version 3\n\x1b[31m"})
+    until(lambda: session.batch_changed or session._link is None)
+    take(session, 3)
+    assert session.batch_size == 64
+    assert capfd.readouterr().err == "cotenant: not tuned: 'version 3\\n\\x1b[31m'\n"
+
+
 def test_an_exception_of_the_training_passes_through_and_is_no_step(session: Session, agent: ScriptedAgent) -> None:
     agent.read()
     take(session, 1)

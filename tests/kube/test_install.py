@@ -64,7 +64,7 @@ def written(path: Path, text: str) -> Path:
                 "nodes": "get list watch patch",
                 "nodes/status": "patch",
                 "pods": "list watch",
-                "workloadprofiles": "list watch create patch delete",
+                "workloadprofiles": "list create patch delete",
             },
         ),
     ],

@@ -16,8 +16,8 @@ import pytest
 
 from cotenant.job import Session
 from cotenant.node.agent import MOST_PER_JOB, AgentServer, Connected, Disconnected, JobEvent, Reported
-from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Resume, SetBatch, Steps, ToJob, encode
-from tests.job.serving import SOON, process, running, until
+from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Refused, Resume, SetBatch, Steps, ToJob, encode
+from tests.job.serving import SOON, line_of, process, running, until
 
 HELLO = Hello(v=1, job="j-1", pid=1, batch=64)
 STEPS = Steps(n=2, samples=128, busy_s=0.5, wall_s=1.0, batch=64)
@@ -119,6 +119,60 @@ def test_a_process_speaks_only_for_its_own_job(job: str | None, reason: str, age
     assert agent.server.dropped[reason] == 1
 
 
+HANDS_OVER = """
+import array, os, socket, sys, time
+ours, child = socket.socketpair()
+if os.fork() == 0:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.connect(sys.argv[1])
+    passed = array.array("i", [client.fileno()])
+    child.sendmsg([str(os.getpid()).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+    child.recv(1)
+    os._exit(0)
+pid, ancillary, _, _ = ours.recvmsg(100, socket.CMSG_SPACE(4))
+client = socket.socket(fileno=array.array("i", ancillary[0][2])[0])
+print(pid.decode(), flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+ours.send(b"!")
+os.wait()
+client.send(b'{"v":1,"t":"hello","job":"j-1","pid":1}')
+print(client.recv(9), flush=True)
+"""
+"""a child connects, hands the connection over to its parent and ends; then the parent sends a hello"""
+
+
+def test_a_connection_of_a_process_that_has_ended_speaks_for_nobody(agent: Agent, tmp_path: Path) -> None:
+    with process(HANDS_OVER, agent.server.path, str(tmp_path / "go")) as job:
+        agent.jobs[int(line_of(job))] = "j-1"  # whatever process has the ID by then
+        until(lambda: bool(agent.server._silent))
+        (tmp_path / "go").touch()
+        assert line_of(job) == "b''"
+    assert agent.events == []
+    assert agent.server.dropped["unknown peer"] == 1
+
+
+def test_a_connection_stays_with_the_job_that_its_process_was_in(agent: Agent) -> None:
+    agent.jobs[os.getpid()] = "j-2"
+    with agent.client() as client:
+        until(lambda: agent.server._silent["j-2"] == 1)
+        agent.jobs[os.getpid()] = "j-1"
+        client.send(encode(HELLO))
+        assert client.recv(9) == b""
+    assert agent.events == []
+    assert agent.server.dropped["wrong job"] == 1
+
+
+@pytest.mark.parametrize("hello", [b'{"v":2,"t":"hello","job":"j-1","pid":1}', b'{"v":7,"t":"hello"}'])
+def test_a_library_of_another_version_is_told_why_it_is_refused(agent: Agent, hello: bytes) -> None:
+    with agent.client(hello) as client:
+        said = decode_to_job(client.recv(4096))
+        assert client.recv(9) == b""
+    assert isinstance(said, Refused)
+    assert "version 1 of the protocol" in said.why
+    assert agent.server.dropped["other version"] == 1
+
+
 NONSENSE = [
     b"\xff\xfe",
     b"null",
@@ -126,7 +180,6 @@ NONSENSE = [
     b"{}",
     b'{"t":"steps"}',
     b'{"t":"batch","size":3}',
-    b'{"v":2,"t":"hello","job":"j-1","pid":1}',
     b'{"v":1,"t":"hello","job":"' + b"j" * 200 + b'","pid":1}',
     encode(STEPS).replace(b'"n":2', b'"n":-1'),
     encode(STEPS).replace(b'"n":2', b'"n":"2"'),

@@ -12,6 +12,8 @@ from cotenant.job.link import LONGEST
 VERSION = 1
 LARGEST_BATCH = 1 << 24
 LARGEST_SCALE = 1e4
+LONGEST_WHY = 500
+"""characters of a refusal"""
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 60.0
 """seconds between reports that an agent may request"""
 BYE = b'{"t":"bye"}'
@@ -26,6 +28,15 @@ class BatchSetting:
     def __init__(self, size: int, lr_scale: float) -> None:
         self.size = size
         self.lr_scale = lr_scale
+
+
+class Refusal:
+    """Why the agent does not talk to this job."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
 
 
 class ReportInterval:
@@ -88,8 +99,8 @@ def _encode(message: dict[str, str | int | float | None]) -> bytes:
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
-def action(message: bytes) -> BatchSetting | ReportInterval | str | None:
-    """What the agent requests: a BatchSetting, a ReportInterval, PAUSE or RESUME; None: the message is not valid."""
+def action(message: bytes) -> BatchSetting | ReportInterval | Refusal | str | None:
+    """What the agent requests: a BatchSetting, a ReportInterval, PAUSE or RESUME, or its refusal; None: not valid."""
     if len(message) > LONGEST:
         return None
     import json
@@ -106,6 +117,9 @@ def action(message: bytes) -> BatchSetting | ReportInterval | str | None:
     if kind == "report":
         every = _between(content.get("every_s"), SHORTEST_INTERVAL, LONGEST_INTERVAL)
         return None if every is None else ReportInterval(every)
+    if kind == "refused":
+        why = content.get("why")
+        return Refusal(why[:LONGEST_WHY]) if isinstance(why, str) else None
     return kind if kind in (PAUSE, RESUME) else None
 
 

@@ -8,8 +8,10 @@ There is no thread: the step that finds something due does it, without waiting.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
+import sys
 import threading
 import time
 import weakref
@@ -303,16 +305,17 @@ class Session:
         return (sqr, var) if sqr is not None and var is not None else None
 
     def _listen(self) -> None:
-        if self._link is None:
+        link = self._link
+        if link is None:
             return
         for _ in range(MOST_MESSAGES):
-            if (message := self._link.receive()) is None:
+            if (message := link.receive()) is None:
                 break
             self._apply(messages.action(message))
-        if not self._link.is_open:
+        if not link.is_open:
             self._paused_until = None
 
-    def _apply(self, action: messages.BatchSetting | messages.ReportInterval | str | None) -> None:
+    def _apply(self, action: messages.BatchSetting | messages.ReportInterval | messages.Refusal | str | None) -> None:
         if isinstance(action, messages.BatchSetting):
             least, most = self._range or (1, messages.LARGEST_BATCH)
             if least <= action.size <= most:
@@ -322,10 +325,21 @@ class Session:
             self._every = action.every_s
             if self._since is not None:
                 self._report_at = self._since + self._every
+        elif isinstance(action, messages.Refusal):
+            self._give_up(action.why)
         elif action == messages.PAUSE:
             self._paused_until = time.monotonic() + LONGEST_PAUSE
         elif action == messages.RESUME:
             self._paused_until = None
+
+    def _give_up(self, why: str) -> None:
+        """Training goes on without the agent, which would refuse every further attempt."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        self._report_at = self._listen_at = NEVER
+        with contextlib.suppress(OSError, ValueError):
+            print(f"cotenant: not tuned: {why!a}", file=sys.stderr, flush=True)
 
     def _shut(self) -> None:
         self.closed = True

@@ -7,6 +7,7 @@ and can only concern the job that the peer's process belongs to, as the kernel r
 """
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections import Counter
@@ -16,13 +17,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from cotenant.node.sockets import Listener, peer_pid, receive
+from cotenant.node.sockets import Listener, Peer, peer_of, receive
 from cotenant.wire.agent import (
     LONGEST,
     Bye,
     FromJob,
     Hello,
+    OtherVersionError,
     Pause,
+    Refused,
     ReportEvery,
     Resume,
     SetBatch,
@@ -77,7 +80,7 @@ class _Peer:
     """One connection."""
 
     connection: socket.socket
-    pid: int
+    process: Peer
     job: str | None
     """to which the process belonged when it connected"""
     hello: Hello | None = None
@@ -138,25 +141,30 @@ class AgentServer:
     # Connections.
 
     def _on_connect(self, connection: socket.socket) -> None:
-        pid = peer_pid(connection)
-        job = self._job_of(pid)
+        process = peer_of(connection)
+        if process is None:
+            self.dropped["unknown peer"] += 1
+            connection.close()
+            return
+        job = self._job_of(process.pid)
         if len(self._peers) >= self._most or self._silent[job] >= MOST_PER_JOB:
             self.dropped["too many connections"] += 1
             connection.close()
             return
-        peer = _Peer(connection, pid, job)
+        peer = _Peer(connection, process, job)
         self._peers.add(peer)
         self._silent[job] += 1
         peer.timer = self._loop.call_later(HELLO_TIMEOUT_S, self._refuse, peer, "silent")
         self._loop.add_reader(connection, self._read, peer)
 
     def _on_hello(self, peer: _Peer, hello: Hello) -> None:
-        job = self._job_of(peer.pid)
+        # A connection can be passed on to another process, and the ID of one that ended is used again.
+        job = self._job_of(peer.process.pid) if peer.process.is_alive else None
         if peer.hello is not None:
             self.dropped["second hello"] += 1
         elif job is None:
             self._refuse(peer, "unknown peer")
-        elif job != hello.job:
+        elif job != hello.job or peer.job not in (None, job):
             self._refuse(peer, "wrong job")
         elif len(self._jobs.get(job, [])) >= MOST_PER_JOB:
             self._refuse(peer, "too many connections")
@@ -218,6 +226,11 @@ class AgentServer:
         self._throttle(peer)
         try:
             content = decode_from_job(message)
+        except OtherVersionError as error:
+            with contextlib.suppress(OSError):
+                peer.connection.send(encode(Refused(why=str(error))), socket.MSG_NOSIGNAL)
+            self._refuse(peer, "other version")
+            return
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.dropped["malformed"] += 1
             return
@@ -274,3 +287,5 @@ def _subject(action: ToJob) -> str:
             return "pause"
         case ReportEvery():
             return "report"
+        case Refused():
+            return "refused"

@@ -4,15 +4,20 @@
 
 import asyncio
 import contextlib
+import errno
 import os
+import select
 import socket
 import stat
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 from cotenant.job.link import address
 
 BACKLOG = 128
+SO_PEERPIDFD = 77
+"""of Linux 6.5; Python has no name for it"""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -88,6 +93,47 @@ def peer_pid(connection: socket.socket) -> int:
     pid: int
     pid, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a connection. A process ID alone may belong to another process later."""
+
+    pid: int
+    started: str
+    """when it started, in the kernel's ticks"""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this very process still exists."""
+        return start_of(self.pid) == self.started
+
+
+def peer_of(connection: socket.socket) -> Peer | None:
+    """The process that connected, from the kernel; None if it has ended, so that its ID may be another's by now."""
+    pid = peer_pid(connection)
+    try:
+        # Before Linux 6.5 there is no such option: then a process that ended before we look may be mistaken.
+        descriptor = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+            return None
+        started = start_of(pid)
+        return None if started is None else Peer(pid, started)
+    try:
+        started = start_of(pid)
+        has_ended = bool(select.select([descriptor], [], [], 0)[0])  # it becomes readable when the process ends
+        return None if started is None or has_ended else Peer(pid, started)
+    finally:
+        os.close(descriptor)
+
+
+def start_of(pid: int) -> str | None:
+    """When a process started, in ticks since the machine did; None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read(4096).rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return None
 
 
 def receive(connection: socket.socket, most: int) -> bytes | None:

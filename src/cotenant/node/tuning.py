@@ -130,6 +130,12 @@ class Tuner:
         trials = [] if coordinator is None else coordinator.history(job)
         return next((one for one in reversed(trials) if one.kind == "default" and one.measured), None)
 
+    def chosen(self, job: str) -> int | None:
+        """The batch size that tuning chose last, which may be the job's own; None: nothing was chosen yet."""
+        coordinator = self._coordinator_of(job)
+        trials = [] if coordinator is None else coordinator.history(job)
+        return next((one.sizes[job] for one in reversed(trials) if one.kind == "choice"), None)
+
     def history(self, job: str) -> list[dict[str, Any]]:
         """All trials of a job; times are seconds since it was placed."""
         coordinator = self._coordinator_of(job)

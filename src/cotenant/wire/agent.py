@@ -75,16 +75,39 @@ class ReportEvery(msgspec.Struct, frozen=True, kw_only=True, tag="report", tag_f
     every_s: Annotated[float, msgspec.Meta(ge=0.2, le=60)]
 
 
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", tag_field="t"):
+    """The agent cannot talk to this job; it closes the connection, and the job need not try again."""
+
+    why: Annotated[str, msgspec.Meta(max_length=500)]
+
+
 FromJob: TypeAlias = Hello | Steps | Bye
-ToJob: TypeAlias = SetBatch | Pause | Resume | ReportEvery
+ToJob: TypeAlias = SetBatch | Pause | Resume | ReportEvery | Refused
+
+
+class OtherVersionError(msgspec.ValidationError):
+    """The hello of a job library that speaks another version of the protocol."""
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    t: str = ""
+    v: int = VERSION
+
 
 _from_job: msgspec.json.Decoder[FromJob] = msgspec.json.Decoder(FromJob)
+_outline: msgspec.json.Decoder[_Outline] = msgspec.json.Decoder(_Outline)
 
 
 def decode_from_job(message: bytes) -> FromJob:
     """A message of a job; msgspec.MsgspecError if it is not valid in this version."""
     if len(message) > LONGEST:
         raise msgspec.ValidationError(f"a message has at most {LONGEST} bytes, not {len(message)}")
+    outline = _outline.decode(message)
+    if outline.t == "hello" and outline.v != VERSION:
+        raise OtherVersionError(
+            f"the agent speaks version {VERSION} of the protocol, and the job's library version {outline.v}; "
+            "install the same version of cotenant in both"
+        )
     return _validated(_from_job.decode(message))
 
 
@@ -94,8 +117,6 @@ def encode(message: FromJob | ToJob) -> bytes:
 
 def _validated(message: FromJob) -> FromJob:
     if isinstance(message, Hello):
-        if message.v != VERSION:
-            raise msgspec.ValidationError(f"expected version {VERSION} of the protocol, not {message.v}")
         sizes = [size for size in (message.min, message.batch, message.max) if size is not None]
         if sizes != sorted(sizes):
             raise msgspec.ValidationError(

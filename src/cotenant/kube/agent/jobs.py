@@ -10,12 +10,11 @@ for dashes.
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.kube.codec.paths import AGENT_SOCKET
-from cotenant.node.agent import AgentServer, Connected, Disconnected, JobEvent, Reported
+from cotenant.node.agent import AgentServer, Sink
 
 PROC = Path("/proc")
 _POD = re.compile(rb"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./\n]|$)")
@@ -96,27 +95,16 @@ def _read(path: Path, most: int = _MOST_BYTES) -> bytes:
         return b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """The last report of a job."""
-
-    at: float
-    """As `time.monotonic` counts."""
-    samples_per_s: float
-    batch: int
-
-
 class Jobs:
     """The jobs that are connected to the agent's socket, from `start` to `close`."""
 
-    def __init__(self, folder: Path, known: Callable[[], Collection[str]], proc: Path = PROC) -> None:
-        self.speeds: dict[str, Speed] = {}
-        """By UID of the pod, while it is connected."""
+    def __init__(self, folder: Path, known: Callable[[], Collection[str]], sink: Sink, proc: Path = PROC) -> None:
+        """`sink` takes what the pods say; jobs are named by the UID of their pod."""
         self._folder = folder
         self.server = AgentServer(
             str(folder / AGENT_SOCKET.name),
             job_of=lambda pid: pod_of(pid, known(), proc),
-            sink=self._on_event,
+            sink=sink,
             mode=0o666,  # the containers that have it mounted run as any user
         )
 
@@ -127,15 +115,3 @@ class Jobs:
 
     async def close(self) -> None:
         await self.server.close()
-
-    def _on_event(self, event: JobEvent) -> None:
-        match event:
-            case Reported():
-                steps = event.steps
-                if steps.wall_s > 0:
-                    speed = steps.samples / steps.wall_s
-                    self.speeds[event.job] = Speed(at=event.at, samples_per_s=speed, batch=steps.batch)
-            case Disconnected():
-                self.speeds.pop(event.job, None)
-            case Connected():
-                pass  # it has reported nothing yet

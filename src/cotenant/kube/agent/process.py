@@ -24,6 +24,7 @@ from cotenant.kube.agent.metrics import metrics_text, write_metrics
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
 from cotenant.kube.agent.podresources import Drift, PodKey, drift
+from cotenant.kube.agent.profiles import OwnProfiles, WritePace
 from cotenant.kube.agent.publishing import PATCHES_S, OwnNode, take_back
 from cotenant.kube.agent.regions import is_bounded, mount_regions
 from cotenant.kube.agent.reporting import (
@@ -33,6 +34,7 @@ from cotenant.kube.agent.reporting import (
     shared_machine,
 )
 from cotenant.kube.agent.totals import NodeTotals
+from cotenant.kube.agent.training import Training
 from cotenant.kube.api.access import Access, find_access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
@@ -96,6 +98,9 @@ class Intervals:
     started_s: float = 2.0
     """After that, for kubelet to start pods that are already bound."""
     patches_s: float = PATCHES_S
+    observe_s: float | None = None
+    """How long pods are measured before their speeds count; None: as on one machine."""
+    profiles: WritePace = WritePace()  # noqa: RUF009 -- frozen
     pace: Pace = Pace()  # noqa: RUF009 -- frozen
     orphans: Timing = Timing()  # noqa: RUF009 -- frozen
 
@@ -188,7 +193,22 @@ class Agent:
             timing=intervals.orphans,
             proc=proc,
         )
-        self.jobs = Jobs(options.host.agent.seen, self._pods.known, proc)
+        self._profiles = OwnProfiles(
+            self._client,
+            options.node,
+            lambda: self._node.uid,
+            report=self._reporter("profiles"),
+            pace=intervals.profiles,
+        )
+        self.training = Training(
+            self._pods.pods,
+            lambda: self._machine,
+            self._profiles,
+            lambda job, message: self.jobs.server.send(job, message),
+            report=self._reporter("training"),
+            observe_s=intervals.observe_s,
+        )
+        self.jobs = Jobs(options.host.agent.seen, self._pods.known, self.training.hear, proc)
 
     async def run(self) -> None:
         """Runs until cancelled; what was written on the node stays."""
@@ -202,6 +222,8 @@ class Agent:
                 tasks.create_task(self._node.run())
                 tasks.create_task(self._pods.run())
                 tasks.create_task(self._serve_gpus())
+                tasks.create_task(self.training.run())
+                tasks.create_task(self._profiles.run())
         finally:
             await self.jobs.close()
             await self._client.close()

@@ -50,6 +50,11 @@ class OwnNode:
         self._changed = asyncio.Event()
         self._as_wanted = asyncio.Event()
 
+    @property
+    def uid(self) -> str | None:
+        """UID of the node; None: it is not known yet."""
+        return None if self._node is None else self._node.metadata.uid
+
     def want(self, annotations: Mapping[str, str | None] | None = None, totals: Totals | None = None) -> None:
         """Adds to what the node should carry from now on."""
         self._annotations |= annotations or {}

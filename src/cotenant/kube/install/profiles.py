@@ -41,6 +41,7 @@ def profile_definition() -> Json:
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
+        "selectableFields": [{"jsonPath": ".spec.node"}],
         "additionalPrinterColumns": _columns(),
         "schema": {"openAPIV3Schema": _schema()},
     }

@@ -34,7 +34,7 @@ def rbac_objects() -> list[Json]:
             _rule((*READ, "patch"), "nodes"),
             _rule(("patch",), "nodes/status"),
             _rule(("list", "watch"), "pods"),
-            _rule(("list", "watch", "create", "patch", "delete"), PLURAL, group=GROUP),
+            _rule(("list", "create", "patch", "delete"), PLURAL, group=GROUP),
         ),
         _binding(SCHEDULER, SCHEDULER, SCHEDULER),
         _binding(AGENT, AGENT, AGENT),

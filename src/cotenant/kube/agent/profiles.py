@@ -1,0 +1,333 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The WorkloadProfiles of this node: what was measured here, written to the API server, and read back at the start.
+
+Only this agent writes them, so they are listed once and not watched. A measurement waits until the next write, and
+writes have a pace, so jobs that report often cost the API server no more than others.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import msgspec
+
+from cotenant.kube.api.client import Client, Selection
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.codec.keys import qualified
+from cotenant.kube.codec.profiles import (
+    API,
+    KIND,
+    LONGEST_NODE,
+    MOST_BESIDE,
+    MOST_PER_NODE,
+    MOST_PODS,
+    MOST_TIMES,
+    PROFILES,
+    Alone,
+    Beside,
+    PodSpeed,
+    ProfileSpec,
+    number_of,
+    object_name,
+    workload_id,
+)
+from cotenant.wire.profile import MOST_AVERAGED, JobProfile, WorkloadId, averaged
+
+if TYPE_CHECKING:
+    from cotenant.core.interference import Speed
+
+AGAIN_S = 60.0
+"""Between two tries to list the objects."""
+KEPT = timedelta(days=30)
+"""How long a workload is remembered that was not measured again."""
+MUCH = 0.1
+"""Relative change of a running pod's speed that is worth a write."""
+NO_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePace:
+    """Times in seconds."""
+
+    passes_s: float = 2.0
+    """Between two passes over what is to be written."""
+    objects_s: float = 10.0
+    """Between two writes of one object."""
+    writes: int = 10
+    """Writes in one pass, at most."""
+
+
+class Key(NamedTuple):
+    """What an object is about."""
+
+    namespace: str
+    workload: str
+    gpu_type: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    number: int
+    spec: ProfileSpec
+    written: ProfileSpec | None = None
+    """As the API server has it; None: it has none."""
+    due: float = 0.0
+    """Not written again before."""
+
+
+class OwnProfiles:
+    """What was measured on one node. As `Knowledge` of the node's measurements it learns speeds and predicts none."""
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        owner: Callable[[], str | None],
+        *,
+        report: Callable[[str], object],
+        pace: WritePace = WritePace(),  # noqa: B008 -- frozen
+    ) -> None:
+        """`owner` returns the UID of the node, once it is known."""
+        self._client, self._node, self._owner, self._report, self._pace = client, node, owner, report, pace
+        self._entries: dict[Key, _Entry] = {}
+        self._leftover: list[int] = []
+        """Numbers of objects that are to be deleted."""
+
+    # What was measured
+
+    def introduce(self, workload: WorkloadId) -> None:
+        """Nothing is predicted here, so nothing has to be known of a workload."""
+
+    def profile(self, workload: WorkloadId, gpu_type: str) -> JobProfile | None:
+        key = _key(workload.name, gpu_type)
+        entry = None if key is None else self._entries.get(key)
+        return None if entry is None or entry.spec.alone is None else _job_profile(workload, gpu_type, entry.spec.alone)
+
+    def add(self, profile: JobProfile, *, replace: bool = False) -> JobProfile:
+        key = _key(profile.workload.name, profile.card)
+        if key is None:
+            return profile
+        stored = averaged(None if replace else self.profile(profile.workload, profile.card), profile)
+        alone = Alone(
+            samples_per_second=stored.samples_per_second,
+            step_seconds=stored.step_seconds,
+            utilisation=stored.utilisation,
+            bandwidth=stored.bandwidth,
+            memory_mi_b=stored.memory_mib,
+            pcie_mi_b_per_second=stored.pcie_mib_s,
+            times=stored.times,
+        )
+        self._measured(key, alone=alone)
+        return stored
+
+    def predict(self, gpu_type: str, workloads: Mapping[str, str]) -> "Mapping[str, Speed]":
+        return {}
+
+    def observe(self, gpu_type: str, workloads: Mapping[str, str], speeds: Mapping[str, float]) -> bool:
+        """Only pairs: the speeds of more tenants do not show which of them slowed which."""
+        if len(workloads) != 2:
+            return False
+        changed = False
+        for job, other in (tuple(workloads), tuple(reversed([*workloads]))):
+            key, partner = (_key(workloads[one], gpu_type) for one in (job, other))
+            if key is not None and partner is not None and job in speeds:
+                entry = self._entries.get(key)
+                beside = _with_speed(() if entry is None else entry.spec.beside, partner, speeds[job])
+                self._measured(key, beside=beside)
+                changed = True
+        return changed
+
+    def save(self, now: float) -> None:
+        """Writes have their own pace."""
+
+    def set_pods(self, pods: Mapping[Key, tuple[PodSpeed, ...]]) -> None:
+        """The running pods of each workload that report, and how fast they are."""
+        for key, found in pods.items():
+            if key not in self._entries:
+                self._put(key, ProfileSpec(node=self._node, **key._asdict()))
+            entry = self._entries[key]
+            if _differ(entry.spec.pods, found):
+                entry.spec = msgspec.structs.replace(entry.spec, pods=found[:MOST_PODS])
+        for key, entry in self._entries.items():
+            if key not in pods and entry.spec.pods:
+                entry.spec = msgspec.structs.replace(entry.spec, pods=())
+
+    def _measured(self, key: Key, **part: object) -> None:
+        entry = self._entries.get(key)
+        spec = ProfileSpec(node=self._node, **key._asdict()) if entry is None else entry.spec
+        self._put(key, msgspec.structs.replace(spec, measured_at=_now(), **part))
+
+    def _put(self, key: Key, spec: ProfileSpec) -> None:
+        if key in self._entries:
+            self._entries[key].spec = spec
+            return
+        if len(self._entries) >= MOST_PER_NODE:
+            oldest = min(self._entries, key=lambda one: (bool(self._entries[one].spec.pods), self._measured_at(one)))
+            self._leftover.append(self._entries.pop(oldest).number)
+        used = {entry.number for entry in self._entries.values()} | set(self._leftover)
+        number = next(number for number in range(2 * MOST_PER_NODE) if number not in used)
+        if number >= MOST_PER_NODE:  # the object of the workload that was dropped just now is changed instead
+            number = self._leftover.pop()
+        self._entries[key] = _Entry(number, spec)
+
+    def _measured_at(self, key: Key) -> str:
+        return self._entries[key].spec.measured_at
+
+    # The API server
+
+    async def run(self) -> NoReturn:
+        """Writes what changes, until cancelled."""
+        while not await self._is_listed():
+            await asyncio.sleep(AGAIN_S)
+        while True:
+            self._forget_old()
+            await self._write_due()
+            await asyncio.sleep(self._pace.passes_s)
+
+    async def _is_listed(self) -> bool:
+        if len(self._node) > LONGEST_NODE:
+            self._report(f"the name of the node has more than {LONGEST_NODE} characters: no profiles are written")
+            return False
+        try:
+            async for page in self._client.pages(PROFILES, Selection(fields=f"spec.node={self._node}")):
+                for one in page.items:
+                    self._found(number_of(one), one.spec)
+        except ApiError as error:
+            self._report(str(error))
+            return False
+        return True
+
+    def _found(self, number: int | None, spec: ProfileSpec) -> None:
+        """Takes in an object of an earlier agent. What was measured since the start counts more."""
+        key = Key(spec.namespace, spec.workload, spec.gpu_type)
+        if number is None or spec.node != self._node:
+            return
+        now = self._entries.get(key)
+        if now is None:
+            self._entries[key] = _Entry(number, spec, written=spec)
+        elif now.written is None:
+            # Measured before the list was there: keep the measurements of both, under the number that exists.
+            merged = msgspec.structs.replace(
+                now.spec, alone=now.spec.alone or spec.alone, beside=now.spec.beside or spec.beside
+            )
+            self._entries[key] = _Entry(number, merged, written=spec)
+        else:
+            self._leftover.append(number)
+
+    def _forget_old(self) -> None:
+        oldest = _text(datetime.now(UTC) - KEPT)
+        for key, entry in list(self._entries.items()):
+            if not entry.spec.pods and entry.spec.measured_at and entry.spec.measured_at < oldest:
+                self._leftover.append(self._entries.pop(key).number)
+
+    async def _write_due(self) -> None:
+        now, left = time.monotonic(), self._pace.writes
+        due = [one for one in self._entries.values() if one.spec != one.written and one.due <= now]
+        numbers = [entry.number for entry in self._entries.values()]
+        try:
+            for number in [one for one in self._leftover if one not in numbers][:left]:
+                await self._delete(number)
+                left -= 1
+            self._leftover = [one for one in self._leftover if one not in numbers]
+            for entry in sorted(due, key=lambda one: one.due)[:left]:
+                entry.due = now + self._pace.objects_s
+                await self._write(entry)
+        except ApiError as error:
+            self._report(str(error))
+
+    async def _write(self, entry: _Entry) -> None:
+        owner = self._owner()
+        if owner is None:
+            return
+        spec, name = entry.spec, object_name(self._node, entry.number)
+        about = {
+            "name": name,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": owner}],
+        }
+        body: dict[str, Any] = {"apiVersion": API, "kind": KIND, "metadata": about, "spec": _whole(spec)}
+        try:
+            await self._client.patch(PROFILES, name, body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            body["spec"] = msgspec.to_builtins(spec)
+            await self._client.create(PROFILES, body)
+        entry.written = spec
+
+    async def _delete(self, number: int) -> None:
+        try:
+            await self._client.delete(PROFILES, object_name(self._node, number))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        self._leftover.remove(number)
+
+
+def _key(name: str, gpu_type: str) -> Key | None:
+    """None: the owner of the job named no workload."""
+    namespace, _, workload = name.partition("/")
+    return Key(namespace, workload, gpu_type) if namespace and workload else None
+
+
+def workload_of_pod(namespace: str, workload: str | None, uid: str) -> WorkloadId:
+    """The workload of a pod; if its owner named none, one of its own, which is not kept."""
+    return WorkloadId(f"/{uid}", None) if workload is None else workload_id(qualified(namespace, workload))
+
+
+def _with_speed(known: tuple[Beside, ...], partner: Key, speed: float) -> tuple[Beside, ...]:
+    """The speed averaged with earlier ones; the neighbour measured last is the last one, and the first is dropped."""
+    same = [one for one in known if (one.namespace, one.workload) == partner[:2]]
+    others = tuple(one for one in known if (one.namespace, one.workload) != partner[:2])
+    if same:
+        weight = 1 / min(same[0].times + 1, MOST_AVERAGED)
+        speed = same[0].speed + weight * (speed - same[0].speed)
+    times = min(MOST_TIMES, same[0].times + 1 if same else 1)
+    new = Beside(namespace=partner.namespace, workload=partner.workload, speed=speed, times=times)
+    return (*others, new)[-MOST_BESIDE:]
+
+
+def _differ(before: Iterable[PodSpeed], after: Iterable[PodSpeed]) -> bool:
+    """Whether pods have come or gone, or changed their batch sizes or much of their speeds."""
+    old, new = {one.uid: one for one in before}, {one.uid: one for one in after}
+    if old.keys() != new.keys():
+        return True
+    return any(
+        (one.batch, one.tuned, one.speed is None) != (now.batch, now.tuned, now.speed is None)
+        or abs(one.samples_per_second - now.samples_per_second) > MUCH * one.samples_per_second
+        for one, now in ((old[uid], new[uid]) for uid in old)
+    )
+
+
+def _job_profile(workload: WorkloadId, gpu_type: str, alone: Alone) -> JobProfile:
+    return JobProfile(
+        family=workload.family,
+        batch=workload.batch,
+        card=gpu_type,
+        digest=NO_DIGEST,
+        step_seconds=alone.step_seconds,
+        samples_per_second=alone.samples_per_second,
+        utilisation=alone.utilisation,
+        bandwidth=alone.bandwidth,
+        memory_mib=alone.memory_mi_b,
+        pcie_mib_s=alone.pcie_mi_b_per_second,
+        measured_s=1.0,
+        at=0.0,
+        times=alone.times,
+    )
+
+
+def _whole(spec: ProfileSpec) -> dict[str, Any]:
+    """The spec as a merge patch that also removes what is not set."""
+    return {"alone": None, "beside": None, "pods": None, "measuredAt": None, **msgspec.to_builtins(spec)}
+
+
+def _now() -> str:
+    return _text(datetime.now(UTC))
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

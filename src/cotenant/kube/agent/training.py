@@ -1,0 +1,222 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The tuning loop of a node: pods that report their steps are measured, and their batch sizes are tuned, as on one
+machine.
+
+Its parts load numpy, which most agents never need: they are made when the first pod connects. All of it is in memory,
+except for what is measured. An agent that restarts begins anew with the pods that connect again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from cotenant.core.model import ContainerKind, Gpus, Machine
+from cotenant.core.units import MiB, MilliGpu
+from cotenant.errors import InputError
+from cotenant.kube.agent.profiles import NO_DIGEST, Key, OwnProfiles, workload_of_pod
+from cotenant.kube.api.error_log import describe
+from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.codec.assignment import Record, record_of
+from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.profiles import FASTEST, LARGEST_RATE, LONGEST_WORKLOAD, PodSpeed
+from cotenant.node.agent import Disconnected, JobEvent, Reported
+from cotenant.wire.agent import ToJob
+from cotenant.wire.profile import WorkloadId
+
+if TYPE_CHECKING:
+    from cotenant.core.tuning.episode import Tuning
+    from cotenant.node.interference import InterferenceMonitor
+    from cotenant.node.tuning import Tuner
+
+TICK_S = 0.25
+PODS_S = 5.0
+"""Between two looks at how fast the pods are."""
+WORKLOAD, TUNE = own_key("workload"), own_key("tune")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWishes:
+    """What the owner of a pod asked for; batch sizes come from the program itself."""
+
+    tune: bool = True
+    workload: str | None = None
+    batch: None = None
+    batch_range: None = None
+    floor: None = None
+    estimate_s: None = None
+    latency_s: None = None
+    revert: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodTenant:
+    """A pod on its GPUs, for the tuner and the measurements of the node."""
+
+    id: str
+    """UID of the pod."""
+    name: str
+    namespace: str
+    gpus: Gpus
+    gpu_type: str | None
+    memory: MiB | None
+    compute: MilliGpu
+    workload: WorkloadId
+    request: PodWishes
+    since: float = field(default_factory=time.monotonic, compare=False)
+    digest: str = NO_DIGEST
+    crowding: None = None
+
+
+def tenant_of(pod: Pod, record: Record, machine: Machine) -> PodTenant | None:
+    """The pod as a tenant of its GPUs; None if it has none of this machine."""
+    indices = {gpu.uuid: index for index, gpu in enumerate(machine.gpus)}
+    shares = [one for held in record.containers if held.kind is not ContainerKind.INIT for one in held.gpus]
+    gpus = tuple(dict.fromkeys(indices[one.gpu] for one in shares if one.gpu in indices))
+    if not gpus:
+        return None
+    first = [one for one in shares if indices.get(one.gpu) == gpus[0]]
+    about = pod.metadata
+    named = about.annotations.get(WORKLOAD, "").strip() or None
+    workload = named if named is not None and len(named) <= LONGEST_WORKLOAD and named.isprintable() else None
+    return PodTenant(
+        id=about.uid,
+        name=about.name,
+        namespace=about.namespace,
+        gpus=gpus,
+        gpu_type=machine.gpus[gpus[0]].type,
+        memory=MiB(sum(one.memory for one in first)) or None,
+        compute=MilliGpu(sum(one.compute for one in first)),
+        workload=workload_of_pod(about.namespace, workload, about.uid),
+        request=PodWishes(tune=about.annotations.get(TUNE, "").strip().lower() != "false", workload=workload),
+    )
+
+
+class Training:
+    """The pods of one node that report. Called from one event loop."""
+
+    def __init__(
+        self,
+        pods: Callable[[], Iterable[Pod]],
+        machine: Callable[[], Machine],
+        profiles: OwnProfiles,
+        send: Callable[[str, ToJob], object],
+        *,
+        report: Callable[[str], object],
+        settings: "Tuning | None" = None,
+        observe_s: float | None = None,
+    ) -> None:
+        self._pods, self._machine, self._profiles, self._send = pods, machine, profiles, send
+        self._report, self._settings, self._observe_s = report, settings, observe_s
+        self._tenants: dict[str, PodTenant] = {}
+        self._reports: dict[str, Reported] = {}
+        """The last report of each pod that is connected."""
+        self._parts: tuple[Tuner, InterferenceMonitor] | None = None
+
+    def hear(self, event: JobEvent) -> None:
+        """A message of a pod."""
+        if self._parts is None:
+            self._parts = self._made()
+        if event.job not in self._tenants:
+            self.update()
+        if isinstance(event, Reported):
+            self._reports[event.job] = event
+        elif isinstance(event, Disconnected):
+            self._reports.pop(event.job, None)
+        self._parts[0].hear(event)
+
+    def update(self) -> None:
+        """Takes in the pods that have come or gone, or were given other amounts."""
+        if self._parts is None:
+            return
+        tuner, monitor = self._parts
+        found = {one.id: one for one in self._found()}
+        for uid in [uid for uid, one in self._tenants.items() if found.get(uid) != one]:
+            del self._tenants[uid]
+            monitor.remove(uid)
+            monitor.forget(uid)
+            tuner.remove(uid, time.monotonic())
+        for uid, tenant in found.items():
+            if uid not in self._tenants:
+                self._tenants[uid] = tenant
+                tuner.add(tenant)
+                monitor.add(tenant)
+        self._reports = {uid: one for uid, one in self._reports.items() if uid in self._tenants}
+
+    async def run(self) -> NoReturn:
+        """Tunes until cancelled."""
+        due = 0.0
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._parts is None:
+                continue
+            tuner, monitor = self._parts
+            now = time.monotonic()
+            try:
+                self.update()
+                monitor.tick(now)
+                tuner.tick(now)
+                if now >= due:
+                    due = now + PODS_S
+                    self._profiles.set_pods(self._speeds(tuner, monitor))
+            except Exception as error:  # noqa: BLE001 -- the agent must go on to serve kubelet, whatever is wrong here
+                self._report(f"tuning begins anew: {describe(error)}")
+                self._parts, self._tenants, self._reports = None, {}, {}
+
+    def _made(self) -> "tuple[Tuner, InterferenceMonitor]":
+        from cotenant.core.units import Seconds
+        from cotenant.node.interference import InterferenceMonitor
+        from cotenant.node.measurement import OBSERVE_S, UNKNOWN_USAGE
+        from cotenant.node.tuning import Tuner
+
+        tuner = Tuner(self._send, self._settings)
+        observe = OBSERVE_S if self._observe_s is None else Seconds(self._observe_s)
+        monitor = InterferenceMonitor(
+            self._profiles, tuner, lambda job: UNKNOWN_USAGE, exclusive_steps=False, observe=observe
+        )
+        tuner.heard.subscribe(monitor.hear)
+        tuner.disturbed.subscribe(monitor.disturbed)
+        tuner.noted.subscribe(self._note)
+        monitor.noted.subscribe(lambda kind, job, text: self._note(job, text))
+        return tuner, monitor
+
+    def _note(self, job: str, text: str) -> None:
+        tenant = self._tenants.get(job)
+        if tenant is not None:
+            self._report(f"pod {tenant.namespace}/{tenant.name}: {text}")
+
+    def _found(self) -> Iterable[PodTenant]:
+        machine = self._machine()
+        for pod in self._pods():
+            if has_ended(pod):
+                continue
+            try:
+                record = record_of(pod)
+            except InputError:  # not ours
+                continue
+            tenant = None if record is None else tenant_of(pod, record, machine)
+            if tenant is not None:
+                yield tenant
+
+    def _speeds(self, tuner: "Tuner", monitor: "InterferenceMonitor") -> dict[Key, tuple[PodSpeed, ...]]:
+        """The pods of each workload that report, with their speeds."""
+        found: dict[Key, tuple[PodSpeed, ...]] = {}
+        for uid, said in sorted(self._reports.items()):
+            tenant, steps = self._tenants[uid], said.steps
+            rate = steps.samples / steps.wall_s if steps.wall_s > 0 else 0.0
+            if tenant.request.workload is None or tenant.gpu_type is None or not 0 < rate <= LARGEST_RATE:
+                continue
+            speed = monitor.speed(uid)
+            key = Key(tenant.namespace, tenant.request.workload, tenant.gpu_type)
+            pod = PodSpeed(
+                name=tenant.name,
+                uid=uid,
+                batch=steps.batch,
+                tuned=steps.batch == tuner.chosen(uid),
+                samples_per_second=rate,
+                speed=speed if speed is not None and 0 < speed <= FASTEST else None,
+            )
+            found[key] = (*found.get(key, ()), pod)
+        return found

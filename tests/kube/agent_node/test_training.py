@@ -1,0 +1,281 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that report to the agent are measured and tuned, and what was measured is written to the API server."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.tuning.episode import Tuning
+from cotenant.core.units import MiB, Seconds
+from cotenant.kube.agent.profiles import Key, OwnProfiles, WritePace
+from cotenant.kube.agent.training import Training
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client
+from cotenant.kube.api.objects import Metadata, Pod, PodSpec
+from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
+from cotenant.kube.codec.profiles import MOST_BESIDE, MOST_PER_NODE, PodSpeed
+from cotenant.node.agent import Connected, Disconnected, Reported
+from cotenant.wire.agent import Hello, SetBatch, Steps, ToJob
+from cotenant.wire.profile import JobProfile
+from tests.kube.agent_node.waiting import in_loop, until
+from tests.kube.api_server import ApiServer
+from tests.kube.control_plane import QUICK
+
+GPUS = tuple(Gpu(uuid=f"GPU-{index}", type="T4", memory=MiB(16000)) for index in range(2))
+MACHINE = Machine(name="n1", gpus=GPUS)
+SOON = WritePace(passes_s=0.01, objects_s=0.01)
+
+
+def pod(name: str, workload: str | None, gpus: tuple[str, ...] = ("GPU-0",), *, tune: bool = True) -> Pod:
+    """A pod with part of these GPUs."""
+    shares = tuple(Share(gpu=gpu, memory=4000, compute=0) for gpu in gpus)
+    record = Record(pod=f"uid-{name}", node="n1", containers=(Held(number=0, gpus=shares),))
+    notes = {RECORD: encode_record(record)} | ({} if tune else {"cotenant.io/tune": "false"})
+    notes |= {} if workload is None else {"cotenant.io/workload": workload}
+    about = Metadata(name=name, namespace="team", uid=f"uid-{name}", annotations=notes)
+    return Pod(metadata=about, spec=PodSpec(node_name="n1"))
+
+
+@dataclass
+class Node:
+    """The training of one node, whose pods are played."""
+
+    training: Training
+    pods: list[Pod] = field(default_factory=list)
+    sent: list[tuple[str, ToJob]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    batches: dict[str, int] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+
+    def connect(self, name: str, batch: int = 32, bounds: tuple[int | None, int | None] = (None, None)) -> None:
+        self.batches[name] = batch
+        hello = Hello(v=1, job=f"uid-{name}", pid=1, batch=batch, min=bounds[0], max=bounds[1])
+        self.training.hear(Connected(f"uid-{name}", time.monotonic(), hello))
+
+    def work(self, rate: Callable[[str, dict[str, int]], float], done: Callable[[], object]) -> None:
+        """Each pod reports 0.2 s of steps at a time, at a speed that depends on all batch sizes, until it is done."""
+        deadline = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            for name, batch in list(self.batches.items()):
+                if name not in self.paused:
+                    running = {other: size for other, size in self.batches.items() if other not in self.paused}
+                    samples = round(rate(name, running) * 0.2)
+                    steps = Steps(n=10, samples=samples, busy_s=0.1, wall_s=0.2, batch=batch)
+                    self.training.hear(Reported(f"uid-{name}", time.monotonic(), steps))
+            self.tick()
+
+    def is_measured(self) -> bool:
+        """Whether all periods are complete."""
+        assert self.training._parts is not None
+        return not self.training._parts[1]._meter.incomplete()
+
+    def tick(self) -> None:
+        tuner, monitor = self.training._parts or (None, None)
+        if tuner is not None and monitor is not None:
+            self.training.update()
+            monitor.tick(time.monotonic())
+            tuner.tick(time.monotonic())
+
+    def send(self, job: str, message: ToJob) -> None:
+        name = job.removeprefix("uid-")
+        self.sent.append((name, message))
+        if isinstance(message, SetBatch):
+            self.batches[name] = message.size
+        kind = type(message).__name__
+        if kind == "Pause":
+            self.paused.add(name)
+        elif kind == "Resume":
+            self.paused.discard(name)
+
+    def pod_speeds(self) -> dict[str, PodSpeed]:
+        assert self.training._parts is not None
+        found = self.training._speeds(*self.training._parts)
+        return {one.name: one for pods in found.values() for one in pods}
+
+
+def no_server() -> OwnProfiles:
+    return OwnProfiles(Client(Access(host="127.0.0.1", port=1), QUICK), "n1", lambda: "uid-n1", report=print)
+
+
+def node_of(*pods: Pod, profiles: OwnProfiles | None = None) -> Node:
+    brief = Tuning(probe=Seconds(0.05), steps=1, report=Seconds(0.2), retune_after=Seconds(600.0), repeats=1)
+
+    def send(job: str, message: ToJob) -> None:
+        made.send(job, message)
+
+    training = Training(
+        lambda: made.pods,
+        lambda: MACHINE,
+        profiles or no_server(),
+        send,
+        report=lambda text: made.notes.append(text),
+        settings=brief,
+        observe_s=0.2,
+    )
+    made = Node(training, list(pods))
+    return made
+
+
+def test_a_pod_alone_gets_a_profile_and_two_get_their_speeds_beside_each_other() -> None:
+    profiles = no_server()
+    small, large = Key("team", "small@32", "T4"), Key("team", "large@32", "T4")
+    node = node_of(pod("a", "small@32"), profiles=profiles)
+    node.connect("a")
+    node.work(lambda name, all_: 1000.0, lambda: small in profiles._entries)
+    alone = profiles._entries[small].spec.alone
+    assert alone is not None
+    assert alone.samples_per_second == 1000.0
+    node.pods.append(pod("b", "large@32"))
+    node.connect("b")
+    profiles.add(profile("team/large", 32, 500.0))
+    node.work(lambda name, all_: {"a": 600.0, "b": 400.0}[name], lambda: profiles._entries[large].spec.beside)
+    (beside,) = profiles._entries[small].spec.beside
+    assert (beside.namespace, beside.workload, round(beside.speed, 2)) == ("team", "large@32", 0.6)
+    (other,) = profiles._entries[large].spec.beside
+    assert round(other.speed, 2) == 0.8
+    assert {name: round(one.speed or 0, 2) for name, one in node.pod_speeds().items()} == {"a": 0.6, "b": 0.8}
+
+
+def goodput(name: str, running: dict[str, int]) -> float:
+    """Larger batches do more work in the same time."""
+    return 4.0 * running[name] / (1 + 0.01 * running[name]) / len(running)
+
+
+def test_the_batch_sizes_of_two_pods_on_one_gpu_are_tuned_together() -> None:
+    node = node_of(pod("a", "small@16"), pod("b", "large@16"))
+    for name in ("a", "b"):
+        node.connect(name, 16, (4, 64))
+    node.work(goodput, lambda: [one.tuned for one in node.pod_speeds().values()] == [True, True])
+    assert {name for name, message in node.sent if isinstance(message, SetBatch)} == {"a", "b"}
+    assert all(4 <= one.batch <= 64 for one in node.pod_speeds().values())
+    assert any(one.batch != 16 for one in node.pod_speeds().values())
+    assert not node.paused
+
+
+def test_an_owner_can_turn_tuning_off() -> None:
+    node = node_of(pod("a", "small@16", tune=False))
+    node.connect("a", 16, (4, 64))
+    node.work(goodput, lambda: Key("team", "small@16", "T4") in node.training._profiles._entries)
+    assert node.sent == []
+    assert node.batches == {"a": 16}
+
+
+def test_a_speed_that_is_impossible_is_reported_and_nothing_is_kept_of_it() -> None:
+    node = node_of(pod("a", "small@16"))
+    node.connect("a", 16)
+    node.work(lambda name, all_: 1e14, lambda: node.notes)
+    assert "pod team/a: its reports are ignored because they are impossible" in node.notes[0]
+    assert node.training._profiles._entries == {}
+    assert node.pod_speeds() == {}
+
+
+def test_a_pod_that_is_gone_is_no_tenant_and_one_with_two_gpus_is_not_tuned() -> None:
+    wide = pod("wide", "small@16", ("GPU-0", "GPU-1"))
+    node = node_of(wide)
+    node.connect("wide", 16, (4, 64))
+    node.work(goodput, lambda: len(node.training._reports) == 1)
+    assert node.sent == []
+    node.pods.clear()
+    node.training.hear(Disconnected("uid-wide", time.monotonic()))
+    node.tick()
+    assert node.training._tenants == {}
+    assert node.pod_speeds() == {}
+
+
+# The objects
+
+
+def profile(family: str, batch: int, rate: float) -> JobProfile:
+    return JobProfile(
+        family=family, batch=batch, card="T4", digest="0" * 64, samples_per_second=rate, measured_s=1.0, at=1.0
+    )
+
+
+async def written_by(server: ApiServer, profiles: OwnProfiles, wanted: Callable[[], object]) -> None:
+    task = asyncio.create_task(profiles.run())
+    try:
+        await until(lambda: bool(wanted()))
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await profiles._client.close()
+
+
+def own(server: ApiServer, node: str = "n1") -> OwnProfiles:
+    client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
+    return OwnProfiles(client, node, lambda: "uid-n1", report=print, pace=SOON)
+
+
+def spec(server: ApiServer, name: str) -> dict[str, Any]:
+    return dict(server.profiles.pods.get(("", name), {}).get("spec", {}))
+
+
+@in_loop
+async def test_what_was_measured_is_written_with_the_node_as_owner_and_read_by_the_next_agent() -> None:
+    async with ApiServer().serving() as server:
+        first = own(server)
+        first.add(profile("team/bert", 32, 100.0))
+        first.observe("T4", {"a": "team/bert@32", "b": "other/x"}, {"a": 0.5, "b": 0.25})
+        await written_by(server, first, lambda: spec(server, "n1.0") and spec(server, "n1.1"))
+        made = server.profiles.pods["", "n1.0"]
+        assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-n1"
+        assert (made["spec"]["namespace"], made["spec"]["workload"]) == ("team", "bert@32")
+        assert made["spec"]["beside"] == [{"namespace": "other", "workload": "x", "speed": 0.5, "times": 1}]
+        second = own(server)
+        await written_by(server, second, lambda: second._entries)
+        second.observe("T4", {"a": "team/bert@32", "b": "other/x"}, {"a": 0.7})
+        await written_by(server, second, lambda: spec(server, "n1.0")["beside"][0]["times"] == 2)
+        assert spec(server, "n1.0")["beside"][0]["speed"] == 0.6
+        assert len(server.profiles.pods) == 2
+
+
+@in_loop
+async def test_pods_are_written_when_they_change_much_and_removed_when_they_are_gone() -> None:
+    async with ApiServer().serving() as server:
+        profiles, key = own(server), Key("team", "bert", "T4")
+        now = PodSpeed(name="a", uid="u", batch=8, samples_per_second=100.0)
+        profiles.set_pods({key: (now,)})
+        await written_by(server, profiles, lambda: spec(server, "n1.0").get("pods"))
+        entry = profiles._entries[key]
+        profiles.set_pods({key: (msgspec.structs.replace(now, samples_per_second=105.0),)})
+        assert entry.spec == entry.written
+        profiles.set_pods({key: (msgspec.structs.replace(now, batch=16),)})
+        assert entry.spec != entry.written
+        profiles.set_pods({})
+        await written_by(server, profiles, lambda: "pods" not in spec(server, "n1.0"))
+
+
+@in_loop
+async def test_objects_and_neighbours_are_bounded_and_old_ones_are_deleted() -> None:
+    async with ApiServer().serving() as server:
+        profiles = own(server)
+        for number in range(MOST_PER_NODE + 30):
+            profiles.add(profile(f"team/w{number}", 1, 100.0))
+        for number in range(MOST_BESIDE + 5):
+            profiles.observe("T4", {"a": "team/w129@1", "b": f"team/n{number}"}, {"a": 0.5})
+        entries = profiles._entries
+        assert len(entries) == MOST_PER_NODE
+        assert sorted(one.number for one in entries.values()) == list(range(MOST_PER_NODE))
+        assert len(entries[Key("team", "w129@1", "T4")].spec.beside) == MOST_BESIDE
+        await written_by(server, profiles, lambda: len(server.profiles.pods) == MOST_PER_NODE)
+        for entry in entries.values():
+            entry.spec = msgspec.structs.replace(entry.spec, measured_at="2020-01-01T00:00:00Z")
+        await written_by(server, profiles, lambda: not server.profiles.pods)
+
+
+@in_loop
+async def test_a_pod_without_a_workload_is_measured_and_nothing_is_kept_of_it() -> None:
+    async with ApiServer().serving() as server:
+        profiles = own(server)
+        node = node_of(pod("a", None), profiles=profiles)
+        node.connect("a")
+        node.work(lambda name, all_: 1000.0, node.is_measured)
+        assert profiles._entries == {}
