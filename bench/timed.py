@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from bench.harness import Figure, benchmark
+from bench.harness import Figure, at_most, benchmark
 from bench.replay import DATA, MOST_SEEDS
 from cotenant.core.fragmentation.mix import mix_of
 from cotenant.core.model import Machine
@@ -22,8 +22,10 @@ from cotenant.sim.timed import TimedRun, Timing
 from cotenant.sim.traces.registry import open_trace
 
 POLICIES = ("bestfit", "fgd", "fragmentation", "fragmentation@online")
-SEEDS = tuple(range(45, 50))
+SEEDS = tuple(range(45, 55))
 """42 to 44 were used to choose constants"""
+LONGER = 0.05
+"""fraction by which a mean wait may be longer, however much the seeds differ"""
 
 WORLDS = {
     "openb, arrivals 6 times as fast, 20 of its nodes": ("openb:default", "openb", 60, 6.0),
@@ -47,19 +49,17 @@ def waits() -> Iterator[Figure]:
 
 
 def compared(world: str, waits: dict[tuple[str, int], float], ours: str, other: str, seeds: tuple[int, ...]) -> Figure:
-    """Not worse: the paired difference exceeds zero by at most its confidence interval."""
+    """The mean wait of a policy beside that of another, and the interval of their difference."""
     pairs = [(waits[ours, seed], waits[other, seed]) for seed in seeds]
-    gaps = [mine - theirs for mine, theirs in pairs]
-    found = over_seeds(gaps)
-    mean, interval = found.mean, found.half or 0.0
-    return Figure(
-        name=f"mean wait, {ours} / {other}",
-        figure=statistics.mean(mine for mine, _ in pairs),
-        unit="s",
-        baseline=statistics.mean(theirs for _, theirs in pairs),
-        target="no worse",
-        met=mean <= interval,
-        note=f"{world}; difference {mean:+.0f} ± {interval:.0f} s over {len(seeds)} seeds",
+    gap = over_seeds([mine - theirs for mine, theirs in pairs])
+    mean, theirs = (statistics.mean(side) for side in zip(*pairs, strict=True))
+    return at_most(
+        f"mean wait, {ours} / {other}",
+        mean / theirs,
+        "times",
+        limit=1 + LONGER,
+        baseline=f"{other} {theirs / 3600:.2f} h",
+        note=f"{world}; {mean / 3600:.2f} h; {gap.mean:+.0f} ± {gap.half or 0:.0f} s over {len(seeds)} seeds",
     )
 
 
