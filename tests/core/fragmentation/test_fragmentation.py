@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measures of free room: typical pods, fragmentation by cases, prices from cutting stock, learning in epochs."""
 
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,8 @@ from cotenant.core.fragmentation import fgd
 from cotenant.core.fragmentation.mix import Spec, inventory_of, mix_of, spec_of
 from cotenant.core.fragmentation.online import GROWTH, Learner
 from cotenant.core.fragmentation.ours import STEP, WHOLE, FreeRoom, _dual_prices, remainder_values
-from cotenant.core.model import Container, Demand
+from cotenant.core.fragmentation.potential import Rooms, gradient, of_node
+from cotenant.core.model import Container, Demand, GpuModel
 from cotenant.core.units import MiB, MilliCpu, MilliGpu, Percent
 from tests.core.builders import card, machine, machine_of, node, share
 
@@ -89,6 +90,25 @@ def test_the_seven_amounts_add_up_to_all_free_room() -> None:
 
 def test_a_change_of_nothing_scores_fifty() -> None:
     assert (fgd.descent_score(0.0), fgd.descent_score(1000.0), fgd.descent_score(-1000.0)) == (50, 73, 26)
+
+
+class Squares:
+    """A potential in which every room counts, whatever the others are."""
+
+    def value(self, model: GpuModel, cpu: int | None, rooms: Rooms) -> float:
+        return float(sum(room * room for room in rooms) + (cpu or 0))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("demand", [share(0, 300), share(4000, 100, gpus=2), share(2000, 0, cpu=MilliCpu(500))])
+def test_the_score_of_a_slot_is_that_of_the_node_with_the_job_on_it(slots: int, demand: Demand) -> None:
+    where = node(machine_of("a", *[card(slots=slots)] * 3, cpu=MilliCpu(8000)), (share(1000, 200), (1,)))
+    free = [gpu for gpu in range(3) if where.slots[gpu] > 0]
+    asked = list(combinations(free, demand.gpus))
+    assert asked
+    potential = Squares()
+    after = [of_node(potential, where.after(demand, slot)) - of_node(potential, where) for slot in asked]
+    assert gradient(potential, lambda change: change)(demand, where, asked) == after
 
 
 def test_a_pod_with_containers_counts_as_what_they_ask_together() -> None:
