@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job's supervisor, with real processes: ends are told apart, limits hold, nothing survives or runs twice."""
 
+import fcntl
 import json
 import os
 import random
@@ -417,6 +418,28 @@ def test_status_follows_a_job_through_its_life(start: Start, tmp_path: Path) -> 
     (tmp_path / "go").touch()
     wait_for_handle(found.pidfd)
     assert attempts.status(folder).state == "ended"
+
+
+def test_a_run_whose_lock_is_held_by_a_process_that_cannot_be_seen_still_runs(start: Start) -> None:
+    folder = start(["true"])
+    end_of(folder)
+    until(lambda: not supervisor.locked(str(folder)), "the supervisor to go")
+    (folder / "exit").unlink()
+    another = {"pid": os.getpid(), "start": 1}  # the pid of its supervisor belongs to a later process now
+    (folder / "intent").write_text(json.dumps({**record(folder, "intent"), **another}))
+    with open(folder / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert attempts.status(folder) == attempts.Status("running")
+    assert attempts.status(folder).state == "lost"
+
+
+@pytest.mark.parametrize(
+    ("log", "lines", "begins"),
+    [(b"\nlast\n", 1, 1), (b"\nlast", 1, 1), (b"a\nb\nc\n", 2, 2), (b"a\n\n", 1, 2), (b"a\nb\n", 5, 0), (b"a\n", 0, 2)],
+)
+def test_the_last_lines_begin_after_a_line_break(log: bytes, lines: int, begins: int, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(log)
+    assert attempts.tail_offset(tmp_path, lines) == begins
 
 
 def test_a_supervisor_of_an_earlier_boot_means_interrupted(start: Start) -> None:
