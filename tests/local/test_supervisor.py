@@ -404,6 +404,12 @@ def test_a_full_disk_loses_output_but_not_the_exit(tmp_path: Path) -> None:
     assert b"100%" in done.stderr
 
 
+def test_a_job_that_crashes_writes_no_memory_to_the_disk(start: Start) -> None:
+    folder = start(["sh", "-c", "ulimit -Sc; ulimit -Hc"])
+    end_of(folder)
+    assert (folder / "log").read_text().split() == ["0", "0"]
+
+
 # Being found again, and being killed
 
 
