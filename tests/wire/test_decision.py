@@ -51,17 +51,11 @@ def recorded(draw: st.DrawFn) -> RecordedDecision:
 
 @given(recorded())
 @examples(100)
-def test_decision_read_back_is_the_one_written(decision: RecordedDecision) -> None:
+def test_decision_read_back_is_the_one_written_and_decides_the_same(decision: RecordedDecision) -> None:
     content = encode(decision)
     again = decode(content, "file")
     assert again == decision
     assert encode(again) == content
-
-
-@given(recorded())
-@examples(100)
-def test_decision_read_back_decides_the_same(decision: RecordedDecision) -> None:
-    again = decode(encode(decision), "file")
     placed = place_gang(Ranker(again.build_policy()), again.job, again.cluster())
     assert (tuple(one.slot for one in placed.placements) if placed is not None else ()) == decision.slots
 
