@@ -65,11 +65,10 @@ def test_every_row_says_how_and_when_it_was_measured() -> None:
 
 
 UNMEASURED = {
-    "kube-throughput": "needs a cluster for eight minutes",
-    "fgd-exact": "takes ten minutes of CPU time on the public traces",
-    "waits": "takes an hour of CPU time",
-    "fragmentation-online": "takes half an hour of CPU time",
-    "mutants": "takes an hour",
+    "kube-throughput": "needs a cluster on a quiet machine for eight minutes",
+    "waits": "needs four minutes of CPU time",
+    "fragmentation-online": "needs eight minutes of CPU time",
+    "mutants": "runs all tests of five packages once and parts of them for each mutant",
 }
 """benchmarks without rows, and why; no page may name their figures"""
 
