@@ -34,6 +34,8 @@ OURS = "/opt/cotenant"
 COMMANDS = ("sh", "cat", "env", "ls", "sleep")
 LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages"}
 COMMAND = b"#!/usr/bin/python3\nfrom cotenant.cli.main import main\n\nmain()\n"
+SERVERS = ("/usr/bin/tensorflow_model_server", "/usr/bin/tritonserver")
+"""where the images of TensorFlow Serving and Triton have their programs; here it is a stand-in of ours"""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -87,9 +89,11 @@ def pause_image(program: Path) -> Image:
 
 
 def python_image() -> Image:
-    """Python, a few commands, what this package needs, and the package as it is now."""
+    """Python, a few commands, what this package needs, the package as it is now, and a stand-in of model servers."""
     base = made("image", [sys.version, ROOT / "requirements" / "dev.txt", Path(__file__)], _make_base)
-    ours = _layer([(ROOT / "src" / "cotenant", f"{OURS}/cotenant")], {"/usr/bin/cotenant": COMMAND})
+    server = b"#!/usr/bin/python3\n" + (Path(__file__).parent / "model_server.py").read_bytes()
+    programs = {"/usr/bin/cotenant": COMMAND, **dict.fromkeys(SERVERS, server)}
+    ours = _layer([(ROOT / "src" / "cotenant", f"{OURS}/cotenant")], programs)
     search = f"PYTHONPATH={OURS}:{PACKAGES}"
     return Image(name=PYTHON, layers=(base / "layer.tar", ours), command=("python3",), environment=(search,))
 

@@ -14,10 +14,11 @@ from cotenant.core.model import Link
 from cotenant.core.units import MiB
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
+from cotenant.kube.api.listing import TRIES
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import RECORD, decode_record, encode_record
 from cotenant.kube.codec.inventory import INVENTORY, USED, used_for
-from cotenant.kube.inspect.listing import TRIES, NoSuchNodeError, Query, read_cluster
+from cotenant.kube.inspect.listing import NoSuchNodeError, Query, read_cluster
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
 from cotenant.kube.settings import KubeSettings, SchedulerPart
 from cotenant.node.devices.vendors import Vendor

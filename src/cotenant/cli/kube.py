@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cotenant.cli.cluster import print_manifests
 from cotenant.cli.inspect import inspect
 from cotenant.errors import InputError
 from cotenant.node.devices.vendors import REAL_NAMES
@@ -199,7 +200,7 @@ def install(dev: bool, output: str, **options: Any) -> None:
     from cotenant.kube.install.manifests import manifests
 
     found = manifests(_install_options(**options), service_certificate)
-    click.echo(_as_json(found) if output == "json" else _as_yaml(found), nl=False)
+    print_manifests(found, output)
 
 
 def _install_options(
@@ -258,20 +259,3 @@ def _label(text: str) -> tuple[str, str]:
     if not (key and equals):
         raise InputError(f"--node-selector {text!r}: expected KEY=VALUE")
     return key, value
-
-
-def _as_json(objects: Sequence[Any]) -> str:
-    import json
-
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}) + "\n"
-
-
-def _as_yaml(objects: Sequence[Any]) -> str:
-    import json
-
-    import yaml
-
-    plain = [
-        json.loads(json.dumps(one)) for one in objects
-    ]  # a copy, or objects that share a value would be written with YAML aliases
-    return yaml.safe_dump_all(plain, sort_keys=False, explicit_start=True)

@@ -61,6 +61,7 @@ SECTIONS = {
         "completion": ("main", "Prints the completion script for your shell."),
     },
     "Kubernetes": {
+        "serve": ("serve", "Serves models in a cluster, each on a part of a GPU."),
         "kube": ("kube", "Installs and inspects GPU sharing in a cluster."),
     },
     "Compare policies without a GPU": {

@@ -196,6 +196,25 @@ class Client:
         finally:
             connection.close()
 
+    async def log(
+        self, pod: str, *, namespace: str, follow: bool = False, tail: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the output of a pod's only container as it arrives; with `follow`, until the container ends."""
+        path = _subresource(namespace, pod, "log")
+        query = {"follow": "true"} if follow else {}
+        query |= {} if tail is None else {"tailLines": str(tail)}
+        connection = await self._opened(f"GET {path}")
+        try:
+            with _interrupted(f"GET {path}"):
+                async with asyncio.timeout(self.limits.answer_s):
+                    answer = await connection.ask("GET", self._target(path, query), self._headers(), b"")
+                    await self._raise_refusal(f"GET {path}", connection, answer)
+                async with aclosing(connection.pieces()) as pieces:
+                    async for piece in pieces:
+                        yield piece
+        finally:
+            connection.close()
+
     async def close(self) -> None:
         """Close all idle connections; a watch ends when its reader stops."""
         while self._idle:

@@ -7,25 +7,22 @@ missing.
 """
 
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
 
 from cotenant.errors import CotenantError
 from cotenant.kube.api.access import Access
-from cotenant.kube.api.client import ALL, Client, Selection, connection_problem
+from cotenant.kube.api.client import Client, Selection, connection_problem
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.decoding import NODES, PODS, Kind, T
+from cotenant.kube.api.decoding import NODES, PODS, Kind
+from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import CONFIGURATION, NAMESPACE, SETTINGS_FILE
 from cotenant.kube.api.objects import Metadata, Node
-from cotenant.kube.api.reflector import GONE
 from cotenant.kube.inspect.report import ClusterUse, cluster_use
 from cotenant.kube.settings import KubeSettings, parse_settings
 from cotenant.wire.text import counted
 
-TRIES = 3
-"""Attempts to read a list whose version expires before its last page."""
 NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 FORBIDDEN, NOT_FOUND = 403, 404
 
@@ -71,17 +68,17 @@ async def read_cluster(access: Access, query: Query) -> ClusterUse:
 
 async def _read(client: Client, access: Access, query: Query) -> ClusterUse:
     nodes, malformed_nodes = (
-        await _listed(client, NODES) if query.node is None else ([await _node(client, query.node)], 0)
+        await listed(client, NODES) if query.node is None else ([await _node(client, query.node)], 0)
     )
     fields = NOT_ENDED if query.node is None else f"{NOT_ENDED},spec.nodeName={query.node}"
     namespace = query.namespace
     try:
-        pods, malformed_pods = await _listed(client, PODS, Selection(namespace=namespace or "", fields=fields))
+        pods, malformed_pods = await listed(client, PODS, Selection(namespace=namespace or "", fields=fields))
     except ApiError as error:
         if error.status != FORBIDDEN or namespace is not None:
             raise
         namespace = access.namespace
-        pods, malformed_pods = await _listed(client, PODS, Selection(namespace=namespace, fields=fields))
+        pods, malformed_pods = await listed(client, PODS, Selection(namespace=namespace, fields=fields))
     settings = query.settings or await _settings(client)
     seen = cluster_use(nodes, pods, settings or KubeSettings())
     if query.node is not None and not seen.nodes:
@@ -104,24 +101,6 @@ async def _node(client: Client, name: str) -> Node:
         if error.status != NOT_FOUND:
             raise
         raise NoSuchNodeError(f"the cluster has no node {name}; `kubectl get nodes` lists its nodes") from None
-
-
-async def _listed(client: Client, kind: Kind[T], which: Selection = ALL) -> tuple[list[T], int]:
-    """Return all objects, and the number of objects that could not be decoded."""
-    for attempt in range(1, TRIES + 1):
-        found: list[T] = []
-        malformed = 0
-        try:
-            # Each attempt uses larger pages: the previous ones were too many to read before the version expired.
-            async with aclosing(client.pages(kind, which, page=client.limits.page * 4 ** (attempt - 1))) as pages:
-                async for page in pages:
-                    found += page.items
-                    malformed += len(page.unread)
-            return found, malformed
-        except ApiError as error:
-            if error.status != GONE or attempt == TRIES:
-                raise
-    raise AssertionError("the last attempt returns or raises")
 
 
 async def _settings(client: Client) -> KubeSettings | None:

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands for a cluster share: options, the connection, amounts, and how manifests are printed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cotenant.errors import InputError
+
+if TYPE_CHECKING:
+    from cotenant.core.units import MiB, Percent
+    from cotenant.kube.api.client import Client
+
+F = TypeVar("F", bound=Callable[..., object])
+R = TypeVar("R")
+
+
+def cluster_options(command: F) -> F:
+    """Adds the options that select the cluster and the namespace."""
+    for option in (
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Kubeconfig file. Default: as kubectl finds it.",
+        ),
+        click.option("--namespace", "-n", metavar="NAME", help="Namespace. Default: that of the kubeconfig."),
+    ):
+        command = option(command)
+    return command
+
+
+def in_cluster(
+    work: "Callable[[Client, str], Awaitable[R]]", namespace: str | None, kubeconfig: Path | None, context: str | None
+) -> R:
+    """Runs `work` with a client of the chosen cluster and the chosen namespace."""
+    import os
+
+    from cotenant.kube.api.access import find_access
+    from cotenant.kube.deploy.pods import check_namespace
+    from cotenant.kube.deploy.session import session
+
+    chosen = None if namespace is None else check_namespace(namespace)
+    access = find_access(os.environ, kubeconfig, context)
+
+    async def run() -> R:
+        async with session(access) as client:
+            return await work(client, chosen or access.namespace)
+
+    return asyncio.run(run())
+
+
+def memory_of(_context: click.Context, option: click.Parameter, text: str | None) -> "MiB | None":
+    """Converts `3GiB` into MiB."""
+    from cotenant.core.units import parse_memory
+
+    try:
+        return None if text is None else parse_memory(text)
+    except ValueError as error:
+        raise InputError(f"{option.opts[0]}: {error}") from None
+
+
+def percent_of(_context: click.Context, option: click.Parameter, text: str | None) -> "Percent | None":
+    """Converts `30%` into a whole percent from 1 to 100."""
+    from cotenant.core.units import parse_percent
+
+    try:
+        percent = None if text is None else parse_percent(text)
+    except ValueError as error:
+        raise InputError(f"{option.opts[0]}: {error}") from None
+    if percent == 0:
+        raise InputError(f"{option.opts[0]}: 0 % is no share; leave the option out to claim none")
+    return percent
+
+
+def print_manifests(objects: Sequence[dict[str, Any]], output: str) -> None:
+    """Prints objects for `kubectl apply -f -`."""
+    import json
+
+    import yaml
+
+    if output == "json":
+        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+    else:
+        # A copy, or objects that share a value would be written with YAML aliases.
+        plain = [json.loads(json.dumps(one)) for one in objects]
+        click.echo(yaml.safe_dump_all(plain, sort_keys=False, explicit_start=True), nl=False)
