@@ -3,6 +3,7 @@
 """The agent's socket: it passes on what jobs say, and shrugs at everything else."""
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -10,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from cotenant.job import Session
 from cotenant.node.agent import MOST_PER_JOB, AgentServer, Connected, Disconnected, JobEvent, Reported
+from cotenant.node.sockets import SO_PEERPIDFD, peer_of
 from cotenant.wire.agent import Bye, FromJob, Hello, Pause, Refused, Resume, SetBatch, Steps, ToJob, encode
 from tests.job.serving import SOON, line_of, process, running, until
 
@@ -136,6 +139,7 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.01)
 ours.send(b"!")
 os.wait()
+client.settimeout(10)
 client.send(b'{"v":1,"t":"hello","job":"j-1","pid":1}')
 print(client.recv(9), flush=True)
 """
@@ -150,6 +154,27 @@ def test_a_connection_of_a_process_that_has_ended_speaks_for_nobody(agent: Agent
         assert line_of(job) == "b''"
     assert agent.events == []
     assert agent.server.dropped["unknown peer"] == 1
+
+
+class OldKernel(socket.socket):
+    """A connection on a kernel that has no descriptors of processes."""
+
+    def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
+        if option == SO_PEERPIDFD:
+            raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+        return super().getsockopt(level, option, size)
+
+
+def test_a_process_is_known_by_its_start_on_a_kernel_without_descriptors_of_processes(tmp_path: Path) -> None:
+    with OldKernel(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client, socket.socket(socket.AF_UNIX, client.type) as door:
+        door.bind(str(tmp_path / "door"))
+        door.listen()
+        client.connect(str(tmp_path / "door"))
+        peer = peer_of(client)
+    assert peer is not None
+    assert (peer.pid, peer.is_alive) == (os.getpid(), True)
+    assert not peer._replace(started="1").is_alive
+    assert not peer._replace(pid=1 << 22).is_alive
 
 
 def test_a_connection_stays_with_the_job_that_its_process_was_in(agent: Agent) -> None:

@@ -177,6 +177,24 @@ def test_a_speed_that_is_impossible_is_reported_and_nothing_is_kept_of_it() -> N
     assert node.pod_speeds() == {}
 
 
+def test_an_error_in_the_tuning_loop_ends_no_agent_and_tuning_begins_anew() -> None:
+    broken = [True]
+
+    def pods() -> list[Pod]:
+        if broken:
+            broken.clear()
+            raise RuntimeError("a defect")
+        return [pod("a", "small@16")]
+
+    notes: list[str] = []
+    training = Training(pods, lambda: MACHINE, no_server(), lambda job, said: None, report=notes.append)
+    hello = Connected("uid-a", time.monotonic(), Hello(v=1, job="uid-a", pid=1, batch=8))
+    training.hear(hello)
+    assert "tuning begins anew: RuntimeError: a defect" in notes[0]
+    training.hear(hello)
+    assert list(training._tenants) == ["uid-a"]
+
+
 def test_a_pod_that_is_gone_is_no_tenant_and_one_with_two_gpus_is_not_tuned() -> None:
     wide = pod("wide", "small@16", ("GPU-0", "GPU-1"))
     node = node_of(wide)

@@ -9,7 +9,8 @@ except for what is measured. An agent that restarts begins anew with the pods th
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -117,15 +118,16 @@ class Training:
 
     def hear(self, event: JobEvent) -> None:
         """A message of a pod."""
-        if self._parts is None:
-            self._parts = self._made()
-        if event.job not in self._tenants:
-            self.update()
-        if isinstance(event, Reported):
-            self._reports[event.job] = event
-        elif isinstance(event, Disconnected):
-            self._reports.pop(event.job, None)
-        self._parts[0].hear(event)
+        with self._guarded():
+            if self._parts is None:
+                self._parts = self._made()
+            if event.job not in self._tenants:
+                self.update()
+            if isinstance(event, Reported):
+                self._reports[event.job] = event
+            elif isinstance(event, Disconnected):
+                self._reports.pop(event.job, None)
+            self._parts[0].hear(event)
 
     def update(self) -> None:
         """Takes in the pods that have come or gone, or were given other amounts."""
@@ -154,16 +156,22 @@ class Training:
                 continue
             tuner, monitor = self._parts
             now = time.monotonic()
-            try:
+            with self._guarded():
                 self.update()
                 monitor.tick(now)
                 tuner.tick(now)
                 if now >= due:
                     due = now + PODS_S
                     self._profiles.set_pods(self._speeds(tuner, monitor))
-            except Exception as error:  # noqa: BLE001 -- the agent must go on to serve kubelet, whatever is wrong here
-                self._report(f"tuning begins anew: {describe(error)}")
-                self._parts, self._tenants, self._reports = None, {}, {}
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Whatever goes wrong in the tuning loop, the agent goes on to serve kubelet, and tuning begins anew."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- see above
+            self._report(f"tuning begins anew: {describe(error)}")
+            self._parts, self._tenants, self._reports = None, {}, {}
 
     def _made(self) -> "tuple[Tuner, InterferenceMonitor]":
         from cotenant.core.units import Seconds
