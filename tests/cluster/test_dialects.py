@@ -3,6 +3,7 @@
 """Pods with wishes, on a real cluster: whole cards beside shared ones, card types, named cards, groups."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
@@ -31,6 +32,7 @@ WHOLE: dict[str, dict[str, int]] = {
     "topology": {"aliyun.com/gpu": 1},
 }
 ALL_CARDS = {"nvidia.com/gpu": 3}
+ALL_THREE = (FIRST, SECOND, SMALL)
 
 
 def create(engine: Engine, name: str, limits: Mapping[str, int], annotations: Mapping[str, str]) -> None:
@@ -87,3 +89,26 @@ def test_whole_and_shared_cards_are_on_one_node(engine: Engine) -> None:
     assert "no unused GPU" in engine.waits("also-alone")
     assert "no unused GPU" in engine.waits("also-whole")
     assert "not enough GPU compute" in engine.waits("too-busy")
+
+
+SWITCHED: dict[str, tuple[dict[str, int], dict[str, Any], int]] = {
+    "from-hami": ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 500}, {"schedulerName": "hami-scheduler"}, 1),
+    "from-iadeep": ({"gpushare/gpu-mem": 2}, {"schedulerName": "iadeep-scheduler"}, 1),
+    "from-arena": ({"aliyun.com/gpu-mem": 6}, {"labels": {"aliyun.com/gpu-count": "3"}}, 3),
+    "from-co-scheml": ({"aliyun.com/gpu-mem": 300}, {"annotations": {"cotenant.io/memory-unit": "MiB"}}, 1),
+    "from-topology": ({"aliyun.com/gpu": 2}, {}, 2),
+}
+"""pods of other systems: what they ask for, what else they say, and how many GPUs they get"""
+
+
+def test_pods_of_other_systems_run_unchanged_and_nodes_have_the_totals_of_their_plugins(engine: Engine) -> None:
+    for name, (limits, others, gpus) in SWITCHED.items():
+        engine.create(name, limits, TELLS, **others)
+        assert len(gpus_of(engine.ended(name))) == gpus, name
+    nodes = engine.cluster.get("/api/v1/nodes")["items"]
+    totals = [node["status"]["allocatable"] for node in nodes if "aliyun.com/gpu-mem" in node["status"]["allocatable"]]
+    assert totals
+    for of_node in totals:
+        counts = {of_node.get(name) for name in ("aliyun.com/gpu-count", "gpushare/gpu-count", "aliyun.com/gpu")}
+        assert counts == {str(len(ALL_THREE))}
+        assert int(of_node["cotenant.io/gpushare-slots"]) > len(ALL_THREE)

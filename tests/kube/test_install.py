@@ -150,7 +150,7 @@ def test_kube_scheduler_asks_us_about_every_resource_and_counts_cards_itself() -
     config = yaml.safe_load(made()["ConfigMap", CONFIGURATION]["data"][KUBE_SCHEDULER])
     (extender,) = config["extenders"]
     managed = {one["name"]: one["ignoredByScheduler"] for one in extender["managedResources"]}
-    assert managed == {name: name != dialect.count for name, dialect in DEFAULTS.by_resource.items()}
+    assert managed == {name: name != dialect.handed_out for name, dialect in DEFAULTS.by_resource.items()}
     assert (extender["ignorable"], extender["nodeCacheCapable"]) == (False, True)
 
 

@@ -68,17 +68,28 @@ def test_a_container_is_prepared_for_all_that_the_binding_will_tell_it(dialect: 
         ({"nvidia.com/gpumem": 3000}, "nvidia.com/gpu", "2"),
         ({"nvidia.com/gpumem-percentage": 50}, "nvidia.com/gpu", "2"),
         ({"nvidia.com/gpucores": 50}, "nvidia.com/gpu", "2"),
-        ({"aliyun.com/gpu-mem": 3}, "aliyun.com/gpu-count", "2"),
-        ({"gpushare/gpu-mem": 3}, "gpushare/gpu-count", "2"),
+        ({"aliyun.com/gpu-mem": 3}, "cotenant.io/gpushare-slots", "2"),
+        ({"gpushare/gpu-mem": 3}, "cotenant.io/iadeep-slots", "2"),
         ({"cambricon.com/mlumem": 1024}, "cambricon.com/mlunum", "2"),
         ({"nvidia.com/gpu": 3, "nvidia.com/gpumem": 3000}, "nvidia.com/gpu", 3),
-        ({"aliyun.com/gpu": 1}, "aliyun.com/gpu", 1),
+        ({"aliyun.com/gpu": 1}, "cotenant.io/topology-slots", "1"),
     ],
 )
 def test_kubelet_is_told_how_many_devices_where_the_author_did_not_say(asked: Json, count: str, gpus: object) -> None:
     resources = app(admitted(written(asked), KubeSettings(defaults=Defaults(gpus=2))))["resources"]
     assert resources["limits"] == {"cpu": "500m", **asked, count: gpus}
     assert resources.get("requests", {}) == ({} if count in asked else {count: gpus})
+
+
+@pytest.mark.parametrize(("count", "slots"), [("aliyun.com/gpu-count", "gpushare"), ("gpushare/gpu-count", "iadeep")])
+def test_a_number_of_gpus_is_moved_if_kubelet_would_compare_it_with_those_of_the_node(count: str, slots: str) -> None:
+    made = written({count: 2, count.replace("count", "mem"): 3})
+    pod = admitted(made)
+    for part in ("limits", "requests"):
+        assert count not in app(pod)["resources"][part]
+        assert app(pod)["resources"][part][f"cotenant.io/{slots}-slots"] == "2"
+    assert response(mutate(review(pod), SETTINGS)) == UNCHANGED
+    assert request_of(read(pod)).demand == request_of(read(made)).demand
 
 
 def test_each_container_has_a_number_and_sees_its_own_limits_alone() -> None:

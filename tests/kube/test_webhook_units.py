@@ -46,8 +46,8 @@ def test_requests_and_limits_stay_equal_as_kubernetes_demands() -> None:
     resources = made["spec"]["containers"][0]["resources"]
     resources["requests"] = {**resources["limits"], "cpu": 2}
     kept = admitted(made)["spec"]["containers"][0]["resources"]
-    assert kept["limits"] == {"cpu": "500m", "cotenant.io/iadeep-mib": "300", "gpushare/gpu-count": "1"}
-    assert kept["requests"] == {"cpu": 2, "cotenant.io/iadeep-mib": "300", "gpushare/gpu-count": "1"}
+    assert kept["limits"] == {"cpu": "500m", "cotenant.io/iadeep-mib": "300", "cotenant.io/iadeep-slots": "1"}
+    assert kept["requests"] == {"cpu": 2, "cotenant.io/iadeep-mib": "300", "cotenant.io/iadeep-slots": "1"}
 
 
 def test_a_part_of_a_gib_is_a_whole_number_of_mib() -> None:

@@ -136,5 +136,8 @@ def test_cards_of_a_thousand_slots_fit_into_what_kubelet_takes() -> None:
 
 
 def test_a_node_has_the_resources_of_its_vendor() -> None:
-    assert count_resources(DEFAULTS, Vendor.NVIDIA) == (GPU, COUNT, "aliyun.com/gpu", "gpushare/gpu-count")
+    assert count_resources(DEFAULTS, Vendor.NVIDIA) == (
+        GPU,
+        *(f"cotenant.io/{name}-slots" for name in ("gpushare", "topology", "iadeep")),
+    )
     assert count_resources(DEFAULTS, Vendor.CAMBRICON) == ("cambricon.com/mlunum", "cambricon.com/vmlu")

@@ -23,6 +23,7 @@ from cotenant.kube.codec.cambricon import CAMBRICON_SMLU
 from cotenant.kube.codec.gpushare import GPUSHARE
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS
+from cotenant.kube.codec.topology import TOPOLOGY
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import NODE, pod, pod_object, tenant_of
@@ -36,13 +37,19 @@ def test_totals_are_in_the_units_of_each_dialect() -> None:
         "nvidia.com/gpucores": 400,
         "nvidia.com/priority": 64,
     }
-    assert dialect_totals(GPUSHARE, machine) == {"aliyun.com/gpu-mem": 94, "aliyun.com/gpu-core.percentage": 400}
+    assert dialect_totals(GPUSHARE, machine) == {
+        "aliyun.com/gpu-count": 4,
+        "aliyun.com/gpu-mem": 94,
+        "cotenant.io/gpushare-mib": 96256,
+        "aliyun.com/gpu-core.percentage": 400,
+    }
+    assert dialect_totals(TOPOLOGY, machine) == {"aliyun.com/gpu": 4}
     assert dialect_totals(CAMBRICON_SMLU, machine)["cambricon.com/mlu.smlu.vmemory"] == 376
 
 
 def test_a_node_has_totals_of_its_own_vendor_only_and_none_for_a_count_of_cards() -> None:
     assert not [name for name in NodeTotals(Vendor.NVIDIA, DEFAULTS).of(NODE) if "cambricon" in name]
-    counts = {dialect.count for dialect in DEFAULTS.dialects}
+    counts = {dialect.handed_out for dialect in DEFAULTS.dialects}
     for vendor in Vendor:
         assert not counts & NodeTotals(vendor, DEFAULTS).of(NODE).keys()
 
@@ -75,7 +82,7 @@ def _most_by_trying(capacity: int, tenants: int) -> int:
 
 
 def amounts(dialect: str) -> st.SearchStrategy[dict[str, Any]]:
-    """What one container asks for in a dialect; nonsense may be among it."""
+    """What one container asks for in a dialect once it is admitted; nonsense may be among it."""
     spoken = next(one for one in DEFAULTS.dialects if one.name == dialect)
     optional = {
         spoken.memory: st.integers(1, max(1, 900 // spoken.memory_unit)),
@@ -84,7 +91,9 @@ def amounts(dialect: str) -> st.SearchStrategy[dict[str, Any]]:
         spoken.priority: st.integers(0, 1),
     }
     there = {name: values for name, values in optional.items() if name is not None}
-    return st.fixed_dictionaries({spoken.count: st.integers(1, 2)}, optional=there)
+    counts = {spoken.handed_out, *([spoken.count] if spoken.memory is None else [])}
+    others = st.fixed_dictionaries({}, optional=there)
+    return st.tuples(st.integers(1, 2), others).map(lambda both: {**dict.fromkeys(counts, both[0]), **both[1]})
 
 
 containers = st.sampled_from([one.name for one in DEFAULTS.dialects if one.vendor is Vendor.NVIDIA]).flatmap(amounts)
@@ -139,7 +148,7 @@ def test_fifteen_tenants_of_seven_percent_of_a_small_card_are_more_than_all_of_i
 
 def _are_counted(here: list[Pod], machine: Machine) -> bool:
     """Whether kube-scheduler lets them in by the number of devices, which it counts itself."""
-    counts = dict.fromkeys((one.count for one in DEFAULTS.dialects), sum(gpu.slots for gpu in machine.gpus))
+    counts = dict.fromkeys((one.handed_out for one in DEFAULTS.dialects), sum(gpu.slots for gpu in machine.gpus))
     return not _too_much(here, counts)
 
 

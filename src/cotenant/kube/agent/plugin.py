@@ -129,8 +129,8 @@ KNOWN_S = 10.0
 
 
 def count_resources(settings: Settings, vendor: Vendor) -> tuple[str, ...]:
-    """The resource names that count GPUs of this vendor, one for each dialect."""
-    return tuple(dialect.count for dialect in settings.dialects if dialect.vendor is vendor)
+    """The resources of which kubelet hands out devices on GPUs of this vendor, one for each dialect."""
+    return tuple(dialect.handed_out for dialect in settings.dialects if dialect.vendor is vendor)
 
 
 class Plugins:

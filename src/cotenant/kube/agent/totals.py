@@ -72,11 +72,12 @@ class NodeTotals:
 
 
 def dialect_totals(dialect: Dialect, machine: Machine) -> dict[str, int]:
-    """All totals but the number of GPUs, which the device plugin reports; an unhealthy GPU still has its tenants."""
+    """All totals but the number of devices, which the device plugin reports; an unhealthy GPU still has its tenants."""
     gpus = machine.gpus
     slots = sum(gpu.slots for gpu in gpus)
     amounts = {
         dialect.memory: sum(gpu.memory_capacity // dialect.memory_unit for gpu in gpus),
+        dialect.count if dialect.slots is not None else None: len(gpus),
         dialect.memory_mib: sum(gpu.memory_capacity for gpu in gpus),
         dialect.memory_percent: sum(most_percent(gpu, max(gpu.slots, min(MOST_CONTAINERS, slots))) for gpu in gpus),
         dialect.compute: sum(gpu.compute_capacity // 10 for gpu in gpus),

@@ -64,7 +64,7 @@ class Amounts:
     low: bool = False
     """Whether it is of the lower priority class."""
     counted: bool = True
-    """Whether it states the number of GPUs; if not, the webhook adds it, or kubelet would give it no device."""
+    """Whether it requests devices of kubelet; if not, the webhook adds them."""
     unit: MiB
     """Unit in which it states memory."""
 
@@ -84,7 +84,14 @@ def amounts_of(
     if len(spoken) > 1:
         both = " and ".join(_first_said(one, said) for one in spoken[:2])
         raise InputError(f"{both} are of two dialects: use the names of one dialect in a container")
-    dialect, counted = spoken[0], spoken[0].count in said
+    dialect = spoken[0]
+    counted = dialect.handed_out in said
+    if dialect.slots is not None and dialect.slots in said:
+        if said.get(dialect.count, said[dialect.slots]) != said[dialect.slots]:
+            raise InputError(
+                f"{dialect.slots}: expected as many as {dialect.count}; remove it, since the webhook adds it"
+            )
+        said[dialect.count] = said[dialect.slots]
     for field, other in dialect.other_names:
         if said.get(other):
             name = getattr(dialect, field)

@@ -62,6 +62,9 @@ class Dialect:
     """As in the row of its vendor."""
     count: str
     """Resource: number of GPUs."""
+    slots: str | None = None
+    """Resource of ours of which kubelet hands out devices; the webhook adds one for each GPU. `count` then says how
+    many GPUs a node has. None: kubelet hands out devices of `count`."""
     memory: str | None = None
     memory_unit: MiB = MiB(1)
     memory_percent: str | None = None
@@ -116,8 +119,13 @@ class Dialect:
         return self.vendor.row.unenforced(self.enforces)
 
     @property
+    def handed_out(self) -> str:
+        """The resource of which kubelet hands out devices."""
+        return self.slots or self.count
+
+    @property
     def resources(self) -> tuple[str, ...]:
-        names = (self.count, self.memory, self.memory_percent, self.compute, self.priority, self.memory_mib)
+        names = (self.count, self.memory, self.memory_percent, self.compute, self.priority, self.memory_mib, self.slots)
         return (*(name for name in names if name is not None), *(other for _, other in self.other_names))
 
 

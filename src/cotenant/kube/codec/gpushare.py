@@ -6,12 +6,13 @@ Its keys have no prefix, and its programs divide ..._CONTAINER by ..._DEV to lea
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cotenant.core.units import MiB
 from cotenant.kube.codec.dialect import GIB, ContainerAssignment, Dialect, in_units
 from cotenant.kube.codec.keys import own_key
+from cotenant.node.launch import Grant, percent_of
 
 _AMOUNTS = ("ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV")
 
@@ -30,7 +31,11 @@ def variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str,
 def annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
     """What `kubectl inspect gpushare` and arena read, in the cluster's unit; only the JSON can state several GPUs."""
     gpus = {gpu for one in assignments for gpu in one.gpus}
-    shares = {str(one.app): _shares(dialect, one) for one in assignments if one.app is not None}
+    shares, percents = {}, {}
+    for one in assignments:
+        if one.app is not None:
+            shares[str(one.app)] = _by_gpu(one, lambda grant: in_units(grant.memory, dialect.memory_unit))
+            percents[str(one.app)] = _by_gpu(one, lambda grant: percent_of(grant.compute))
     smallest = min(int(one.launch.env["ALIYUN_COM_GPU_MEM_DEV"]) for one in assignments)
     return {
         **({"ALIYUN_COM_GPU_MEM_IDX": str(min(gpus))} if len(gpus) == 1 else {}),
@@ -39,17 +44,22 @@ def annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], mo
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(moment),
         "scheduler.framework.gpushare.allocation": json.dumps(shares, separators=(",", ":")),
+        **(
+            {"gpushare.alibabacloud.com/core-percentage": json.dumps(percents, separators=(",", ":"))}
+            if any(any(of.values()) for of in percents.values())
+            else {}
+        ),
     }
 
 
-def _shares(dialect: Dialect, assignment: ContainerAssignment) -> dict[str, int]:
-    amounts = (in_units(grant.memory, dialect.memory_unit) for grant in assignment.launch.grants)
-    return {str(gpu): amount for gpu, amount in zip(assignment.gpus, amounts, strict=True)}
+def _by_gpu(assignment: ContainerAssignment, amount: Callable[[Grant], int]) -> dict[str, int]:
+    return {str(gpu): amount(grant) for gpu, grant in zip(assignment.gpus, assignment.launch.grants, strict=True)}
 
 
 GPUSHARE = Dialect(
     name="gpushare",
     count="aliyun.com/gpu-count",
+    slots=own_key("gpushare-slots"),
     memory="aliyun.com/gpu-mem",
     memory_unit=GIB,
     compute="aliyun.com/gpu-core.percentage",
@@ -65,6 +75,7 @@ IADEEP = replace(
     GPUSHARE,
     name="iadeep",
     count="gpushare/gpu-count",
+    slots=own_key("iadeep-slots"),
     memory="gpushare/gpu-mem",
     compute=None,
     memory_mib=own_key("iadeep-mib"),

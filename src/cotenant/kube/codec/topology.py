@@ -5,6 +5,7 @@
 from collections.abc import Mapping, Sequence
 
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
+from cotenant.kube.codec.keys import own_key
 
 
 def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
@@ -12,9 +13,11 @@ def _variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str
 
 
 def _annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], moment: int) -> Mapping[str, str]:
-    gpus = sorted({gpu for one in assignments for gpu in one.gpus})
+    gpus = ",".join(map(str, sorted({gpu for one in assignments for gpu in one.gpus})))
     return {
-        "ALIYUN_COM_GPU_GROUP": ",".join(map(str, gpus)),
+        "ALIYUN_COM_GPU_GROUP": gpus,
+        "topology.kubernetes.io/gpu-group": gpus,  # as arena reads it
+        "topology.kubernetes.io/gpu-visible": gpus,
         "ALIYUN_COM_GPU_ASSIGNED": "true",
         "ALIYUN_COM_GPU_ASSUME_TIME": str(moment),
     }
@@ -23,6 +26,7 @@ def _annotations(dialect: Dialect, assignments: Sequence[ContainerAssignment], m
 TOPOLOGY = Dialect(
     name="topology",
     count="aliyun.com/gpu",
+    slots=own_key("topology-slots"),
     alone=True,
     policy="topology+binpack",
     variables=_variables,

@@ -62,5 +62,5 @@ def kube_scheduler(settings: KubeSettings) -> Json:
 
 def managed_resources(codec: Settings) -> list[Json]:
     """Return all resources that our extender handles; kubelet and kube-scheduler itself count only whole GPUs."""
-    counts = {dialect.count for dialect in codec.dialects}
-    return [{"name": name, "ignoredByScheduler": name not in counts} for name in codec.by_resource]
+    devices = {dialect.handed_out for dialect in codec.dialects}
+    return [{"name": name, "ignoredByScheduler": name not in devices} for name in codec.by_resource]

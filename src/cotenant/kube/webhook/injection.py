@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cotenant.kube.codec.annotations import RUNTIME_VARIABLES, variable_names
+from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import container_key
 from cotenant.kube.codec.paths import LIMITS, LIMITS_FOLDER
 from cotenant.kube.codec.request import ContainerRequest
@@ -38,8 +39,8 @@ def with_gpus(container: Json, one: ContainerRequest) -> Json:
     changed = _with_env(container, [*(hidden for name, hidden in HIDDEN.items() if name not in names), *variables])
     mount = {"name": _volume_name(one.number), "readOnly": True, "mountPath": str(LIMITS_FOLDER)}
     changed = _with_list(changed, "volumeMounts", [mount, *_foreign_mounts(changed)])
-    if not one.amounts.counted:
-        changed["resources"] = _with_count(container["resources"], dialect.count, str(gpus))
+    if not one.amounts.counted or _moves_count(dialect):
+        changed["resources"] = _with_devices(container["resources"], dialect, str(gpus))
     return changed
 
 
@@ -85,9 +86,18 @@ def _with_list(of: Json, key: str, items: list[Any]) -> Json:
     return {**rest, key: items} if items else rest
 
 
-def _with_count(resources: Json, name: str, count: str) -> Json:
-    both = {part: {**resources.get(part, {}), name: count} for part in ("limits", "requests")}
-    return {**resources, **both}
+def _moves_count(dialect: Dialect) -> bool:
+    """Whether a request for a number of GPUs must not stay: kubelet would compare the sum of all shares with the number
+    of GPUs."""
+    return dialect.slots is not None and dialect.memory is not None
+
+
+def _with_devices(resources: Json, dialect: Dialect, devices: str) -> Json:
+    moved = dialect.count if _moves_count(dialect) else None
+    kept = {
+        part: {k: v for k, v in (resources.get(part) or {}).items() if k != moved} for part in ("limits", "requests")
+    }
+    return {**resources, **{part: {**amounts, dialect.handed_out: devices} for part, amounts in kept.items()}}
 
 
 def _volume(number: int) -> Json:
