@@ -89,6 +89,8 @@ class Route:
     """Called with the segments of the path after the first, and the body."""
     segments: int = 0
     """Number of segments that must follow the first."""
+    optional_segments: int = 0
+    """Number of segments that may follow those."""
     most_bytes: int = 0
     refuse: Refuse = text_reply
     key: Callable[[], bytes] | None = None
@@ -127,7 +129,7 @@ def application(routes: Routes, error_log: ErrorLog, *, body_s: float = BODY_S) 
             return
         first, *segments = scope["path"].removeprefix("/").split("/")
         route = routes.get(first)
-        if route is None or len(segments) != route.segments:
+        if route is None or not 0 <= len(segments) - route.segments <= route.optional_segments:
             reply = text_reply(404, "not found")
         elif scope["method"] not in (route.method, "HEAD" if route.method == "GET" else route.method):
             reply = text_reply(405, f"expected {route.method}")

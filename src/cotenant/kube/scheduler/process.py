@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from socket import gethostname
@@ -38,13 +39,16 @@ from cotenant.kube.api.server import (
     listen,
     serve_all,
     status_reply,
+    text_reply,
 )
+from cotenant.kube.codec.dialect import GIB
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
+from cotenant.kube.scheduler.inspecting import GPUSHARE, INSPECT, TOPOLOGY, gpushare_report, topology_report
 from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
 from cotenant.kube.scheduler.offers import OfferedNodes
@@ -200,10 +204,13 @@ class Scheduler:
         return {**Extender(self._shared, self.binder, self.preemptor).routes(), **self._health()}
 
     def for_operators(self, why_key: Callable[[], bytes] | None = None) -> Routes:
-        """The routes of the second port. Every pod of the cluster can reach it, so `why` requires a key."""
+        """The routes of the second port. Every pod of the cluster can reach it, so all that name pods require a key."""
         routes = dict(self._health())
         if why_key is not None:
             routes["why"] = Route(method="GET", answer=self._why, segments=2, refuse=status_reply, key=why_key)
+            for name in (GPUSHARE, TOPOLOGY):
+                answer = partial(self._inspect, name)
+                routes[name] = Route(method="GET", answer=answer, segments=1, optional_segments=1, key=why_key)
         return routes
 
     async def run(self) -> NoReturn:
@@ -254,6 +261,19 @@ class Scheduler:
                 profiles=self.profiles,
             )
         )
+
+    async def _inspect(self, system: str, words: tuple[str, ...], _body: bytes) -> Reply:
+        """Answers `inspect` and `inspect/NODE` as the extender of another system does."""
+        reason = self.unready_reason()
+        if reason is not None:
+            return text_reply(503, reason)
+        verb, node = words[0], words[1] if len(words) > 1 else None
+        if verb != INSPECT:
+            return text_reply(404, f"no such path; expected /{system}/{INSPECT}")
+        if system == TOPOLOGY:
+            return json_reply(topology_report(self.state, self._shared.settings.scheduler.policy, node))
+        units = {one.name: one.memory_unit for one in self._shared.settings.codec().dialects}
+        return json_reply(gpushare_report(self.state, units.get("gpushare", GIB), node))
 
     def _health(self) -> Routes:
         return health_routes(self.unready_reason)
