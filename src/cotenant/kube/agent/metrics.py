@@ -5,11 +5,12 @@
 A metric is one row of `METRICS`; docs/reference/metrics.md describes each of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.model import Machine
+from cotenant.kube.agent.pod_usage import PodMemory
 from cotenant.node.limits import write_read_only
 
 METRICS_FILE = "agent.prom"
@@ -26,6 +27,8 @@ class AgentState:
     """pods with another number of devices than their assignment says"""
     errors: Mapping[str, int]
     """errors since the agent started, by kind"""
+    pods: Sequence[PodMemory] = ()
+    """memory that pods use, and that they were assigned"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,13 @@ def _errors(state: AgentState) -> Series:
     return {f'kind="{_escaped(kind)}"': count for kind, count in sorted({"drift": 0, **state.errors}.items())}
 
 
+def _of_pods(amount: Callable[[PodMemory], int]) -> Callable[[AgentState], Series]:
+    return lambda state: {
+        f'namespace="{_escaped(one.namespace)}",pod="{_escaped(one.pod)}",gpu="{_escaped(one.gpu)}"': amount(one)
+        for one in state.pods
+    }
+
+
 METRICS = (
     Metric("gpus", "gauge", "GPUs of this node that are handed out.", lambda state: {"": len(state.machine.gpus)}),
     Metric(
@@ -57,13 +67,25 @@ METRICS = (
         "Pods with another number of devices than their assignment says.",
         lambda state: {"": state.drifting},
     ),
+    Metric(
+        "pod_memory_used_mib",
+        "gauge",
+        "Memory of a GPU that the processes of a pod use, as the driver counts it.",
+        _of_pods(lambda one: one.used_mib),
+    ),
+    Metric(
+        "pod_memory_assigned_mib",
+        "gauge",
+        "Memory of a GPU that a pod was assigned.",
+        _of_pods(lambda one: one.assigned_mib),
+    ),
     Metric("errors_total", "counter", "Errors by kind; drift is counted at each look.", _errors),
 )
 
 
-def metrics_text(machine: Machine, drifting: int, errors: Mapping[str, int]) -> str:
+def metrics_text(machine: Machine, drifting: int, errors: Mapping[str, int], pods: Sequence[PodMemory] = ()) -> str:
     """All metrics, in the order of the table."""
-    state = AgentState(machine, drifting, errors)
+    state = AgentState(machine, drifting, errors, pods)
     return "".join(_lines(metric, metric.value(state)) for metric in METRICS)
 
 

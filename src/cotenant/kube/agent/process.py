@@ -23,6 +23,7 @@ from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.agent.metrics import metrics_text, write_metrics
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
+from cotenant.kube.agent.pod_usage import memory_of_pods
 from cotenant.kube.agent.podresources import Drift, PodKey, drift
 from cotenant.kube.agent.profiles import OwnProfiles, WritePace
 from cotenant.kube.agent.publishing import PATCHES_S, OwnNode, take_back
@@ -364,7 +365,11 @@ class Agent:
             before = found
 
     def _write_metrics(self, drifting: int) -> None:
-        text = metrics_text(self._machine, drifting, self.error_log.counts)
+        pods = memory_of_pods(self._usage.latest, self._pods.pods(), self._proc)
+        for one in pods:
+            if one.used_mib > one.assigned_mib:
+                self.error_log.report("memory beyond the assignment", str(one))
+        text = metrics_text(self._machine, drifting, self.error_log.counts, pods)
         try:
             write_metrics(self._options.host.passing.seen, text)
         except OSError as error:
