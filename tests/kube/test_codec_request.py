@@ -63,7 +63,7 @@ def test_annotations_of_a_dialect_that_is_not_spoken_say_nothing() -> None:
     ("annotations", "said"),
     [
         ({"least_speed": "fast"}, "cotenant.io/least-speed: 'fast' is not a percentage"),
-        ({"exclusive": "1"}, "cotenant.io/exclusive: '1', expected true or false"),
+        ({"exclusive": "yes"}, "cotenant.io/exclusive: 'yes', expected true or false"),
         ({"affinity": ""}, "cotenant.io/affinity: '' is not a name of 1 to 200 characters"),
         ({"workload": "a\x07b"}, "cotenant.io/workload: 'a.*b' is not a name"),
         ({"use_uuids": ",".join(["GPU"] * 65)}, "cotenant.io/use-uuids: 65 names, expected at most 64"),

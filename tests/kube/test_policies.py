@@ -79,4 +79,6 @@ def test_all_words_of_all_dialects_are_known() -> None:
     names = {f"ALIYUN_COM_GPU_MEM_{word}" for word in ("IDX", "DEV", "POD", "ASSIGNED", "ASSUME_TIME")}
     names |= {f"ALIYUN_COM_GPU_{word}" for word in ("GROUP", "ASSIGNED", "ASSUME_TIME")}
     names |= {"CAMBRICON_DSMLU_PROFILE", "CAMBRICON_DSMLU_ASSIGNED", "scheduler.framework.gpushare.allocation"}
+    names |= {"gpushare.alibabacloud.com/core-percentage"}
+    names |= {f"topology.kubernetes.io/gpu-{word}" for word in ("group", "visible")}
     assert words == names
