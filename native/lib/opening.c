@@ -72,7 +72,7 @@ static bool is_in_use(const struct loader *loader, Lmid_t id, const char *file) 
     return there;
 }
 
-static bool take(int place, struct space *found) {
+static bool take_space(int place, struct space *found) {
     ct_acquire(&choosing);
     bool taken = !spaces[place].is_taken;
     if (taken) {
@@ -83,7 +83,7 @@ static bool take(int place, struct space *found) {
     return taken;
 }
 
-static void give_back(int place, const struct space *changed) {
+static void put_space_back(int place, const struct space *changed) {
     ct_acquire(&choosing);
     spaces[place] = *changed;
     spaces[place].is_taken = false;
@@ -92,7 +92,7 @@ static void give_back(int place, const struct space *changed) {
 }
 
 // Whether the namespace at this place, which is made if there is none, can be given to the program.
-static bool is_free(struct space *space, const struct loader *loader) {
+static bool is_usable_space(struct space *space, const struct loader *loader) {
     if (space->copy) return !is_in_use(loader, space->id, space->file);
     return (space->copy = make_space(loader, &space->id)) != NULL;
 }
@@ -111,12 +111,12 @@ static Lmid_t find_space(const char *file, open_function *open) {
     bool is_found = false, is_full = false;
     ct_watch_forks(); // a child must not find what another thread has taken here
     for (int place = 0; place < SPACES && !is_found && !is_full; place++) {
-        if (!take(place, &space)) continue;
+        if (!take_space(place, &space)) continue;
         bool is_made = space.copy;
-        is_found = is_free(&space, &loader);
+        is_found = is_usable_space(&space, &loader);
         is_full = !is_found && !is_made;
         if (is_found && strlen(file) < sizeof space.file) strcpy(space.file, file);
-        give_back(place, &space);
+        put_space_back(place, &space);
     }
     Lmid_t id = is_found ? space.id : find_latest();
     if (id == LM_ID_NEWLM) ct_count_fault(CT_FAULT_DRIVER);

@@ -131,7 +131,7 @@ static _Atomic uint64_t *account(struct ct_slot *slot, enum ct_where where) {
     return where == CT_DEVICE ? slot->memory : slot->host;
 }
 
-static uint64_t counted_by_others(const struct ct_slot *mine, int device, enum ct_where where, uint64_t sum) {
+static inline uint64_t counted_by_others(const struct ct_slot *mine, int device, enum ct_where where, uint64_t sum) {
     struct ct_region *region = ct_region;
     uint32_t high = region->high < CT_SLOTS ? region->high : CT_SLOTS;
     for (uint32_t i = 0; i < high; i++) {
@@ -144,7 +144,7 @@ static uint64_t counted_by_others(const struct ct_slot *mine, int device, enum c
 
 // The others' use is what the region says and what no account has, and at least what NVML last said; our own is what
 // this process knows, whatever the region says.
-static uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_where where) {
+static inline uint64_t used_by_others(const struct ct_slot *mine, int device, enum ct_where where) {
     if (where == CT_HOST) return counted_by_others(mine, device, where, 0);
     const struct ct_measured *measured = &ct_measured[device];
     uint64_t uncounted = atomic_load_explicit(&measured->uncounted, memory_order_relaxed);
@@ -225,7 +225,7 @@ static void back_off(int attempt) {
 
 // Tries again before a refusal: slots of ended processes are freed first, and another process that has announced too
 // much gets time to take it back.
-static bool reserve_slowly(int device, enum ct_where where, uint64_t bytes) {
+__attribute__((noinline, cold)) static bool reserve_slowly(int device, enum ct_where where, uint64_t bytes) {
     struct ct_thread_state before = ct_save_thread();
     bool reserved = false;
     for (int attempt = 0; attempt < RESERVE_TRIES && !reserved && bytes <= limit_of(device, where); attempt++) {

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "cuda_abi.h"
+#include "lock.h"
 
 #define LIVE 5000
 
@@ -61,7 +62,11 @@ int main(int count, char **words) {
     if (cuModuleLoadData(&module, ".entry ns_0") || cuModuleGetFunction(&kernel, module, "ns_0")) return 2;
     // What the costs can be compared with on another machine.
     static _Atomic uint64_t counter;
+    static ct_lock lock;
+    struct timespec time;
     MEASURE("atomic", atomic_fetch_add(&counter, 1) == UINT64_MAX);
+    MEASURE("lock", (ct_acquire(&lock), ct_set_free(&lock), 0));
+    MEASURE("clock", clock_gettime(CLOCK_MONOTONIC_COARSE, &time));
     MEASURE("alloc_free", alloc_and_free());
     MEASURE("launch", cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     MEASURE("info", cuMemGetInfo_v2(&free_bytes, &total));
