@@ -85,7 +85,9 @@ def test_nonsense_is_refused_by_the_schema(engine: Engine, made: Json, said: str
 
 
 def test_an_agent_writes_the_profiles_of_its_own_node_only(engine: Engine) -> None:
-    assert not refusal(engine, "POST", PATH, profile(), "node1")
+    made = profile()
+    made["metadata"]["ownerReferences"][0]["uid"] = engine.node("node1")["metadata"]["uid"]
+    assert not refusal(engine, "POST", PATH, made, "node1")
     change = {"spec": {"alone": {"times": 2}}}
     try:
         own = "an agent may write the profiles of its own node only"

@@ -117,7 +117,7 @@ def test_a_change_of_the_status_alone_changes_no_prediction() -> None:
         (profile(0, "a", name="n1.007"), "the name 'n1.007' is not that of its node"),
         (profile(MOST_PER_NODE, "a"), "the name 'n1.100' is not that of its node"),
         (profile(0, "a", name="n2.1"), "the name 'n2.1' is not that of its node"),
-        (profile(0, "a", spec={"alone": None}), "it has no measurement"),
+        (profile(0, "a", spec={"alone": None}), "it has neither a measurement nor a running pod"),
     ],
     ids=lambda one: "" if isinstance(one, str) else one.metadata.name,
 )
@@ -256,6 +256,18 @@ def test_why_and_show_give_the_predicted_and_the_measured_speed_of_all_tenants(t
             why = await asyncio.to_thread(run, "why", "pod/a", "-n", "team", "--kubeconfig", str(config))
             assert "team/c (team/large@16): predicted " in why.stdout
             assert "measured 70% of its speed alone" in why.stdout
+
+    play(story)
+
+
+def test_a_pod_that_reports_is_shown_before_anything_was_measured() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await two_on_one_gpu(plane)
+        said = {"name": "a", "uid": "uid-a", "batch": 8, "samplesPerSecond": 5.0}
+        await add(plane, profile(0, WORKLOADS["a"], spec={"alone": None, "pods": [said]}))
+        own, other = (await plane.why("a"))["tenants"]
+        assert (own["batch"], own["samples_per_second"], own["measured"]) == (8, 5.0, None)
+        assert other["batch"] is None
 
     play(story)
 

@@ -148,6 +148,6 @@ def problem_with(profile: WorkloadProfile, nodes: frozenset[str]) -> str | None:
         return f"the name {name!r} is not that of its node and a number below {MOST_PER_NODE}"
     if profile.spec.node not in nodes:
         return f"no node {printable(profile.spec.node[:80])!r} with GPUs is in the cluster"
-    if not profile.spec.alone and not profile.spec.beside:
-        return "it has no measurement"
+    if not profile.spec.alone and not profile.spec.beside and not profile.spec.pods:
+        return "it has neither a measurement nor a running pod"
     return None
