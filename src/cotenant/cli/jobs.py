@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from cotenant.cli import cluster_jobs
 from cotenant.cli.client import Client, NoDaemonError, at
+from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
 from cotenant.cli.endings import ending_of
 from cotenant.cli.options import CommandOfWords, complete_files, complete_states, job_argument, output_option
-from cotenant.cli.output import ago, aligned, emit, or_dash, print_error, render
+from cotenant.cli.output import ago, aligned, emit, note, or_dash, print_error, render, write_output
 from cotenant.cli.pods import ask_about_pod, is_pod, pod_details, pod_options
 from cotenant.cli.request import encoded, request_of, request_options
 from cotenant.errors import CotenantError
@@ -47,6 +49,7 @@ Examples:
   cotenant submit -- python train.py --epochs 3
   cotenant submit --memory 4GiB --compute 30% --name small -- python train.py
   cotenant submit --gpus 2 --batch 64 --batch-range 16-512 --wait -- python train.py
+  cotenant submit --on kubernetes --image team/train:1 --memory 4GiB --array 8 -- python train.py
 """
 LOGS_EPILOG = """\b
 Examples:
@@ -69,10 +72,36 @@ def checked_states(_context: click.Context, _option: click.Parameter, text: str)
 @click.command(cls=CommandOfWords, epilog=SUBMIT_EPILOG, context_settings={"allow_interspersed_args": False})
 @request_options
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
+@click.option("--image", metavar="NAME", help="In a cluster: image in which the command runs.")
+@click.option("--array", type=click.IntRange(1, 10_000), help="In a cluster: number of pods, each with an index.")
+@click.option(
+    "--replicas", type=click.IntRange(1, 256), help="In a cluster: number of pods that start together or not at all."
+)
+@click.option("--dry-run", is_flag=True, help="In a cluster: print the manifest and create nothing.")
+@on_options
 @output_option
 @click.argument("command", nargs=-1, required=True, shell_complete=complete_files)
-def submit(wait: bool, output: str, command: tuple[str, ...], **options: Any) -> None:
-    """Queues a command to run on GPUs of this machine, and prints the job ID."""
+def submit(
+    wait: bool,
+    output: str,
+    command: tuple[str, ...],
+    on: str,
+    dry_run: bool,
+    namespace: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    **options: Any,
+) -> None:
+    """Queues a command to run on GPUs of this machine, or of a Kubernetes cluster, and prints the job ID."""
+    check_on(on, cluster_jobs.ONLY_CLUSTER, cluster_jobs.ONLY_MACHINE)
+    if on == KUBERNETES:
+        where = Where(namespace, kubeconfig, context)
+        view = cluster_jobs.submit(where, command, options, wait=wait, dry_run=dry_run, output=output)
+        if view is not None and output != "table":
+            emit(view, output, COLUMNS)
+        sys.exit(0 if view is None or not wait else exit_code(view))
+    for name in cluster_jobs.ONLY_CLUSTER:
+        options.pop(name, None)
     client = Client()
     job = client.post("/v1/jobs", JobView, encoded(request_of(command, **options)))
     if output == "table":
@@ -116,11 +145,16 @@ def exit_code(job: JobView) -> int:
 @click.option(
     "--limit", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="Largest number of jobs to show."
 )
+@on_options
 @output_option
-def jobs(state: str, limit: int, output: str) -> None:
-    """Lists jobs, oldest first."""
-    requests = int(output in ("json", "yaml"))
-    found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}&requests={requests}", list[JobView])
+def jobs(state: str, limit: int, output: str, on: str, **where: Any) -> None:
+    """Lists jobs of this machine, or of a Kubernetes cluster, oldest first."""
+    check_on(on, (), ())
+    if on == KUBERNETES:
+        found = cluster_jobs.jobs_of(Where(**where), decode_states(state), limit)
+    else:
+        requests = int(output in ("json", "yaml"))
+        found = Client().get(f"/v1/jobs?state={at(state)}&limit={limit}&requests={requests}", list[JobView])
     emit(found, output, COLUMNS, "no jobs")
     if len(found) == limit:
         click.echo(
@@ -150,18 +184,22 @@ def show(job: str, namespace: str | None, kubeconfig: Path | None, output: str) 
 @click.option(
     "--attempt", type=click.IntRange(1), metavar="NUMBER", help="Print the output of this attempt. Default: the latest."
 )
+@on_options
 @job_argument()
-def logs(follow: bool, tail: int | None, attempt: int | None, job: str) -> None:
-    """Prints the output of a job (standard output and standard error)."""
+def logs(follow: bool, tail: int | None, attempt: int | None, job: str, on: str, **where: Any) -> None:
+    """Prints the output of a job (standard output and standard error); in a cluster, that of each of its pods."""
+    check_on(on, (), ("attempt",))
+    if on == KUBERNETES:
+        cluster_jobs.logs(Where(**where), job, write_output, note, follow=follow, tail=tail)
+        return
     client = Client()
     view = client.get(f"/v1/jobs/{at(job)}", JobView)
-    for note in log_notes(view, attempt):
-        click.echo(note, err=True)
+    for line in log_notes(view, attempt):
+        note(line)
     options = {"follow": int(follow), "tail": tail, "attempt": attempt}
     query = "&".join(f"{name}={value}" for name, value in options.items() if value is not None)
     for chunk in client.lines(f"/v1/jobs/{at(view.id)}/log?{query}", None if tail is not None else _note_beginning):
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
+        write_output(chunk)
 
 
 def log_notes(job: JobView, attempt: int | None) -> Iterator[str]:
@@ -193,24 +231,26 @@ class Cancelled(NamedTuple):
 
 @click.command(epilog=CANCEL_EPILOG)
 @click.option("--no-wait", is_flag=True, help="Return at once. Default: when the jobs have ended.")
+@on_options
 @job_argument(*WAITING_OR_ACTIVE, several=True)
 @output_option
-def cancel(no_wait: bool, job: tuple[str, ...], output: str) -> None:
+def cancel(no_wait: bool, job: tuple[str, ...], output: str, on: str, **where: Any) -> None:
     """Stops running jobs, or removes queued jobs from the queue, and says what became of each.
 
     If a job cannot be cancelled, the others still are, and the exit code is that of the first error.
     """
-    client = Client()
+    check_on(on, (), ())
+    client = Client() if on != KUBERNETES else None
     cancelled, code = [], 0
     for name in dict.fromkeys(job):
         try:
-            cancelled.append(_cancel(client, name))
+            cancelled.append(_cancel(client, name) if client else _cancel_in_cluster(Where(**where), name, not no_wait))
         except NoDaemonError:
             raise
         except CotenantError as error:
             print_error(str(error))
             code = code or error.exit_code
-    if not no_wait:
+    if not no_wait and client is not None:
         cancelled = [_wait_for_end(client, one, cancelled[number:]) for number, one in enumerate(cancelled)]
     views = [one.view for one in cancelled]
     if views or len(job) > 1:
@@ -223,6 +263,10 @@ def _cancel(client: Client, job: str) -> Cancelled:
     view = client.post(f"/v1/jobs/{at(job)}/cancel", JobView)
     grace = 0.0 if view.request is None else view.request.grace_s
     return Cancelled(view, grace, time.monotonic() + grace + CANCEL_MARGIN_S)
+
+
+def _cancel_in_cluster(where: Where, job: str, wait: bool) -> Cancelled:
+    return Cancelled(cluster_jobs.cancel(where, job, wait=wait), 0.0, time.monotonic())
 
 
 def _wait_for_end(client: Client, one: Cancelled, waiting: Sequence[Cancelled]) -> Cancelled:

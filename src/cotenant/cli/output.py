@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How commands print: tables and progress bars for people, JSON and YAML for programs."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,17 @@ def render(value: object, output: str, draw: Callable[[bool], None]) -> None:
 def print_error(text: str) -> None:
     """One line on standard error, in the form of all errors."""
     click.echo(f"cotenant: {printable(text)}", err=True)
+
+
+def note(text: str) -> None:
+    """One line on standard error that is no error."""
+    click.echo(printable(text), err=True)
+
+
+def write_output(piece: bytes) -> None:
+    """Passes the output of a job on at once."""
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
 
 
 def table(rows: Sequence[Any], columns: Columns, wide: bool) -> str:

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant serve`: model servers in a cluster, each with a part of a GPU."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +10,7 @@ import click
 
 from cotenant.cli.cluster import cluster_options, in_cluster, memory_of, percent_of, print_manifests
 from cotenant.cli.options import CommandOfWords, complete_files, output_option
-from cotenant.cli.output import ago, emit, or_dash
+from cotenant.cli.output import ago, emit, note, or_dash, write_output
 from cotenant.errors import InputError
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ async def _wait(client: "Client", namespace: str, name: str, timeout: int) -> No
     from cotenant.kube.deploy.servings import NotReadyError, wait_until_ready
 
     try:
-        await wait_until_ready(client, namespace, name, lambda text: click.echo(text, err=True), timeout)
+        await wait_until_ready(client, namespace, name, note, timeout)
     except CancelledError:
         click.echo(f"{name} continues to start; `cotenant serve delete {name}` removes it", err=True)
         raise
@@ -328,13 +327,3 @@ def logs(name: str, follow: bool, tail: int | None, **which: Any) -> None:
         await write_logs(client, pods, write_output, note, follow=follow, tail=tail)
 
     in_cluster(work, **which)
-
-
-def write_output(piece: bytes) -> None:
-    """Passes output on at once."""
-    sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
-
-
-def note(text: str) -> None:
-    click.echo(text, err=True)

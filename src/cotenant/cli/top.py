@@ -11,6 +11,8 @@ import click
 import msgspec
 
 from cotenant.cli.client import Client
+from cotenant.cli.cluster_jobs import KUBERNETES, check_on, on_options
+from cotenant.cli.cluster_use import show_cluster
 from cotenant.cli.gpus import state
 from cotenant.cli.options import output_option
 from cotenant.cli.output import ago, cut, or_dash, render, table
@@ -44,6 +46,7 @@ EPILOG = """\b
 Examples:
   cotenant top --every 2
   cotenant top --once -o json
+  cotenant top node --on kubernetes
 ALLOCATED and COMPUTE are allocated to jobs; USED and BUSY are measured; SPEED is relative to running alone.
 """
 
@@ -61,9 +64,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     "--every", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, help="Seconds between updates."
 )
 @click.option("--once", is_flag=True, help="Print the table once and exit, as json and yaml always do.")
+@on_options
 @output_option
-def top(every: float, once: bool, output: str) -> None:
-    """Shows a live table of GPUs and running jobs; Ctrl-C ends it."""
+@click.argument("what", required=False, type=click.Choice(["node", "job", "serving"]))
+def top(every: float, once: bool, output: str, on: str, what: str | None, **where: Any) -> None:
+    """Shows a live table of GPUs and running jobs; Ctrl-C ends it. In a cluster, shows the GPU memory of each node, job
+    or model server once."""
+    check_on(on, ("what",), ("every",))
+    if on == KUBERNETES:
+        show_cluster(what or "node", output, **where)
+        return
     client = Client()
     if once or output in ("json", "yaml"):
         shown = snapshot(client)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cotenant.cli.cluster_jobs import KUBERNETES, Where, on_option, pod_to_explain
 from cotenant.cli.options import job_argument, output_option
 from cotenant.cli.pods import STATES, ask_about_pod, is_pod, pod_options, speed_line
 from cotenant.errors import InputError
@@ -28,6 +29,7 @@ Examples:
   cotenant why --decision report/decision-fgd-42-demo_0017.json
   cotenant why j-000001
   cotenant why pod/train-0 -n team
+  cotenant why --on kubernetes sweep
 """
 
 
@@ -42,10 +44,17 @@ Examples:
 @click.option(
     "--most", type=click.IntRange(1), default=20, show_default=True, help="Largest number of nodes in the table."
 )
+@on_option
 @pod_options
 @output_option
 def why(
-    job: str | None, decision: Path | None, most: int, namespace: str | None, kubeconfig: Path | None, output: str
+    job: str | None,
+    decision: Path | None,
+    most: int,
+    on: str,
+    namespace: str | None,
+    kubeconfig: Path | None,
+    output: str,
 ) -> None:
     """Explains why a job of this machine (or pod/NAME of a cluster) waits, why it was placed where it is, or how it
     ended; or replays a recorded decision with the score of every node."""
@@ -58,6 +67,9 @@ def why(
         )
     if decision is not None:
         _replay(decision, most, output)
+    elif job is not None and on == KUBERNETES and not is_pod(job):
+        pod = pod_to_explain(Where(namespace, kubeconfig), job)
+        _explain_pod(pod, namespace, kubeconfig, most, output)
     elif job is not None and is_pod(job):
         _explain_pod(job, namespace, kubeconfig, most, output)
     elif job is not None:

@@ -14,8 +14,10 @@ from cotenant.kube.codec.keys import own_key
 
 MANAGED = {"app.kubernetes.io/managed-by": "cotenant"}
 """Label of all objects that users create with our commands. Only objects with it are listed, changed or deleted."""
-SERVING, FRAMEWORK = own_key("serving"), own_key("framework")
-"""Labels: the name of the model server that an object belongs to, and its framework."""
+SERVING, JOB, FRAMEWORK = own_key("serving"), own_key("job"), own_key("framework")
+"""Labels: the name of the model server or of the job that an object belongs to, and the framework of a model server."""
+CANCELLED = own_key("cancelled")
+"""Label of a job that was cancelled."""
 TEMPLATE = "pod-template-hash"
 """Label that a Deployment gives to the pods of one version of its template."""
 

@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest of a job of a user: a Job whose pods request GPUs, alone, as an array, or as a gang."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cotenant.core.units import parse_memory, parse_percent
+from cotenant.errors import InputError
+from cotenant.kube.api.names import Json
+from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, MOST_MEMBERS
+from cotenant.kube.codec.vgpu import VGPU
+from cotenant.kube.deploy.objects import JOB, labelled
+from cotenant.kube.deploy.pods import check_image, check_name, container, pod_spec
+
+MOST_INDICES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRequest:
+    """A job as a user describes it, with the options that `cotenant submit` has on one machine too."""
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    gpus: int = 1
+    memory: str | None = None
+    """An amount such as 4GiB, or a percentage such as 50%."""
+    compute: str | None = None
+    types: tuple[str, ...] = ()
+    exclusive: bool = False
+    estimate_s: float | None = None
+    workload: str | None = None
+    retries: int = 0
+    grace_s: float = 10.0
+    priority_class: str | None = None
+    array: int | None = None
+    """Number of pods with an index of their own, which start when each fits."""
+    replicas: int | None = None
+    """Number of pods that start together or not at all."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def job_object(request: TrainingRequest) -> Json:
+    """Return the Job; InputError if the request is not valid."""
+    if request.array is not None and request.replicas is not None:
+        raise InputError("--array and --replicas: expected one of them; the pods of an array are independent")
+    if request.replicas is not None and request.replicas > MOST_MEMBERS:
+        raise InputError(f"--replicas {request.replicas}: expected at most {MOST_MEMBERS}")
+    if request.array is not None and request.array > MOST_INDICES:
+        raise InputError(f"--array {request.array}: expected at most {MOST_INDICES:,}")
+    name = check_name(request.name)
+    main = container(check_image(request.image), request.command, _limits(request), request.variables)
+    spec = pod_spec(main)
+    spec |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": round(request.grace_s)}
+    if request.priority_class is not None:
+        spec["priorityClassName"] = request.priority_class
+    made = labelled("Job", "batch/v1", name, JOB, {})
+    metadata: Json = {"labels": dict(made["metadata"]["labels"])}
+    if annotations := _annotations(request):
+        metadata["annotations"] = annotations
+    made["spec"] = {"backoffLimit": request.retries, "template": {"metadata": metadata, "spec": spec}}
+    if count := request.array or request.replicas:
+        made["spec"] |= {"completionMode": "Indexed", "completions": count, "parallelism": count}
+    return made
+
+
+def _limits(request: TrainingRequest) -> dict[str, int]:
+    if request.gpus == 0:
+        if request.memory is not None or request.compute is not None:
+            raise InputError("--gpus 0: --memory and --compute are parts of a GPU; leave them out")
+        return {}
+    limits = {str(VGPU.count): request.gpus}
+    try:
+        if request.memory is not None and request.memory.strip().endswith("%"):
+            limits[str(VGPU.memory_percent)] = parse_percent(request.memory)
+        elif request.memory is not None:
+            limits[str(VGPU.memory)] = parse_memory(request.memory)
+    except ValueError as error:
+        raise InputError(f"--memory: {error}") from None
+    try:
+        if request.compute is not None:
+            limits[str(VGPU.compute)] = parse_percent(request.compute)
+    except ValueError as error:
+        raise InputError(f"--compute: {error}") from None
+    return limits
+
+
+def _annotations(request: TrainingRequest) -> dict[str, str]:
+    found = {
+        own_key("use-types"): ",".join(request.types) or None,
+        own_key("exclusive"): "true" if request.exclusive else None,
+        ESTIMATE: None if request.estimate_s is None else f"{request.estimate_s:g}s",
+        own_key("workload"): request.workload,
+        GANG: request.name if request.replicas else None,
+        GANG_SIZE: str(request.replicas) if request.replicas else None,
+    }
+    return {key: text for key, text in found.items() if text is not None}
