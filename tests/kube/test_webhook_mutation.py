@@ -92,6 +92,20 @@ def test_a_number_of_gpus_is_moved_if_kubelet_would_compare_it_with_those_of_the
     assert request_of(read(pod)).demand == request_of(read(made)).demand
 
 
+def test_amounts_without_effect_are_removed_since_kubelet_would_count_them() -> None:
+    made = written(
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpumem-percentage": 50, "nvidia.com/priority": 7}
+    )
+    resources = made["spec"]["containers"][0]["resources"]
+    resources["requests"] = dict(resources["limits"])
+    pod = admitted(made)
+    for part in ("limits", "requests"):
+        assert "nvidia.com/gpumem-percentage" not in app(pod)["resources"][part]
+        assert app(pod)["resources"][part]["nvidia.com/priority"] == "1"
+    assert response(mutate(review(pod), SETTINGS)) == UNCHANGED
+    assert request_of(read(pod)).demand == request_of(read(made)).demand
+
+
 def test_each_container_has_a_number_and_sees_its_own_limits_alone() -> None:
     wanting = {"nvidia.com/gpumem": 1000}
     pod = admitted(written(wanting, {}, wanting, init=[{}, {**wanting, "sidecar": True}]))

@@ -93,7 +93,14 @@ def amounts(dialect: str) -> st.SearchStrategy[dict[str, Any]]:
     there = {name: values for name, values in optional.items() if name is not None}
     counts = {spoken.handed_out, *([spoken.count] if spoken.memory is None else [])}
     others = st.fixed_dictionaries({}, optional=there)
-    return st.tuples(st.integers(1, 2), others).map(lambda both: {**dict.fromkeys(counts, both[0]), **both[1]})
+
+    def admitted(both: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+        number, amounts = both
+        if spoken.memory in amounts:  # the webhook removes the percentage beside it
+            amounts = {name: amount for name, amount in amounts.items() if name != spoken.memory_percent}
+        return {**dict.fromkeys(counts, number), **amounts}
+
+    return st.tuples(st.integers(1, 2), others).map(admitted)
 
 
 containers = st.sampled_from([one.name for one in DEFAULTS.dialects if one.vendor is Vendor.NVIDIA]).flatmap(amounts)

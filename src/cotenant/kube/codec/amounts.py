@@ -3,7 +3,7 @@
 """The request of one container: its dialect and its amounts on each GPU; a request that makes no sense is refused."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -67,6 +67,8 @@ class Amounts:
     """Whether it requests devices of kubelet; if not, the webhook adds them."""
     unit: MiB
     """Unit in which it states memory."""
+    rewritten: tuple[tuple[str, str | None], ...] = ()
+    """Resources whose amount the webhook replaces, or removes (None), so that kubelet counts no more than the core."""
 
 
 def amounts_of(
@@ -109,7 +111,21 @@ def amounts_of(
     container = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
     unit = MiB(1) if said.get(dialect.memory_mib or "") else dialect.memory_unit
     low = bool(said.get(dialect.priority or "", dialect.low))
-    return Amounts(dialect=dialect, container=container, low=low, counted=counted, unit=unit)
+    return Amounts(
+        dialect=dialect,
+        container=container,
+        low=low,
+        counted=counted,
+        unit=unit,
+        rewritten=tuple(_rewritten(dialect, said)),
+    )
+
+
+def _rewritten(dialect: Dialect, said: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
+    if dialect.memory_percent is not None and dialect.memory_percent in said and said.get(dialect.memory or ""):
+        yield dialect.memory_percent, None
+    if dialect.priority is not None and said.get(dialect.priority, 0) > 1:
+        yield dialect.priority, "1"
 
 
 def has_gpu_alone(amounts: Amounts) -> bool:

@@ -39,8 +39,10 @@ def with_gpus(container: Json, one: ContainerRequest) -> Json:
     changed = _with_env(container, [*(hidden for name, hidden in HIDDEN.items() if name not in names), *variables])
     mount = {"name": _volume_name(one.number), "readOnly": True, "mountPath": str(LIMITS_FOLDER)}
     changed = _with_list(changed, "volumeMounts", [mount, *_foreign_mounts(changed)])
+    if one.amounts.rewritten:
+        changed["resources"] = _rewritten(changed["resources"], dict(one.amounts.rewritten))
     if not one.amounts.counted or _moves_count(dialect):
-        changed["resources"] = _with_devices(container["resources"], dialect, str(gpus))
+        changed["resources"] = _with_devices(changed["resources"], dialect, str(gpus))
     return changed
 
 
@@ -84,6 +86,15 @@ def _foreign_mounts(container: Json) -> list[Json]:
 def _with_list(of: Json, key: str, items: list[Any]) -> Json:
     rest = {name: value for name, value in of.items() if name != key or items}
     return {**rest, key: items} if items else rest
+
+
+def _rewritten(resources: Json, amounts: Mapping[str, str | None]) -> Json:
+    changed = {}
+    for part in ("limits", "requests"):
+        if resources.get(part):
+            new = {name: amounts.get(name, amount) for name, amount in resources[part].items()}
+            changed[part] = {name: amount for name, amount in new.items() if amount is not None}
+    return {**resources, **changed}
 
 
 def _moves_count(dialect: Dialect) -> bool:
