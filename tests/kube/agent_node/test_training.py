@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pytest
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.tuning.episode import Tuning
@@ -55,7 +56,7 @@ class Node:
 
     def connect(self, name: str, batch: int = 32, bounds: tuple[int | None, int | None] = (None, None)) -> None:
         self.batches[name] = batch
-        hello = Hello(v=1, job=f"uid-{name}", pid=1, batch=batch, min=bounds[0], max=bounds[1])
+        hello = Hello(v=1, job=f"uid-{name}", pid=1, batch=batch, min=bounds[0], max=bounds[1], floor=0.1)
         self.training.hear(Connected(f"uid-{name}", time.monotonic(), hello))
 
     def work(self, rate: Callable[[str, dict[str, int]], float], done: Callable[[], object]) -> None:
@@ -158,6 +159,9 @@ def test_the_batch_sizes_of_two_pods_on_one_gpu_are_tuned_together() -> None:
     assert all(4 <= one.batch <= 64 for one in node.pod_speeds().values())
     assert any(one.batch != 16 for one in node.pod_speeds().values())
     assert not node.paused
+    alone = goodput("a", {"a": 16})
+    speeds = {one.name: one.speed for one in node.pod_speeds().values()}
+    assert speeds == pytest.approx({name: goodput(name, node.batches) / alone for name in ("a", "b")}, rel=0.1)
 
 
 def test_an_owner_can_turn_tuning_off() -> None:

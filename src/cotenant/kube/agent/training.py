@@ -22,7 +22,7 @@ from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.keys import own_key
-from cotenant.kube.codec.profiles import FASTEST, LARGEST_RATE, LONGEST_WORKLOAD, PodSpeed
+from cotenant.kube.codec.profiles import LARGEST_GAIN, LARGEST_RATE, LONGEST_WORKLOAD, PodSpeed
 from cotenant.node.agent import Disconnected, JobEvent, Reported
 from cotenant.wire.agent import ToJob
 from cotenant.wire.profile import WorkloadId
@@ -224,7 +224,7 @@ class Training:
                 batch=steps.batch,
                 tuned=steps.batch == tuner.chosen(uid),
                 samples_per_second=rate,
-                speed=speed if speed is not None and 0 < speed <= FASTEST else None,
+                speed=speed if speed is not None and 0 < speed <= LARGEST_GAIN else None,
             )
             found[key] = (*found.get(key, ()), pod)
         return found

@@ -32,6 +32,8 @@ MOST_PODS = 64
 MOST_TIMES = 1_000_000
 FASTEST = 1.5
 """Larger speeds are not possible: sharing does not make a workload that much faster."""
+LARGEST_GAIN = 1000.0
+"""Most that tuning can make of the speed of a pod."""
 LARGEST_RATE, LONGEST_STEP = 1e12, 1e6
 LONGEST_WORKLOAD, LONGEST_TYPE, LONGEST_NODE = 200, 200, 240
 ACCEPTED = "Accepted"
@@ -81,8 +83,8 @@ class PodSpeed(_Part, frozen=True, kw_only=True):
     tuned: bool = False
     """Whether tuning chose the batch size."""
     samples_per_second: Rate
-    speed: Speed | None = None
-    """Relative to the workload alone; None: that is not known."""
+    speed: Annotated[float, Meta(gt=0, le=LARGEST_GAIN)] | None = None
+    """Relative to the pod alone at its own batch size, so tuning can make it larger than 1; None: not known."""
 
 
 class ProfileSpec(_Part, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from cotenant.kube.codec.profiles import (
     FASTEST,
     GROUP,
     KIND,
+    LARGEST_GAIN,
     LARGEST_RATE,
     LONGEST_NODE,
     LONGEST_STEP,
@@ -114,7 +115,7 @@ def _spec() -> Json:
             "batch": _count(LARGEST_BATCH),
             "tuned": {"type": "boolean"},
             "samplesPerSecond": _positive(LARGEST_RATE),
-            "speed": _positive(FASTEST),
+            "speed": _positive(LARGEST_GAIN),
         },
         ("name", "uid", "batch", "samplesPerSecond"),
     )
