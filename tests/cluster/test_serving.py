@@ -77,6 +77,8 @@ def test_a_model_server_is_created_listed_changed_and_deleted(servers: Engine) -
     assert (listed["state"], listed["ready"], listed["memory_mib"]) == ("running", 1, 3000)
     assert listed["address"] == "demo.default:8501"
     assert json.loads(cotenant(servers, "serve", "logs", "demo", "--tail", "1")) == seen
+    (used,) = json.loads(cotenant(servers, "top", "serving", "--on", "kubernetes", "-o", "json"))
+    assert (used["name"], used["pods"], used["allocated_mib"]) == ("demo", 1, 3000)
     code, line = refused(servers, *words)
     assert (code, "already has a Deployment" in line) == (2, True)
 
