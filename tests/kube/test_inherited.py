@@ -6,16 +6,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.inherited import inherited_record
-from cotenant.kube.codec.settings import DEFAULTS
+from cotenant.kube.codec.inherited import INHERITED, inherited_record
+from cotenant.kube.codec.settings import DEFAULTS, DIALECTS, Settings
+from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.pods import pod
 from tests.kube.worlds import GPU, MEMORY, machine, node, placer_of, state_of, waiting
 
 HAMI = "hami.io/vgpu-devices-allocated"
 SHARES = "scheduler.framework.gpushare.allocation"
+COMPUTE = "aliyun.com/gpu-core.percentage"
+SMALL = {GPU: 1, MEMORY: 2000}
 
 
 def running(limits: Any, annotations: dict[str, str], *others: Any, init: Any = (), on: str = "n1") -> Pod:
@@ -52,11 +57,35 @@ CASES = {
         running({}, {HAMI: ";GPU-n1-1,NVIDIA,5000,0:;"}, {GPU: 1, MEMORY: 5000}),
         {1: (5000, 0)},
     ),
+    "HAMi, older form, behind an init container": (
+        running({GPU: 1, MEMORY: 3000}, {HAMI: "GPU-n1-1,NVIDIA,3000,0:;"}, init=[{}]),
+        {1: (3000, 0)},
+    ),
+    "HAMi, older form, the second of two behind two init containers": (
+        running({}, {HAMI: ";GPU-n1-1,NVIDIA,3000,0:;"}, {GPU: 1, MEMORY: 3000}, init=[{}, {"sidecar": True}]),
+        {1: (3000, 0)},
+    ),
+    "HAMi, newer form, behind an init container": (
+        running({GPU: 1, MEMORY: 3000}, {HAMI: ";GPU-n1-1,NVIDIA,3000,0:;"}, init=[{}]),
+        {1: (3000, 0)},
+    ),
+    "HAMi, newer form, an init container with a GPU": (
+        running({GPU: 1, MEMORY: 3000}, {HAMI: "GPU-n1-0,NVIDIA,2000,0:;GPU-n1-1,NVIDIA,3000,0:;"}, init=[SMALL]),
+        {0: (2000, 0), 1: (3000, 0)},
+    ),
     "gpushare": (running({"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "1"}), {1: (3072, 0)}),
     "gpushare, JSON": (running({"aliyun.com/gpu-mem": 3}, {SHARES: '{"0":{"1":3}}'}), {1: (3072, 0)}),
     "gpushare beside an init container": (
         running({"aliyun.com/gpu-mem": 3}, {SHARES: '{"0":{"1":3}}'}, init=[{}]),
         {1: (3072, 0)},
+    ),
+    "gpushare with compute": (
+        running({"aliyun.com/gpu-mem": 3, COMPUTE: 50}, {"ALIYUN_COM_GPU_MEM_IDX": "1"}),
+        {1: (3072, 500)},
+    ),
+    "gpushare with compute, JSON": (
+        running({"aliyun.com/gpu-mem": 3, COMPUTE: 50}, {SHARES: '{"0":{"1":3}}'}),
+        {1: (3072, 500)},
     ),
     "IADeep": (running({"gpushare/gpu-mem": 11}, {"ALIYUN_COM_GPU_MEM_IDX": "0"}), {0: (11264, 0)}),
     "not more than requested": (
@@ -104,6 +133,10 @@ def test_an_agent_that_comes_later_finds_it_counted() -> None:
         ({"aliyun.com/gpu-mem": 3}, {SHARES: '{"0":{"1":-3}}'}),
         ({"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "first"}),
         ({"aliyun.com/gpu-mem": 3}, {}),
+        ({"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": ""}),
+        ({}, {"ALIYUN_COM_GPU_MEM_IDX": ""}),
+        ({"aliyun.com/gpu": 3}, {"ALIYUN_COM_GPU_GROUP": "0,1"}),
+        ({"aliyun.com/gpu": 2}, {"ALIYUN_COM_GPU_GROUP": ","}),
         ({GPU: 2}, {"ALIYUN_COM_GPU_GROUP": "0,0"}),
     ],
 )
@@ -113,3 +146,58 @@ def test_annotations_that_cannot_be_meant_count_for_nothing(state: ClusterState,
     state.pod_changed(None, old)
     assert free(state) == [(16384, 1000)] * 2
     assert not state.closed
+
+
+WORDS = ["", "{", "}", '"', ":", ",", ";", "-", "0", "1", "2", "9" * 30, "index:", "GPU-n1-0", "NVIDIA"]
+WORDS += ["\u0663", "\x00", '{"0":{"1":3}}', "GPU-n1-0,NVIDIA,3000,30:", "[" * 2000]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=8).map("".join) | st.text(max_size=40)
+REQUESTS = st.dictionaries(
+    st.sampled_from([name for dialect in DIALECTS for name in dialect.resources]), st.integers(0, 3), max_size=3
+)
+
+
+@given(
+    written=st.dictionaries(st.sampled_from(INHERITED), TEXTS, min_size=1, max_size=3),
+    limits=REQUESTS,
+    other=REQUESTS,
+    label=st.none() | TEXTS,
+)
+@example(written={"ALIYUN_COM_GPU_MEM_IDX": ""}, limits={}, other={}, label=None)
+@example(written={"ALIYUN_COM_GPU_GROUP": "0,1"}, limits={"aliyun.com/gpu": 3}, other={}, label=None)
+def test_no_annotation_ends_the_scheduler(
+    written: dict[str, str], limits: dict[str, int], other: dict[str, int], label: str | None
+) -> None:
+    state = state_of(node(machine("n1", cards=2, memory=16384)))
+    state.pod_changed(None, labelled(running(limits, written, other, init=[{}]), label))
+    assert not state.closed
+    bound = state.bound("old")
+    assert bound is None or (bound.peak.gpus and bound.vendor is not None)
+
+
+def labelled(pod: Pod, gpus: str | None) -> Pod:
+    labels = {} if gpus is None else {"aliyun.com/gpu-count": gpus}
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels))
+
+
+@pytest.mark.parametrize("label", [None, "1", "2", "3", "4", "none"])
+@pytest.mark.parametrize(
+    ("record", "taken"),
+    [({SHARES: '{"0":{"0":4,"1":4}}'}, [4096, 4096]), ({"ALIYUN_COM_GPU_MEM_IDX": "1"}, [0, 8192])],
+    ids=["JSON", "index"],
+)
+def test_no_label_takes_it_off_its_gpus(
+    state: ClusterState, record: dict[str, str], taken: list[int], label: str | None
+) -> None:
+    state.pod_changed(None, labelled(running({"aliyun.com/gpu-mem": 8}, record), label))
+    assert [16384 - memory for memory, _ in free(state)] == taken
+
+
+def test_a_defect_in_reading_one_pod_closes_its_node_and_ends_nothing() -> None:
+    def read(pod: Pod, settings: Settings) -> Allocation | None:
+        raise KeyError("ALIYUN_COM_GPU_GROUP")
+
+    state = ClusterState(read=read)
+    state.node_changed(None, node(machine("n1")))
+    state.pod_changed(None, running({"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "1"}))
+    assert "pod team/old: unexpected KeyError: 'ALIYUN_COM_GPU_GROUP'" in state.closed["n1"]["old"]
+    assert not placer_of(state).would_fit(waiting("new"))

@@ -5,10 +5,11 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from cotenant.core.model import Reason
-from cotenant.kube.api.objects import decode_object
+from cotenant.kube.api.objects import Pod, decode_object
 from cotenant.kube.scheduler.placement import Choice
 from cotenant.kube.scheduler.quota import Quotas, ResourceQuota
 from cotenant.kube.state.cluster import ClusterState
@@ -91,6 +92,22 @@ def test_a_pod_that_says_nonsense_once_it_runs_still_counts(state: ClusterState)
     there = place(state, placer, waiting("a", {GPU: 1, MEMORY: 4000}), "large")
     state.pod_changed(there, annotated(there, {"cotenant.io/link": "nonsense"}))
     assert isinstance(placer.choose(waiting("b", {GPU: 1, MEMORY: 4000}), "large", 0.0, 1), Reason)
+
+
+@pytest.mark.parametrize("label", ["none", "3", "1025"])
+def test_no_label_takes_a_running_pod_out_of_its_quota(state: ClusterState, label: str) -> None:
+    amounts = {"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-core.percentage": 200}
+    there = place(state, placer_of(state), labelled(waiting("a", amounts), "2"), "large")
+    anew = state_of(node(machine("large", memory=40000)), pods=[labelled(there, label)])
+    refused = placer_of(anew, quotas=quotas(quota({MEMORY: 9000}))).choose(waiting("b"), "large", 0.0, 1)
+    assert isinstance(refused, Reason)
+    assert refused.available == 9000 - 8 * 1024
+
+
+def labelled(pod: Pod, gpus: str) -> Pod:
+    """The pod with a label that divides its request among that many GPUs."""
+    metadata = msgspec.structs.replace(pod.metadata, labels={"aliyun.com/gpu-count": gpus})
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def test_a_percentage_that_is_too_much_of_one_gpu_may_fit_a_smaller_one(state: ClusterState) -> None:

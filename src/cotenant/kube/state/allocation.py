@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
 from cotenant.core.footprint import NOTHING as NO_CLAIM
 from cotenant.core.footprint import container_claims
 from cotenant.core.model import Container, ContainerKind, Demand, Gpu, Machine, Slot
 from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
-from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
 from cotenant.kube.codec.assignment import Held, Record, record_for, record_of
 from cotenant.kube.codec.inherited import inherited_record
 from cotenant.kube.codec.request import NOTHING, PodRequest, request_of
@@ -91,21 +89,19 @@ def recorded_allocation(pod: Pod, settings: Settings) -> Allocation | None:
     try:
         request = request_of(pod, settings)
     except InputError:
-        # The request was valid when the pod was bound. It runs, whatever its annotations or the settings say now.
+        # The request was valid at the binding. The pod runs, whatever labels, annotations or the settings say now.
         return _allocation(pod, record, NOTHING, _vendor_of(pod, settings))
     return _allocation(pod, record, request.constraints, request.vendor)
 
 
 def _vendor_of(pod: Pod, settings: Settings) -> Vendor | None:
-    """The vendor by the pod's resources alone, which are immutable.
+    """The vendor by the names of the pod's resources, which are immutable.
 
-    Annotations are not: otherwise an owner could take a pod out of its quota by making an annotation invalid.
+    Labels and annotations are not: otherwise an owner could take a pod out of its quota by making one invalid.
     """
-    bare = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations={}))
-    try:
-        return request_of(bare, settings).vendor
-    except InputError:
-        return None
+    amounts = (item for _, container in containers_of(pod) for item in resources_of(container).items())
+    named = (settings.by_resource.get(name) for name, amount in amounts if str(amount) != "0")
+    return next((dialect.vendor for dialect in named if dialect is not None), None)
 
 
 def orphan_allocation(record: Record) -> Allocation:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import MACHINE_TYPE_LABEL, Slot
 from cotenant.errors import InputError
+from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
 from cotenant.kube.codec.request import PodRequest
@@ -82,13 +83,14 @@ class ClusterState:
         *,
         scheduler: str = SCHEDULER_NAME,
         freed: Freed = lambda node: None,
+        read: Callable[[Pod, Settings], Allocation | None] = recorded_allocation,
     ) -> None:
         self.freed = freed
         self.nodes: set[str] = set()
         """names of all nodes, also of those without GPUs"""
         self.vendors: dict[str, Vendor] = {}
         """vendor of each node with an inventory"""
-        self._settings, self._scheduler = settings, scheduler
+        self._settings, self._scheduler, self._read = settings, scheduler, read
         self._accounts: dict[str, Account] = {}
         self._reports: dict[str, _Report] = {}
         # Derived from the accounts and the nodes; `_apply` keeps them up to date.
@@ -249,9 +251,10 @@ class ClusterState:
 
     def _read_assignment(self, pod: Pod) -> PodEvent:
         try:
-            allocation = recorded_allocation(pod, self._settings)
-        except InputError as error:
-            return PodUnreadable(pod.spec.node_name, f"pod {pod.metadata.namespace}/{pod.metadata.name}: {error}")
+            allocation = self._read(pod, self._settings)
+        except Exception as error:  # noqa: BLE001 -- a defect of the codec must not end every scheduler
+            text = str(error) if isinstance(error, InputError) else f"unexpected {describe(error)}"
+            return PodUnreadable(pod.spec.node_name, f"pod {pod.metadata.namespace}/{pod.metadata.name}: {text}")
         return PodUnrecorded() if allocation is None else PodRecorded(allocation)
 
     # Nodes.
