@@ -4,13 +4,18 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from cotenant.errors import CotenantError
 from cotenant.local.pruning import REMOVED, EndedJob, Pruner, choose, folder_sizes, remove_folder
 from cotenant.wire.local import Pruned, PruneRequest
 from tests.cli.command import refusal, run
@@ -95,7 +100,7 @@ def test_the_event_loop_goes_on_while_files_are_removed(tmp_path: Path) -> None:
         tmp_path,
         ended=lambda: [EndedJob("j-1", 1.0), EndedJob("j-2", 2.0)],
         can_be_pruned=lambda job: job != "j-2",
-        stopping=lambda: not goes_on.wait(60),
+        stopping=lambda: (tmp_path / REMOVED).exists() and not goes_on.wait(60),
     )
 
     async def prune() -> Pruned:
@@ -113,21 +118,93 @@ def test_the_event_loop_goes_on_while_files_are_removed(tmp_path: Path) -> None:
     assert list((tmp_path / REMOVED).iterdir()) == []
 
 
-def test_a_daemon_that_stops_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
-    (tmp_path / "j-1" / "1").mkdir(parents=True)
+def pruner_of_one(folder: Path, stopping: Callable[[], bool]) -> Pruner:
+    return Pruner(folder, ended=lambda: [EndedJob("j-1", 1.0)], can_be_pruned=lambda job: True, stopping=stopping)
 
-    def pruner(stopping: bool) -> Pruner:
-        return Pruner(
-            tmp_path,
-            ended=lambda: [EndedJob("j-1", 1.0)],
-            can_be_pruned=lambda job: True,
-            stopping=lambda: stopping,
-        )
 
-    assert asyncio.run(pruner(stopping=True).prune(PruneRequest(older_than_s=0))).jobs == ()
-    assert (tmp_path / REMOVED / "j-1" / "1").exists()
-    asyncio.run(pruner(stopping=False).remove_leftovers())
+def test_a_daemon_that_stops_leaves_the_rest_to_the_next_even_if_the_job_ran_again(tmp_path: Path) -> None:
+    for attempt in ("1", "2"):
+        (tmp_path / "j-1" / attempt).mkdir(parents=True)
+        pruner = pruner_of_one(tmp_path, lambda: not (tmp_path / "j-1").exists())  # it stops after the rename
+        assert asyncio.run(pruner.prune(PruneRequest(older_than_s=0))).jobs == ()
+    assert sorted(path.name for path in tmp_path.glob(f"{REMOVED}/*/*")) == ["1", "2"]
+    asyncio.run(pruner_of_one(tmp_path, lambda: False).remove_leftovers())
     assert list((tmp_path / REMOVED).iterdir()) == []
+
+
+def test_a_daemon_that_stops_while_it_counts_chooses_nothing_by_incomplete_sizes(tmp_path: Path) -> None:
+    (tmp_path / "j-1" / "1").mkdir(parents=True)
+    with pytest.raises(CotenantError, match="the daemon stops, so nothing was removed"):
+        asyncio.run(pruner_of_one(tmp_path, lambda: True).prune(PruneRequest(older_than_s=0)))
+    assert (tmp_path / "j-1" / "1").exists()
+
+
+def test_a_stop_ends_counting_and_removing_within_one_large_folder(tmp_path: Path) -> None:
+    files = tmp_path / "job" / "1"
+    files.mkdir(parents=True)
+    for number in range(100):
+        (files / str(number)).write_bytes(b"x" * 8192)
+    whole = folder_sizes(tmp_path, stopping=lambda: False)["job"]
+    questions = iter([False] * 50)
+    assert folder_sizes(tmp_path, stopping=lambda: next(questions, True))["job"] < whole * 0.6
+    questions = iter([False] * 10)
+    assert not remove_folder(tmp_path / "job", stopping=lambda: next(questions, True))
+    assert len(list(files.iterdir())) == 91  # one of the ten questions was about the folder
+
+
+def test_what_is_being_removed_already_makes_no_other_job_go(tmp_path: Path) -> None:
+    for name in ("j-1", f"{REMOVED}/j-2"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "log").write_bytes(b"x" * MIB)
+    request = PruneRequest(keep_bytes=int(1.5 * MIB), dry_run=True)
+    planned = asyncio.run(pruner_of_one(tmp_path, lambda: False).prune(request))
+    assert planned.jobs == ()
+    assert planned.kept_bytes >= 2 * MIB
+
+
+def test_a_daemon_that_cannot_list_what_was_left_to_remove_serves_on() -> None:
+    with running_daemon() as one:
+        one.stop()
+        (one.state / "jobs").mkdir(exist_ok=True)
+        (one.state / "jobs" / REMOVED).touch()
+        one.up()
+        until(lambda: "what was left to remove cannot be listed" in (one.state / "daemon.log").read_text())
+        assert one.ended(one.submit("true").id).code == 0
+
+
+@contextmanager
+def without_rights_of_root() -> Iterator[Path]:
+    """A folder of a user who is not root, as that user."""
+    with tempfile.TemporaryDirectory() as parent:
+        mine = Path(parent) / "mine"
+        mine.mkdir()
+        if os.geteuid() != 0:
+            yield mine
+            return
+        Path(parent).chmod(0o711)
+        os.chown(mine, 65534, -1)
+        os.seteuid(65534)
+        try:
+            yield mine
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o000, 0o100])
+def test_folders_whose_mode_forbids_it_are_removed_by_their_owner(mode: int) -> None:
+    with without_rights_of_root() as mine:
+        inner = mine / "j-1" / "1" / "cache" / "module"
+        (inner / "empty").mkdir(parents=True)
+        (inner / "file").touch()
+        (mine / "elsewhere").mkdir(mode=0o500)
+        (inner / "link").symlink_to(mine / "elsewhere")
+        for folder in (inner / "empty", inner, inner.parent, mine / "j-1"):
+            folder.chmod(mode)
+        done = asyncio.run(pruner_of_one(mine, lambda: False).prune(PruneRequest(older_than_s=0)))
+        assert [job.id for job in done.jobs] == ["j-1"]
+        assert sorted(path.name for path in mine.iterdir()) == [REMOVED, "elsewhere"]
+        assert list((mine / REMOVED).iterdir()) == []
+        assert (mine / "elsewhere").stat().st_mode & 0o777 == 0o500
 
 
 def test_the_oldest_go_first_by_age_and_then_by_size() -> None:
@@ -148,9 +225,10 @@ def test_sizes_count_what_is_on_the_disk_and_follow_no_links(tmp_path: Path) -> 
     (tmp_path / "job" / "1").mkdir(parents=True)
     (tmp_path / "job" / "1" / "log").write_bytes(b"x" * MIB)
     (tmp_path / "link").symlink_to(tmp_path / "job")
-    assert folder_sizes(tmp_path).keys() == {"job"}
-    assert MIB <= folder_sizes(tmp_path)["job"] < 1.1 * MIB
-    assert folder_sizes(tmp_path / "missing") == {}
+    sizes = folder_sizes(tmp_path, stopping=lambda: False)
+    assert sizes.keys() == {"job"}
+    assert MIB <= sizes["job"] < 1.1 * MIB
+    assert folder_sizes(tmp_path / "missing", stopping=lambda: False) == {}
 
 
 def test_folders_of_any_depth_are_counted_and_removed(tmp_path: Path) -> None:
@@ -161,7 +239,7 @@ def test_folders_of_any_depth_are_counted_and_removed(tmp_path: Path) -> None:
     (tmp_path / "job" / "link").symlink_to(tmp_path / "elsewhere")
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "job", check=True)
     try:
-        assert folder_sizes(tmp_path)["job"] > 0
+        assert folder_sizes(tmp_path, stopping=lambda: False)["job"] > 0
         assert remove_folder(tmp_path / "job", stopping=lambda: False)
         assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
     finally:

@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP with TLS: a daemon with a certificate, and clients that send nothing to a server they do not trust."""
 
+import asyncio
+import errno
 import os
 import re
+import resource
 import shutil
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +19,12 @@ import pytest
 import trustme
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.local.tls import find_certificate, read_certificate
+from cotenant.local.daemon import Options, open_sockets, serve
+from cotenant.local.tls import Certificate, find_certificate, read_certificate
 from cotenant.node.connections import MOST_HANDSHAKES
 from tests.cli.command import environment, refusal, run
 from tests.local.daemon import running_daemon, until
+from tests.local.engines import engine_on
 from tests.node.half_open import half_open, is_over
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
@@ -39,10 +45,15 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def served(folder: Path, *options: str) -> Iterator[Served]:
-    token, port = folder / "token", free_port()
+def token_in(folder: Path) -> Path:
+    token = folder / "token"
     token.write_text("a token that is long enough")
     token.chmod(0o600)
+    return token
+
+
+def served(folder: Path, *options: str) -> Iterator[Served]:
+    token, port = token_in(folder), free_port()
     with running_daemon("--listen", str(port), "--token-file", str(token), *options) as one:
         env = environment(COTENANT_URL=f"https://127.0.0.1:{port}", COTENANT_TOKEN_FILE=str(token))
         yield Served(port, env, (one.state / "daemon.log").read_text())
@@ -89,14 +100,19 @@ def test_a_client_sends_nothing_to_a_server_that_it_cannot_verify(own: Served) -
         assert f"{variable} is set, so COTENANT_URL must begin with https://" in slip.stderr
 
 
-def test_a_certificate_of_the_user_is_served_and_verified_by_name(tmp_path: Path) -> None:
+def issued(folder: Path) -> Certificate:
+    """A certificate for 127.0.0.1, and beside it that of its authority (ca.pem)."""
     authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
-    (tmp_path / "key.pem").chmod(0o600)
-    options = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    leaf = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    leaf.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    leaf.private_key_pem.write_to_path(folder / "key.pem")
+    (folder / "key.pem").chmod(0o600)
+    return read_certificate(folder / "cert.pem", folder / "key.pem")
+
+
+def test_a_certificate_of_the_user_is_served_and_verified_by_name(tmp_path: Path) -> None:
+    options = ("--tls-cert", str(issued(tmp_path).file), "--tls-key", str(tmp_path / "key.pem"))
     for one in served(tmp_path, *options):
         trusting = {**one.env, "COTENANT_TLS_CA": str(tmp_path / "ca.pem")}
         assert run("status", env=trusting).returncode == 0
@@ -165,9 +181,7 @@ def test_a_damaged_certificate_of_the_daemon_is_refused_with_the_way_out(tmp_pat
 def test_a_daemon_that_cannot_serve_tcp_says_so_before_it_touches_a_job(
     tmp_path: Path, options: list[str], path: str, sentence: str
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text("a token that is long enough")
-    token.chmod(0o600)
+    token = token_in(tmp_path)
     with running_daemon() as one, socket.create_server(("127.0.0.1", 0)) as taken:
         job = one.submit("sleep", "600", grace_s=0.1).id
         until(lambda: one.job(job).state == "running")
@@ -183,6 +197,33 @@ def test_a_daemon_that_cannot_serve_tcp_says_so_before_it_touches_a_job(
         while text.count(b"event: found") == 0:
             text += next(events)
         assert text.count(b"event: found") == 1
+
+
+def test_no_other_process_can_take_the_port_before_the_daemon_serves_it(tmp_path: Path) -> None:
+    with socket.socket() as other, ExitStack() as stack:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = str(other.getsockname()[1])
+        sockets = open_sockets(Options(state=tmp_path, listen=port, token_file=token_in(tmp_path)), stack)
+        assert len(list(sockets)) == 2
+        with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
+            other.listen()
+
+
+def test_a_daemon_that_cannot_accept_connections_ends_with_the_error(tmp_path: Path) -> None:
+    async def story() -> None:
+        with engine_on(tmp_path) as (engine, _), ExitStack() as stack:
+            options = Options(state=tmp_path, listen="0", token_file=token_in(tmp_path))
+            sockets = list(open_sockets(options, stack))
+            sockets[1][0].close()
+            await asyncio.wait_for(serve(engine, options, sockets, issued(tmp_path)), 60)
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            asyncio.run(story())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 def test_files_that_are_no_certificate_and_key_are_refused(tmp_path: Path) -> None:

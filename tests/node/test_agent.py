@@ -5,6 +5,7 @@
 import contextlib
 import errno
 import os
+import resource
 import socket
 import stat
 import time
@@ -175,6 +176,23 @@ def test_a_process_is_known_by_its_start_on_a_kernel_without_descriptors_of_proc
     assert (peer.pid, peer.is_alive) == (os.getpid(), True)
     assert not peer._replace(started="1").is_alive
     assert not peer._replace(pid=1 << 22).is_alive
+
+
+def test_a_peer_is_known_although_more_than_1024_files_are_open(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with contextlib.ExitStack() as stack:
+            client, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(client)
+            stack.enter_context(server)
+            for _ in range(1100):
+                stack.callback(os.close, os.dup(client.fileno()))
+            peer = peer_of(server)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert peer is not None
+    assert peer.pid == os.getpid()
 
 
 def test_a_connection_stays_with_the_job_that_its_process_was_in(agent: Agent) -> None:

@@ -90,7 +90,7 @@ def run(options: Options) -> None:
         journal = stack.enter_context(Journal.open(options.state / "journal.db"))
         # Before anything is started: openssl may be missing, and a port may be in use.
         certificate = find_certificate(options.state, options.tls, options.tls_cert, options.tls_key)
-        sockets = list(_sockets(options, stack))
+        sockets = list(open_sockets(options, stack))
         backend = _backend(options, journal)
         stack.callback(backend.close)
         owner = hashlib.sha256(str(options.state.resolve()).encode()).hexdigest()[:8]
@@ -114,7 +114,7 @@ def run(options: Options) -> None:
             keep=options.keep,
         )
         engine = Engine(resources, settings)
-        asyncio.run(_serve(engine, options, sockets, certificate))
+        asyncio.run(serve(engine, options, sockets, certificate))
 
 
 def _backend(options: Options, journal: Journal) -> Backend:
@@ -139,12 +139,13 @@ def _backend(options: Options, journal: Journal) -> Backend:
     return backend
 
 
-async def _serve(
+async def serve(
     engine: Engine,
     options: Options,
     sockets: Sequence[tuple[socket.socket, str | None]],
     certificate: Certificate | None,
 ) -> None:
+    """Serves and schedules until the engine is asked to stop, or a part of the daemon fails."""
     asyncio.get_running_loop().set_exception_handler(_log_fault)
     most = _raise_file_limit() // 4
     engine.recover()
@@ -170,14 +171,17 @@ async def _serve(
     scheduling = asyncio.create_task(engine.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, engine.ask_to_stop)
-    await asyncio.wait([*serving, scheduling], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([*serving, *limiting, scheduling], return_when=asyncio.FIRST_COMPLETED)
+    # A daemon that accepts no connections any more would look healthy, so it stops with the error.
+    ended = [task for task in (*serving, *limiting) if task.done()]
     engine.ask_to_stop()
     for limit in limiting:
         limit.cancel()
     for server in servers:
         server.should_exit = True
     await asyncio.wait([*serving, scheduling], timeout=5)
-    scheduling.result()
+    for task in (*ended, scheduling):
+        task.result()
 
 
 def _server(engine: Engine, token: str | None) -> uvicorn.Server:
@@ -212,7 +216,7 @@ def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
         traceback.print_exception(error)
 
 
-def _sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.socket, str | None]]:
+def open_sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.socket, str | None]]:
     """The unix socket, for its owner only; and the TCP socket with its token, if one is requested. `stack` closes
     them."""
     path = options.state / "cotenant.sock"
@@ -227,6 +231,7 @@ def _sockets(options: Options, stack: ExitStack) -> Iterable[tuple[socket.socket
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tcp.bind((host or "127.0.0.1", int(port)))
+            tcp.listen()  # a second process may bind to the same port, but not listen on it
         except OSError as error:
             raise CotenantError(f"--listen {options.listen}: {error.strerror}") from None
         yield tcp, _token(options.token_file)

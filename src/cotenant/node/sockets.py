@@ -121,8 +121,9 @@ def peer_of(connection: socket.socket) -> Peer | None:
         return None if started is None else Peer(pid, started)
     try:
         started = start_of(pid)
-        has_ended = bool(select.select([descriptor], [], [], 0)[0])  # it becomes readable when the process ends
-        return None if started is None or has_ended else Peer(pid, started)
+        poller = select.poll()  # select() refuses descriptors above 1,023
+        poller.register(descriptor, select.POLLIN)  # it becomes readable when the process ends
+        return None if started is None or poller.poll(0) else Peer(pid, started)
     finally:
         os.close(descriptor)
 
