@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -20,9 +21,9 @@ from cotenant.kube.api.access import Access
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.objects import Metadata, Pod, PodSpec
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
-from cotenant.kube.codec.profiles import MOST_BESIDE, MOST_PER_NODE, PodSpeed
+from cotenant.kube.codec.profiles import MOST_BESIDE, MOST_PER_NODE, MOST_PODS, PodSpeed
 from cotenant.node.agent import Connected, Disconnected, Reported
-from cotenant.wire.agent import Hello, SetBatch, Steps, ToJob
+from cotenant.wire.agent import Hello, ReportEvery, SetBatch, Steps, ToJob
 from cotenant.wire.profile import JobProfile
 from tests.kube.agent_node.waiting import in_loop, until
 from tests.kube.api_server import ApiServer
@@ -33,9 +34,11 @@ MACHINE = Machine(name="n1", gpus=GPUS)
 SOON = WritePace(passes_s=0.01, objects_s=0.01)
 
 
-def pod(name: str, workload: str | None, gpus: tuple[str, ...] = ("GPU-0",), *, tune: bool = True) -> Pod:
+def pod(
+    name: str, workload: str | None, gpus: tuple[str, ...] = ("GPU-0",), *, tune: bool = True, memory: int = 4000
+) -> Pod:
     """A pod with part of these GPUs."""
-    shares = tuple(Share(gpu=gpu, memory=4000, compute=0) for gpu in gpus)
+    shares = tuple(Share(gpu=gpu, memory=memory, compute=0) for gpu in gpus)
     record = Record(pod=f"uid-{name}", node="n1", containers=(Held(number=0, gpus=shares),))
     notes = {RECORD: encode_record(record)} | ({} if tune else {"cotenant.io/tune": "false"})
     notes |= {} if workload is None else {"cotenant.io/workload": workload}
@@ -56,6 +59,7 @@ class Node:
 
     def connect(self, name: str, batch: int = 32, bounds: tuple[int | None, int | None] = (None, None)) -> None:
         self.batches[name] = batch
+        # With a floor, the other pods are paused for a moment.
         hello = Hello(v=1, job=f"uid-{name}", pid=1, batch=batch, min=bounds[0], max=bounds[1], floor=0.1)
         self.training.hear(Connected(f"uid-{name}", time.monotonic(), hello))
 
@@ -78,12 +82,13 @@ class Node:
         assert self.training._parts is not None
         return not self.training._parts[1]._meter.incomplete()
 
-    def tick(self) -> None:
-        tuner, monitor = self.training._parts or (None, None)
-        if tuner is not None and monitor is not None:
-            self.training.update()
-            monitor.tick(time.monotonic())
-            tuner.tick(time.monotonic())
+    def tick(self, *, look: bool = False) -> None:
+        self.training.tick(time.monotonic(), look=look)
+
+    def set_pods(self, *pods: Pod) -> None:
+        """The API server has these pods from now on."""
+        self.pods[:] = pods
+        self.training.pods_changed()
 
     def send(self, job: str, message: ToJob) -> None:
         name = job.removeprefix("uid-")
@@ -95,6 +100,11 @@ class Node:
             self.paused.add(name)
         elif kind == "Resume":
             self.paused.discard(name)
+
+    def is_tuned(self) -> bool:
+        """Whether all pods use batch sizes that tuning chose."""
+        speeds = self.pod_speeds() if self.training._parts is not None else {}
+        return speeds.keys() == self.batches.keys() and all(one.tuned for one in speeds.values())
 
     def pod_speeds(self) -> dict[str, PodSpeed]:
         assert self.training._parts is not None
@@ -134,7 +144,7 @@ def test_a_pod_alone_gets_a_profile_and_two_get_their_speeds_beside_each_other()
     alone = profiles._entries[small].spec.alone
     assert alone is not None
     assert alone.samples_per_second == 1000.0
-    node.pods.append(pod("b", "large@32"))
+    node.set_pods(*node.pods, pod("b", "large@32"))
     node.connect("b")
     profiles.add(profile("team/large", 32, 500.0))
     node.work(lambda name, all_: {"a": 600.0, "b": 400.0}[name], lambda: profiles._entries[large].spec.beside)
@@ -154,7 +164,7 @@ def test_the_batch_sizes_of_two_pods_on_one_gpu_are_tuned_together() -> None:
     node = node_of(pod("a", "small@16"), pod("b", "large@16"))
     for name in ("a", "b"):
         node.connect(name, 16, (4, 64))
-    node.work(goodput, lambda: [one.tuned for one in node.pod_speeds().values()] == [True, True])
+    node.work(goodput, node.is_tuned)
     assert {name for name, message in node.sent if isinstance(message, SetBatch)} == {"a", "b"}
     assert all(4 <= one.batch <= 64 for one in node.pod_speeds().values())
     assert any(one.batch != 16 for one in node.pod_speeds().values())
@@ -190,13 +200,86 @@ def test_an_error_in_the_tuning_loop_ends_no_agent_and_tuning_begins_anew() -> N
             raise RuntimeError("a defect")
         return [pod("a", "small@16")]
 
-    notes: list[str] = []
-    training = Training(pods, lambda: MACHINE, no_server(), lambda job, said: None, report=notes.append)
-    hello = Connected("uid-a", time.monotonic(), Hello(v=1, job="uid-a", pid=1, batch=8))
-    training.hear(hello)
-    assert "tuning begins anew: RuntimeError: a defect" in notes[0]
-    training.hear(hello)
-    assert list(training._tenants) == ["uid-a"]
+    node = node_of()
+    node.training._pods = pods
+    node.connect("a", 8, (4, 16))
+    assert "tuning begins anew: RuntimeError: a defect" in node.notes[0]
+    node.work(goodput, node.is_tuned)
+    assert len(node.notes) == 1
+    assert list(node.training._tenants) == ["uid-a"]
+
+
+def test_pods_that_a_trial_paused_go_on_if_tuning_fails() -> None:
+    node = node_of(pod("a", "small@16"), pod("b", "large@16"))
+    for name in ("a", "b"):
+        node.connect(name, 16, (4, 64))
+    node.work(goodput, lambda: node.paused)
+
+    def fail() -> list[Pod]:
+        raise RuntimeError("a defect")
+
+    pods, node.training._pods = node.training._pods, fail
+    node.training.pods_changed()
+    node.training.hear(Disconnected("uid-x", time.monotonic()))
+    assert "tuning begins anew: RuntimeError: a defect" in node.notes[0]
+    assert node.paused == set()
+    node.training._pods = pods
+    node.work(goodput, node.is_tuned)
+
+
+@pytest.mark.parametrize(
+    ("memory", "workload"), [(8000, "small@16"), (4000, "renamed@16")], ids=["resized", "annotation edited"]
+)
+def test_a_pod_that_changes_is_tuned_anew_though_it_said_its_hello_long_ago(memory: int, workload: str) -> None:
+    node = node_of(pod("a", "small@16"), pod("b", "large@16"))
+    for name in ("a", "b"):
+        node.connect(name, 16, (4, 64))
+    node.work(goodput, lambda: "a" in node.paused)
+    node.set_pods(pod("a", workload, memory=memory), pod("b", "large@16"))
+    node.tick()
+    assert node.paused == set()
+    node.work(goodput, node.is_tuned)
+    assert not node.notes
+
+
+def test_a_pod_whose_owner_turns_tuning_off_goes_back_to_its_own_batch_size() -> None:
+    node = node_of(pod("a", "small@16"))
+    node.connect("a", 16, (4, 64))
+    node.work(goodput, lambda: node.is_tuned() and node.batches["a"] != 16)
+    node.set_pods(pod("a", "small@16", tune=False))
+    node.tick()
+    assert node.batches == {"a": 16}
+    assert node.sent[-2:] == [("a", ReportEvery(every_s=1.0)), ("a", SetBatch(size=16))]
+
+
+def test_a_pod_that_connects_before_the_api_server_has_its_gpus_is_tuned_once_it_has() -> None:
+    node = node_of()
+    node.connect("a", 16, (4, 64))
+    node.set_pods(pod("a", "small@16"))
+    node.work(goodput, node.is_tuned)
+
+
+def test_pods_are_looked_at_only_if_they_changed_and_nothing_is_kept_once_none_is_connected() -> None:
+    looks = 0
+
+    def pods() -> list[Pod]:
+        nonlocal looks
+        looks += 1
+        return [pod("a", "small@16")]
+
+    node = node_of()
+    node.training._pods = pods
+    node.connect("a", 16)
+    node.work(goodput, lambda: len(node.training._profiles._entries) == 1)
+    for _ in range(10):
+        node.tick()
+    assert looks == 1
+    node.training.hear(Disconnected("uid-a", time.monotonic()))
+    node.tick(look=True)
+    assert (node.training._parts, node.training._tenants) == (None, {})
+    del node.batches["a"]
+    node.connect("a", 16, (4, 64))
+    node.work(goodput, node.is_tuned)
 
 
 def test_a_pod_that_is_gone_is_no_tenant_and_one_with_two_gpus_is_not_tuned() -> None:
@@ -205,7 +288,7 @@ def test_a_pod_that_is_gone_is_no_tenant_and_one_with_two_gpus_is_not_tuned() ->
     node.connect("wide", 16, (4, 64))
     node.work(goodput, lambda: len(node.training._reports) == 1)
     assert node.sent == []
-    node.pods.clear()
+    node.set_pods()
     node.training.hear(Disconnected("uid-wide", time.monotonic()))
     node.tick()
     assert node.training._tenants == {}
@@ -234,6 +317,23 @@ async def written_by(server: ApiServer, profiles: OwnProfiles, wanted: Callable[
 def own(server: ApiServer, node: str = "n1") -> OwnProfiles:
     client = Client(Access(host="127.0.0.1", port=server.port), QUICK)
     return OwnProfiles(client, node, lambda: "uid-n1", report=print, pace=SOON)
+
+
+class SlowToDelete(Client):
+    """Calls `meanwhile` while an object is deleted."""
+
+    def __init__(self, server: ApiServer, meanwhile: Callable[[], object]) -> None:
+        super().__init__(Access(host="127.0.0.1", port=server.port), QUICK)
+        self.deletes, self._meanwhile = 0, meanwhile
+
+    async def delete(self, *args: Any, **options: Any) -> None:
+        self.deletes += 1
+        self._meanwhile()
+        await super().delete(*args, **options)
+
+
+def written(server: ApiServer) -> list[dict[str, Any]]:
+    return list(server.profiles.pods.values())
 
 
 def spec(server: ApiServer, name: str) -> dict[str, Any]:
@@ -265,14 +365,101 @@ async def test_pods_are_written_when_they_change_much_and_removed_when_they_are_
         profiles, key = own(server), Key("team", "bert", "T4")
         now = PodSpeed(name="a", uid="u", batch=8, samples_per_second=100.0)
         profiles.set_pods({key: (now,)})
-        await written_by(server, profiles, lambda: spec(server, "n1.0").get("pods"))
         entry = profiles._entries[key]
+        await written_by(server, profiles, lambda: entry.written)
+        assert spec(server, "n1.0")["pods"]
         profiles.set_pods({key: (msgspec.structs.replace(now, samples_per_second=105.0),)})
         assert entry.spec == entry.written
         profiles.set_pods({key: (msgspec.structs.replace(now, batch=16),)})
         assert entry.spec != entry.written
         profiles.set_pods({})
         await written_by(server, profiles, lambda: "pods" not in spec(server, "n1.0"))
+
+
+@in_loop
+async def test_what_is_measured_before_the_list_is_there_gets_an_object_of_its_own() -> None:
+    async with ApiServer().serving() as server:
+        first = own(server)
+        first.add(profile("team/old", 1, 100.0))
+        await written_by(server, first, lambda: spec(server, "n1.0"))
+        second = own(server)
+        second.add(profile("team/new", 1, 50.0))
+        await written_by(server, second, lambda: len(server.profiles.pods) == 2)
+        rates = {one["spec"]["workload"]: one["spec"]["alone"]["samplesPerSecond"] for one in written(server)}
+        assert rates == {"old@1": 100.0, "new@1": 50.0}
+
+
+@in_loop
+async def test_a_node_that_has_all_its_objects_drops_the_oldest_for_what_is_measured_before_the_list() -> None:
+    async with ApiServer().serving() as server:
+        first = own(server)
+        for number in range(MOST_PER_NODE):
+            first.add(profile(f"team/w{number}", 1, 100.0))
+        key = Key("team", "w7@1", "T4")
+        first._entries[key].spec = msgspec.structs.replace(
+            first._entries[key].spec, measured_at=f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
+        )
+        await written_by(server, first, lambda: len(server.profiles.pods) == MOST_PER_NODE)
+        second = own(server)
+        second.add(profile("team/new", 1, 50.0))
+        await written_by(server, second, lambda: "new@1" in {one["spec"]["workload"] for one in written(server)})
+        others = {f"w{number}@1" for number in range(MOST_PER_NODE) if number != 7}
+        assert {one["spec"]["workload"] for one in written(server)} == {*others, "new@1"}
+
+
+@in_loop
+async def test_pods_that_report_before_the_list_is_there_keep_the_time_of_the_measurements() -> None:
+    async with ApiServer().serving() as server:
+        first = own(server)
+        first.add(profile("team/bert", 1, 100.0))
+        await written_by(server, first, lambda: spec(server, "n1.0"))
+        second, key = own(server), Key("team", "bert@1", "T4")
+        second.set_pods({key: (PodSpeed(name="a", uid="u", batch=8, samples_per_second=100.0),)})
+        await written_by(server, second, lambda: spec(server, "n1.0").get("pods"))
+        assert spec(server, "n1.0")["measuredAt"] == first._entries[key].spec.measured_at
+        assert spec(server, "n1.0")["alone"]["samplesPerSecond"] == 100.0
+
+
+@in_loop
+async def test_a_workload_that_appears_while_an_object_is_deleted_gets_one_that_stays() -> None:
+    async with ApiServer().serving() as server:
+        profiles = own(server)
+        for number in range(MOST_PER_NODE):
+            profiles.add(profile(f"team/w{number}", 1, 100.0))
+        await written_by(server, profiles, lambda: len(server.profiles.pods) == MOST_PER_NODE)
+        old = next(iter(profiles._entries.values()))
+        old.spec = msgspec.structs.replace(old.spec, measured_at="2020-01-01T00:00:00Z")
+        client = SlowToDelete(server, lambda: profiles.add(profile("team/new", 1, 50.0)))
+        profiles._client = client
+        await written_by(server, profiles, lambda: "new@1" in {one["spec"]["workload"] for one in written(server)})
+        assert client.deletes == 1
+        assert len(server.profiles.pods) == MOST_PER_NODE
+        assert not profiles._leftover
+
+
+@in_loop
+async def test_a_workload_without_a_measurement_is_forgotten_with_its_last_pod() -> None:
+    async with ApiServer().serving() as server:
+        profiles = own(server)
+        profiles.set_pods({Key("team", "bert", "T4"): (PodSpeed(name="a", uid="u", batch=8, samples_per_second=1.0),)})
+        profiles.add(profile("team/kept", 1, 100.0))
+        await written_by(server, profiles, lambda: len(server.profiles.pods) == 2)
+        profiles.set_pods({})
+        await written_by(server, profiles, lambda: len(server.profiles.pods) == 1)
+        assert [one["spec"]["workload"] for one in written(server)] == ["kept@1"]
+
+
+def test_more_pods_than_an_object_shows_do_not_change_it() -> None:
+    profiles, key = no_server(), Key("team", "bert", "T4")
+    pods = tuple(
+        PodSpeed(name=f"p{number:03}", uid=f"u{number:03}", batch=8, samples_per_second=1.0)
+        for number in range(MOST_PODS + 1)
+    )
+    profiles.set_pods({key: pods})
+    before = profiles._entries[key].spec
+    assert before.pods == pods[:MOST_PODS]
+    profiles.set_pods({key: pods})
+    assert profiles._entries[key].spec is before
 
 
 @in_loop
@@ -285,9 +472,9 @@ async def test_objects_and_neighbours_are_bounded_and_old_ones_are_deleted() -> 
             profiles.observe("T4", {"a": "team/w129@1", "b": f"team/n{number}"}, {"a": 0.5})
         entries = profiles._entries
         assert len(entries) == MOST_PER_NODE
-        assert sorted(one.number for one in entries.values()) == list(range(MOST_PER_NODE))
         assert len(entries[Key("team", "w129@1", "T4")].spec.beside) == MOST_BESIDE
         await written_by(server, profiles, lambda: len(server.profiles.pods) == MOST_PER_NODE)
+        assert sorted(one.number or 0 for one in entries.values()) == list(range(MOST_PER_NODE))
         for entry in entries.values():
             entry.spec = msgspec.structs.replace(entry.spec, measured_at="2020-01-01T00:00:00Z")
         await written_by(server, profiles, lambda: not server.profiles.pods)

@@ -188,7 +188,7 @@ class Agent:
             options.node,
             options.host.lasting.seen / RECORDS,
             publish=lambda text: self._node.want({ORPHANS: text}),
-            changed=self._changed.set,
+            changed=self._pods_changed,
             report=self._reporter("pods"),
             pace=intervals.pace,
             timing=intervals.orphans,
@@ -237,6 +237,10 @@ class Agent:
             async with asyncio.timeout(self._intervals.leave_s):
                 await self._node.is_as_wanted()
                 await asyncio.sleep(self._intervals.started_s)
+
+    def _pods_changed(self) -> None:
+        self._changed.set()
+        self.training.pods_changed()
 
     def _reporter(self, kind: str) -> Callable[[str], object]:
         return lambda text: self.error_log.report(kind, text)

@@ -71,8 +71,9 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    number: int
     spec: ProfileSpec
+    number: int | None = None
+    """Of its object; None: it gets one when it is written, because only then all numbers in use are known."""
     written: ProfileSpec | None = None
     """As the API server has it; None: it has none."""
     due: float = 0.0
@@ -94,7 +95,7 @@ class OwnProfiles:
         """`owner` returns the UID of the node, once it is known."""
         self._client, self._node, self._owner, self._report, self._pace = client, node, owner, report, pace
         self._entries: dict[Key, _Entry] = {}
-        self._leftover: list[int] = []
+        self._leftover: set[int] = set()
         """Numbers of objects that are to be deleted."""
 
     # What was measured
@@ -149,9 +150,9 @@ class OwnProfiles:
         for key, found in pods.items():
             if key not in self._entries:
                 self._put(key, ProfileSpec(node=self._node, **key._asdict()))
-            entry = self._entries[key]
-            if _differ(entry.spec.pods, found):
-                entry.spec = msgspec.structs.replace(entry.spec, pods=found[:MOST_PODS])
+            entry, shown = self._entries[key], found[:MOST_PODS]
+            if _differ(entry.spec.pods, shown):
+                entry.spec = msgspec.structs.replace(entry.spec, pods=shown)
         for key, entry in self._entries.items():
             if key not in pods and entry.spec.pods:
                 entry.spec = msgspec.structs.replace(entry.spec, pods=())
@@ -165,14 +166,18 @@ class OwnProfiles:
         if key in self._entries:
             self._entries[key].spec = spec
             return
-        if len(self._entries) >= MOST_PER_NODE:
-            oldest = min(self._entries, key=lambda one: (bool(self._entries[one].spec.pods), self._measured_at(one)))
-            self._leftover.append(self._entries.pop(oldest).number)
-        used = {entry.number for entry in self._entries.values()} | set(self._leftover)
-        number = next(number for number in range(2 * MOST_PER_NODE) if number not in used)
-        if number >= MOST_PER_NODE:  # the object of the workload that was dropped just now is changed instead
-            number = self._leftover.pop()
-        self._entries[key] = _Entry(number, spec)
+        self._make_room(1)
+        self._entries[key] = _Entry(spec)
+
+    def _make_room(self, wanted: int) -> None:
+        """Drops the entries that were measured longest ago, first those without pods."""
+        while len(self._entries) > MOST_PER_NODE - wanted:
+            self._drop(min(self._entries, key=lambda one: (bool(self._entries[one].spec.pods), self._measured_at(one))))
+
+    def _drop(self, key: Key) -> None:
+        number = self._entries.pop(key).number
+        if number is not None:
+            self._leftover.add(number)
 
     def _measured_at(self, key: Key) -> str:
         return self._entries[key].spec.measured_at
@@ -199,6 +204,7 @@ class OwnProfiles:
         except ApiError as error:
             self._report(str(error))
             return False
+        self._make_room(0)
         return True
 
     def _found(self, number: int | None, spec: ProfileSpec) -> None:
@@ -208,41 +214,59 @@ class OwnProfiles:
             return
         now = self._entries.get(key)
         if now is None:
-            self._entries[key] = _Entry(number, spec, written=spec)
-        elif now.written is None:
+            self._leftover.discard(number)  # it was dropped, and the list began anew
+            self._entries[key] = _Entry(spec, number, written=spec)
+        elif now.number is None:
             # Measured before the list was there: keep the measurements of both, under the number that exists.
-            merged = msgspec.structs.replace(
-                now.spec, alone=now.spec.alone or spec.alone, beside=now.spec.beside or spec.beside
+            now.number, now.written = number, spec
+            now.spec = msgspec.structs.replace(
+                now.spec,
+                alone=now.spec.alone or spec.alone,
+                beside=now.spec.beside or spec.beside,
+                measured_at=now.spec.measured_at or spec.measured_at,
             )
-            self._entries[key] = _Entry(number, merged, written=spec)
-        else:
-            self._leftover.append(number)
+        elif now.number != number:
+            self._leftover.add(number)
 
     def _forget_old(self) -> None:
+        """An object without pods is kept for a while after its last measurement; one without any is not kept."""
         oldest = _text(datetime.now(UTC) - KEPT)
         for key, entry in list(self._entries.items()):
-            if not entry.spec.pods and entry.spec.measured_at and entry.spec.measured_at < oldest:
-                self._leftover.append(self._entries.pop(key).number)
+            if not entry.spec.pods and entry.spec.measured_at < oldest:
+                self._drop(key)
 
     async def _write_due(self) -> None:
         now, left = time.monotonic(), self._pace.writes
-        due = [one for one in self._entries.values() if one.spec != one.written and one.due <= now]
-        numbers = [entry.number for entry in self._entries.values()]
+        due = [(key, one) for key, one in self._entries.items() if one.spec != one.written and one.due <= now]
         try:
-            for number in [one for one in self._leftover if one not in numbers][:left]:
+            for number in sorted(self._leftover)[:left]:
                 await self._delete(number)
+                self._leftover.discard(number)
                 left -= 1
-            self._leftover = [one for one in self._leftover if one not in numbers]
-            for entry in sorted(due, key=lambda one: one.due)[:left]:
-                entry.due = now + self._pace.objects_s
-                await self._write(entry)
+            for key, entry in sorted(due, key=lambda one: one[1].due)[:left]:
+                if self._entries.get(key) is entry:  # else it was dropped while others were written
+                    entry.due = now + self._pace.objects_s
+                    await self._write(entry)
         except ApiError as error:
             self._report(str(error))
+
+    def _free_number(self) -> int:
+        """One that no object has, else that of an object to be deleted, which is changed instead.
+
+        Only the task that also deletes calls it, so no object is deleted after it was given to another workload.
+        """
+        used = {entry.number for entry in self._entries.values()}
+        free = (number for number in range(MOST_PER_NODE) if number not in used)
+        number = min(free, key=lambda one: (one in self._leftover, one))
+        self._leftover.discard(number)
+        return number
 
     async def _write(self, entry: _Entry) -> None:
         owner = self._owner()
         if owner is None:
             return
+        if entry.number is None:
+            entry.number = self._free_number()
         spec, name = entry.spec, object_name(self._node, entry.number)
         about = {
             "name": name,
@@ -264,7 +288,6 @@ class OwnProfiles:
         except ApiError as error:
             if error.status != 404:
                 raise
-        self._leftover.remove(number)
 
 
 def _key(name: str, gpu_type: str) -> Key | None:

@@ -3,15 +3,16 @@
 """The tuning loop of a node: pods that report their steps are measured, and their batch sizes are tuned, as on one
 machine.
 
-Its parts load numpy, which most agents never need: they are made when the first pod connects. All of it is in memory,
-except for what is measured. An agent that restarts begins anew with the pods that connect again.
+Its parts load numpy, which most agents never need: they are made when a pod connects, and dropped when none is
+connected. All of it is in memory, except for what is measured. An agent that restarts begins anew with the pods that
+connect again.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from cotenant.core.model import ContainerKind, Gpus, Machine
@@ -23,8 +24,8 @@ from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.profiles import LARGEST_GAIN, LARGEST_RATE, LONGEST_WORKLOAD, PodSpeed
-from cotenant.node.agent import Disconnected, JobEvent, Reported
-from cotenant.wire.agent import ToJob
+from cotenant.node.agent import Connected, JobEvent, Reported
+from cotenant.wire.agent import ReportEvery, Resume, SetBatch, ToJob
 from cotenant.wire.profile import WorkloadId
 
 if TYPE_CHECKING:
@@ -112,57 +113,92 @@ class Training:
         self._pods, self._machine, self._profiles, self._send = pods, machine, profiles, send
         self._report, self._settings, self._observe_s = report, settings, observe_s
         self._tenants: dict[str, PodTenant] = {}
+        self._hellos: dict[str, Connected] = {}
+        """The hello of each pod that is connected: a pod says it once, and tuning may begin anew."""
         self._reports: dict[str, Reported] = {}
         """The last report of each pod that is connected."""
         self._parts: tuple[Tuner, InterferenceMonitor] | None = None
+        self._seen: Machine | None = None
+        """The machine whose pods were taken in; None: pods have changed since."""
 
     def hear(self, event: JobEvent) -> None:
         """A message of a pod."""
+        if isinstance(event, Connected):
+            self._hellos[event.job] = event
+        elif isinstance(event, Reported):
+            self._reports[event.job] = event
+        else:
+            self._hellos.pop(event.job, None)
+            self._reports.pop(event.job, None)
         with self._guarded():
             if self._parts is None:
-                self._parts = self._made()
-            if event.job not in self._tenants:
-                self.update()
-            if isinstance(event, Reported):
-                self._reports[event.job] = event
-            elif isinstance(event, Disconnected):
-                self._reports.pop(event.job, None)
-            self._parts[0].hear(event)
+                self._parts, self._seen = self._made(), None
+            self.update()
+            self._parts[0].hear(event)  # a pod that was just taken in joins twice, which changes nothing
+
+    def pods_changed(self) -> None:
+        """Takes effect with the next `update`."""
+        self._seen = None
 
     def update(self) -> None:
-        """Takes in the pods that have come or gone, or were given other amounts."""
-        if self._parts is None:
-            return
-        tuner, monitor = self._parts
-        found = {one.id: one for one in self._found()}
+        """Takes in the pods that have come or gone, or were given other amounts, if any have changed."""
+        machine = self._machine()
+        if self._parts is not None and machine is not self._seen:
+            self._take_in({one.id: one for one in self._found(machine)})
+            self._seen = machine
+
+    def _take_in(self, found: dict[str, PodTenant]) -> None:
+        assert self._parts is not None
+        (tuner, monitor), now = self._parts, time.monotonic()
         for uid in [uid for uid, one in self._tenants.items() if found.get(uid) != one]:
             del self._tenants[uid]
             monitor.remove(uid)
             monitor.forget(uid)
-            tuner.remove(uid, time.monotonic())
+            tuner.remove(uid, now)
+            self._reset(uid)
         for uid, tenant in found.items():
             if uid not in self._tenants:
                 self._tenants[uid] = tenant
                 tuner.add(tenant)
                 monitor.add(tenant)
+                if uid in self._hellos:
+                    tuner.hear(replace(self._hellos[uid], at=now))
         self._reports = {uid: one for uid, one in self._reports.items() if uid in self._tenants}
+
+    def _reset(self, uid: str) -> None:
+        """Has a pod that is connected go on as it began: a trial may have paused it or changed its batch size."""
+        from cotenant.core.tuning.coordination import UNHURRIED
+
+        if uid in self._hellos:
+            hello = self._hellos[uid].hello
+            self._send(uid, Resume())
+            self._send(uid, ReportEvery(every_s=UNHURRIED))
+            if hello.batch is not None and hello.min is not None and hello.max is not None:
+                self._send(uid, SetBatch(size=hello.batch))
 
     async def run(self) -> NoReturn:
         """Tunes until cancelled."""
         due = 0.0
         while True:
             await asyncio.sleep(TICK_S)
-            if self._parts is None:
-                continue
-            tuner, monitor = self._parts
-            now = time.monotonic()
             with self._guarded():
-                self.update()
-                monitor.tick(now)
-                tuner.tick(now)
-                if now >= due:
-                    due = now + PODS_S
-                    self._profiles.set_pods(self._speeds(tuner, monitor))
+                now = time.monotonic()
+                self.tick(now, look=now >= due)
+                due = now + PODS_S if now >= due else due
+
+    def tick(self, now: float, *, look: bool) -> None:
+        """What is due; `look`: also at how fast the pods are, and whether any is connected."""
+        if self._parts is None:
+            return
+        self.update()
+        tuner, monitor = self._parts
+        monitor.tick(now)
+        tuner.tick(now)
+        if look:
+            self._profiles.set_pods(self._speeds(tuner, monitor))
+            if not self._hellos:
+                self._take_in({})
+                self._parts = None
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -172,6 +208,9 @@ class Training:
         except Exception as error:  # noqa: BLE001 -- see above
             self._report(f"tuning begins anew: {describe(error)}")
             self._parts, self._tenants, self._reports = None, {}, {}
+            with suppress(Exception):  # sending may be what went wrong
+                for uid in self._hellos:
+                    self._reset(uid)
 
     def _made(self) -> "tuple[Tuner, InterferenceMonitor]":
         from cotenant.core.units import Seconds
@@ -195,8 +234,7 @@ class Training:
         if tenant is not None:
             self._report(f"pod {tenant.namespace}/{tenant.name}: {text}")
 
-    def _found(self) -> Iterable[PodTenant]:
-        machine = self._machine()
+    def _found(self, machine: Machine) -> Iterable[PodTenant]:
         for pod in self._pods():
             if has_ended(pod):
                 continue
