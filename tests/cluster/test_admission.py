@@ -18,6 +18,7 @@ from cotenant.kube.install.admission import API, webhook_configuration
 from cotenant.kube.install.policies import (
     AGENTS,
     ASSIGNMENTS,
+    INHERITANCE,
     ONLY_THE_SCHEDULER,
     PROFILES,
     QUEUE,
@@ -102,7 +103,7 @@ def namespace(cluster: Cluster) -> Iterator[Cluster]:
 def policed(namespace: Cluster) -> Iterator[Cluster]:
     """A cluster with our policies, under other names than those of an installation that may be there too."""
     text = json.dumps(admission_policies(KubeSettings()))
-    names = (ASSIGNMENTS, VISIBILITY, AGENTS, QUEUE, PROFILES)
+    names = (ASSIGNMENTS, VISIBILITY, AGENTS, QUEUE, PROFILES, INHERITANCE)
     for name in names:
         text = text.replace(name, f"test-{name}")
     made = json.loads(text)

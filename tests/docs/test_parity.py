@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of parity follows from its table, and each row names a test that exists, or why there is none."""
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from cotenant.kube.codec.cambricon import CAMBRICON, CAMBRICON_SMLU
 from cotenant.kube.codec.dialect import Dialect
@@ -28,11 +31,23 @@ def test_each_row_names_a_test_or_a_reason(row: Row) -> None:
         assert row.note
         assert not row.test
         return
-    path, _, text = row.test.partition("::")
-    place = ROOT / path
-    files = sorted(place.glob("*.py")) if place.is_dir() else [place]
-    assert text
-    assert any(text in file.read_text() for file in files), row.test
+    path, _, name = row.test.partition("::")
+    assert name in names_in(ROOT / path), row.test
+
+
+def names_in(file: Path) -> list[str]:
+    """The tests of a file: functions that pytest collects, or the cases of a YAML table."""
+    if file.suffix == ".yaml":
+        return [case["name"] for case in yaml.safe_load_all(file.read_text())]
+    functions = [one.name for one in ast.parse(file.read_text()).body if isinstance(one, ast.FunctionDef)]
+    return [name for name in functions if file.name.startswith("test_") and name.startswith("test_")]
+
+
+def test_a_text_that_merely_occurs_in_a_file_is_no_test() -> None:
+    known = names_in(ROOT / "tests/kube/test_isolation.py")
+    assert "test_limits_of_a_placed_pod" in known
+    assert not {"OPTIONAL", "limits", "def test_limits_of_a_placed_pod"} & {*known}
+    assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in names_in(ROOT / "tests/kube/dialects/vgpu.yaml")
 
 
 @pytest.mark.parametrize(

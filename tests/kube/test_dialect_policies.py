@@ -71,7 +71,7 @@ def test_pods_of_hami_find_its_defaults() -> None:
     assert HAMI.gpus.split == 10
     state = state_of(node(machine("n1")))
     placer = placer_of(state, settings=HAMI.codec())
-    assert placer.why(waiting("a", {GPU: 1, MEMORY: 100})).policy == "binpack/spread"
+    assert placer.why(waiting("a", {GPU: 1, MEMORY: 100})).policy == "hami-binpack/spread"
     place(state, placer, waiting("a", {GPU: 1, MEMORY: 100}), "n1")
     allocation = chosen(placer, waiting("b", {GPU: 1, MEMORY: 100}), "n1").allocation
     assert allocation is not None
@@ -92,8 +92,13 @@ def test_what_the_file_says_is_stronger_than_the_defaults_of_another_system() ->
     )
     assert (settings.gpus.split, settings.gpus.memory_scaling) == (4, 150)
     vgpu = {one.name: one for one in settings.codec().dialects}["vgpu"]
-    assert (vgpu.policy, vgpu.low) == ("binpack/spread", False)
+    assert (vgpu.policy, vgpu.low) == ("hami-binpack/spread", False)
     assert "iadeep" not in {one.name for one in settings.codec().dialects}
+
+
+def test_the_records_of_hami_replace_those_of_no_other_dialect() -> None:
+    with pytest.raises(InputError, match=r"dialects.gpushare.record: only for vgpu; remove it"):
+        parse_settings(b"dialects: {gpushare: {record: hami}}")
 
 
 def test_a_placed_pod_carries_what_programs_for_hami_read() -> None:

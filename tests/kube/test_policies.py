@@ -11,8 +11,9 @@ import pytest
 from cotenant.kube.api.names import SCHEDULER_USER
 from cotenant.kube.codec.annotations import foreign_records, is_assignment, without_assignment
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.request import NUMBERS
-from cotenant.kube.install.policies import ASSIGNMENTS, ONLY_THE_SCHEDULER, admission_policies
+from cotenant.kube.install.policies import ASSIGNMENTS, INHERITANCE, ONLY_THE_SCHEDULER, admission_policies
 from cotenant.kube.settings import KubeSettings
 from tests.kube.reviews import SETTINGS, Json
 
@@ -20,17 +21,21 @@ GUARDED = (RECORD, "cotenant.io/0.limits", "cotenant.io/12.NVIDIA_VISIBLE_DEVICE
 OPEN = (NUMBERS, "cotenant.io/resize", "cotenant.io/policy", "cotenant.io/x0.limits", "mine", "ALIYUN_COM_GPU_MEM_IDX")
 
 
-def assignments() -> Json:
+def policy(name: str) -> Json:
     (found,) = [
         one["spec"]
         for one in admission_policies(SETTINGS)
-        if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] == ASSIGNMENTS
+        if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] == name
     ]
     return dict(found)
 
 
-def variable(name: str) -> str:
-    return str(next(one["expression"] for one in assignments()["variables"] if one["name"] == name))
+def assignments() -> Json:
+    return policy(ASSIGNMENTS)
+
+
+def variable(name: str, of: str = ASSIGNMENTS) -> str:
+    return str(next(one["expression"] for one in policy(of)["variables"] if one["name"] == name))
 
 
 @pytest.mark.parametrize("key", GUARDED)
@@ -81,4 +86,20 @@ def test_all_words_of_all_dialects_are_known() -> None:
     names |= {"CAMBRICON_DSMLU_PROFILE", "CAMBRICON_DSMLU_ASSIGNED", "scheduler.framework.gpushare.allocation"}
     names |= {"gpushare.alibabacloud.com/core-percentage"}
     names |= {f"topology.kubernetes.io/gpu-{word}" for word in ("group", "visible")}
+    names |= {f"{system}/vgpu-devices-allocated" for system in ("hami.io", "4pd.io")}
     assert words == names
+
+
+def test_no_user_claims_a_gpu_by_the_record_of_another_system() -> None:
+    (listed,) = re.findall(r"k in (\[.*?\])", variable("forged", INHERITANCE))
+    assert set(json.loads(listed)) == set(INHERITED)
+    found = policy(INHERITANCE)
+    (rule,) = found["matchConstraints"]["resourceRules"]
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert rule["resources"] == ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
+    scheduler, gpus = (one["expression"] for one in found["matchConditions"])
+    assert scheduler == f'request.userInfo.username != "{SCHEDULER_USER}"'
+    assert '"nvidia.com/gpumem"' in gpus
+    selected = found["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    assert {"hami.io/webhook", "kubernetes.io/metadata.name"} <= {one["key"] for one in selected}
+    assert set(INHERITED) <= set(json.loads(re.findall(r"k in (\[.*?\])", variable("forged"))[0])), "in bindings"

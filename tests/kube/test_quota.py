@@ -57,6 +57,8 @@ def quotas(*all_of: ResourceQuota) -> Quotas:
         ({CORES: 99}, {GPU: 2, MEMORY: 1000, CORES: 50}, "1000 milli-GPU, quota gpus leaves {} 990"),
         ({f"limits.{GPU}": 1}, {GPU: 2, MEMORY: 3000}, "2 GPUs, quota gpus leaves {} 1"),
         ({"limits.aliyun.com/gpu-count": 1}, {GPU: 2, MEMORY: 3000}, "2 GPUs, quota gpus leaves {} 1"),
+        ({"requests.aliyun.com/gpu-count": 1}, {GPU: 2, MEMORY: 3000}, "2 GPUs, quota gpus leaves {} 1"),
+        ({"requests.gpushare/gpu-count": 1}, {"aliyun.com/gpu-count": 2}, "2 GPUs, quota gpus leaves {} 1"),
         ({"aliyun.com/gpu-mem": 5}, {GPU: 2, MEMORY: 3000}, "6000 MiB of GPU memory, quota gpus leaves {} 5120"),
     ],
 )
@@ -145,6 +147,7 @@ def test_quotas_change_and_go(state: ClusterState) -> None:
         quota({MEMORY: 0}, scopes=["Terminating"]),
         quota({MEMORY: 0}, scopeSelector={"matchExpressions": []}),
         quota({"cambricon.com/mlumem": 0}),
+        quota({f"requests.{GPU}": 0, "requests.aliyun.com/gpu": 0}),
         quota({MEMORY: "what"}),
     ],
 )

@@ -73,4 +73,5 @@ def test_every_policy_is_in_force() -> None:
     made = admission_policies(SETTINGS)
     named = {one["metadata"]["name"] for one in made if one["kind"] == "ValidatingAdmissionPolicy"}
     assert {one["spec"]["policyName"] for one in made if one["kind"] == "ValidatingAdmissionPolicyBinding"} == named
-    assert named == {"cotenant-assignments", "cotenant-queue", "cotenant-visibility", "cotenant-agents"}
+    parts = ("assignments", "inheritance", "queue", "visibility", "agents", "profiles")
+    assert named == {f"cotenant-{part}" for part in parts}

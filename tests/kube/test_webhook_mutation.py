@@ -164,6 +164,7 @@ def test_a_copy_of_a_placed_pod_is_admitted_as_if_it_was_new() -> None:
         "cotenant.io/17.NVIDIA_VISIBLE_DEVICES": "GPU-x",
         "ALIYUN_COM_GPU_MEM_IDX": "0",
         "scheduler.framework.gpushare.allocation": "{}",
+        "hami.io/vgpu-devices-allocated": "GPU-x,NVIDIA,3000,0:;",
     }
     assert admitted(placed) == fresh
     assert fresh["metadata"]["annotations"] == {"mine": "1", NUMBERS: '["app-0"]'}

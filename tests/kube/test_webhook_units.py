@@ -54,6 +54,13 @@ def test_a_part_of_a_gib_is_a_whole_number_of_mib() -> None:
     assert memory(admitted(written({"aliyun.com/gpu-mem": "1.5"}, annotations={UNIT: "GiB"}), IN_MIB), IN_MIB) == [1536]
 
 
+@pytest.mark.parametrize("mib", ["300", "5000"])
+def test_memory_that_is_stated_twice_is_refused(mib: str) -> None:
+    made = written({"aliyun.com/gpu-mem": 300, "cotenant.io/gpushare-mib": mib}, annotations={UNIT: "MiB"})
+    sentence = "aliyun.com/gpu-mem and cotenant.io/gpushare-mib both state the memory: use one of them"
+    assert sentence in refusal(mutate(review(made), SETTINGS))
+
+
 def test_dialects_with_one_unit_keep_it() -> None:
     pod = admitted(written({"nvidia.com/gpumem": 300}, annotations={UNIT: "GiB"}))
     assert memory(pod) == [MiB(300)]

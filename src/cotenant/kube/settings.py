@@ -22,7 +22,7 @@ from cotenant.kube.codec.dialect import Annotations, Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.codec.settings import DIALECTS, Settings
-from cotenant.kube.codec.vgpu import hami_annotations
+from cotenant.kube.codec.vgpu import VGPU, hami_annotations
 from cotenant.wire.codec import read_bounded
 
 MOST_BYTES = 1024 * 1024
@@ -50,7 +50,7 @@ RECORDS: Mapping[str, Annotations] = {"hami": hami_annotations}
 COMPAT: Mapping[str, Mapping[str, object]] = {
     "hami": {
         "gpus": {"split": 10},
-        "dialects": {"vgpu": {"policy": "binpack/spread", "low": True, "record": "hami"}},
+        "dialects": {"vgpu": {"policy": "hami-binpack/spread", "low": True, "record": "hami"}},
     }
 }
 """Settings by which pods get what the documents of another system promise them."""
@@ -373,6 +373,8 @@ def _dialects(names_by_dialect: Mapping[str, ResourceNames | None]) -> tuple[Dia
     for name, dialect in known.items():
         names = names_by_dialect.get(name, ResourceNames())
         if names is not None:
+            if names.record is not None and name != VGPU.name:
+                raise InputError(f"dialects.{name}.record: only for {VGPU.name}; remove it, since {name} has its own")
             enabled.append(_rename(dialect, names))
     if not enabled:
         raise InputError("dialects: all dialects are null, so no pod could request GPUs; remove at least one null")

@@ -19,6 +19,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
 from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of, record_for
 from cotenant.kube.codec.dialect import ContainerAssignment, Dialect
+from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.isolation import enforced_limits
 from cotenant.kube.codec.keys import PREFIX, checked_annotations, container_key
 from cotenant.kube.codec.paths import AGENT_SOCKET, LIMITS, LIMITS_FOLDER, PROCESSES
@@ -149,8 +150,9 @@ def is_assignment(key: str) -> bool:
 
 
 def foreign_records(codec: Settings) -> frozenset[str]:
-    """Return the annotations by which programs of other systems read an assignment, for all dialects of a cluster."""
-    return frozenset(key for dialect in codec.dialects for key in _foreign_records(dialect))
+    """Return the annotations by which programs of other systems read an assignment, for all dialects of a cluster, and
+    those from which we read the assignments that other systems made."""
+    return frozenset((*INHERITED, *(key for dialect in codec.dialects for key in _foreign_records(dialect))))
 
 
 @lru_cache(maxsize=64)

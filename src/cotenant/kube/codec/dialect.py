@@ -124,6 +124,12 @@ class Dialect:
         return self.slots or self.count
 
     @property
+    def moves_count(self) -> bool:
+        """Whether the webhook replaces a number of GPUs by devices of `slots`: kubelet would compare the sum of all
+        shares with the number of GPUs."""
+        return self.slots is not None and self.memory is not None
+
+    @property
     def resources(self) -> tuple[str, ...]:
         names = (self.count, self.memory, self.memory_percent, self.compute, self.priority, self.memory_mib, self.slots)
         return (*(name for name in names if name is not None), *(other for _, other in self.other_names))

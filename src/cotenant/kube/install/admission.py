@@ -55,7 +55,7 @@ TIMEOUT_S = 5
 
 def webhook_configuration(settings: KubeSettings, certificate: str, url: str | None = None) -> Json:
     """Return the configuration; `url` is the address of the webhook if it is not behind its service."""
-    requests_gpus = _requests_gpus(settings.codec())
+    with_gpus = requests_gpus(settings.codec())
     call = {
         **_call(certificate, url),
         "reinvocationPolicy": "IfNeeded",
@@ -75,12 +75,12 @@ def webhook_configuration(settings: KubeSettings, certificate: str, url: str | N
             {
                 "name": "gpus.pods.cotenant.io",
                 **call,
-                **_when(create, "Fail", runs=NOT_MIRROR, asks=requests_gpus),
+                **_when(create, "Fail", runs=NOT_MIRROR, asks=with_gpus),
             },
             {
                 "name": "others.pods.cotenant.io",
                 **call,
-                **_when(create, "Ignore", runs=NOT_MIRROR, asks=f"!({requests_gpus})"),
+                **_when(create, "Ignore", runs=NOT_MIRROR, asks=f"!({with_gpus})"),
             },
             {"name": "debug.pods.cotenant.io", **call, **_when(debug, "Fail")},
         ],
@@ -121,8 +121,8 @@ def _when(rule: Json, failure_policy: str, **conditions: str) -> Json:
     return {**when, "matchConditions": named_expressions(conditions)} if conditions else when
 
 
-def _requests_gpus(codec: Settings) -> str:
-    """CEL: whether a pod requests GPUs in any dialect."""
+def requests_gpus(codec: Settings) -> str:
+    """CEL: whether a pod requests GPUs in any dialect of the cluster."""
     limits = "has(c.resources) && has(c.resources.limits)"
     one = f"{limits} && c.resources.limits.exists(name, name in {cel(sorted(codec.by_resource))})"
     return (

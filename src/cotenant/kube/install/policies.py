@@ -10,6 +10,7 @@ from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER, Json
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
 from cotenant.kube.codec.annotations import CONTAINER_KEYS, RUNTIME_VARIABLES, foreign_records
 from cotenant.kube.codec.assignment import RECORD
+from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.inventory import SAID
 from cotenant.kube.codec.paths import DEVICE_LIST
 from cotenant.kube.codec.profiles import GROUP, PLURAL
@@ -23,6 +24,7 @@ from cotenant.kube.install.admission import (
     namespace_selector,
     optional,
     policy_with_binding,
+    requests_gpus,
     rule_for,
 )
 from cotenant.kube.settings import KubeSettings, WebhookPart, split_label
@@ -32,12 +34,14 @@ QUEUE = "cotenant-queue"
 VISIBILITY = "cotenant-visibility"
 AGENTS = "cotenant-agents"
 PROFILES = "cotenant-profiles"
+INHERITANCE = "cotenant-inheritance"
 
 ANNOTATION_PATHS = ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "pods/binding", "bindings")
 """Every resource through which an annotation can reach a pod."""
 KUBELETS = "system:nodes"
 """The group of all kubelets."""
 ONLY_THE_SCHEDULER = "may be set, changed or removed only by cotenant's scheduler"
+ONLY_BEFORE = "of another system may not be written on pods with GPUs; remove it, and let cotenant place the pod"
 WRITTEN_BY_PLUGINS = frozenset({"CAMBRICON_DSMLU_ASSIGNED"})
 """Annotations that a vendor's device plugin changes itself after it has made the slice."""
 
@@ -75,7 +79,8 @@ _SEES_ITS_ASSIGNMENT = (
 
 def admission_policies(settings: KubeSettings) -> list[Json]:
     """Return all policies, each followed by its binding."""
-    return [*_assignments(settings), *_queue(), *_visibility(settings), *_agents(), *_profiles()]
+    of_pods = (*_assignments(settings), *_inheritance(settings), *_queue(), *_visibility(settings))
+    return [*of_pods, *_agents(), *_profiles()]
 
 
 def _assignments(settings: KubeSettings) -> list[Json]:
@@ -95,18 +100,45 @@ def _assignments(settings: KubeSettings) -> list[Json]:
         "forged": f"variables.changed.filter(k, k == {cel(RECORD)} || k.matches({cel(CONTAINER_KEYS)})"
         f" || (k == {cel(NUMBERS)} && !variables.creates) || (variables.isOurs && k in {cel(foreign)}))",
     }
-    rule = {
-        "expression": "variables.isMirror || size(variables.forged) == 0",
-        "messageExpression": f"'cotenant: annotation ' + string(variables.forged[0]) + {cel(f' {ONLY_THE_SCHEDULER}')}",
-        "reason": "Forbidden",
-    }
     return policy_with_binding(
         ASSIGNMENTS,
         {"resourceRules": [rule_for(["CREATE", "UPDATE"], ANNOTATION_PATHS)]},
         matchConditions=_NOT_THE_SCHEDULER,
         variables=named_expressions(variables),
-        validations=[rule],
+        validations=[_refuses_forged(ONLY_THE_SCHEDULER, unless="variables.isMirror")],
     )
+
+
+def _inheritance(settings: KubeSettings) -> list[Json]:
+    """No user may write the assignments of other systems on pods with GPUs: such a pod would count on any GPU, without
+    queue and quota. Those from before the installation stay as they are."""
+    variables = {
+        "now": _NEW,
+        "then": _OLD,
+        "changed": _CHANGED,
+        "forged": f"variables.changed.filter(k, k in {cel(sorted(INHERITED))})",
+    }
+    selected = [*namespace_selector(settings.webhook), *label_selector(settings.webhook)]
+    paths = [path for path in ANNOTATION_PATHS if "binding" not in path]  # for bindings, `_assignments` has this rule
+    return policy_with_binding(
+        INHERITANCE,
+        {
+            "resourceRules": [rule_for(["CREATE", "UPDATE"], paths)],
+            "namespaceSelector": {"matchExpressions": selected},
+        },
+        matchConditions=[*_NOT_THE_SCHEDULER, *named_expressions({"with-gpus": requests_gpus(settings.codec())})],
+        variables=named_expressions(variables),
+        validations=[_refuses_forged(ONLY_BEFORE)],
+    )
+
+
+def _refuses_forged(why: str, unless: str = "false") -> Json:
+    """Refuse a write if `variables.forged` has an annotation."""
+    return {
+        "expression": f"{unless} || size(variables.forged) == 0",
+        "messageExpression": f"'cotenant: annotation ' + string(variables.forged[0]) + {cel(f' {why}')}",
+        "reason": "Forbidden",
+    }
 
 
 def _queue() -> list[Json]:

@@ -5,7 +5,8 @@
 Kubernetes itself counts such resources per container, without the number of GPUs and without the capacity that a
 percentage refers to. This module counts what the state of the cluster says is in use. A quota for the resource of one
 dialect limits all pods on GPUs of that vendor, whichever dialect they use. Kubernetes enforces a quota of `requests.`
-for a number of GPUs itself, but ignores one of `limits.`, which HAMi's users write.
+for a number of GPUs itself, unless the webhook moves the number to a resource of ours. It ignores one of `limits.`,
+which HAMi's users write.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +24,8 @@ from cotenant.kube.state.allocation import Allocation, Used
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 
-LIMITS = "limits."
-PREFIXES = ("requests.", LIMITS, "")
+REQUESTS, LIMITS = "requests.", "limits."
+PREFIXES = (REQUESTS, LIMITS, "")
 MILLI_PER_PERCENT = 10
 NAMES = {"memory": "MiB of GPU memory", "compute": "milli-GPU", "gpus": "GPUs"}
 
@@ -113,7 +114,7 @@ class Quotas:
 
 
 def _limits(quota: ResourceQuota, settings: Settings) -> Iterator[Limit]:
-    """The limits of memory and compute. A quota with scopes is left to Kubernetes, which knows its pods."""
+    """The limits of memory, compute and GPUs. A quota with scopes is left to Kubernetes, which knows its pods."""
     if quota.spec.scopes or quota.spec.scope_selector is not None:
         return
     for key, written in quota.spec.hard.items():
@@ -125,7 +126,7 @@ def _limits(quota: ResourceQuota, settings: Settings) -> Iterator[Limit]:
             dialect.memory: ("memory", dialect.memory_unit),
             dialect.compute: ("compute", MILLI_PER_PERCENT),
         }
-        if key.startswith(LIMITS):
+        if key.startswith(LIMITS) or (key.startswith(REQUESTS) and dialect.moves_count):
             units[dialect.count] = "gpus", 1
         if resource not in units:
             continue

@@ -41,7 +41,7 @@ def with_gpus(container: Json, one: ContainerRequest) -> Json:
     changed = _with_list(changed, "volumeMounts", [mount, *_foreign_mounts(changed)])
     if one.amounts.rewritten:
         changed["resources"] = _rewritten(changed["resources"], dict(one.amounts.rewritten))
-    if not one.amounts.counted or _moves_count(dialect):
+    if not one.amounts.counted or dialect.moves_count:
         changed["resources"] = _with_devices(changed["resources"], dialect, str(gpus))
     return changed
 
@@ -97,14 +97,8 @@ def _rewritten(resources: Json, amounts: Mapping[str, str | None]) -> Json:
     return {**resources, **changed}
 
 
-def _moves_count(dialect: Dialect) -> bool:
-    """Whether a request for a number of GPUs must not stay: kubelet would compare the sum of all shares with the number
-    of GPUs."""
-    return dialect.slots is not None and dialect.memory is not None
-
-
 def _with_devices(resources: Json, dialect: Dialect, devices: str) -> Json:
-    moved = dialect.count if _moves_count(dialect) else None
+    moved = dialect.count if dialect.moves_count else None
     kept = {
         part: {k: v for k, v in (resources.get(part) or {}).items() if k != moved} for part in ("limits", "requests")
     }

@@ -40,8 +40,8 @@ def _moved(container: Json, unit: MiB, codec: Settings) -> Json:
 
 
 def _move(amounts: dict[str, str | int], memory: str, memory_mib: str, unit: MiB) -> None:
-    if memory not in amounts:
-        return
+    if memory not in amounts or memory_mib in amounts:
+        return  # two amounts are left as they are, and refused
     try:
         mib = parse_quantity(amounts[memory]) * unit
     except ValueError:
