@@ -125,8 +125,9 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     do {                                                                                                \
         struct ct_entry entry;                                                                          \
         bool known = ct_in_slice() && ct_take(CT_ARRAYS, (uint64_t)(uintptr_t)(array), &entry);        \
+        uint64_t tiles = ct_in_slice() ? ct_set_tiles_aside(array) : 0;                                 \
         CUresult result = ct_book_free(CT_ARRAYS, known, &entry, CALL(name, array));                    \
-        if (ct_in_slice() && result == CUDA_SUCCESS) ct_forget_tiles(array);                            \
+        ct_end_tiles(tiles, array, result);                                                             \
         return result;                                                                                  \
     } while (0)
 

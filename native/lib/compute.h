@@ -20,6 +20,7 @@
 // Nanoseconds of the clock that device time runs by: the machine's, or the driver's own if it has one (the stand-in
 // has: standinNow and standinSleepUntil).
 uint64_t ct_clock(void);
+uint64_t ct_monotonic(void); // ns of the machine's clock, for waits: signals cut sleeps short, so rounds do not tell
 void ct_sleep_until(uint64_t when);
 
 // graphs.c: before a graph with allocation nodes is launched, and after. CUDA_SUCCESS: its memory fits.

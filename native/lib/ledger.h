@@ -34,12 +34,12 @@ enum ct_kind {
 
 struct ct_entry {
     uint64_t key;    // never 0
-    uint64_t bytes;  // in all; where a tile begins; what tells a file from others
+    uint64_t bytes;  // in all; where in its array a tile begins; what tells a file from others
     uint64_t host;   // the part that is charged to the host budget; of a reserve: unused bytes that are promised to
                      // requests under way; the array of a tile; the library
     uint64_t owner;  // the context; the pool of a pooled pointer; the chunk of a handle, mapping, tile or file; of a
                      // reserve: bytes that requests under way have announced
-    int16_t device;  // index in the slice
+    int16_t device;  // index in the slice; of a tile: the upper bits of its extents, whose lower ones are in count
     uint16_t kind;   // enum ct_kind of a pointer; the type of a tile
     uint32_t count;  // references to a chunk or handle; the ordinal of a graph's GPU
 };

@@ -113,7 +113,10 @@ void ct_forget_libraries(CUcontext context);
 
 // vmm.c: gives back chunks that were held by files only, which are closed now; false: there were none.
 bool ct_forget_closed_files(void);
-void ct_forget_tiles(const void *array); // of a sparse array that is destroyed
+// Of a sparse array that is destroyed: the driver may give its handle to another one before its call returns, so the
+// tiles are set aside before (0: there are none), and forgotten or put back after it.
+uint64_t ct_set_tiles_aside(const void *array);
+void ct_end_tiles(uint64_t aside, const void *array, CUresult destroyed);
 
 // graphs.c. An allocation node that is larger than the quota can never run.
 bool ct_node_fits(int device, uint64_t bytes);

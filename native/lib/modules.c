@@ -68,9 +68,9 @@ static CUresult load_here(CUlibrary library) {
     if (ct_get(CT_LIBRARIES, entry.key, &known) && known.host == entry.host) return CUDA_SUCCESS;
     if (!ct_has_room(device)) return ct_refuse(device);
     uint64_t before = ct_measured[device].uncounted;
-    CALL(cuLibraryGetModule, &module, library);
+    bool is_loaded = CALL(cuLibraryGetModule, &module, library) == CUDA_SUCCESS;
     if (!ct_may_keep(device, before)) return ct_refuse(device);
-    if (!ct_put(CT_LIBRARIES, &entry, &known)) ct_count_fault(CT_FAULT_MEMORY);
+    if (is_loaded && !ct_put(CT_LIBRARIES, &entry, &known)) ct_count_fault(CT_FAULT_MEMORY);
     return CUDA_SUCCESS;
 }
 

@@ -27,8 +27,8 @@
 #define GROWTH_PARTS 32 // NVML is asked when this process has grown by this part of the limit
 #define NOT_AVAILABLE UINT64_MAX
 
-#define LIST_WAITS 300                  // of LIST_PAUSE: the writer of the list looks every 2 s
-#define LIST_PAUSE INT64_C(10000000)    // ns
+#define LIST_WAIT UINT64_C(3000000000) // ns: the writer of the list looks every 2 s
+#define LIST_PAUSE INT64_C(10000000)   // ns
 
 // What this process used when NVML was last asked, with what it was about to take; lowered if it uses less.
 static _Atomic uint64_t looked_at[CT_DEVICES];
@@ -96,7 +96,7 @@ static void wait_for_list(void) {
     if (atomic_load_explicit(&has_waited, memory_order_relaxed) || ct_knows_processes() || !ct_has_list()) return;
     if (!ct_has_siblings()) return;
     struct ct_thread_state state = ct_save_thread();
-    for (int i = 0; i < LIST_WAITS && !ct_knows_processes(); i++) {
+    for (uint64_t end = ct_monotonic() + LIST_WAIT; !ct_knows_processes() && ct_monotonic() < end;) {
         nanosleep(&(struct timespec){.tv_nsec = LIST_PAUSE}, NULL);
         ct_refresh_limits();
     }

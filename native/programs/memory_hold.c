@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes that each take as much as they get, one after the other: memory_hold PROCESSES MIB [wipe REGION]. With
-// `wipe`, each overwrites the whole account of its slice before it takes anything. Prints how many MiB each one got, and
-// what the driver has allocated in the end.
+// Processes that each take as much as they get, one after the other: memory_hold PROCESSES MIB [wipe REGION
+// [SIGNALS]]. With `wipe`, each overwrites the whole account of its slice before it takes anything, and gets so many
+// signals a second. Prints how many MiB each one got, and what the driver has allocated in the end.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +28,15 @@ static void wipe(const char *path) {
     for (int slot = 0; slot < CT_SLOTS; slot++) // memory and what follows; the processes stay
         if (pwrite(file, zeros, 7 * 8 * CT_DEVICES, 4096 + slot * (off_t)sizeof zeros + 160) < 0) exit(3);
     close(file);
+}
+
+static void ignore(int signal) { (void)signal; }
+
+static void signal_often(int times) {
+    struct timeval pause = {.tv_usec = times ? 1000000 / times : 0};
+    if (sigaction(SIGALRM, &(struct sigaction){.sa_handler = ignore, .sa_flags = SA_RESTART}, NULL) ||
+        setitimer(ITIMER_REAL, &(struct itimerval){pause, pause}, NULL))
+        exit(3);
 }
 
 static unsigned take(size_t bytes, const char *region) {
@@ -47,7 +57,9 @@ int main(int count, char **words) {
     for (int i = 0; i < processes; i++) {
         unsigned got = 0;
         if (fork() == 0) {
+            if (count > 5) signal_often(atoi(words[5]));
             got = take(bytes, count > 4 ? words[4] : NULL);
+            signal_often(0);
             if (write(answers[1], &got, sizeof got) < 0) return 1;
             for (;;) pause();
         }

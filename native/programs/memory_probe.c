@@ -98,12 +98,37 @@ static CUresult load_library(uint64_t to, uint64_t bytes) {
     return cuLibraryLoadData(INTO(to), image, NULL, NULL, 0, NULL, NULL, 0);
 }
 
-// Maps a chunk into the row of tiles of a sparse array that begins at y; handle 0: takes away what is there, in `rows`.
-static CUresult map_tile(void *array, unsigned y, CUhandle handle, unsigned rows) {
-    CUarrayMapInfo map = {.resource = array,
-                          .as.sparseLevel = {.offsetY = y, .extentWidth = 1024, .extentHeight = rows, .extentDepth = 1},
-                          .memOperationType = handle ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP,
-                          .memHandle = handle};
+// A box of a sparse array into which a chunk is mapped; handle 0: what is there is taken away.
+static CUarrayMapInfo box(void *array, CUhandle handle, unsigned x, unsigned y, unsigned width, unsigned height) {
+    return (CUarrayMapInfo){.resource = array,
+                            .as.sparseLevel = {.offsetX = x,
+                                               .offsetY = y,
+                                               .extentWidth = width,
+                                               .extentHeight = height,
+                                               .extentDepth = 1},
+                            .memOperationType = handle ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP,
+                            .memHandle = handle};
+}
+
+static CUresult map_tile(void *array, CUhandle handle, unsigned x, unsigned y, unsigned width, unsigned height) {
+    return cuMemMapArrayAsync((CUarrayMapInfo[]){box(array, handle, x, y, width, height)}, 1, NULL);
+}
+
+// Maps one chunk into many rows of an array, in one call.
+static CUresult map_rows(void *array, CUhandle handle, unsigned count) {
+    CUarrayMapInfo maps[64];
+    if (count > 64) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) maps[i] = box(array, handle, 0, i, 1024, 1);
+    return cuMemMapArrayAsync(maps, count, NULL);
+}
+
+// The same for a range of bytes of the mip tail.
+static CUresult map_tail(void *array, CUhandle handle, uint64_t offset, uint64_t bytes) {
+    CUarrayMapInfo map = box(array, handle, 0, 0, 0, 0);
+    map.subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;
+    map.as.miptail.layer = 0;
+    map.as.miptail.offset = offset;
+    map.as.miptail.size = bytes;
     return cuMemMapArrayAsync(&map, 1, NULL);
 }
 
@@ -111,13 +136,45 @@ static CUresult export_chunk(int *file, CUhandle handle) {
     return cuMemExportToShareableHandle(file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
+// What another process has opened, under a number of this one.
+static int take_file(int file, int pid) {
+    int process = (int)syscall(SYS_pidfd_open, pid, 0), own = (int)syscall(SYS_pidfd_getfd, process, file, 0);
+    close(process);
+    return own;
+}
+
+static CUresult receive(int number, int file, int pid) {
+    int own = take_file(file, pid), moved = own == number ? own : dup2(own, number);
+    if (own != number) close(own);
+    return moved == number ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 // A file of this process, or (of another one) the same file there.
 static CUresult import_chunk(CUhandle *handle, int file, int pid) {
-    int own = pid ? (int)syscall(SYS_pidfd_getfd, (int)syscall(SYS_pidfd_open, pid, 0), file, 0) : file;
+    int own = pid ? take_file(file, pid) : file;
     CUresult result =
         cuMemImportFromShareableHandle(handle, (void *)(intptr_t)own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (pid) close(own);
     return result;
+}
+
+// What another thread does before a call of this one has returned: numbers of places.
+static struct {
+    uint64_t array, chunk;
+} meanwhile;
+
+static void drop_meanwhile(void) { cuMemRelease(v[meanwhile.chunk]); }
+
+static void reuse_meanwhile(void) {
+    CUDA_ARRAY3D_DESCRIPTOR of = {1024, 1024, 0, 0x20, 1, 0x40}; // floats, sparse
+    cuArray3DCreate_v2(INTO(meanwhile.array), &of);
+    map_tile(pointer(meanwhile.array), v[meanwhile.chunk], 0, 0, 1024, 1);
+}
+
+static CUresult set_meanwhile(const char *name, void (*function)(void), const uint64_t *a) {
+    meanwhile.array = a[0], meanwhile.chunk = a[1];
+    standinAfter(name, function);
+    return CUDA_SUCCESS;
 }
 
 static CUresult update_graph(CUgraphExec exec, CUgraph graph) {
@@ -200,8 +257,14 @@ static CUresult memory_info(uint64_t *out, int second) {
     X(export, export_chunk((int *)&out[0], v[a[0]]))                                                                   \
     X(import, import_chunk(INTO(a[0]), (int)a[1], (int)a[2]))                                                          \
     X(close, close((int)a[0]))                                                                                         \
-    X(tile, map_tile(pointer(a[0]), (unsigned)a[1], v[a[2]], 1))                                                       \
-    X(untile, map_tile(pointer(a[0]), (unsigned)a[1], 0, (unsigned)a[2]))                                              \
+    X(receive, receive((int)a[0], (int)a[1], (int)a[2]))                                                               \
+    X(tile, map_tile(pointer(a[0]), v[a[2]], 0, (unsigned)a[1], 1024, 1))                                              \
+    X(untile, map_tile(pointer(a[0]), 0, 0, (unsigned)a[1], 1024, (unsigned)a[2]))                                     \
+    X(box, map_tile(pointer(a[0]), v[a[1]], (unsigned)a[2], (unsigned)a[3], (unsigned)a[4], (unsigned)a[5]))           \
+    X(rows, map_rows(pointer(a[0]), v[a[1]], (unsigned)a[2]))                                                          \
+    X(tail, map_tail(pointer(a[0]), v[a[1]], a[2], a[3]))                                                              \
+    X(drop_meanwhile, set_meanwhile("cuMemMapArrayAsync", drop_meanwhile, a))                                          \
+    X(reuse_meanwhile, set_meanwhile("cuArrayDestroy", reuse_meanwhile, a))                                            \
     X(library, load_library(a[0], a[1]))                                                                               \
     X(library_unload, cuLibraryUnload(pointer(a[0])))                                                                  \
     X(library_kernel, cuLibraryGetKernel(INTO(a[0]), pointer(a[1]), "kernel"))                                         \

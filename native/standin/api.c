@@ -44,3 +44,5 @@ PUBLIC void standinBreak(int device, int answer) {
 }
 
 PUBLIC uint64_t standinCalls(const char *name) { return si_calls(name); }
+
+PUBLIC void standinAfter(const char *name, void (*function)(void)) { si_set_after(name, function); }

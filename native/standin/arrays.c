@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ struct CUmipmappedArray_st {
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static CUarray everything;
+static _Atomic CUarray destroyed; // the last one
 
 static unsigned channel_bytes(CUarray_format format) {
     switch (format) {
@@ -37,6 +39,12 @@ static bool is_known(const CUDA_ARRAY3D_DESCRIPTOR *asked) {
     return asked->Width && channel_bytes(asked->Format) && (channels == 1 || channels == 2 || channels == 4);
 }
 
+// The next array gets the handle of the one that was destroyed last, as a driver may do.
+static CUarray new_handle(void) {
+    CUarray found = atomic_exchange(&destroyed, NULL);
+    return found ? found : malloc(sizeof *found);
+}
+
 static CUresult make(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *asked) {
     KNOWN(array && is_known(asked));
     TRY(si_ready());
@@ -47,7 +55,7 @@ static CUresult make(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *asked) {
     bool is_mapped_later = asked->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
     size_t taken = is_mapped_later ? 0 : size;
     TRY(si_charged(si_current->device, taken));
-    CUarray made = calloc(1, sizeof *made);
+    CUarray made = new_handle();
     *made = (struct CUarray_st){
         .asked = *asked, .pitch = asked->Width * element, .rows = rows, .size = size, .taken = taken, .context = si_current};
     made->data = si_backing && taken ? calloc(1, size) : NULL;
@@ -73,7 +81,7 @@ static void destroy(CUarray array) {
     si_uncharged(array->context->device, array->taken);
     si_forget_tiles(array);
     free(array->data);
-    free(array);
+    free(atomic_exchange(&destroyed, array));
 }
 
 void si_free_context_arrays(CUcontext context) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the generated entry points do before they call what is written for them: faults on demand, and counting.
+// What the generated entry points do before and after they call what is written for them.
 
 #ifndef STANDIN_ENTRIES_H
 #define STANDIN_ENTRIES_H
@@ -9,11 +9,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Set when STANDIN_FAULTS or STANDIN_COUNT name anything.
+// Set when STANDIN_FAULTS, STANDIN_COUNT or standinAfter name anything.
 extern bool si_gated;
 
 // The answer that is to be given instead, or 0.
 int si_gate(const char *name);
+
+// Calls what standinAfter has set for that function.
+void si_set_after(const char *name, void (*function)(void));
+void si_after(const char *name);
 
 uint64_t si_calls(const char *name);
 
@@ -26,8 +30,16 @@ int si_nvml_not_supported(const char *name);
     do {                                                       \
         if (__builtin_expect(si_gated, 0)) {                   \
             int instead = si_gate(name);                       \
+            if (instead) si_after(name);                       \
             if (instead) return (result)instead;               \
         }                                                      \
+    } while (0)
+
+#define ANSWER(result, name, call)                             \
+    do {                                                       \
+        result answer = call;                                  \
+        if (__builtin_expect(si_gated, 0)) si_after(name);     \
+        return answer;                                         \
     } while (0)
 
 #define PER_THREAD(stream) ((stream) ? (stream) : (CUstream)2)

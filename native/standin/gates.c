@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What runs before each function of both libraries: faults on demand, counting, and the log of functions that are not
-// implemented.
+// What runs before and after each function of both libraries: faults on demand, counting, the log of functions that are
+// not implemented, and what a test wants to happen right after a call.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -18,11 +18,14 @@
 
 bool si_gated;
 
-// What is to happen to one function: counted, and from some call on answered by `answer`.
+static const char *after_name;
+static void (*_Atomic after)(void);
+
+// What is to happen to one function: counted, and from some call to another answered by `answer`.
 static struct rule {
     char name[96];
     int answer;
-    uint64_t from;
+    uint64_t from, to;
     _Atomic uint64_t calls;
 } rules[RULES];
 static int rule_count;
@@ -41,7 +44,7 @@ static struct rule *add_rule(const char *name) {
     return made;
 }
 
-// "name=answer@call" or just "name"
+// "name=answer@call", "name=answer@first-last" or just "name"
 static void read_rule(char *text) {
     char *answer = strchr(text, '=');
     if (answer) *answer++ = 0;
@@ -49,7 +52,9 @@ static void read_rule(char *text) {
     struct rule *rule = add_rule(text);
     if (!rule || !answer) return;
     rule->answer = atoi(answer);
-    rule->from = from ? strtoull(from + 1, NULL, 0) : 1;
+    char *rest = NULL;
+    rule->from = from ? strtoull(from + 1, &rest, 0) : 1;
+    rule->to = rest && *rest == '-' ? strtoull(rest + 1, NULL, 0) : UINT64_MAX;
 }
 
 static void read_rules(const char *variable) {
@@ -70,7 +75,18 @@ int si_gate(const char *name) {
     struct rule *rule = rule_of(name);
     if (!rule) return 0;
     uint64_t call = ++rule->calls;
-    return rule->answer && call >= rule->from ? rule->answer : 0;
+    return rule->answer && call >= rule->from && call <= rule->to ? rule->answer : 0;
+}
+
+void si_set_after(const char *name, void (*function)(void)) {
+    after_name = name;
+    after = function;
+    si_gated = true;
+}
+
+void si_after(const char *name) {
+    void (*function)(void) = after;
+    if (function && !strcmp(after_name, name) && atomic_compare_exchange_strong(&after, &function, NULL)) function();
 }
 
 uint64_t si_calls(const char *name) {

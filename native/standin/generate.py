@@ -133,7 +133,8 @@ def _entry(result: str, name: str, parameters: list[Parameter], target: str | No
     yield f'__attribute__((visibility("default"))) {result} {name}({declared}) {{'
     yield f'    GATE({result}, "{name}");'
     if target:
-        yield f"    return si_{target}({', '.join(_argument(name, parameter) for parameter in parameters)});"
+        arguments = ", ".join(_argument(name, parameter) for parameter in parameters)
+        yield f'    ANSWER({result}, "{name}", si_{target}({arguments}));'
     else:
         yield from (f"    (void){parameter.name};" for parameter in parameters)
         yield f'    return {refusal}("{name}");'

@@ -103,9 +103,9 @@ uint64_t si_used(int device, uint32_t pid) {
     return pid ? sum : si_level(device);
 }
 
-static struct si_share *share_of(uint64_t inode) {
+static struct si_share *share_of(uint64_t place) {
     for (int i = 0; i < SI_SHARES; i++)
-        if (si_mapped->share[i].inode == inode) return &si_mapped->share[i];
+        if (si_mapped->share[i].place == place) return &si_mapped->share[i];
     return NULL;
 }
 
@@ -121,17 +121,17 @@ static bool is_held(const struct si_share *share) {
     return false;
 }
 
-bool si_share(uint64_t inode, uint64_t size, int device) {
+bool si_share(uint64_t place, uint64_t size, int device) {
     uint32_t me = (uint32_t)si_claim_slot() + 1;
-    struct si_share *share = share_of(inode);
+    struct si_share *share = share_of(place);
     if (share) return true;
     if (!(share = share_of(0))) return false;
-    *share = (struct si_share){.inode = inode, .size = size, .device = device, .maker = me, .holder = {me}};
+    *share = (struct si_share){.place = place, .size = size, .device = device, .maker = me, .holder = {me}};
     return true;
 }
 
-bool si_join_share(uint64_t inode) {
-    struct si_share *share = share_of(inode);
+bool si_join_share(uint64_t place) {
+    struct si_share *share = share_of(place);
     return share && replace_holder(share, 0, (uint32_t)si_claim_slot() + 1);
 }
 
@@ -143,12 +143,12 @@ static void pass_on(struct si_state *state, struct si_share *share, unsigned cha
     if (was_maker && held) change(state, changer, SI_NOBODY, share->device, size);
     if (!was_maker && !held && !share->maker) change(state, changer, SI_NOBODY, share->device, -size);
     if (was_maker) share->maker = 0;
-    if (!held) share->inode = 0;
+    if (!held) share->place = 0;
 }
 
-void si_leave_share(uint64_t inode, bool is_maker) {
+void si_leave_share(uint64_t place, bool is_maker) {
     uint32_t me = (uint32_t)si_claim_slot() + 1;
-    struct si_share *share = share_of(inode);
+    struct si_share *share = share_of(place);
     if (share && replace_holder(share, me, 0)) pass_on(si_mapped, share, me - 1, me, is_maker && share->maker == me);
 }
 
@@ -156,7 +156,7 @@ void si_drop_shares(struct si_state *state, unsigned slot) {
     for (int i = 0; i < SI_SHARES; i++) {
         struct si_share *share = &state->share[i];
         bool held = false, was_maker = share->maker == slot + 1;
-        while (share->inode && replace_holder(share, slot + 1, 0)) held = true;
+        while (share->place && replace_holder(share, slot + 1, 0)) held = true;
         if (held) pass_on(state, share, SI_REAPER, slot + 1, was_maker);
     }
 }
@@ -167,7 +167,7 @@ uint64_t si_inherited(int device, unsigned slot) {
         const struct si_share *share = &si_mapped->share[i];
         uint32_t first = 0;
         for (int k = 0; k < SI_HOLDERS && !first; k++) first = share->holder[k];
-        if (share->inode && !share->maker && share->device == device && first == slot + 1) sum += share->size;
+        if (share->place && !share->maker && share->device == device && first == slot + 1) sum += share->size;
     }
     return sum;
 }

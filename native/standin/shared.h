@@ -129,7 +129,7 @@ struct si_settings {
 // Physical memory that was exported as a file. It counts for its maker as long as that one holds it, and then for the
 // first of the others that do. Slots are stored plus one; 0 is none.
 struct si_share {
-    uint64_t inode; // 0: unused
+    uint64_t place; // in the file of physical memory; 0: unused
     uint64_t size;
     int device;
     uint32_t maker;
@@ -145,6 +145,7 @@ struct si_state {
     _Atomic uint64_t now; // of the virtual clock
     uint64_t served;      // the engines have been worked up to this time
     uint64_t tickets;
+    uint64_t physical; // bytes of the file of physical memory that chunks have had
     uint32_t lanes;          // no lane at or above this was ever used
     _Atomic uint32_t slots;  // nor such a slot
     _Atomic uint32_t living; // slots in use
@@ -188,9 +189,9 @@ void si_finish_change(struct si_state *state, struct si_change *change, unsigned
 uint64_t si_used(int device, uint32_t pid);
 
 // ledger.c: shared memory; the lock is held. The caller of the first three is the only one of its process.
-bool si_share(uint64_t inode, uint64_t size, int device); // by its maker
-bool si_join_share(uint64_t inode); // false: nobody holds it any more
-void si_leave_share(uint64_t inode, bool is_maker);
+bool si_share(uint64_t place, uint64_t size, int device); // by its maker
+bool si_join_share(uint64_t place); // false: nobody holds it any more
+void si_leave_share(uint64_t place, bool is_maker);
 void si_drop_shares(struct si_state *state, unsigned slot); // of an ended process
 uint64_t si_inherited(int device, unsigned slot); // bytes of others that it is the first to hold
 

@@ -5,7 +5,8 @@
 //
 // Set up by the environment, read once by the first process that makes the state file; later ones find it made:
 //   STANDIN_STATE        file shared by all processes that see the same GPUs (needed for more than one process;
-//                        without it the state is private memory)
+//                        without it the state is private memory); physical memory is in another file of that name with
+//                        .physical behind it
 //   STANDIN_DEVICES      number of GPUs (1 to 16; 1)      UUIDs are GPU-00000000-0000-0000-0000-00000000000N, N from 1
 //   STANDIN_FIRST        another N for the first: machines of one cluster have no UUID in common (1)
 //   STANDIN_MEMORY_MIB   of each (24576), or a list with commas, whose last counts for all further ones
@@ -29,7 +30,8 @@
 //   CUDA_VISIBLE_DEVICES indices and UUIDs, as the driver reads them
 //   STANDIN_BACKING      real (default: allocations are memory that can be copied) or none (addresses only, fast)
 //   STANDIN_DRIVER       CUDA version that is claimed (12090)
-//   STANDIN_FAULTS       "cuMemAlloc_v2=2@3,cuLaunchKernel=719": from its third call on cuMemAlloc_v2 answers 2, ...
+//   STANDIN_FAULTS       "cuMemAlloc_v2=2@3,cuLaunchKernel=719": from its third call on cuMemAlloc_v2 answers 2, ...;
+//                        "...@3-5": only from the third to the fifth
 //   STANDIN_UNTOLD       from so many answers on NVML does not tell the memory of processes
 //   STANDIN_MISSING      "cuMemAllocAsync,...": cuGetProcAddress does not know these
 //   STANDIN_LOG          file to which each call of a function that is not implemented is written, a line each
@@ -48,5 +50,8 @@ uint64_t standinUsed(int device, uint32_t pid); // bytes on the device (by index
 uint64_t standinPeak(int device);          // most bytes ever on the device at once
 void standinBreak(int device, int answer); // NVML answers this to everything about the device; 0: it works again
 uint64_t standinCalls(const char *name);   // of a driver function by this process; only of those in STANDIN_COUNT
+// Calls a function once, when the next call of a driver function is done and has not returned: what another thread does
+// at that moment.
+void standinAfter(const char *name, void (*function)(void));
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Virtual memory management: physical memory by handle, addresses apart from it, and mappings between the two. What is
-// physical is a memory file, so that other processes can import it by descriptor.
+// Virtual memory management: physical memory by handle, addresses apart from it, and mappings between the two. All that
+// is physical is in one file beside the state. An exported descriptor is that file, opened anew and set to the place of
+// the chunk, so what tells two of them apart is the open file and not the inode, as with the vendor's driver.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -18,12 +18,20 @@
 #define GRANULE (UINT64_C(2) << 20)
 #define NAME "standin-physical"
 
+// What is at the place of a chunk in the file; its memory follows a granule later.
+struct header {
+    char name[sizeof NAME];
+    int device;
+    size_t size;
+};
+
 // Lives as long as a handle or a mapping does.
 struct physical {
     size_t size;
     int device;   // of the machine; -1: the host
     int imported;   // made by another process, or by this one and imported again
-    uint64_t inode; // of its file, if it is shared
+    uint64_t place; // in the file
+    bool exported, shared; // as a file; by the table of what processes share
     int handles;
     int mappings;
     int file;
@@ -46,15 +54,22 @@ static void unlock_shares(void) {
     si_memory_unlock();
 }
 
+// Gives the machine its memory back; what was exported stays, since a file of another process may still hold it.
+static void empty(const struct physical *memory) {
+    off_t from = (off_t)memory->place, length = (off_t)(GRANULE + memory->size);
+    fallocate(memory->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, length);
+}
+
 static void unless_used(struct physical *memory) {
     if (memory->handles || memory->mappings) return;
-    if (memory->inode) {
+    if (memory->shared) {
         lock_shares();
-        si_leave_share(memory->inode, !memory->imported);
+        si_leave_share(memory->place, !memory->imported);
         unlock_shares();
     } else if (memory->device >= 0) {
         si_uncharged(memory->device, memory->size);
     }
+    if (!memory->exported) empty(memory);
     close(memory->file);
     free(memory);
 }
@@ -75,6 +90,28 @@ static CUresult make(CUmemGenericAllocationHandle *handle, struct physical wante
     return CUDA_SUCCESS;
 }
 
+static int open_storage(void) {
+    const char *state = getenv("STANDIN_STATE");
+    char path[4096];
+    if (!state || !*state) return memfd_create(NAME, MFD_CLOEXEC); // no other process sees this one's memory
+    int length = snprintf(path, sizeof path, "%s.physical", state);
+    return length < (int)sizeof path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+}
+
+// Gives a chunk its place in the file, which no other chunk ever gets.
+static bool find_place(struct physical *memory) {
+    struct header header = {.name = NAME, .device = memory->device, .size = memory->size};
+    if ((memory->file = open_storage()) < 0) return false;
+    si_lock();
+    memory->place = si_mapped->physical + GRANULE; // never 0
+    si_mapped->physical = memory->place + memory->size;
+    bool fits = !ftruncate(memory->file, (off_t)(si_mapped->physical + GRANULE));
+    si_unlock();
+    if (fits && pwrite(memory->file, &header, sizeof header, (off_t)memory->place) == sizeof header) return true;
+    close(memory->file);
+    return false;
+}
+
 API(cuMemCreate)
 (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties, unsigned long long flags) {
     KNOWN(handle && properties && !flags && size && size % GRANULE == 0);
@@ -83,15 +120,12 @@ API(cuMemCreate)
     int device = on_device ? si_physical(properties->location.id) : -1;
     if (on_device && device < 0) return CUDA_ERROR_INVALID_DEVICE;
     if (on_device) TRY(si_charged(device, size));
-    char name[64];
-    snprintf(name, sizeof name, NAME "-%d", device);
-    int file = memfd_create(name, MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, (off_t)size)) {
-        if (file >= 0) close(file);
+    struct physical made = {.size = size, .device = device, .properties = *properties};
+    if (!find_place(&made)) {
         if (on_device) si_uncharged(device, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return make(handle, (struct physical){.size = size, .device = device, .file = file, .properties = *properties});
+    return make(handle, made);
 }
 
 API(cuMemRelease)(CUmemGenericAllocationHandle handle) {
@@ -150,7 +184,7 @@ API(cuMemMap)
     struct physical *memory = physical_of(handle);
     KNOWN(pointer && size && memory && !flags && size % GRANULE == 0 && offset + size <= memory->size);
     if (si_backing && mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file,
-                           (off_t)offset) == MAP_FAILED)
+                           (off_t)(memory->place + GRANULE + offset)) == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&guard);
     memory->mappings++;
@@ -198,9 +232,11 @@ API(cuMemGetAccess)(unsigned long long *flags, const CUmemLocation *location, CU
     return CUDA_SUCCESS;
 }
 
-static uint64_t inode_of(int file) {
-    struct stat found;
-    return fstat(file, &found) ? 0 : found.st_ino;
+// The file that is open there, opened anew.
+static int reopen(int file) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    return open(path, O_RDWR | O_CLOEXEC);
 }
 
 API(cuMemExportToShareableHandle)
@@ -209,80 +245,116 @@ API(cuMemExportToShareableHandle)
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     KNOWN(physical_of(handle)->properties.requestedHandleTypes & type);
     struct physical *memory = physical_of(handle);
-    int file = fcntl(memory->file, F_DUPFD_CLOEXEC, 0);
+    int file = reopen(memory->file);
     if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    lseek(file, (off_t)memory->place, SEEK_SET);
     *(int *)shared = file;
-    if (memory->inode || memory->device < 0) return CUDA_SUCCESS;
+    memory->exported = true;
+    if (memory->shared || memory->device < 0) return CUDA_SUCCESS;
     lock_shares();
-    if (si_share(inode_of(file), memory->size, memory->device)) memory->inode = inode_of(file);
+    memory->shared = si_share(memory->place, memory->size, memory->device);
     unlock_shares();
     return CUDA_SUCCESS;
-}
-
-// The file's name says which device it is of.
-static int device_of_file(int file) {
-    char path[64], name[128] = "";
-    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    ssize_t length = readlink(path, name, sizeof name - 1);
-    const char *found = length > 0 ? strstr(name, NAME "-") : NULL;
-    return found ? atoi(found + sizeof NAME) : -2;
 }
 
 API(cuMemImportFromShareableHandle)
 (CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type) {
     KNOWN(handle);
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    int file = (int)(intptr_t)shared, device = device_of_file(file);
-    KNOWN(device > -2);
-    int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    struct header header;
+    int file = (int)(intptr_t)shared;
+    off_t place = lseek(file, 0, SEEK_CUR);
+    KNOWN(place > 0 && pread(file, &header, sizeof header, place) == sizeof header && !strcmp(header.name, NAME));
+    int own = reopen(file), device = header.device;
     if (own < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = type,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = si_ordinal(device)}};
-    size_t size = (size_t)lseek(own, 0, SEEK_END);
-    struct physical found = {.size = size, .device = device, .imported = 1, .file = own, .properties = properties};
+    struct physical found = {.size = header.size,
+                             .device = device,
+                             .imported = 1,
+                             .place = (uint64_t)place,
+                             .exported = true,
+                             .file = own,
+                             .properties = properties};
     if (device < 0) return make(handle, found);
-    found.inode = inode_of(own);
     lock_shares();
-    bool is_held = si_join_share(found.inode);
+    found.shared = si_join_share(found.place);
     unlock_shares();
-    if (!is_held) { // only its file was left: it counts as if it were made anew
-        found.inode = found.imported = 0;
-        if (si_charged(device, size) != CUDA_SUCCESS) return close(own), CUDA_ERROR_OUT_OF_MEMORY;
+    if (!found.shared) { // only its file was left: it counts as if it were made anew
+        found.imported = 0;
+        if (si_charged(device, found.size) != CUDA_SUCCESS) return close(own), CUDA_ERROR_OUT_OF_MEMORY;
     }
     return make(handle, found);
 }
 
-// A part of a sparse array and the memory behind it.
+// A box of a sparse array (of a mip tail: a range of its bytes) and the memory behind it.
 struct tile {
-    CUarrayMapInfo map;
+    const void *array;
+    int type;
+    unsigned level, layer;
+    uint64_t from[3], to[3];
     struct physical *memory;
     struct tile *next;
 };
 static struct tile *tiles;
 
-static bool is_within(const CUarrayMapInfo *inner, const CUarrayMapInfo *outer) {
-    if (inner->resource.array != outer->resource.array || inner->subresourceType != outer->subresourceType) return false;
-    if (outer->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL)
-        return inner->subresource.miptail.layer == outer->subresource.miptail.layer &&
-               inner->subresource.miptail.offset - outer->subresource.miptail.offset < outer->subresource.miptail.size;
-    __typeof__(inner->subresource.sparseLevel) a = inner->subresource.sparseLevel, b = outer->subresource.sparseLevel;
-    return a.level == b.level && a.layer == b.layer && a.offsetX - b.offsetX < b.extentWidth &&
-           a.offsetY - b.offsetY < b.extentHeight && a.offsetZ - b.offsetZ < b.extentDepth;
+static struct tile tile_of(const CUarrayMapInfo *map) {
+    struct tile tile = {.array = map->resource.array, .type = (int)map->subresourceType, .to = {1, 1, 1}};
+    if (map->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL) {
+        tile.layer = map->subresource.miptail.layer;
+        tile.from[0] = map->subresource.miptail.offset;
+        tile.to[0] = tile.from[0] + map->subresource.miptail.size;
+        return tile;
+    }
+    __typeof__(map->subresource.sparseLevel) of = map->subresource.sparseLevel;
+    uint64_t from[3] = {of.offsetX, of.offsetY, of.offsetZ};
+    uint64_t extent[3] = {of.extentWidth, of.extentHeight, of.extentDepth};
+    tile.level = of.level;
+    tile.layer = of.layer;
+    for (int i = 0; i < 3; i++) tile.from[i] = from[i], tile.to[i] = from[i] + extent[i];
+    return tile;
 }
 
-// Frees the tiles of one array, all or those that begin within a part of it.
-static void drop_tiles(const void *array, const CUarrayMapInfo *part) {
+static bool overlap(const struct tile *a, const struct tile *b) {
+    bool any = a->array == b->array && a->type == b->type && a->level == b->level && a->layer == b->layer;
+    for (int i = 0; i < 3; i++) any = any && a->from[i] < b->to[i] && b->from[i] < a->to[i];
+    return any;
+}
+
+static void add_tile(struct tile tile) {
+    struct tile *made = malloc(sizeof *made);
+    *made = tile;
+    made->memory->mappings++;
+    made->next = tiles;
+    tiles = made;
+}
+
+// Adds what of a tile is beside the part as tiles of their own.
+static void keep_rest(struct tile tile, const struct tile *part) {
+    for (int i = 0; i < 3; i++) {
+        struct tile before = tile, behind = tile;
+        before.to[i] = part->from[i];
+        behind.from[i] = part->to[i];
+        if (tile.from[i] < part->from[i]) add_tile(before), tile.from[i] = part->from[i];
+        if (tile.to[i] > part->to[i]) add_tile(behind), tile.to[i] = part->to[i];
+    }
+}
+
+// Unmaps an array, all of it or a part.
+static void drop_tiles(const void *array, const struct tile *part) {
     for (struct tile **link = &tiles; *link;) {
         struct tile *tile = *link;
-        if (tile->map.resource.array != array || (part && !is_within(&tile->map, part))) {
+        if (tile->array != array || (part && !overlap(tile, part))) {
             link = &tile->next;
             continue;
         }
         *link = tile->next;
+        if (part) keep_rest(*tile, part);
         tile->memory->mappings--;
         unless_used(tile->memory);
         free(tile);
+        link = &tiles; // there may be new ones
     }
 }
 
@@ -300,12 +372,11 @@ API(cuMemMapArrayAsync)(CUarrayMapInfo *maps, unsigned count, CUstream stream) {
     for (unsigned i = 0; i < count; i++) KNOWN(maps[i].memOperationType != CU_MEM_OPERATION_TYPE_MAP || maps[i].memHandle.memHandle);
     pthread_mutex_lock(&guard);
     for (unsigned i = 0; i < count; i++) {
-        drop_tiles(maps[i].resource.array, &maps[i]);
+        struct tile tile = tile_of(&maps[i]);
+        drop_tiles(tile.array, &tile);
         if (maps[i].memOperationType != CU_MEM_OPERATION_TYPE_MAP) continue;
-        struct tile *tile = malloc(sizeof *tile);
-        *tile = (struct tile){maps[i], physical_of(maps[i].memHandle.memHandle), tiles};
-        tile->memory->mappings++;
-        tiles = tile;
+        tile.memory = physical_of(maps[i].memHandle.memHandle);
+        add_tile(tile);
     }
     pthread_mutex_unlock(&guard);
     return CUDA_SUCCESS;

@@ -132,18 +132,19 @@ def descendants(pid: int) -> list[int]:
 
 
 @needs_namespaces
-def test_in_a_container_a_new_process_that_wipes_the_account_gets_no_more(place: kit.Slice) -> None:
+@pytest.mark.parametrize("signals", [[], ["5000"]], ids=["", "interrupted 5000 times a second"])
+def test_in_a_container_a_new_process_that_wipes_the_account_gets_no_more(signals: list[str], place: kit.Slice) -> None:
     """Each process takes what it gets before the agent has listed it, unless it waits for the list."""
     place.write(memory=256 * MIB)
     with (
         subprocess.Popen(
-            [*OWN_NAMESPACE, str(kit.program("memory_hold")), "4", "64", "wipe", str(place.usage)],
+            [*OWN_NAMESPACE, str(kit.program("memory_hold")), "4", "64", "wipe", str(place.usage), *signals],
             env=place.env(backing="none", host_pids=1),
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         ) as process,
-        listing(place, process.pid, 1),
+        listing(place, process.pid, 0.5),
     ):
         output, _ = process.communicate(timeout=60)
     found = kit.values(output)
@@ -272,6 +273,15 @@ def test_the_globals_of_a_library_that_is_loaded_when_it_is_used_count(use: str,
         caller.ok("library_unload", 1)
         caller.ok("alloc", 20, 400 * MIB)
         caller.ok(use, 10, 0)
+
+
+def test_a_library_that_could_not_be_loaded_is_loaded_when_it_is_used_again(place: kit.Slice) -> None:
+    with probe(place.write(memory=1024 * MIB), faults="cuLibraryGetModule=1@1-1") as caller:
+        caller.ok("alloc", 0, 500 * MIB)
+        caller.ok("library", 1, 600 * MIB)
+        caller.ok("library_kernel", 2, 1)  # the driver finds the kernel and has not loaded anything yet
+        assert caller.taken() == 500 * MIB
+        assert caller.refused("library_kernel", 2, 1)
 
 
 def test_one_byte_counts_as_much_as_the_driver_takes(place: kit.Slice) -> None:

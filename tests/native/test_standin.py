@@ -332,6 +332,10 @@ ok(call(cu.cuMemSetAccess, address, 4 * MIB, access, 1))
 ok(call(cu.cuMemsetD8_v2, address, 5, 4 * MIB))
 file = ctypes.c_int()
 ok(call(cu.cuMemExportToShareableHandle, ctypes.byref(file), memory, 1, 0))
+second, second_file = out(cu.cuMemCreate, 4 * MIB, ctypes.byref(asked), 0), ctypes.c_int()
+ok(call(cu.cuMemExportToShareableHandle, ctypes.byref(second_file), second, 1, 0))
+ok(call(cu.cuMemRelease, second))
+tell(one_inode=os.fstat(file.value).st_ino == os.fstat(second_file.value).st_ino)
 ok(call(cu.cuMemRelease, memory))
 other = ctypes.byref(ctypes.c_uint64())
 tell(mapped=used(), uneven=call(cu.cuMemCreate, other, 3, ctypes.byref(asked), 0))
@@ -349,7 +353,16 @@ tell(end=used())
 """,
     )
     held = 4 * MIB
-    expected = {"mapped": held, "uneven": 1, "shared": 5, "both": held, "retained": held, "imported": held, "end": 0}
+    expected = {
+        "one_inode": 1,
+        "mapped": held,
+        "uneven": 1,
+        "shared": 5,
+        "both": held,
+        "retained": held,
+        "imported": held,
+        "end": 0,
+    }
     assert found == expected
 
 

@@ -13,6 +13,8 @@ from tests.native.probe import DEVICE, HOST, Probe, probe
 QUOTA = 1024 * MIB
 HALF = 512 * MIB
 CHUNK, OTHER, RANGE = 0, 1, 2
+NOTHING = 7
+"""a place that nothing is put in"""
 FLOAT, SPARSE = 0x20, 0x40
 """CU_AD_FORMAT_FLOAT and CUDA_ARRAY3D_SPARSE"""
 
@@ -198,6 +200,42 @@ def test_memory_that_only_a_file_is_left_of_is_not_imported_into_a_full_slice(tm
         assert user.taken() == 700 * MIB
 
 
+def other_slice(place: kit.Slice) -> kit.Slice:
+    """A slice beside that one on the same GPU."""
+    other = kit.Slice(place.folder / "other")
+    other.folder.mkdir()
+    return other.write(memory=QUOTA)
+
+
+def test_the_file_of_another_process_under_the_number_of_an_exported_one_is_foreign(place: kit.Slice) -> None:
+    """All files to which the driver exports have the same inode."""
+    state = str(place.folder / "state")
+    with probe(other_slice(place), state=state) as maker, probe(place.write(memory=QUOTA), state=state) as user:
+        maker.ok("create", CHUNK, HALF, DEVICE, 0)
+        foreign = maker.ok("export", CHUNK)
+        maker.ok("drop", CHUNK)
+        user.ok("create", CHUNK, 2 * MIB, DEVICE, 0)
+        file = user.ok("export", CHUNK)
+        user.ok("close", file)
+        user.ok("receive", file, foreign, maker.process.pid)
+        user.ok("alloc", 9, 700 * MIB)
+        assert user.refused("import", 5, file, 0)
+        assert user.taken() == 702 * MIB
+
+
+def test_a_chunk_whose_file_was_closed_is_free_though_another_has_its_number(place: kit.Slice) -> None:
+    state = str(place.folder / "state")
+    with probe(other_slice(place), state=state) as maker, probe(place.write(memory=QUOTA), state=state) as user:
+        maker.ok("create", CHUNK, 2 * MIB, DEVICE, 0)
+        foreign = maker.ok("export", CHUNK)
+        user.ok("create", CHUNK, HALF, DEVICE, 0)
+        file = user.ok("export", CHUNK)
+        user.ok("close", file)
+        user.ok("receive", file, foreign, maker.process.pid)
+        user.ok("drop", CHUNK)
+        assert user.booked() == 0
+
+
 def test_a_tile_of_a_sparse_array_keeps_its_chunk_charged(place: kit.Slice) -> None:
     with probe(place.write(memory=QUOTA, overhead=False)) as caller:
         make(caller)
@@ -234,4 +272,96 @@ def test_a_tile_that_the_driver_does_not_map_changes_nothing(place: kit.Slice) -
         caller.ok("array_3d", 5, 1024, 1024, 0, FLOAT, 1, SPARSE)
         assert caller.call("tile", 5, 0, CHUNK).result == 1
         caller.ok("drop", CHUNK)
+        assert caller.booked() == caller.taken() == HALF
+
+
+def sparse(caller: Probe) -> None:
+    """The two chunks, and a sparse array in place 5."""
+    make(caller)
+    caller.ok("array_3d", 5, 1024, 1024, 0, FLOAT, 1, SPARSE)
+
+
+LEFT, RIGHT, MIDDLE, ALL = (0, 0, 512, 1024), (512, 0, 512, 1024), (256, 256, 512, 512), (0, 0, 1024, 1024)
+"""of an array of 1024 x 1024 elements: x, y, width, height"""
+AROUND = [(0, 0, 1024, 256), (0, 768, 1024, 256), (0, 256, 256, 512), (768, 256, 256, 512)]
+"""what the middle leaves"""
+
+
+@pytest.mark.parametrize("parts", [[LEFT, RIGHT], [LEFT, LEFT, ALL], [MIDDLE, *AROUND]])
+def test_a_box_of_tiles_keeps_its_chunk_until_all_of_it_is_unmapped(
+    parts: list[tuple[int, ...]], place: kit.Slice
+) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        sparse(caller)
+        caller.ok("box", 5, CHUNK, *ALL)
+        caller.ok("drop", CHUNK)
+        for part in parts:
+            assert caller.booked() == caller.taken() == QUOTA
+            caller.ok("box", 5, NOTHING, *part)
+        assert caller.booked() == caller.taken() == HALF
+
+
+def test_a_chunk_that_is_mapped_over_a_part_of_another_leaves_it_the_rest(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        sparse(caller)
+        caller.ok("box", 5, CHUNK, *ALL)
+        caller.ok("box", 5, OTHER, *MIDDLE)
+        caller.ok("drop", CHUNK)
+        caller.ok("drop", OTHER)
+        assert caller.booked() == caller.taken() == QUOTA
+        caller.ok("box", 5, NOTHING, *MIDDLE)
+        assert caller.booked() == caller.taken() == HALF
+        caller.ok("array_destroy", 5)
+        assert (caller.booked(), caller.taken()) == (0, 0)
+
+
+def test_a_mip_tail_keeps_its_chunk_until_all_of_it_is_unmapped(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        sparse(caller)
+        caller.ok("tail", 5, CHUNK, 0, 4 << 16)
+        caller.ok("drop", CHUNK)
+        for offset, size in ((1, 2), (0, 1), (3, 1)):
+            assert caller.booked() == caller.taken() == QUOTA
+            caller.ok("tail", 5, NOTHING, offset << 16, size << 16)
+        assert caller.booked() == caller.taken() == HALF
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_handle_that_is_released_while_its_chunk_is_mapped_into_an_array(
+    rows: int, failing: bool, place: kit.Slice
+) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False), faults="cuMemMapArrayAsync=1" * failing) as caller:
+        sparse(caller)
+        caller.ok("drop_meanwhile", NOTHING, CHUNK)
+        assert caller.call("rows", 5, CHUNK, rows).result == failing
+        held = 0 if failing else HALF
+        assert caller.booked() == HALF + held
+        caller.ok("array_destroy", 5)
+        assert caller.booked() == HALF
+
+
+def test_an_array_that_gets_the_handle_of_one_that_is_being_destroyed_keeps_its_tiles(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        sparse(caller)
+        caller.ok("tile", 5, 0, OTHER)
+        caller.ok("drop", OTHER)
+        caller.ok("reuse_meanwhile", 6, CHUNK)
+        caller.ok("array_destroy", 5)
+        caller.ok("same", 5, 6)
+        assert caller.booked() == caller.taken() == HALF
+        caller.ok("drop", CHUNK)
+        assert caller.booked() == caller.taken() == HALF
+        caller.ok("array_destroy", 6)
+        assert (caller.booked(), caller.taken()) == (0, 0)
+
+
+def test_an_array_that_the_driver_does_not_destroy_keeps_its_tiles(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False), faults="cuArrayDestroy=1") as caller:
+        sparse(caller)
+        caller.ok("tile", 5, 0, CHUNK)
+        caller.ok("drop", CHUNK)
+        assert caller.call("array_destroy", 5).result == 1
+        assert caller.booked() == caller.taken() == QUOTA
+        caller.ok("untile", 5, 0, 1024)
         assert caller.booked() == caller.taken() == HALF
