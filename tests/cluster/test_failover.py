@@ -109,6 +109,12 @@ def send(engine: Engine, pod: Json, number: signal.Signals, *words: str) -> list
     return found
 
 
+def restarts(engine: Engine, pod: Json) -> int:
+    """How often the kube-scheduler of one of our pods was restarted."""
+    statuses = engine.cluster.get(path_of(pod["metadata"]["name"], NAMESPACE))["status"]["containerStatuses"]
+    return sum(one["restartCount"] for one in statuses if one["name"] == STOCK)
+
+
 # What may befall a leader: is done on entry, and mended on exit where kubelet does not do that.
 
 Blow = Callable[[Engine, Json], AbstractContextManager[None]]
@@ -127,10 +133,13 @@ def stopped(*words: str) -> Blow:
     @contextlib.contextmanager
     def strike(engine: Engine, pod: Json) -> Iterator[None]:
         assert len(send(engine, pod, signal.SIGSTOP, *words)) >= len(words)
+        before = restarts(engine, pod)
         try:
             yield
         finally:
             send(engine, pod, signal.SIGCONT, *words)
+        if STOCK in words:  # it looks ready until it sees that it lost the lease and ends; it could not take over
+            wait_for("kube-scheduler to restart", lambda: restarts(engine, pod) > before or None)
 
     return strike
 
