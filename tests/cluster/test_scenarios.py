@@ -38,7 +38,7 @@ TABLE = "cotenant.example/table"
 """the label and the taint of a table's nodes"""
 WHY_PATH = f"/api/v1/namespaces/{NAMESPACE}/services/https:{SCHEDULER}:{SERVICE_PORT}/proxy/why/default"
 ENOUGH = {"cpu": "64", "memory": "256Gi", "pods": "200"}
-SLOTS = {dialect.count: "1000" for dialect in DEFAULTS.dialects}
+SLOTS = {name: "1000" for dialect in DEFAULTS.dialects for name in (dialect.count, dialect.handed_out)}
 HOST = {"cpu": "Insufficient cpu", "host-memory": "Insufficient memory"}
 """checks that kube-scheduler makes itself, and its words"""
 
