@@ -4,6 +4,7 @@
 
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from cotenant.cli.output import ago
 from cotenant.local.supervisor import Log
 from cotenant.wire.local import JobView
 from tests.cli.command import START, environment, refusal, run
-from tests.local.daemon import Daemon, until
+from tests.local.daemon import Daemon, running_daemon, until
 
 ONE_OF_MANY = re.compile(r"\b1 (?:of 1 )?(?:jobs|GPUs|nodes|attempts|cores|bytes|lines|processes|slots)\b")
 HOG = "import mmap, time; m = mmap.mmap(-1, 40 << 24); [m.write(bytes(1 << 24)) for _ in range(40)]; time.sleep(600)"
@@ -114,6 +115,38 @@ def test_several_jobs_are_cancelled_at_once_with_a_line_for_each(daemon: Daemon,
     again = run("cancel", queued, "j-999999", env=env)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.splitlines()[0] == f"cotenant: {queued} has already ended (cancelled)"
+
+
+@pytest.mark.parametrize("end", ["daemon", "interrupt"])
+def test_cancel_says_what_it_knows_if_it_cannot_wait_for_the_end(tmp_path: Path, end: str) -> None:
+    with running_daemon() as one:
+        script = f"trap 'touch {tmp_path}/asked' TERM; echo set; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+        quick, stubborn = one.submit("sleep", "600").id, one.submit("sh", "-c", script, grace_s=300).id
+        until(lambda: one.job(quick).state == "running" and b"".join(one.client.lines(f"/v1/jobs/{stubborn}/log")))
+        queued = waiting_job(one)
+        command = [*START, "cancel", quick, queued, stubborn]
+        with subprocess.Popen(
+            command,
+            env=environment(COTENANT_STATE=str(one.state)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as waiting:
+            until(lambda: (tmp_path / "asked").exists() and one.job(queued).ended and one.job(quick).ended)
+            if end == "daemon":
+                one.kill()
+            else:
+                waiting.send_signal(signal.SIGINT)
+            printed, said = waiting.communicate(timeout=60)
+        (tmp_path / "go").touch()
+        if end == "daemon":
+            one.up()
+    first, second, third = printed.splitlines()
+    assert first.startswith((f"{quick} was cancelled after ", f"{quick} was sent SIGTERM"))  # it may not know yet
+    assert second == f"{queued} was removed from the queue; it had not started"
+    assert third == f"{stubborn} was sent SIGTERM and has not ended yet; SIGKILL follows after 300 s"
+    assert waiting.returncode == (3 if end == "daemon" else 130)
+    assert said.startswith("cotenant: " if end == "daemon" else "\ncotenant: interrupted")
 
 
 def test_cancelled_jobs_are_a_list_for_programs_if_several_were_named(daemon: Daemon, env: dict[str, str]) -> None:

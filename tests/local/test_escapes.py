@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that fill the disk, stop or kill their supervisor, or hide their processes: each can be ended whole."""
 
+import asyncio
 import json
 import os
 import resource
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ from cotenant.local.journal import JournalError
 from cotenant.local.supervisor import Spec, look_at
 from cotenant.local.unrecorded import UnrecordedCancels
 from cotenant.node.containment import Containment, find_containment, kill_group
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.local import GpuView, JobRequest, JobView
 from tests.local.daemon import Daemon, until
+from tests.local.engines import engine_on
 from tests.local.test_bad_input import full_disk
 
 needs_cgroups = pytest.mark.skipif(find_containment("test").folder is None, reason="no cgroup can be created here")
@@ -85,7 +89,7 @@ def test_cancellations_survive_in_reserved_space_and_are_bounded(tmp_path: Path)
     assert not UnrecordedCancels(tmp_path / "no" / "folder").store("j-000001")
 
 
-def test_a_cancellation_that_cannot_be_removed_from_the_file_is_kept_and_reported(tmp_path: Path) -> None:
+def test_a_cancellation_that_cannot_be_removed_from_the_file_is_reported_and_removed_later(tmp_path: Path) -> None:
     kept = UnrecordedCancels(tmp_path / "unrecorded")
     assert kept.store("j-000001")
     kept.remember("j-000002")
@@ -100,9 +104,62 @@ def test_a_cancellation_that_cannot_be_removed_from_the_file_is_kept_and_reporte
         kept.remove("j-000002")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert kept.jobs() == UnrecordedCancels(tmp_path / "unrecorded").jobs() == ["j-000001"]
+    assert kept.jobs() == []
+    assert UnrecordedCancels(tmp_path / "unrecorded").jobs() == ["j-000001"]
     kept.remove("j-000001")
     assert UnrecordedCancels(tmp_path / "unrecorded").jobs() == []
+
+
+def test_a_place_of_a_recorded_cancellation_is_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "unrecorded"
+    kept = UnrecordedCancels(path)
+    assert kept.store("j-000001")
+    with read_only(path), pytest.raises(JournalError):
+        kept.remove("j-000001")
+    assert kept.store("j-000001")
+    assert kept.jobs() == UnrecordedCancels(path).jobs() == ["j-000001"]
+    with read_only(path), pytest.raises(JournalError):
+        kept.remove("j-000001")
+    assert kept.store("j-000002")
+    kept.remove("j-000001")
+    assert kept.jobs() == UnrecordedCancels(path).jobs() == ["j-000002"]
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[None]:
+    """Lets writes to a file fail that this process has open, and to no other file."""
+    every = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == str(path)]
+    writable, unwritable = os.dup(every[0]), os.open(path, os.O_RDONLY)
+    for fd in every:
+        os.dup2(unwritable, fd)
+    try:
+        yield
+    finally:
+        for fd in every:
+            os.dup2(writable, fd)
+        os.close(writable)
+        os.close(unwritable)
+
+
+def test_jobs_start_although_a_recorded_cancellation_cannot_be_removed(tmp_path: Path) -> None:
+    request = JobRequest(command=("true",), cwd="/", memory="100MiB")
+
+    async def story() -> None:
+        path = tmp_path / "unrecorded"
+        with engine_on(tmp_path) as (engine, _):
+            first, second = (engine.submit(request).id for _ in range(2))
+        assert UnrecordedCancels(path).store(first)  # as a daemon does that is killed then
+        with engine_on(tmp_path) as (engine, journal):
+            with read_only(path):
+                engine.recover()
+                engine.schedule()
+                assert [journal.job(job).state for job in (first, second)] == ["cancelled", "starting"]
+                with pytest.raises(JournalError, match=f"the recorded cancellation of {first} cannot be removed"):
+                    engine.retry(first)  # a restart would cancel the new attempt
+            assert engine.retry(first).state == "queued"
+            assert UnrecordedCancels(path).jobs() == []
+
+    asyncio.run(story())
 
 
 def test_a_truncated_file_of_cancellations_does_not_end_the_daemon(daemon: Daemon) -> None:

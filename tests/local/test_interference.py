@@ -4,7 +4,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from cotenant.core.interference.predictor import Speed
 from cotenant.core.sharing.speeds import tenant_set_of
 from cotenant.core.tuning.coordination import Coordinator
 from cotenant.core.tuning.episode import Trial
@@ -23,7 +24,7 @@ from cotenant.local.journal import Journal, JournalEvent
 from cotenant.local.profiles import ProfileStore
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.agent import Connected, Reported
-from cotenant.node.interference import InterferenceMonitor
+from cotenant.node.interference import InterferenceMonitor, Newcomer
 from cotenant.node.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, JobUsage
 from cotenant.node.tuning import coordinator_event
 from cotenant.wire.agent import Hello
@@ -189,9 +190,9 @@ def test_sizes_that_were_tuned_say_nothing_of_a_workload_at_its_own(tmp_path: Pa
 
 @dataclass
 class Trials:
-    """A tuner that has measured one trial."""
+    """A tuner that has measured at most one trial."""
 
-    trial: Trial
+    trial: Trial | None
     measured_elsewhere: bool = False
 
     def solo(self, job: str) -> float | None:
@@ -211,6 +212,30 @@ def test_where_sizes_are_tuned_the_trial_at_the_job_s_own_size_is_what_counts(tm
         monitor.tick(6.5)
         (kept,) = known.find()
     assert (kept.samples_per_second, kept.step_seconds, kept.utilisation) == (640.0, 0.05, 0.5)
+
+
+class Unpredicted(ProfileStore):
+    """Knows workloads, and predicts no speed."""
+
+    def predict(self, gpu_type: str, workloads: Mapping[str, str]) -> dict[str, Speed]:
+        return {}
+
+
+def test_a_newcomer_is_judged_by_its_measured_speed_if_none_was_predicted(tmp_path: Path) -> None:
+    newcomers = list[Newcomer]()
+    with Journal.open(tmp_path / "journal.db") as journal:
+        known = Unpredicted(journal, V100)
+        monitor = InterferenceMonitor(known, Trials(None), lambda job: JobUsage(), exclusive_steps=True)
+        monitor.newcomer_measured.subscribe(newcomers.append)
+        for job, crowding, since in (("j-1", None, 1.0), ("j-2", 2.0, 2.0)):
+            known.add(profile(job))
+            monitor.add(placed(job, request(workload=job), gpu_type="V100", crowding=crowding, since=since))
+        for second in range(3, int(OBSERVE_S) + 5):
+            for job, samples in (("j-1", 30), ("j-2", 40)):
+                monitor.hear(Reported(job, float(second), steps(samples=samples, batch=1)))
+            monitor.tick(float(second))
+    (newcomer,) = newcomers
+    assert newcomer.text == "j-1 was at 30%, j-2 was at 40%"
 
 
 def test_an_absurd_gradient_norm_is_not_taken_and_the_speed_is() -> None:

@@ -17,13 +17,15 @@ from typing import NamedTuple
 
 import pytest
 import trustme
+import uvicorn
+from starlette.applications import Starlette
 
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.daemon import Options, open_sockets, serve
 from cotenant.local.tls import Certificate, find_certificate, read_certificate
-from cotenant.node.connections import MOST_HANDSHAKES
+from cotenant.node.connections import MOST_HANDSHAKES, accept_encrypted
 from tests.cli.command import environment, refusal, run
-from tests.local.daemon import running_daemon, until
+from tests.local.daemon import PATIENCE_S, running_daemon, until
 from tests.local.engines import engine_on
 from tests.node.half_open import half_open, is_over
 
@@ -78,11 +80,30 @@ def test_a_client_that_knows_the_fingerprint_is_served(own: Served) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_handshakes_that_nobody_completes_are_bounded_and_keep_no_client_out(own: Served) -> None:
-    with half_open(own.port, 2 * MOST_HANDSHAKES) as many:
-        until(lambda: sum(map(is_over, many)) >= MOST_HANDSHAKES or None)
+def test_handshakes_that_nobody_completes_keep_no_client_out(own: Served) -> None:
+    with half_open(own.port, 2 * MOST_HANDSHAKES):
         done = run("status", env={**own.env, "COTENANT_TLS_FINGERPRINT": fingerprint_in(own.log)})
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_handshakes_are_bounded_in_number_before_they_take_too_long(tmp_path: Path) -> None:
+    async def story() -> None:
+        server = uvicorn.Server(uvicorn.Config(Starlette(), log_level="warning", lifespan="off"))
+        serving = asyncio.create_task(server.serve(sockets=[]))
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            accepting = asyncio.create_task(
+                accept_encrypted(server, bound, issued(tmp_path).context(), most=8, handshake_s=3600)
+            )
+            with half_open(bound.getsockname()[1], 20) as many:
+                async with asyncio.timeout(PATIENCE_S):
+                    while sum(map(is_over, many)) < 12:
+                        await asyncio.sleep(0.01)
+                assert [is_over(one) for one in many] == [True] * 12 + [False] * 8
+                accepting.cancel()
+                server.should_exit = True
+                await asyncio.wait([accepting, serving])
+
+    asyncio.run(story())
 
 
 def test_a_client_sends_nothing_to_a_server_that_it_cannot_verify(own: Served) -> None:

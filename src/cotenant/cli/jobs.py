@@ -241,22 +241,33 @@ def cancel(no_wait: bool, job: tuple[str, ...], output: str, on: str, **where: A
     """
     check_on(on, (), ())
     client = Client() if on != KUBERNETES else None
-    cancelled, code = [], 0
-    for name in dict.fromkeys(job):
-        try:
-            cancelled.append(_cancel(client, name) if client else _cancel_in_cluster(Where(**where), name, not no_wait))
-        except NoDaemonError:
-            raise
-        except CotenantError as error:
-            print_error(str(error))
-            code = code or error.exit_code
-    if not no_wait and client is not None:
-        cancelled = [_wait_for_end(client, one, cancelled[number:]) for number, one in enumerate(cancelled)]
-    views = [one.view for one in cancelled]
-    if views or len(job) > 1:
-        text = "".join(f"{printable(cancelled_text(one.view, one.grace_s))}\n" for one in cancelled)
-        render(views[0] if len(job) == 1 else views, output, lambda wide: click.echo(text, nl=False))
+    cancelled, code = list[Cancelled](), 0
+    try:
+        for name in dict.fromkeys(job):
+            try:
+                one = _cancel(client, name) if client else _cancel_in_cluster(Where(**where), name, not no_wait)
+                cancelled.append(one)
+            except NoDaemonError:
+                raise
+            except CotenantError as error:
+                print_error(str(error))
+                code = code or error.exit_code
+        if not no_wait and client is not None:
+            for number, one in enumerate(cancelled):
+                cancelled[number] = _wait_for_end(client, one)
+    except (CotenantError, KeyboardInterrupt):  # the jobs are cancelled all the same: say what is known of them
+        if cancelled:
+            _print_cancelled(cancelled, len(job) > 1, output)
+        raise
+    if cancelled or len(job) > 1:
+        _print_cancelled(cancelled, len(job) > 1, output)
     sys.exit(code)
+
+
+def _print_cancelled(cancelled: Sequence[Cancelled], several: bool, output: str) -> None:
+    views = [one.view for one in cancelled]
+    text = "".join(f"{printable(cancelled_text(one.view, one.grace_s))}\n" for one in cancelled)
+    render(views if several else views[0], output, lambda wide: click.echo(text, nl=False))
 
 
 def _cancel(client: Client, job: str) -> Cancelled:
@@ -269,16 +280,10 @@ def _cancel_in_cluster(where: Where, job: str, wait: bool) -> Cancelled:
     return Cancelled(cluster_jobs.cancel(where, job, wait=wait), 0.0, time.monotonic())
 
 
-def _wait_for_end(client: Client, one: Cancelled, waiting: Sequence[Cancelled]) -> Cancelled:
-    """The same job when it has ended; `waiting` are all whose end is not known yet."""
+def _wait_for_end(client: Client, one: Cancelled) -> Cancelled:
     if one.view.state in ENDED:
         return one
-    try:
-        return one._replace(view=wait_for(client, one.view.id, one.until - time.monotonic()))
-    except KeyboardInterrupt:
-        for left in waiting:
-            click.echo(cancelled_text(left.view, left.grace_s), err=True)
-        raise
+    return one._replace(view=wait_for(client, one.view.id, one.until - time.monotonic()))
 
 
 def cancelled_text(job: JobView, grace_s: float) -> str:

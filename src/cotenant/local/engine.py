@@ -182,6 +182,7 @@ class Engine:
         if record.state not in ENDED:
             raise InputError(f"{record.id} is {record.state}; only a job that has ended can be run again")
         self._record_late_cancels()
+        self._unrecorded.remove(record.id)
         problem = unreadable(record._replace(slot=None))
         if problem is not None:
             raise InputError(f"{record.id} cannot be run again, because its stored request cannot be read: {problem}")
@@ -469,7 +470,10 @@ class Engine:
             record = self._journal.find(job)
             if record is not None and record.state not in ENDED:
                 self._record_cancel(record)
-            self._unrecorded.remove(job)
+            try:
+                self._unrecorded.remove(job)
+            except JournalError as error:  # other jobs must not wait for that; `retry` of this one does
+                log_error(str(error))
 
     def _enqueue(self, job: Job) -> None:
         self._queue.add(job)

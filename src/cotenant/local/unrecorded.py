@@ -31,6 +31,8 @@ class UnrecordedCancels:
         self._file = _reserved(path)
         self._places: dict[str, int | None] = dict(_stored(self._file))
         """None: the job is remembered only in memory"""
+        self._recorded = dict[str, int]()
+        """the places of jobs that the journal has recorded, but that are still in the file"""
 
     def __contains__(self, job: str) -> bool:
         return job in self._places
@@ -41,6 +43,8 @@ class UnrecordedCancels:
 
     def store(self, job: str) -> bool:
         """Stores a cancellation durably; False: it cannot be stored, and is not known afterwards."""
+        if job in self._recorded:
+            self._places[job] = self._recorded.pop(job)
         if self._places.get(job) is not None:
             return True
         free = next((place for place in range(SIZE // PLACE) if place not in self._places.values()), None)
@@ -53,6 +57,7 @@ class UnrecordedCancels:
                 _write(self._file, free, b"")
             return False
         self._places[job] = free
+        self._recorded = {other: place for other, place in self._recorded.items() if place != free}
         return True
 
     def remember(self, job: str) -> None:
@@ -61,14 +66,15 @@ class UnrecordedCancels:
 
     def remove(self, job: str) -> None:
         """Forgets a cancellation that the journal has recorded. JournalError if it would be found after a restart: it
-        could cancel a later attempt of the job."""
-        place = self._places[job]
+        could cancel a later attempt of the job, so there must be none before another call succeeds."""
+        if (place := self._places.pop(job, None)) is not None:
+            self._recorded[job] = place
         try:
-            if place is not None and self._file is not None:
-                _write(self._file, place, b"")
+            if job in self._recorded and self._file is not None:
+                _write(self._file, self._recorded[job], b"")
         except OSError as error:
             raise JournalError(f"the recorded cancellation of {job} cannot be removed: {error.strerror}") from None
-        del self._places[job]
+        self._recorded.pop(job, None)
 
 
 def _write(file: int, place: int, content: bytes) -> None:

@@ -329,8 +329,13 @@ class InterferenceMonitor:
         late = self._now - newest.job.since > GIVE_UP_AFTER * self._observe + LOADING_S
         if crowding is None or late or not newest.job.request.revert or self._separated & pairs:
             return
-        told = {one: f"{one} expected at {predicted[one]:.0%} and was at {speeds[one]:.0%}" for one in speeds}
-        self.newcomer_measured.send(Newcomer(job, crowding, pairs, ", ".join(told.values())))
+        texts = (
+            f"{one} expected at {predicted[one]:.0%} and was at {speed:.0%}"
+            if one in predicted
+            else f"{one} was at {speed:.0%}"
+            for one, speed in speeds.items()
+        )
+        self.newcomer_measured.send(Newcomer(job, crowding, pairs, ", ".join(texts)))
 
     # Latency objectives
 

@@ -81,6 +81,12 @@ def test_the_least_gain_is_between_those_of_a_gpu_at_once_and_after_another_job(
     assert 1.2 * after_another <= least_gain(crowding) <= at_once, "with a margin, since predictions are not exact"
 
 
+def test_the_least_gain_exceeds_both_from_twelve_waiting_jobs_per_gpu_on() -> None:
+    assert least_gain(11.0) < 1 / (1 + 11.0)
+    assert least_gain(12.0) > 1 / (1 + 12.0)
+    assert least_gain(1e9) == pytest.approx(LEAST_GAIN_CROWDED)
+
+
 def test_a_pair_of_which_nothing_is_known_is_tried_if_three_jobs_per_gpu_wait() -> None:
     unknown = sum(map(mean, Predicted().speeds(PAIR))) - 1
     assert least_gain(3.0) < unknown < least_gain(2.0)

@@ -45,7 +45,8 @@ def least_gain(crowding: float) -> float:
     # Let a newcomer share for a time t with a gain g, while k jobs per GPU wait. These get work of g t earlier, worth
     # k g t to them. The two that share do the work of 1 + g GPUs instead of 2: they lose (1 - g) t compared with a GPU
     # for each. So g = 1 / (1 + k) is even if the newcomer would get a GPU of its own at once. If it would have to wait
-    # for the end of a job of its own length, 1 / (3 + 2 k) is. What follows is between the two.
+    # for the end of a job of its own length, 1 / (3 + 2 k) is. What follows is between the two up to about 11 waiting
+    # jobs per GPU; beyond that it is above both, because no gain below LEAST_GAIN_CROWDED is worth sharing for.
     return LEAST_GAIN_CROWDED + (LEAST_GAIN_QUIET - LEAST_GAIN_CROWDED) * HALFWAY / (HALFWAY + crowding)
 
 

@@ -282,8 +282,8 @@ class Episode:
         self._trial = self._tried = None
 
     def _is_clear(self, point: Point, tried: _Measured, windows: Sequence[_Measured]) -> bool:
-        """Whether a trial is better, or worse, than each of the windows beside it by the margin: however the machine's
-        speed changed from one to the other, so is the point. Floors need more than that."""
+        """Whether a trial is better, or worse, than each of the windows beside it by the margin. Then so is the point
+        if the machine's speed during the trial was between those of the two windows. Floors need more than that."""
         if any(member.floor for member in self.members):
             return False
         slowdowns = []
