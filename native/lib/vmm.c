@@ -240,6 +240,8 @@ static const uint8_t widths[2][3] = {{17, 17, 14}, {48, 0, 0}};
 
 static bool is_tail(int kind) { return kind == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL; }
 
+// Of an array that is mapped as a whole (CUDA_ARRAY3D_DEFERRED_MAPPING) the driver reads no box: an empty one counts as
+// one element, so that unmapping it finds what mapping it has added.
 static struct box box_of_map(const CUarrayMapInfo *map) {
     bool tail = is_tail(map->subresourceType);
     uint64_t from[3] = {map->as.sparseLevel.offsetX, map->as.sparseLevel.offsetY, map->as.sparseLevel.offsetZ};

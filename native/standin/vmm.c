@@ -312,7 +312,7 @@ static struct tile tile_of(const CUarrayMapInfo *map) {
     uint64_t extent[3] = {of.extentWidth, of.extentHeight, of.extentDepth};
     tile.level = of.level;
     tile.layer = of.layer;
-    for (int i = 0; i < 3; i++) tile.from[i] = from[i], tile.to[i] = from[i] + extent[i];
+    for (int i = 0; i < 3; i++) tile.from[i] = from[i], tile.to[i] = from[i] + (extent[i] ? extent[i] : 1);
     return tile;
 }
 

@@ -15,8 +15,8 @@ HALF = 512 * MIB
 CHUNK, OTHER, RANGE = 0, 1, 2
 NOTHING = 7
 """a place that nothing is put in"""
-FLOAT, SPARSE = 0x20, 0x40
-"""CU_AD_FORMAT_FLOAT and CUDA_ARRAY3D_SPARSE"""
+FLOAT, SPARSE, DEFERRED = 0x20, 0x40, 0x80
+"""CU_AD_FORMAT_FLOAT, CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING"""
 
 
 def make(caller: Probe) -> None:
@@ -364,4 +364,15 @@ def test_an_array_that_the_driver_does_not_destroy_keeps_its_tiles(place: kit.Sl
         assert caller.call("array_destroy", 5).result == 1
         assert caller.booked() == caller.taken() == QUOTA
         caller.ok("untile", 5, 0, 1024)
+        assert caller.booked() == caller.taken() == HALF
+
+
+def test_an_array_that_is_mapped_as_a_whole_names_no_box(place: kit.Slice) -> None:
+    with probe(place.write(memory=QUOTA, overhead=False)) as caller:
+        make(caller)
+        caller.ok("array_3d", 5, 1024, 1024, 0, FLOAT, 1, DEFERRED)
+        caller.ok("box", 5, CHUNK, 0, 0, 0, 0)
+        caller.ok("drop", CHUNK)
+        assert caller.booked() == caller.taken() == QUOTA
+        caller.ok("box", 5, NOTHING, 0, 0, 0, 0)
         assert caller.booked() == caller.taken() == HALF
