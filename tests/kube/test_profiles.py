@@ -5,6 +5,7 @@
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from cotenant.core.sharing.speeds import tenant_set_of
 from cotenant.kube.api.decoding import UNREADABLE
-from cotenant.kube.api.objects import Condition
+from cotenant.kube.api.objects import Condition, Metadata, Pod, PodSpec
 from cotenant.kube.codec.profiles import (
     MOST_BESIDE,
     MOST_PER_NODE,
@@ -30,10 +31,12 @@ from cotenant.kube.codec.profiles import (
 )
 from cotenant.kube.install.profiles import profile_definition
 from cotenant.kube.scheduler.profiles import MOST_OF_NAMESPACE, Profiles
+from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.settings import KubeSettings, SchedulerPart, SharingPart
 from tests.cli.command import run
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import ControlPlane, play, until
+from tests.kube.pods import pod_object
 from tests.kube.process import kubeconfig
 from tests.kube.test_why import proxy_to
 
@@ -198,6 +201,66 @@ def test_only_so_many_measurements_of_one_namespace_count() -> None:
     assert len(predictor.state().rows) == MOST_OF_NAMESPACE
 
 
+def rows_of(found: Profiles) -> set[str]:
+    """The workloads of which measurements count."""
+    return {str(one.victim.family) for rows in found.belief._measured.values() for one in rows}
+
+
+def test_an_agent_that_claims_newer_measurements_displaces_none_of_another_node() -> None:
+    late = {"measuredAt": "9999-12-31T23:59:59Z"}
+    lying = [profile(i, f"lie{i}@8", {f"team/x{j}@8": 0.1 for j in range(30)}, node="n2", spec=late) for i in range(50)]
+    found = learned(*HONEST, *lying)
+    assert {"team/a", "team/b", "team/c", "team/d"} <= rows_of(found)
+    (rows,) = found.belief._measured.values()
+    assert len(rows) == MOST_OF_NAMESPACE
+
+
+def test_an_agent_cannot_hide_what_a_pod_of_another_node_reports() -> None:
+    said = {"name": "a", "uid": "uid-a", "batch": 8, "samplesPerSecond": 5.0}
+    true = profile(0, "a@16", spec={"pods": [said]})
+    false = profile(0, "a@16", node="n2", spec={"pods": [said | {"samplesPerSecond": 999.0}]})
+    for order in ((true, false), (false, true)):
+        reported = learned(*order).reported("uid-a", "team", "n1")
+        assert reported is not None
+        assert reported.samples_per_second == 5.0
+
+
+def test_pods_that_come_and_go_do_not_have_the_measurements_read_again() -> None:
+    def with_pods(*pods: dict[str, Any]) -> WorkloadProfile:
+        return profile(0, "a@16", {"team/b@16": 0.5}, spec={"pods": list(pods)})
+
+    said = {"name": "a", "uid": "uid-a", "batch": 8, "samplesPerSecond": 5.0}
+    before, after = with_pods(), with_pods(said)
+    found = learned(before, profile(1, "b@16", {"team/a@16": 0.5}))
+    measured = found.belief._measured
+    found.problems["n1.1"] = "a full refresh would judge this object again"
+    found.profile_changed(before, after)
+    assert not found.refresh(NODES)
+    assert found.problems["n1.1"] is not None
+    assert found.belief._measured is measured
+    reported = found.reported("uid-a", "team", "n1")
+    assert reported is not None
+    assert reported.batch == 8
+    found.profile_changed(after, before)
+    found.refresh(NODES)
+    assert found.reported("uid-a", "team", "n1") is None
+
+
+def test_an_object_that_gets_its_first_pod_is_used_from_then_on() -> None:
+    said = {"name": "a", "uid": "uid-a", "batch": 8, "samplesPerSecond": 5.0}
+    before, after = (profile(0, "a@16", spec={"alone": None, "pods": pods}) for pods in ([], [said]))
+    found = learned(before)
+    assert found.problems.get("n1.0") is not None
+    found.profile_changed(before, after)
+    found.refresh(NODES)
+    assert found.problems.get("n1.0") is None
+    assert found.reported("uid-a", "team", "n1") is not None
+    found.profile_changed(after, before)
+    found.refresh(NODES)
+    assert found.problems.get("n1.0") is not None
+    assert found.reported("uid-a", "team", "n1") is None
+
+
 # In the scheduler
 
 
@@ -256,6 +319,33 @@ def test_why_and_show_give_the_predicted_and_the_measured_speed_of_all_tenants(t
             why = await asyncio.to_thread(run, "why", "pod/a", "-n", "team", "--kubeconfig", str(config))
             assert "team/c (team/large@16): predicted " in why.stdout
             assert "measured 70% of its speed alone" in why.stdout
+
+    play(story)
+
+
+def test_why_says_nothing_about_the_neighbours_of_another_namespace() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        policy = {"cotenant.io/policy": "coscheml"}
+        plane.add_pod("a", annotations={"cotenant.io/workload": "small@16", **policy})
+        assert await plane.place("a", "n1") == "n1"
+        notes, spec = {"cotenant.io/workload": "secret@16", **policy}, plane.pod("a")["spec"]
+        theirs = pod_object([], [], notes, None, {key: value for key, value in spec.items() if key != "nodeName"})
+        theirs["metadata"] |= {"name": "c", "namespace": "other", "uid": "uid-c"}
+        theirs = plane.server.merge("c", theirs, "other")
+        await until(lambda: ("other", "c") in plane.scheduler.watches.pods.objects)
+        await plane.call("filter", {"Pod": theirs, "Nodes": None, "NodeNames": ["n1"]})
+        args = {"PodName": "c", "PodNamespace": "other", "PodUID": "uid-c", "Node": "n1"}
+        assert (await plane.call("bind", args)).json["Error"] == ""
+        await until(lambda: plane.scheduler.state.bound("uid-c") is not None)
+        await plane.knows("a")
+        await add(plane, measured(0, "a", {"other/secret@16": 0.75}))
+        await add(plane, measured(1, "c", {"team/small@16": 0.5}, namespace="other"))
+        own, other = (await plane.why("a"))["tenants"]
+        assert (own["workload"], own["batch"]) == ("team/small@16", 24)
+        assert other["pod"] == "1 pod of another namespace"
+        assert {other[key] for key in ("workload", "predicted", "measured", "samples_per_second", "batch")} == {None}
+        assert not other["tuned"]
 
     play(story)
 
@@ -385,6 +475,24 @@ def test_a_newcomer_that_harms_is_evicted_once_and_only_if_something_creates_it_
         await plane.knows(name)
 
     play(story, settings)
+
+
+def test_a_scheduler_that_does_not_lead_remembers_no_pod_to_judge() -> None:
+    waits: list[str | None] = ["another scheduler leads"]
+    shared: Any = SimpleNamespace(
+        settings=EVICTING,
+        lead=SimpleNamespace(unready_reason=lambda: waits[-1]),
+        clock=lambda: 0.0,
+        placer=SimpleNamespace(crowding=0.0),
+    )
+    separator = Separator(shared, Profiles())
+    before = Pod(metadata=Metadata(name="a", uid="uid-a"))
+    after = Pod(metadata=Metadata(name="a", uid="uid-a"), spec=PodSpec(node_name="n1"))
+    separator.pod_changed(before, after)
+    assert separator._placed == {}
+    waits.append(None)
+    separator.pod_changed(before, after)
+    assert list(separator._placed) == ["uid-a"]
 
 
 def test_the_structs_and_the_schema_agree_on_names() -> None:

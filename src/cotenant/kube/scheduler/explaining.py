@@ -154,10 +154,14 @@ def _tenants(pod: Pod, state: ClusterState, profiles: Profiles) -> Iterable[Tena
     found = profiles.tenants_beside(pod.metadata.uid, state)
     for one in sorted(found, key=lambda one: one.uid != pod.metadata.uid):
         allocation, said = state.bound(one.uid) or state.held(one.uid), one.reported
-        if allocation is not None:
-            own, other = visible_to(pod.metadata.namespace, [(allocation.namespace, allocation.name)])
+        if allocation is None:
+            continue
+        own, other = visible_to(pod.metadata.namespace, [(allocation.namespace, allocation.name)])
+        if other:
+            yield TenantView(pod=other[0])  # nor what it does, nor how fast it is
+        else:
             yield TenantView(
-                pod=f"{allocation.namespace}/{own[0]}" if own else other[0],
+                pod=f"{allocation.namespace}/{own[0]}",
                 workload=one.workload,
                 predicted=one.predicted,
                 measured=None if said is None else said.speed,

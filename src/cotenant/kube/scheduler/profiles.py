@@ -6,11 +6,15 @@ The belief is made anew from all WorkloadProfiles whenever they change, so all s
 scheduler that restarts loses nothing.
 
 A pod may lie about its own speed. So workloads belong to namespaces, and what the pods of other namespaces report can
-move a prediction only within the interval that the reports of the tenants' own namespaces give.
+move a prediction only within the interval that the reports of the tenants' own namespaces give. An agent may lie too,
+also about the time of its measurements. So times of different nodes are never compared, and if a namespace has more
+measurements than count, its nodes take turns.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from cotenant.core.interference import Measured, Profile, Signature, Speed
 from cotenant.core.sharing.orders import company, tenants_on
@@ -28,7 +32,7 @@ from cotenant.kube.codec.profiles import (
 from cotenant.kube.state.cluster import ClusterState
 
 MOST_OF_NAMESPACE = 100
-"""measured speeds of the workloads of one namespace that count on one type of GPU: the newest"""
+"""measured speeds of the workloads of one namespace that count on one type of GPU: the newest of each node"""
 MOST_OWN = 16
 """sets of namespaces whose own predictions are kept"""
 MOST_ANSWERS = 10_000
@@ -137,35 +141,54 @@ class Profiles:
         self.problems: dict[str, str | None] = {}
         """by the name of an object: why it is not used; None if it is"""
         self._objects: dict[str, WorkloadProfile] = {}
-        self._pods: dict[str, tuple[ProfileSpec, PodSpeed]] = {}
+        self._used: dict[str, dict[str, ProfileSpec]] = {}
+        """by node and by the name of an object"""
         self._nodes: frozenset[str] | None = None
+        """those of the last refresh; None: measurements have changed since"""
+        self._other_pods: set[str] = set()
+        """names of objects of which only the pods have changed since"""
 
     def profile_changed(self, old: WorkloadProfile | None, new: WorkloadProfile | None) -> None:
         """Handler of the watch; takes effect with the next `refresh`."""
         known = new or old
-        if known is None or (old is not None and new is not None and old.spec == new.spec):
+        if known is None:
             return
-        self._nodes = None
-        if new is None:
-            self._objects.pop(known.metadata.name, None)
-        else:
-            self._objects[new.metadata.name] = new
+        name = known.metadata.name
+        before = self._objects.pop(name, None)
+        if new is not None:
+            self._objects[name] = new
+        if before is None or new is None or not _differ_in_pods_only(before.spec, new.spec):
+            self._nodes = None
+        elif before.spec.pods != new.spec.pods:
+            self._other_pods.add(name)
 
     def refresh(self, nodes: frozenset[str]) -> bool:
-        """Makes the belief anew if profiles or nodes have changed; True if predictions may have changed."""
-        if nodes == self._nodes:
+        """Makes the belief anew if measurements or nodes have changed; True if predictions may have changed."""
+        if nodes == self._nodes and all(self._take_pods(name, nodes) for name in self._other_pods):
+            self._other_pods.clear()
             return False
         self._nodes = nodes
+        self._other_pods.clear()
         self.problems = {name: problem_with(one, nodes) for name, one in sorted(self._objects.items())}
-        used = [self._objects[name].spec for name, problem in self.problems.items() if problem is None]
-        self._pods = {pod.uid: (spec, pod) for spec in used for pod in spec.pods}
-        signatures = _signatures(used)
-        return self.belief.recall(signatures, _measured(used, signatures))
+        used = {name: self._objects[name].spec for name, problem in self.problems.items() if problem is None}
+        self._used = {}
+        for name, spec in used.items():
+            self._used.setdefault(spec.node, {})[name] = spec
+        signatures = _signatures(used.values())
+        return self.belief.recall(signatures, _measured(used.values(), signatures))
+
+    def _take_pods(self, name: str, nodes: frozenset[str]) -> bool:
+        """Takes in an object of which only the pods have changed; False if another judgement of it follows."""
+        one = self._objects[name]
+        problem = problem_with(one, nodes)
+        if problem is None:
+            self._used.setdefault(one.spec.node, {})[name] = one.spec
+        return problem == self.problems.get(name)
 
     def reported(self, uid: str, namespace: str, node: str) -> PodSpeed | None:
         """What a pod reported last; an agent's words about pods of other nodes or namespaces do not count."""
-        spec, pod = self._pods.get(uid, (None, None))
-        return pod if spec is not None and (spec.namespace, spec.node) == (namespace, node) else None
+        of_namespace = (spec for spec in self._used.get(node, {}).values() if spec.namespace == namespace)
+        return next((pod for spec in of_namespace for pod in spec.pods if pod.uid == uid), None)
 
     def tenants_beside(self, uid: str, state: ClusterState) -> list[SharedSpeed]:
         """A placed pod and its neighbours, if it has one GPU; else none."""
@@ -194,7 +217,8 @@ def _signatures(used: Iterable[ProfileSpec]) -> dict[str, Signature]:
     best: dict[str, tuple[tuple[int, str, str], Signature]] = {}
     for spec in used:
         for name in (spec.name, *(qualified(one.namespace, one.workload) for one in spec.beside)):
-            best.setdefault(name, ((0, "", ""), _signature(name, None)))
+            if name not in best:
+                best[name] = (0, "", ""), _signature(name, None)
         if spec.alone is not None:
             rank = spec.alone.times, spec.gpu_type, spec.node
             if rank > best[spec.name][0]:
@@ -218,7 +242,7 @@ def _signature(name: str, alone: Alone | None) -> Signature:
 def _measured(used: Iterable[ProfileSpec], signatures: Mapping[str, Signature]) -> Mapping[str, list[Measured]]:
     """The speeds of all pairs by GPU type, each averaged over nodes."""
     averages: dict[_Direction, list[Beside]] = {}
-    for _, direction, beside in sorted(_newest(used), key=lambda one: one[:2]):
+    for _, direction, beside in sorted(_counted(used), key=lambda one: one[:2]):
         averages.setdefault(direction, []).append(beside)
     found: dict[str, list[Measured]] = {}
     for direction, measurements in averages.items():
@@ -229,13 +253,22 @@ def _measured(used: Iterable[ProfileSpec], signatures: Mapping[str, Signature]) 
     return found
 
 
-def _newest(used: Iterable[ProfileSpec]) -> Iterator[tuple[str, _Direction, Beside]]:
-    """The measurements that count, each with its time."""
-    by_namespace: dict[tuple[str, str], list[tuple[str, _Direction, Beside]]] = {}
+def _counted(used: Iterable[ProfileSpec]) -> Iterator[tuple[int, _Direction, Beside]]:
+    """The measurements that count, each with a number: the larger, the newer it is among those of its node."""
+    by_namespace: dict[tuple[str, str], dict[str, list[tuple[str, _Direction, Beside]]]] = {}
     for spec in used:
+        rows = by_namespace.setdefault((spec.gpu_type, spec.namespace), {}).setdefault(spec.node, [])
         for beside in spec.beside:
             direction = _Direction(spec.gpu_type, spec.name, qualified(beside.namespace, beside.workload))
-            rows = by_namespace.setdefault((spec.gpu_type, spec.namespace), [])
             rows.append((spec.measured_at, direction, beside))
-    for rows in by_namespace.values():
-        yield from sorted(rows, key=lambda one: one[:2])[-MOST_OF_NAMESPACE:]
+    for nodes in by_namespace.values():
+        turns = [
+            (-turn, direction, beside)
+            for rows in nodes.values()
+            for turn, (_, direction, beside) in enumerate(sorted(rows, key=lambda one: one[:2], reverse=True))
+        ]
+        yield from sorted(turns, key=lambda one: one[:2])[-MOST_OF_NAMESPACE:]
+
+
+def _differ_in_pods_only(one: ProfileSpec, other: ProfileSpec) -> bool:
+    return msgspec.structs.replace(one, pods=()) == msgspec.structs.replace(other, pods=())

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Separation: a pod that was measured to slow its neighbours down more than its policy allows is evicted, once.
 
-Only the newest pod of a GPU is judged, only if it was placed by this process a short time ago, and only if all its
-neighbours were measured beside it. It needs a controller that creates it again: a pod without one would be lost. The
-new pod is placed with what was learned, so it does not come back to the same neighbours.
+Only the newest pod of a GPU is judged, only if it was placed a short time ago while this process led, and only if all
+its neighbours were measured beside it. "Once" is once for each controller and each leader: what was evicted is in the
+memory of the leader, so a pod of the same controller may be evicted again after another scheduler has taken over.
+
+It needs a controller that creates it again: a pod without one would be lost. The new pod is placed with what was
+learned, so it does not come back to the same neighbours.
 """
 
 import asyncio
@@ -55,7 +58,9 @@ class Separator:
         """Subscriber of `Signals.pod_changed`."""
         if not self._enabled:
             return
-        if new is None:
+        if self._shared.lead.unready_reason() is not None:  # a standby judges nothing, so it remembers nothing
+            self._placed.clear()
+        elif new is None:
             self._placed.pop(old.metadata.uid if old is not None else "", None)
         elif new.metadata.uid in self._placed:
             self._placed[new.metadata.uid] = self._placed[new.metadata.uid]._replace(pod=new)
