@@ -255,19 +255,22 @@ def _measured(used: Iterable[ProfileSpec], signatures: Mapping[str, Signature]) 
 
 def _counted(used: Iterable[ProfileSpec]) -> Iterator[tuple[int, _Direction, Beside]]:
     """The measurements that count, each with a number: the larger, the newer it is among those of its node."""
-    by_namespace: dict[tuple[str, str], dict[str, list[tuple[str, _Direction, Beside]]]] = {}
+    by_namespace: dict[tuple[str, str], dict[str, list[ProfileSpec]]] = {}
     for spec in used:
-        rows = by_namespace.setdefault((spec.gpu_type, spec.namespace), {}).setdefault(spec.node, [])
-        for beside in spec.beside:
-            direction = _Direction(spec.gpu_type, spec.name, qualified(beside.namespace, beside.workload))
-            rows.append((spec.measured_at, direction, beside))
+        by_namespace.setdefault((spec.gpu_type, spec.namespace), {}).setdefault(spec.node, []).append(spec)
     for nodes in by_namespace.values():
-        turns = [
-            (-turn, direction, beside)
-            for rows in nodes.values()
-            for turn, (_, direction, beside) in enumerate(sorted(rows, key=lambda one: one[:2], reverse=True))
-        ]
-        yield from sorted(turns, key=lambda one: one[:2])[-MOST_OF_NAMESPACE:]
+        rows = [_newest_first(specs) for specs in nodes.values()]
+        turn, left = 0, MOST_OF_NAMESPACE
+        while left > 0 and (found := sorted(filter(None, (next(one, None) for one in rows)), key=lambda one: one[0])):
+            yield from ((turn, *one) for one in found[-left:])
+            turn, left = turn - 1, left - len(found)
+
+
+def _newest_first(specs: Iterable[ProfileSpec]) -> Iterator[tuple[_Direction, Beside]]:
+    """The measurements of one namespace on one node; in an object, the neighbour that was measured last is the last."""
+    for spec in sorted(specs, key=lambda one: (one.measured_at, one.workload), reverse=True):
+        for beside in reversed(spec.beside):
+            yield _Direction(spec.gpu_type, spec.name, qualified(beside.namespace, beside.workload)), beside
 
 
 def _differ_in_pods_only(one: ProfileSpec, other: ProfileSpec) -> bool:
