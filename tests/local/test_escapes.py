@@ -113,9 +113,15 @@ def test_a_cancellation_that_cannot_be_removed_from_the_file_is_reported_and_rem
 def test_a_place_of_a_recorded_cancellation_is_used_again(tmp_path: Path) -> None:
     path = tmp_path / "unrecorded"
     kept = UnrecordedCancels(path)
+    assert kept.store("j-000009")
     assert kept.store("j-000001")
     with read_only(path), pytest.raises(JournalError):
         kept.remove("j-000001")
+    kept.remove("j-000009")
+    assert kept.store("j-000001")
+    assert UnrecordedCancels(path).jobs() == ["j-000001"]
+    kept.remove("j-000001")
+    assert UnrecordedCancels(path).jobs() == []
     assert kept.store("j-000001")
     assert kept.jobs() == UnrecordedCancels(path).jobs() == ["j-000001"]
     with read_only(path), pytest.raises(JournalError):
@@ -147,17 +153,20 @@ def test_jobs_start_although_a_recorded_cancellation_cannot_be_removed(tmp_path:
     async def story() -> None:
         path = tmp_path / "unrecorded"
         with engine_on(tmp_path) as (engine, _):
-            first, second = (engine.submit(request).id for _ in range(2))
-        assert UnrecordedCancels(path).store(first)  # as a daemon does that is killed then
+            first, second, third = (engine.submit(request).id for _ in range(3))
+        kept = UnrecordedCancels(path)
+        assert kept.store(first)  # as a daemon does that is killed then
+        assert kept.store(second)
         with engine_on(tmp_path) as (engine, journal):
             with read_only(path):
                 engine.recover()
                 engine.schedule()
-                assert [journal.job(job).state for job in (first, second)] == ["cancelled", "starting"]
+                states = [journal.job(job).state for job in (first, second, third)]
+                assert states == ["cancelled", "cancelled", "starting"]
                 with pytest.raises(JournalError, match=f"the recorded cancellation of {first} cannot be removed"):
                     engine.retry(first)  # a restart would cancel the new attempt
             assert engine.retry(first).state == "queued"
-            assert UnrecordedCancels(path).jobs() == []
+            assert UnrecordedCancels(path).jobs() == [second]
 
     asyncio.run(story())
 
