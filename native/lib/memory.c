@@ -26,7 +26,8 @@ _Thread_local unsigned ct_small_claims;
 bool ct_claim_slowly(int device, uint64_t bytes) {
     uint64_t before = quota(device);
     ct_refresh_limits();
-    bool freed = ct_forget_closed_files() | ct_review_overhead(device);
+    bool freed = ct_forget_closed_files();
+    freed = ct_review_overhead(device) || freed;
     return (quota(device) > before || ct_trim_reserves(device) || freed) && ct_reserve(device, CT_DEVICE, bytes);
 }
 

@@ -20,6 +20,8 @@ from tests.cli.command import START, environment, refusal, run
 from tests.local.daemon import until
 
 SHORT = ("demo", "--jobs", "3", "--work", "0.05", "--mix", "neumf", "--scale", "0", "--out", "d")
+LARGEST_BATCH = 4096
+"""of these jobs; the last step of one that was tuned may go as far beyond its work"""
 
 
 def processes(folder: Path) -> list[int]:
@@ -76,7 +78,9 @@ def test_a_demo_stops_what_a_killed_one_left_and_compares_both_ways(tmp_path: Pa
     assert summary["shared"]["mean_wait"] < summary["exclusive"]["mean_wait"]
     for job in summary["jobs"]:
         assert job["shared"]["state"] == job["exclusive"]["state"] == "done"
-        assert job["results"]["shared"]["samples"] == job["results"]["exclusive"]["samples"]
+        shared, exclusive = (job["results"][way]["samples"] for way in ("shared", "exclusive"))
+        assert min(shared, exclusive) > 0
+        assert abs(shared - exclusive) < LARGEST_BATCH
         assert job["results"]["exclusive"]["batch"] == 64
         assert job["slowdown"] > 0
     assert (tmp_path / "d" / "shared.csv").read_text().count("finished") == 3

@@ -191,10 +191,10 @@ def test_the_grace_is_also_for_the_program_inside_a_shell(start: Start) -> None:
         import os, signal, time
         def save(*_):
             time.sleep(0.5)
-            print("saved", flush=True)
+            os.write(1, b"saved\\n")
             os._exit(0)
         signal.signal(signal.SIGTERM, save)
-        print("ready", flush=True)
+        os.write(1, b"ready\\n")
         time.sleep(100)
         """
     folder = start(["sh", "-c", '"$@"; true', "sh", *PYTHON, code], grace_s=PATIENCE_S)
