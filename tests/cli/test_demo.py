@@ -192,7 +192,7 @@ def test_what_tuning_changed_is_told_with_the_neighbour() -> None:
     trials = (
         {"at": 1.0, "kind": "probe", "sizes": {"j0": 32, "j1": 16}, "rejected": True},
         {"at": 2.0, "kind": "probe", "sizes": {"j0": 32, "j1": 16}, "rejected": False},
-        {"at": 3.0, "kind": "choice", "sizes": {"j0": 32, "j1": 16}},
+        {"at": 2.0, "kind": "choice", "sizes": {"j0": 32, "j1": 16}},
     )
     text = text_of(summary_of([10.0, 10.0], [10.0, 30.0], tuning=trials))
     assert "samples/s" not in text, "nothing was measured"

@@ -183,7 +183,7 @@ def compared(ours: float, theirs: float) -> str:
 def _tuned(jobs: Sequence[JobComparison]) -> str:
     names = {job.view.id: job.name for job in jobs}
     # a trial of several jobs is in the history of each of them
-    trials = {(trial["at"], *trial["sizes"].items()): trial for job in jobs for trial in job.view.tuning}
+    trials = {(trial["at"], trial["kind"], *trial["sizes"].items()): trial for job in jobs for trial in job.view.tuning}
     probes = [trial for trial in trials.values() if trial["kind"] == "probe"]
     unusable = sum(bool(trial.get("rejected")) for trial in probes)
     rejected = f"; {unusable} {'was' if unusable == 1 else 'were'} rejected" if unusable else ""
