@@ -14,14 +14,12 @@ from random import Random
 
 from bench.harness import Figure, at_most, benchmark
 from cotenant.kube.scheduler.leadership import FRESH_S, WRITE_S
-from cotenant.kube.settings import KubeSettings
+from cotenant.kube.settings import JITTER, KubeSettings
 from tests.cluster.binaries import binaries
 from tests.cluster.engine import running_engine
 from tests.cluster.machine import why_impossible
 from tests.cluster.test_failover import SEED, Wait, blows, scale, survive
 
-JITTER = 1.2
-"""kube-scheduler reads the lease after its retry period and up to this many more of them"""
 SLACK_S = 1.5
 """for reading the lease, listing the pods and placing one"""
 
@@ -40,7 +38,7 @@ def failover() -> Iterator[Figure]:
         scale(engine, 2)
         for blow in blows(random):
             waits.setdefault(blow, []).append(survive(engine, blow, random))
-    lease = KubeSettings().lease
+    lease = KubeSettings().lease  # read after its retry period and up to JITTER more of them
     most = lease.duration_s + 2 * (1 + JITTER) * lease.retry_s + FRESH_S + WRITE_S + SLACK_S
     everything = [one for some in waits.values() for one in some]
     placed, taken = [one.placed for one in everything], [one.taken for one in everything if one.taken is not None]

@@ -17,6 +17,7 @@ import msgspec
 
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.objects import time_text
 from cotenant.kube.codec.keys import qualified
 from cotenant.kube.codec.profiles import (
     API,
@@ -160,7 +161,7 @@ class OwnProfiles:
     def _measured(self, key: Key, **part: object) -> None:
         entry = self._entries.get(key)
         spec = ProfileSpec(node=self._node, **key._asdict()) if entry is None else entry.spec
-        self._put(key, msgspec.structs.replace(spec, measured_at=_now(), **part))
+        self._put(key, msgspec.structs.replace(spec, measured_at=time_text(datetime.now(UTC)), **part))
 
     def _put(self, key: Key, spec: ProfileSpec) -> None:
         if key in self._entries:
@@ -230,7 +231,7 @@ class OwnProfiles:
 
     def _forget_old(self) -> None:
         """An object without pods is kept for a while after its last measurement; one without any is not kept."""
-        oldest = _text(datetime.now(UTC) - KEPT)
+        oldest = time_text(datetime.now(UTC) - KEPT)
         for key, entry in list(self._entries.items()):
             if not entry.spec.pods and entry.spec.measured_at < oldest:
                 self._drop(key)
@@ -346,11 +347,3 @@ def _job_profile(workload: WorkloadId, gpu_type: str, alone: Alone) -> JobProfil
 def _whole(spec: ProfileSpec) -> dict[str, Any]:
     """The spec as a merge patch that also removes what is not set."""
     return {"alone": None, "beside": None, "pods": None, "measuredAt": None, **msgspec.to_builtins(spec)}
-
-
-def _now() -> str:
-    return _text(datetime.now(UTC))
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -232,6 +232,11 @@ def moment_of(text: str | None) -> Seconds:
         return Seconds(0.0)
 
 
+def time_text(moment: datetime) -> str:
+    """Return a time in UTC as Kubernetes writes it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def is_unschedulable(pod: Pod) -> bool:
     """Return whether kube-scheduler has tried to place the pod and found no node."""
     return any((one.type, one.reason) == ("PodScheduled", "Unschedulable") for one in pod.status.conditions)

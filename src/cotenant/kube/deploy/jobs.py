@@ -16,6 +16,7 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.listing import listed
 from cotenant.kube.api.names import Json
+from cotenant.kube.api.objects import Condition
 from cotenant.kube.deploy.objects import (
     CANCELLED,
     JOB,
@@ -39,13 +40,9 @@ KILLED = 128
 """A container that a signal ended has this exit code plus the number of the signal."""
 
 
-class JobCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A condition of a Job."""
+class JobCondition(Condition, frozen=True, kw_only=True, rename="camel"):
+    """A condition of a Job, with the time of its last change."""
 
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
     last_transition_time: str | None = None
 
 

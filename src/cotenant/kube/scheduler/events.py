@@ -21,7 +21,7 @@ from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import Metadata, Pod
+from cotenant.kube.api.objects import Metadata, Pod, time_text
 from cotenant.wire.text import printable
 
 LONGEST_NOTE = 1000
@@ -130,7 +130,7 @@ class EventRecorder:
         text = printable(note.text if isinstance(note.text, str) else note.text())[:LONGEST_NOTE]
         if recent is None or not text:  # dropped for newer events while it waited
             return
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = time_text(datetime.now(UTC))
         if recent.written:
             again = {"count": recent.count, "lastTimestamp": now, "message": text}
             try:
