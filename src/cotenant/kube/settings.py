@@ -27,6 +27,9 @@ from cotenant.wire.codec import read_bounded
 
 MOST_BYTES = 1024 * 1024
 SCHEDULER_NAME = "cotenant-scheduler"
+DEFAULT_SCHEDULER = "default-scheduler"
+GENERAL_SCHEDULERS = ("kai-scheduler", "volcano")
+"""The names under which KAI and Volcano run. They also place pods without GPUs, which stay theirs."""
 OTHER_SCHEDULERS = (
     "hami-scheduler",
     "4pd-scheduler",
@@ -35,8 +38,10 @@ OTHER_SCHEDULERS = (
     "gputopology-scheduler",
     "iadeep-scheduler",
     "co-scheml",
+    *GENERAL_SCHEDULERS,
 )
-"""The names under which HAMi, 4paradigm's vGPU scheduler, gpushare, the topology work, IADeep and Co-scheML run."""
+"""The names under which these run: HAMi, 4paradigm's vGPU scheduler, gpushare, the topology work, IADeep, Co-scheML,
+KAI and Volcano."""
 JITTER = 1.2
 """Factor by which kube-scheduler's leader election may prolong the time between two tries."""
 
@@ -139,6 +144,14 @@ class SchedulerPart(_Section, frozen=True):
     """Eviction for pods that fit nowhere."""
     sharing: SharingPart = SharingPart()
     """Pods that share a GPU."""
+
+    def places(self, scheduler: str) -> bool:
+        """Return whether cotenant places a pod with GPUs whose schedulerName is this one."""
+        return scheduler in ("", DEFAULT_SCHEDULER, self.name, *self.replaces)
+
+    def takes_over(self, scheduler: str) -> bool:
+        """Return whether cotenant also takes pods without GPUs from this scheduler, because it may be gone."""
+        return scheduler == self.name or (scheduler in self.replaces and scheduler not in GENERAL_SCHEDULERS)
 
 
 class LeasePart(_Section, frozen=True):

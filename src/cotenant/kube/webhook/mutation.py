@@ -28,6 +28,7 @@ from cotenant.kube.webhook.review import (
     refuse,
     to_pod,
 )
+from cotenant.kube.webhook.translation import translate
 from cotenant.kube.webhook.units import with_memory_in_mib
 from cotenant.kube.webhook.validation import check_mounts, check_pod
 from cotenant.kube.webhook.wishes import wishes_of
@@ -58,11 +59,12 @@ def mutate(body: bytes, settings: KubeSettings) -> bytes:
         old = decode_object(bytes(request.object), Json, "a pod")
         if not creates:
             return allow(request, old, _prepare_debug(old, pod, request))
-        read = with_memory_in_mib(old, request.namespace, settings)
+        translated = translate(old, pod, settings)
+        read = with_memory_in_mib(translated.pod, request.namespace, settings)
         if read is not old:
             pod = msgspec.convert(read, PodManifest)
         new, warnings = _prepare(read, pod, settings, request.namespace)
-        return allow(request, old, new, warnings)
+        return allow(request, old, new, (*translated.warnings, *warnings))
     except InputError as error:
         return refuse(request, str(error))
     except RecursionError:
@@ -87,9 +89,7 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
     check_pod(pod, annotations, namespace, pod_request, settings)
     spec = _with_containers(old.get("spec", {}), pod, pod_request, codec)
     spec = _with_gate(spec, to_pod(pod, annotations), pod_request, namespace, settings.queue)
-    ours = (settings.scheduler.name, *settings.scheduler.replaces)
-    if pod_request.containers or pod.spec.scheduler_name in ours:
-        # Also a pod without GPUs, because the scheduler that it names may be gone.
+    if pod_request.containers or settings.scheduler.takes_over(pod.spec.scheduler_name):
         spec["schedulerName"] = settings.scheduler.name
         annotations = without_assignment(annotations, foreign_records(codec))
     if pod_request.containers:

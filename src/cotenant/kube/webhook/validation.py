@@ -20,7 +20,6 @@ from cotenant.kube.webhook.injection import is_our_volume
 from cotenant.kube.webhook.review import ContainerManifest, PodManifest, SpecManifest
 from cotenant.wire.text import printable
 
-DEFAULT_SCHEDULER = "default-scheduler"
 HOST_FOLDERS = tuple(map(str, (HOST_LASTING, AGENT_FOLDER, HOST_PASSING)))
 """Folders of the node that belong to its agent or to `cotenant run`."""
 POWERFUL = frozenset(
@@ -134,7 +133,7 @@ def _check_scheduling(spec: SpecManifest, settings: KubeSettings) -> None:
             f"spec.nodeName: {_short(spec.node_name)} bypasses the scheduler, so the pod would get no GPU; remove it,"
             f" and write nodeSelector: {{kubernetes.io/hostname: {_short(spec.node_name)}}}"
         )
-    if spec.scheduler_name not in ("", DEFAULT_SCHEDULER, ours, *settings.scheduler.replaces):
+    if not settings.scheduler.places(spec.scheduler_name):
         raise InputError(
             f"spec.schedulerName: {_short(spec.scheduler_name)} cannot assign these GPUs; remove it, or write {ours}."
             " If cotenant replaces that scheduler, the administrator adds its name to scheduler.replaces"

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests as KAI and Volcano have them become requests of the dialect `vgpu`.
+
+They are translated once, at admission, rather than read as dialects of their own: each further dialect adds resources
+to every node, and kube-scheduler compares all of them for every pod. The translation of a translated pod is the same
+pod, because a pod may be reviewed twice.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from cotenant.errors import InputError
+from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.vgpu import VGPU
+from cotenant.kube.settings import KubeSettings
+from cotenant.kube.webhook.review import Json, PodManifest
+from cotenant.wire.text import printable
+
+VOLCANO: Mapping[str, str] = {
+    "volcano.sh/vgpu-number": "count",
+    "volcano.sh/vgpu-memory": "memory",
+    "volcano.sh/vgpu-memory-percentage": "memory_percent",
+    "volcano.sh/vgpu-cores": "compute",
+    "volcano.sh/gpu-number": "count",
+    "volcano.sh/gpu-memory": "memory",
+}
+"""Volcano's resources, and the fields of a dialect that name the same resources of ours."""
+VOLCANO_MODE = "volcano.sh/vgpu-mode"
+
+KAI = "kai-scheduler"
+FRACTION, MEMORY, COMPUTE, CORES = "gpu-fraction", "gpu-memory", "gpu-sm-percentage", "gpu-sm-cores"
+DEVICES, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
+LIMIT = ".limit"
+"""Suffix of the annotation that states up to how much memory a pod may use while others leave it free."""
+
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_FRACTION = re.compile(r"[0-9]{0,3}\.?[0-9]{1,15}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A pod whose requests are those of `vgpu`, and warnings for its author."""
+
+    pod: Json
+    warnings: tuple[str, ...] = ()
+
+
+def translate(pod: Json, manifest: PodManifest, settings: KubeSettings) -> Translation:
+    """Translate the requests of a pod that we place; InputError says what to write instead."""
+    scheduler, ours = manifest.spec.scheduler_name, settings.scheduler
+    vgpu = next((one for one in settings.codec().dialects if one.name == VGPU.name), None)
+    if vgpu is None or not ours.places(scheduler):
+        return Translation(pod)
+    pod = _from_volcano(pod, vgpu)
+    # The names of KAI's annotations have no prefix, so only a pod of that scheduler means KAI by them.
+    if scheduler in (KAI, ours.name) and {FRACTION, MEMORY} & manifest.metadata.annotations.keys():
+        return _from_kai(pod, manifest, vgpu)
+    return Translation(pod)
+
+
+def _from_volcano(pod: Json, vgpu: Dialect) -> Json:
+    spec, metadata = pod.get("spec", {}), pod.get("metadata", {})
+    names = {theirs: name for theirs, field in VOLCANO.items() if (name := getattr(vgpu, field)) is not None}
+    changed = {
+        kind: [_renamed(container, names) for container in spec[kind]]
+        for kind in ("initContainers", "containers")
+        if spec.get(kind)
+    }
+    if all(changed[kind] == spec[kind] for kind in changed):
+        return pod
+    annotations = dict(metadata.get("annotations") or {})
+    if VOLCANO_MODE in annotations and vgpu.mode is not None:
+        annotations.setdefault(vgpu.mode, annotations[VOLCANO_MODE])
+        metadata = {**metadata, "annotations": annotations}
+    return {**pod, "metadata": metadata, "spec": {**spec, **changed}}
+
+
+def _renamed(container: Json, names: Mapping[str, str]) -> Json:
+    resources = container.get("resources") or {}
+    changed = {}
+    for part in ("limits", "requests"):
+        amounts = resources.get(part) or {}
+        if theirs := [name for name in amounts if name in names]:
+            new = {name: amount for name, amount in amounts.items() if name not in names}
+            for name in theirs:
+                if names[name] in new:
+                    where = f"container {printable(str(container.get('name', ''))[:80])}"
+                    raise InputError(f"{where}: {name} and {names[name]} state the same amount: use one of them")
+                new[names[name]] = amounts[name]
+            changed[part] = new
+    return {**container, "resources": {**resources, **changed}} if changed else container
+
+
+def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Translation:
+    annotations = manifest.metadata.annotations
+    wanted, warnings = _kai_amounts(annotations, vgpu)
+    names = [container.name for container in manifest.spec.containers]
+    name = annotations.get(CONTAINER, names[0] if names else "")
+    if name not in names:
+        raise InputError(f"annotation {CONTAINER}: the pod has no container {printable(name[:80])!r}")
+    containers = list(pod["spec"]["containers"])
+    index = names.index(name)
+    resources = containers[index].get("resources") or {}
+    of_vgpu = {
+        resource: str(amount)
+        for resource, amount in (resources.get("limits") or resources.get("requests") or {}).items()
+        if resource in vgpu.resources
+    }
+    if of_vgpu == wanted:
+        return Translation(pod, warnings)
+    if of_vgpu:
+        said = FRACTION if FRACTION in annotations else MEMORY
+        both = f"{next(iter(of_vgpu))} and annotation {said}"
+        raise InputError(f"container {printable(name[:80])}: {both}: use one of them")
+    parts = {part: {**(resources.get(part) or {}), **wanted} for part in ("limits", "requests")}
+    containers[index] = {**containers[index], "resources": {**resources, **parts}}
+    return Translation({**pod, "spec": {**pod["spec"], "containers": containers}}, warnings)
+
+
+def _kai_amounts(annotations: Mapping[str, str], vgpu: Dialect) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The amounts on each GPU by name of the resource, and warnings."""
+    if FRACTION in annotations and MEMORY in annotations:
+        raise InputError(f"annotations {FRACTION} and {MEMORY} both state the memory: use one of them")
+    if CORES in annotations:
+        raise InputError(
+            f"annotation {CORES}: cotenant divides the compute of a GPU in percent; write {COMPUTE} instead"
+        )
+    said, field, read = (
+        (FRACTION, "memory_percent", _percent) if FRACTION in annotations else (MEMORY, "memory", _number)
+    )
+    request = read(said, annotations[said])
+    limit = read(said + LIMIT, annotations.get(said + LIMIT, annotations[said]))
+    if limit < request:
+        raise InputError(f"annotation {said}{LIMIT}: less than {said}; write as much or more")
+    if field == "memory" and limit % vgpu.memory_unit:
+        raise InputError(f"annotation {said}: this cluster counts units of {vgpu.memory_unit} MiB; write a multiple")
+    amounts = {
+        "count": _number(DEVICES, annotations.get(DEVICES, "1")),
+        field: limit // vgpu.memory_unit if field == "memory" else limit,
+    }
+    if COMPUTE in annotations:
+        amounts["compute"] = _number(COMPUTE, annotations[COMPUTE])
+    for needed in amounts:
+        if getattr(vgpu, needed) is None:
+            raise InputError(f"annotation {said}: this cluster's dialect {vgpu.name} has no resource for {needed}")
+    reserved = f"annotation {said}{LIMIT}: cotenant reserves the limit, so that it can be used at any time"
+    warnings = (reserved,) if limit > request else ()
+    return {getattr(vgpu, needed): str(amount) for needed, amount in amounts.items()}, warnings
+
+
+def _percent(name: str, text: str) -> int:
+    """Whole percents, rounded down: n pods of 1/n of a GPU fit on it."""
+    if not _FRACTION.fullmatch(text) or not 0 < (fraction := Fraction(Decimal(text))) < 1:
+        raise InputError(
+            f"annotation {name}: {printable(text[:40])!r}, expected a part of a GPU between 0 and 1, such as 0.5;"
+            " request whole GPUs as nvidia.com/gpu"
+        )
+    return max(1, int(fraction * 100))
+
+
+def _number(name: str, text: str) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) == 0:
+        raise InputError(f"annotation {name}: {printable(text[:40])!r}, expected a whole number above 0")
+    return int(text)
