@@ -65,10 +65,24 @@ def test_arrivals_come_from_a_public_trace(data: Path) -> None:
         ("--scale -1", "scale must be a number of at least 0, not -1"),
         ("--scale nan", "--scale nan: expected a finite number"),
         ("--work 0", "work must be a number above 0, not 0"),
+        ("--image a", "--image: needs --on kubernetes"),
     ],
 )
 def test_a_plan_that_cannot_be_made_is_refused_in_one_line(words: str, message: str) -> None:
     assert refusal("generate", "--dry-run", *words.split()).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "--image is missing; name an image with cotenant[workloads]"),
+        ("--image ../a", "--image ../a: expected the name of an image"),
+        ("--image a --policy best", "policy: "),
+        ("--image a --volume A_b", "--volume A_b: expected the name of a PersistentVolumeClaim"),
+    ],
+)
+def test_what_a_cluster_cannot_run_is_refused_before_it_is_asked(words: str, message: str) -> None:
+    assert refusal("generate", "--on", "kubernetes", *words.split()).startswith(message)
 
 
 def test_a_trace_with_too_few_jobs_is_refused(tmp_path: Path) -> None:

@@ -103,6 +103,13 @@ class Cluster:
         self._wait_for_node(machine)
         return machine.name
 
+    def add_image(self, image: Image) -> None:
+        """Gives all nodes an image, unless they have one of this name."""
+        if image.name not in {one.name for one in self.images}:
+            for machine in self.machines:
+                _import_image(machine, image)
+            self.images = [*self.images, image]
+
     def add_fake_nodes(self, names: Sequence[str], resources: Mapping[str, str]) -> None:
         """Nodes that are ready and have `resources`, where pods are bound to and never start."""
         has = {"cpu": "64", "memory": "256Gi", "pods": "200", **resources}

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Container images packed from files of this machine, so that a cluster needs no registry.
 
-There are three: one that holds a pod open, one with Python, this package and what it needs, and one of a stock
-kube-scheduler. An image is written straight into containerd. What does not change is kept in the cache; our own code is
-a layer of its own, made anew each time.
+There are four: one that holds a pod open, one with Python, this package and what it needs, the same with JAX for the
+benchmark tasks, and one of a stock kube-scheduler. An image is written straight into containerd. What does not change
+is kept in the cache; our own code is a layer of its own, made anew each time.
 """
 
 import functools
@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +28,7 @@ from tests.native.kit import ROOT, made
 
 PAUSE = "localhost/pause:1"
 PYTHON = "localhost/cotenant:1"
+WORKLOADS = "localhost/cotenant-workloads:1"
 KUBE_SCHEDULER = "localhost/kube-scheduler:1"
 PACKAGES = "/opt/packages"
 OURS = "/opt/cotenant"
@@ -98,6 +99,13 @@ def python_image() -> Image:
     return Image(name=PYTHON, layers=(base / "layer.tar", ours), command=("python3",), environment=(search,))
 
 
+def workloads_image() -> Image:
+    """The image with Python, and JAX: the benchmark tasks run in it."""
+    base = python_image()
+    jax = made("workloads-image", [sys.version, ROOT / "requirements" / "dev.txt", Path(__file__)], _make_jax)
+    return replace(base, name=WORKLOADS, layers=(*base.layers, jax / "layer.tar"))
+
+
 def kube_scheduler_image(program: Path) -> Image:
     """The stock kube-scheduler, as its project would pack it."""
 
@@ -137,10 +145,20 @@ def _left_out(name: str) -> bool:
     return name in LEFT_OUT or name.startswith(("config-", "_tkinter.")) or ".opt-" in name
 
 
+def _make_jax(folder: Path) -> None:
+    packages = sorted(set(_needed_packages("workloads")) - set(_needed_packages("kube")))
+    modules = [module for place in packages for module in place.rglob("*.so*") if not _left_out(module.name)]
+    libraries = _libraries(modules, beside=packages)
+    contents = [(path, f"{PACKAGES}/{path.name}") for path in packages]
+    contents += [(Path(library).resolve(), library) for library in libraries]
+    with tarfile.open(folder / "layer.tar", "w") as tar:
+        _pack(tar, contents)
+
+
 def _make_base(folder: Path) -> None:
     interpreter = Path(sys.executable).resolve()
     stdlib = Path(sysconfig.get_paths()["stdlib"])
-    packages = _needed_packages()
+    packages = _needed_packages("kube")
     commands = [Path(found).resolve() for name in COMMANDS if (found := shutil.which(name))]
     modules = [module for place in (stdlib, *packages) for module in place.rglob("*.so*") if not _left_out(module.name)]
     contents = [(interpreter, str(interpreter)), (stdlib, str(stdlib))]
@@ -160,8 +178,8 @@ def _make_base(folder: Path) -> None:
         _pack(tar, contents)
 
 
-def _needed_packages() -> list[Path]:
-    """The installed files and folders of what this package requires, in a cluster too."""
+def _needed_packages(extra: str) -> list[Path]:
+    """The installed files and folders of what this package requires, with one of its extras."""
     wanted, seen, found = ["cotenant"], set[str](), set[Path]()
     while wanted:
         name = wanted.pop().lower()
@@ -174,7 +192,7 @@ def _needed_packages() -> list[Path]:
             continue  # for other machines than this
         for requirement in package.requires or []:
             asked, _, condition = requirement.partition(";")
-            if "extra" not in condition or (name == "cotenant" and re.search("extra == .kube.", condition)):
+            if "extra" not in condition or (name == "cotenant" and re.search(f"extra == .{extra}.", condition)):
                 wanted.append(re.split(r"[^A-Za-z0-9._-]", asked.strip(), maxsplit=1)[0])
         if name != "cotenant":
             tops = {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}

@@ -4,17 +4,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
-from cotenant.cli.output import aligned, or_dash, table
+from cotenant.cli.comparison import Metrics, metrics_table, outcome
+from cotenant.cli.output import or_dash, table
 from cotenant.wire.local import JobView
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Life
 from cotenant.workloads.generator import PlannedJob
 
-SAME = 0.02
-"""relative differences below this count as no difference"""
 QUIET = 0.15
 """fraction of the cores that other processes (the daemon among them) may use before the result is called unreliable"""
 COLUMNS = (
@@ -80,26 +79,6 @@ class JobComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
-    """The metrics of one run of all jobs, in seconds."""
-
-    mean_jct: float
-    median_jct: float
-    makespan: float
-    """from the first submission to the last end"""
-    mean_wait: float
-
-    @classmethod
-    def of(cls, lives: Sequence[Life]) -> "Metrics":
-        return cls(
-            mean_jct=mean(life.jct or 0.0 for life in lives),
-            median_jct=median(life.jct or 0.0 for life in lives),
-            makespan=max(life.finish or 0.0 for life in lives) - min(life.submit for life in lives),
-            mean_wait=mean((life.start or life.submit) - life.submit for life in lives),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """All results of a demo."""
 
@@ -153,31 +132,12 @@ def text_of(summary: Summary) -> str:
     return "\n\n".join(
         [
             f"{counted(len(summary.jobs), 'job')} on {summary.devices}, up to {summary.most_together} on one GPU",
-            _metrics(summary),
+            metrics_table(("SHARED", "EXCLUSIVE"), summary.shared, summary.alone),
             table(summary.jobs, COLUMNS, wide=False),
             _tuned(summary.jobs),
             _verdict(summary),
         ]
     )
-
-
-def _metrics(summary: Summary) -> str:
-    shared, alone = summary.shared, summary.alone
-    rows = [
-        ("mean JCT", shared.mean_jct, alone.mean_jct),
-        ("median JCT", shared.median_jct, alone.median_jct),
-        ("makespan", shared.makespan, alone.makespan),
-        ("mean wait", shared.mean_wait, alone.mean_wait),
-    ]
-    lines = [(name, f"{ours:.1f} s", f"{theirs:.1f} s", compared(ours, theirs)) for name, ours, theirs in rows]
-    return "\n".join(aligned([("", "SHARED", "EXCLUSIVE", ""), *lines]))
-
-
-def compared(ours: float, theirs: float) -> str:
-    """Compares a duration with another, for example `12% shorter`."""
-    if theirs <= 0 or abs(ours / theirs - 1) < SAME:
-        return "no difference" if ours <= theirs * (1 + SAME) else "longer"
-    return f"{1 - ours / theirs:.0%} shorter" if ours < theirs else f"{ours / theirs - 1:.0%} longer"
 
 
 def _tuned(jobs: Sequence[JobComparison]) -> str:
@@ -220,34 +180,8 @@ def _verdict(summary: Summary) -> str:
     failed = [job.name for job in summary.jobs if not job.done]
     if failed:
         return f"Some jobs failed ({', '.join(failed)}), so the runs cannot be compared. See `cotenant logs`."
-    return f"{_outcome(summary)}\n{_caveat(summary)}"
-
-
-def _outcome(summary: Summary) -> str:
-    """The verdict, with the numbers that it follows from."""
-    shared, alone = summary.shared, summary.alone
-    gains = [alone.mean_jct / shared.mean_jct - 1, alone.makespan / shared.makespan - 1]
-    if all(abs(gain) <= SAME for gain in gains):
-        verdict = "Sharing made no difference"
-    elif min(gains) >= -SAME:
-        verdict = "Sharing helped"
-    elif max(gains) <= SAME:
-        verdict = "Sharing did not help"
-    else:
-        verdict = "Sharing helped in one way and harmed in another"
-    figures = (
-        f"mean JCT: {compared(shared.mean_jct, alone.mean_jct)}; makespan: {compared(shared.makespan, alone.makespan)}"
-    )
-    return f"{verdict} ({figures}). {_slowed(summary.jobs)}"
-
-
-def _slowed(jobs: Sequence[JobComparison]) -> str:
-    """How many jobs paid for the sharing by a longer run time, and how much."""
-    slowdowns = [job.slowdown for job in jobs if job.slowdown is not None]
-    slower = [one for one in slowdowns if one > 1 + SAME]
-    if not slower:
-        return "No job ran slower than alone."
-    return f"{len(slower)} of {counted(len(slowdowns), 'job')} ran slower than alone, {mean(slower):.2f}x on average."
+    slowdowns = [job.slowdown for job in summary.jobs if job.slowdown is not None]
+    return f"{outcome(summary.shared, summary.alone, slowdowns)}\n{_caveat(summary)}"
 
 
 def _caveat(summary: Summary) -> str:

@@ -1,43 +1,35 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant generate`: submits benchmark tasks to the daemon at the arrival times of a trace."""
+"""`cotenant generate`: submits benchmark tasks to the daemon or to a cluster at the arrival times of a trace."""
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
+from typing import Any, Protocol
 
 import click
 import msgspec
 
 from cotenant.cli.client import Client, RefusedByDaemonError, at
-from cotenant.cli.options import finite, output_option
+from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
+from cotenant.cli.options import complete_policies, output_option
 from cotenant.cli.output import emit
+from cotenant.cli.planning import PLAN_COLUMNS, plan_of, plan_options
 from cotenant.cli.request import environment
 from cotenant.wire.local import WAITING_OR_ACTIVE, JobRequest, JobView, described_state
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Change, Ledger, Life, drive
-from cotenant.workloads.generator import MIXES, PlannedJob, mix_named, plan
-from cotenant.workloads.registry import SIZES
+from cotenant.workloads.generator import PlannedJob
 
-MOST_JOBS = 10_000
 PAGE = 10_000
 COPIED_VARIABLES = ("COTENANT_CACHE", "XDG_CACHE_HOME", "XLA_FLAGS")
 """environment variables that say where compiled tasks are cached, and how they are compiled"""
 GRACE_S = 2.0
 """seconds between SIGTERM and SIGKILL; tasks exit within a second of a signal"""
-PLAN_COLUMNS = (
-    ("AT", lambda job: f"{job.at:.1f} s", False),
-    ("NAME", lambda job: job.name, False),
-    ("MEMORY", lambda job: f"{job.memory} MiB", False),
-    ("BUSY", lambda job: f"{job.compute // 10}%", False),
-    ("BATCH", lambda job: str(job.batch), False),
-    ("RANGE", lambda job: "{}-{}".format(*job.batch_range), True),
-    ("COMMAND", lambda job: " ".join(("python", *job.argv)), True),
-)
 RESULT_COLUMNS = (
     ("ID", lambda one: one["job"], False),
     ("NAME", lambda one: one["name"], False),
@@ -50,45 +42,14 @@ Examples:
   cotenant generate --jobs 20 --dry-run
   cotenant generate --jobs 100 --scale 0.2 --mix iadeep-eight --csv jobs.csv
   cotenant generate --jobs 50 --trace philly --mix neumf=2,bert=1
+  cotenant generate --on kubernetes --image team/workloads:1 --jobs 100 --policy iadeep
 """
+ONLY_CLUSTER = ("image", "policy", "volume")
+"""options that have no meaning on one machine"""
 
 
 @click.command(epilog=EPILOG)
-@click.option(
-    "--jobs", type=click.IntRange(1, MOST_JOBS), default=100, show_default=True, help="Number of jobs to submit."
-)
-@click.option(
-    "--scale",
-    type=float,
-    callback=finite,
-    default=1.0,
-    show_default=True,
-    help="Scale of the gaps between arrivals, relative to 1/1000 of the trace's.",
-)
-@click.option(
-    "--trace",
-    metavar="PATH|NAME",
-    help="Trace whose arrival times are used, as in `cotenant simulate`. Default: random bursts like Philly's.",
-)
-@click.option(
-    "--mix",
-    default="iadeep",
-    show_default=True,
-    metavar="NAME|TASK=WEIGHT,…",
-    help=f"Mix of tasks: {', '.join(MIXES)}, or your own weights.",
-)
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Random seed for the choice of tasks and for their data."
-)
-@click.option("--size", type=click.Choice(SIZES), default="tiny", show_default=True, help="Size of every task's model.")
-@click.option(
-    "--work",
-    type=float,
-    callback=finite,
-    default=1.0,
-    show_default=True,
-    help="Length of every job, as a multiple of its default.",
-)
+@plan_options(jobs=100, mix="iadeep")
 @click.option("--compute", is_flag=True, help="Also request the compute share that each task uses alone.")
 @click.option("--dry-run", is_flag=True, help="Print the planned jobs without submitting them.")
 @click.option(
@@ -102,64 +63,98 @@ Examples:
 @click.option(
     "--cancel-on-interrupt", is_flag=True, help="Cancel the submitted jobs on Ctrl-C. Default: they continue."
 )
+@click.option("--image", metavar="NAME", help="Image with cotenant[workloads], in which the tasks run in a cluster.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    shell_complete=complete_policies,
+    help="Placement policy of the jobs in a cluster. Default: that of the cluster.",
+)
+@click.option(
+    "--volume",
+    metavar="CLAIM",
+    help="PersistentVolumeClaim with data sets of `cotenant workloads prepare`. Default: tasks make their own samples.",
+)
+@on_options
 @output_option
 def generate(
-    jobs: int,
-    scale: float,
-    trace: str | None,
-    mix: str,
-    seed: int,
-    size: str,
-    work: float,
     compute: bool,
     dry_run: bool,
     csv_file: Path,
     cancel_on_interrupt: bool,
+    image: str | None,
+    policy: str | None,
+    volume: str | None,
+    on: str,
+    namespace: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
     output: str,
+    **options: Any,
 ) -> None:
     """Submits benchmark tasks at the arrival times of a trace, and records when each started and ended."""
-    planned = plan(
-        jobs=jobs,
-        scale=scale,
-        arrivals=None if trace is None else arrivals_of(trace, jobs),
-        mix=mix_named(mix),
-        seed=seed,
-        size=size,
-        work=work,
-    )
+    check_on(on, ONLY_CLUSTER, ())
+    planned = plan_of(**options)
     if dry_run:
         emit(planned, output, PLAN_COLUMNS)
         return
+    if on == KUBERNETES:
+        from cotenant.cli.cluster_batch import batch_options, on_cluster
+
+        common = batch_options(image, policy, compute, volume)
+        opened: Opened = on_cluster(Where(namespace, kubeconfig, context), common)
+    else:
+        opened = _on_machine(compute)
+    with opened as (submitter, sleep), Ledger(csv_file) as ledger:
+        emit(_run(planned, submitter, sleep, ledger, cancel_on_interrupt), output, RESULT_COLUMNS)
+
+
+class Submitting(Protocol):
+    """Where planned jobs run."""
+
+    @property
+    def views(self) -> Mapping[str, JobView]: ...
+    @property
+    def listing(self) -> str: ...
+    def submit(self, planned: PlannedJob) -> Life: ...
+    def poll(self, jobs: Sequence[str]) -> Mapping[str, Life]: ...
+    def cancel(self) -> None: ...
+
+
+Opened = AbstractContextManager[tuple[Submitting, Callable[[float], None]]]
+"""a submitter, and the function with which its caller waits"""
+
+
+@contextmanager
+def _on_machine(compute: bool) -> Iterator[tuple[Submitting, Callable[[float], None]]]:
     if find_spec("jax") is None:  # every job would fail
         raise ModuleNotFoundError("jax", name="jax")
-    submitter = Submitter(Client(), compute)
+    yield Submitter(Client(), compute), time.sleep
+
+
+def _run(
+    planned: Sequence[PlannedJob],
+    submitter: Submitting,
+    sleep: Callable[[float], None],
+    ledger: Ledger,
+    cancel: bool,
+) -> list[dict[str, object]]:
+    """Runs the plan; a row for each job that has ended."""
     ended: list[dict[str, object]] = []
-    with (
-        Ledger(csv_file) as ledger,
-        _progress(len(planned)) as progress,
-        _interruptible(submitter, cancel_on_interrupt),
-    ):
-        for changes in drive(planned, submitter.submit, submitter.poll):
+    with _progress(len(planned)) as progress, _interruptible(submitter, cancel):
+        for changes in drive(planned, submitter.submit, submitter.poll, sleep=sleep):
             for change in changes:
                 ledger.add(change)
                 if change.event == "finished":
                     ended.append(result_row(change))
             progress(len(submitter.views), len(ended))
-    emit(ended, output, RESULT_COLUMNS)
-
-
-def arrivals_of(trace: str, jobs: int) -> list[float]:
-    """Arrival times of the first jobs of a trace; a trace that is not sorted by time is read completely."""
-    from cotenant.cli.simulate import data_folder
-    from cotenant.sim.traces.registry import open_trace
-
-    opened = open_trace(trace, data=data_folder())
-    times: Iterator[float] = (arrival.job.submitted for arrival in opened.read())
-    return list(islice(times, jobs)) if opened.in_order else sorted(times)[:jobs]
+    return ended
 
 
 class Submitter:
     """Submits planned jobs to the daemon and tracks their states."""
+
+    listing = "cotenant jobs"
 
     def __init__(self, client: Client, compute: bool = False, **changes: object) -> None:
         """`changes` are fields of the request that are the same for every job."""
@@ -190,6 +185,10 @@ class Submitter:
         views[jobs[0]] = self._client.get(f"/v1/jobs/{at(jobs[0])}", JobView)
         self.views |= views
         return {job: life_of(view) for job, view in views.items()}
+
+    def cancel(self) -> None:
+        """Cancels the jobs that have not ended."""
+        cancel_all(self._client, set(self.views))
 
 
 def request_of(planned: PlannedJob, compute: bool = False) -> JobRequest:
@@ -228,21 +227,18 @@ def result_row(change: Change) -> dict[str, object]:
 
 
 @contextmanager
-def _interruptible(submitter: Submitter, cancel: bool) -> Iterator[None]:
+def _interruptible(submitter: Submitting, cancel: bool) -> Iterator[None]:
     """On Ctrl-C, says what happens to the submitted jobs: they continue, or are cancelled."""
     try:
         yield
     except KeyboardInterrupt:
         submitted = counted(len(submitter.views), "job")
         if cancel:
-            cancel_all(Client(), set(submitter.views))
+            submitter.cancel()
             click.echo(f"cotenant: submitted {submitted}; those that had not ended are cancelled", err=True)
         else:
-            what = (
-                "continues; `cotenant jobs` lists it"
-                if submitted == "1 job"
-                else "continue; `cotenant jobs` lists them"
-            )
+            lists = f"`{submitter.listing}` lists"
+            what = f"continues; {lists} it" if submitted == "1 job" else f"continue; {lists} them"
             click.echo(f"cotenant: submitted {submitted}, which {what}", err=True)
         raise
 

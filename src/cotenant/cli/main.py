@@ -40,6 +40,7 @@ SECTIONS = {
         "profile": ("profile", "Measures a command while it runs alone on a GPU."),
         "profiles": ("profile", "Lists, shows, exports, imports and removes profiles."),
         "generate": ("generate", "Submits benchmark tasks at the arrival times of a trace."),
+        "workloads": ("workloads", "Prepares the data sets and manifests of the benchmark tasks."),
     },
     "Limit a command without the daemon": {
         "run": ("run", "Runs a command with limits on GPU memory and compute."),

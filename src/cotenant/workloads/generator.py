@@ -9,7 +9,7 @@ weight. `driving` executes the plan.
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from cotenant.core.units import MiB, MilliGpu, Seconds
@@ -86,6 +86,11 @@ def plan(
         at += gap / COMPRESSION * scale
         planned.append(_planned(Seconds(at), index, name, size, work, seed))
     return planned
+
+
+def single(task: str, size: str = "tiny") -> PlannedJob:
+    """One job of a task, under its name, with the task's own length."""
+    return replace(_planned(Seconds(0.0), 0, task, size, 1.0, 0), name=task)
 
 
 def draw(mix: Mapping[str, float], jobs: int, seed: int) -> list[str]:

@@ -93,10 +93,12 @@ class Client:
         path = kind.path(namespace=namespace, name=name)
         return read_object(kind.one, await self._ask("GET", path), f"GET {path}")
 
-    async def create(self, kind: Kind[T], body: object, *, namespace: str = "") -> T:
-        """Create an object, and return it as the server stored it."""
+    async def create(self, kind: Kind[T], body: object, *, namespace: str = "", dry_run: bool = False) -> T:
+        """Create an object, and return it as the server stored it; with `dry_run`, as it would store it."""
         path = kind.path(namespace=namespace)
-        return read_object(kind.one, await self._ask("POST", path, msgspec.json.encode(body)), f"POST {path}")
+        query = {"dryRun": "All"} if dry_run else {}
+        answer = await self._ask("POST", path, msgspec.json.encode(body), query=query)
+        return read_object(kind.one, answer, f"POST {path}")
 
     async def patch(
         self,
@@ -113,9 +115,13 @@ class Client:
         answer = await self._ask("PATCH", path, msgspec.json.encode(patch), form=MERGE, guard=guard)
         return read_object(kind.one, answer, f"PATCH {path}")
 
-    async def delete(self, kind: Kind[T], name: str, *, namespace: str = "", uid: str = "") -> None:
-        """Delete an object; with a uid, only the object with that uid, not a later one of the same name."""
-        body = {"preconditions": {"uid": uid}} if uid else {}
+    async def delete(
+        self, kind: Kind[T], name: str, *, namespace: str = "", uid: str = "", cascade: bool = False
+    ) -> None:
+        """Delete an object; with a uid, only the object with that uid, not a later one of the same name. `cascade` also
+        deletes what it owns: the API server keeps the pods of a Job otherwise."""
+        body: dict[str, object] = {"preconditions": {"uid": uid}} if uid else {}
+        body |= {"propagationPolicy": "Background"} if cascade else {}
         await self._ask("DELETE", kind.path(namespace=namespace, name=name), msgspec.json.encode(body))
 
     async def bind(

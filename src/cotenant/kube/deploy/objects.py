@@ -18,6 +18,8 @@ SERVING, JOB, FRAMEWORK = own_key("serving"), own_key("job"), own_key("framework
 """Labels: the name of the model server or of the job that an object belongs to, and the framework of a model server."""
 CANCELLED = own_key("cancelled")
 """Label of a job that was cancelled."""
+RUN = own_key("run")
+"""Label: the jobs that one `cotenant generate` or one demo submitted."""
 TEMPLATE = "pod-template-hash"
 """Label that a Deployment gives to the pods of one version of its template."""
 

@@ -27,6 +27,7 @@ class Volume(NamedTuple):
 
     claim: str
     path: str
+    writable: bool = False
 
 
 def check_name(name: str) -> str:
@@ -61,6 +62,15 @@ def parse_volume(text: str) -> Volume:
     return Volume(claim, path)
 
 
+def check_claim(claim: str) -> str:
+    """Return the name of a PersistentVolumeClaim; InputError if it cannot be one."""
+    if not _CLAIM.fullmatch(claim):
+        raise InputError(
+            f"--volume {printable(claim[:60])}: expected the name of a PersistentVolumeClaim, such as datasets"
+        )
+    return claim
+
+
 def parse_variable(text: str) -> tuple[str, str]:
     """Parse `NAME=VALUE`; InputError if it has another form."""
     name, equals, value = text.partition("=")
@@ -86,7 +96,7 @@ def container(
     variables: Mapping[str, str],
     volumes: Sequence[Volume] = (),
 ) -> Json:
-    """Return the container; its limits are GPU resources, and its volumes are read-only."""
+    """Return the container; its limits are GPU resources."""
     words = [*command, *variables.values()]
     if len(words) > MOST_WORDS or sum(map(len, words)) > MOST_CHARACTERS:
         raise InputError(
@@ -106,7 +116,8 @@ def container(
         made["env"] = [{"name": name, "value": literal(value)} for name, value in variables.items()]
     if volumes:
         made["volumeMounts"] = [
-            {"name": f"volume-{number}", "mountPath": one.path, "readOnly": True} for number, one in enumerate(volumes)
+            {"name": f"volume-{number}", "mountPath": one.path, "readOnly": not one.writable}
+            for number, one in enumerate(volumes)
         ]
     return made
 
@@ -116,7 +127,10 @@ def pod_spec(one: Json, volumes: Sequence[Volume] = ()) -> Json:
     spec: Json = {"containers": [one], "automountServiceAccountToken": False, "enableServiceLinks": False}
     if volumes:
         spec["volumes"] = [
-            {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": volume.claim, "readOnly": True}}
+            {
+                "name": f"volume-{number}",
+                "persistentVolumeClaim": {"claimName": volume.claim, "readOnly": not volume.writable},
+            }
             for number, volume in enumerate(volumes)
         ]
     return spec

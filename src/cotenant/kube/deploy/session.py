@@ -12,6 +12,8 @@ from cotenant.kube.api.connection import ApiError
 
 FORBIDDEN, NOT_FOUND, CONFLICT, INVALID = 403, 404, 409, 422
 LIMITS = Limits(tries=3)
+AGENT = "cotenant-cli"
+"""Name of our commands in the logs of the API server."""
 
 
 class NoSuchObjectError(CotenantError):
@@ -23,7 +25,7 @@ class NoSuchObjectError(CotenantError):
 @asynccontextmanager
 async def session(access: Access) -> AsyncIterator[Client]:
     """A client of the API server; what the server refuses becomes a CotenantError."""
-    client = Client(access, LIMITS, agent="cotenant-cli")
+    client = Client(access, LIMITS, agent=AGENT)
     try:
         yield client
     except ApiError as error:

@@ -9,10 +9,11 @@ from cotenant.core.units import parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.kube.api.names import Json
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.policy import POLICY
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, MOST_MEMBERS
 from cotenant.kube.codec.vgpu import VGPU
-from cotenant.kube.deploy.objects import JOB, labelled
-from cotenant.kube.deploy.pods import check_image, check_name, container, pod_spec
+from cotenant.kube.deploy.objects import JOB, RUN, labelled
+from cotenant.kube.deploy.pods import Volume, check_image, check_name, container, pod_spec
 
 MOST_INDICES = 10_000
 
@@ -40,6 +41,13 @@ class TrainingRequest:
     replicas: int | None = None
     """Number of pods that start together or not at all."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    tune: bool = True
+    """Whether its batch size may be changed."""
+    policy: str | None = None
+    """Placement policy of its pods; None: that of the cluster."""
+    volumes: tuple[Volume, ...] = ()
+    run: str | None = None
+    """Label of the jobs that one command submitted."""
 
 
 def job_object(request: TrainingRequest) -> Json:
@@ -51,12 +59,12 @@ def job_object(request: TrainingRequest) -> Json:
     if request.array is not None and request.array > MOST_INDICES:
         raise InputError(f"--array {request.array}: expected at most {MOST_INDICES:,}")
     name = check_name(request.name)
-    main = container(check_image(request.image), request.command, _limits(request), request.variables)
-    spec = pod_spec(main)
+    main = container(check_image(request.image), request.command, _limits(request), request.variables, request.volumes)
+    spec = pod_spec(main, request.volumes)
     spec |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": round(request.grace_s)}
     if request.priority_class is not None:
         spec["priorityClassName"] = request.priority_class
-    made = labelled("Job", "batch/v1", name, JOB, {})
+    made = labelled("Job", "batch/v1", name, JOB, {}, **({RUN: request.run} if request.run else {}))
     metadata: Json = {"labels": dict(made["metadata"]["labels"])}
     if annotations := _annotations(request):
         metadata["annotations"] = annotations
@@ -93,6 +101,8 @@ def _annotations(request: TrainingRequest) -> dict[str, str]:
         own_key("exclusive"): "true" if request.exclusive else None,
         ESTIMATE: None if request.estimate_s is None else f"{request.estimate_s:g}s",
         own_key("workload"): request.workload,
+        POLICY: request.policy,
+        own_key("tune"): None if request.tune else "false",
         GANG: request.name if request.replicas else None,
         GANG_SIZE: str(request.replicas) if request.replicas else None,
     }

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares two runs of the same jobs: completion times side by side, and the verdict. All demos share it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from cotenant.cli.output import aligned
+from cotenant.wire.text import counted
+from cotenant.workloads.driving import Life
+
+SAME = 0.02
+"""relative differences below this count as no difference"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The metrics of one run of all jobs, in seconds."""
+
+    mean_jct: float
+    median_jct: float
+    makespan: float
+    """from the first submission to the last end"""
+    mean_wait: float
+
+    @classmethod
+    def of(cls, lives: Sequence[Life]) -> "Metrics":
+        return cls(
+            mean_jct=mean(life.jct or 0.0 for life in lives),
+            median_jct=median(life.jct or 0.0 for life in lives),
+            makespan=max(life.finish or 0.0 for life in lives) - min(life.submit for life in lives),
+            mean_wait=mean((life.start or life.submit) - life.submit for life in lives),
+        )
+
+
+def metrics_table(headings: tuple[str, str], ours: Metrics, theirs: Metrics) -> str:
+    """The metrics of two runs side by side."""
+    rows = [
+        ("mean JCT", ours.mean_jct, theirs.mean_jct),
+        ("median JCT", ours.median_jct, theirs.median_jct),
+        ("makespan", ours.makespan, theirs.makespan),
+        ("mean wait", ours.mean_wait, theirs.mean_wait),
+    ]
+    lines = [(name, f"{one:.1f} s", f"{other:.1f} s", compared(one, other)) for name, one, other in rows]
+    return "\n".join(aligned([("", *headings, ""), *lines]))
+
+
+def compared(ours: float, theirs: float) -> str:
+    """Compares a duration with another, for example `12% shorter`."""
+    if theirs <= 0 or abs(ours / theirs - 1) < SAME:
+        return "no difference" if ours <= theirs * (1 + SAME) else "longer"
+    return f"{1 - ours / theirs:.0%} shorter" if ours < theirs else f"{ours / theirs - 1:.0%} longer"
+
+
+def outcome(ours: Metrics, theirs: Metrics, slowdowns: Sequence[float], what: str = "Sharing") -> str:
+    """The verdict on `what` the first run did differently, with the numbers that it follows from."""
+    gains = [theirs.mean_jct / ours.mean_jct - 1, theirs.makespan / ours.makespan - 1]
+    if all(abs(gain) <= SAME for gain in gains):
+        verdict = f"{what} made no difference"
+    elif min(gains) >= -SAME:
+        verdict = f"{what} helped"
+    elif max(gains) <= SAME:
+        verdict = f"{what} did not help"
+    else:
+        verdict = f"{what} helped in one way and harmed in another"
+    jct, makespan = compared(ours.mean_jct, theirs.mean_jct), compared(ours.makespan, theirs.makespan)
+    return f"{verdict} (mean JCT: {jct}; makespan: {makespan}). {_slowed(slowdowns)}"
+
+
+def _slowed(slowdowns: Sequence[float]) -> str:
+    """How many jobs paid for the sharing by a longer run time, and how much."""
+    slower = [one for one in slowdowns if one > 1 + SAME]
+    if not slower:
+        return "No job ran slower than alone."
+    return f"{len(slower)} of {counted(len(slowdowns), 'job')} ran slower than alone, {mean(slower):.2f}x on average."
