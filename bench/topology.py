@@ -11,7 +11,8 @@ import numpy as np
 
 from bench.harness import Figure, at_least, benchmark, in_fresh_process
 from cotenant.core.links import LinkMatrix
-from cotenant.core.placement.topology import best_linked, total_link
+from cotenant.core.placement.topology import best_linked, choose, total_link
+from tests.core.placement.linked_machines import MACHINES, by_division, orders, total_of
 
 SCORES = (10, 20, 30, 40, 50, 60, 100, 200, 300, 400, 600, 1200)
 BASELINE = "go-gpuallocator 4,230"
@@ -48,6 +49,30 @@ def topology_16() -> Iterator[Figure]:
         unit="%",
         note="any size; above 16 free GPUs sets are grown and swapped, not all weighed",
     )
+
+
+@benchmark("topology-orders")
+def topology_orders() -> Iterator[Figure]:
+    """Compares what is handed out over all orders of requests with the rule of go-gpuallocator, on known machines."""
+    for name, links in MACHINES.items():
+        totals = [
+            tuple(total_of(links, sizes, choice) for choice in (choose, by_division, best_linked))
+            for sizes in orders(len(links))
+        ]
+        ours, theirs, greedy = (sum(column) for column in zip(*totals, strict=True))
+        worse = sum(one[0] < one[1] for one in totals)
+        better = sum(one[0] > one[1] for one in totals)
+        greedy_worse = sum(one[2] < one[1] for one in totals)
+        yield Figure(
+            name=name,
+            figure=100 * (ours / theirs - 1),
+            unit="% total link",
+            baseline=f"the best set for each request {100 * (greedy / theirs - 1):+.2f}",
+            target="no order lower, sum higher",
+            met=worse == 0 and ours > theirs,
+            note=f"against go-gpuallocator's rule; of {len(totals)} orders {worse} lower, {better} higher"
+            f" (the best set for each request: {greedy_worse} lower)",
+        )
 
 
 def random_links(generator: np.random.Generator, gpus: int) -> LinkMatrix:

@@ -99,8 +99,15 @@ def test_one_gpu_is_chosen_by_links_where_every_score_is_zero() -> None:
     """The GSoC 2019 best-effort policy crashed when every set scored nothing, as single GPUs do."""
     links = link_matrix_of_pairs(3, [(0, 1, Link.NVLINK)])
     cluster = Cluster.of([machine("a", gpus=3, links=links)])
-    assert chosen("topology", Demand(), cluster) == "a/0"
+    assert chosen("topology", Demand(), cluster) == "a/2"
     assert chosen("topology", Demand(gpus=2), Cluster.of([machine("a", gpus=3, links=((0,) * 3,) * 3)])) == "a/0+1"
+
+
+def test_a_share_goes_where_the_second_order_wants_it() -> None:
+    links = link_matrix_of_pairs(3, [(0, 1, Link.NVLINK)])
+    cluster = cluster_with([machine("a", gpus=3, links=links)], placed("one", share(300), "a", 1))
+    assert chosen("topology+binpack", share(300), cluster) == "a/1"
+    assert chosen("topology+binpack", Demand(), cluster) == "a/2"
 
 
 def test_more_gpus_than_divide_evenly_are_chosen_without_padding() -> None:

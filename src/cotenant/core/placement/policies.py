@@ -107,7 +107,7 @@ ORDERS: Mapping[str, Callable[[Knowledge], Orders]] = {
     "packing": lambda known: Orders((scores.packing,), TIGHTEST),
     "fgd": _fgd,
     "fragmentation": _fragmentation,
-    "topology": lambda known: _same(scores.linked),
+    "topology": lambda known: Orders((scores.linked,), (scores.linked_for_later,)),
     "topology-static": lambda known: _same(scores.listed),
     "topology-simple": lambda known: Orders((scores.anything,), (scores.lowest_index,)),
     "alone": _alone,

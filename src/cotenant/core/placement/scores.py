@@ -15,6 +15,7 @@ from collections.abc import Callable
 from cotenant.core.cluster import Node
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Gpus
 from cotenant.core.placement import topology
+from cotenant.core.units import WHOLE_GPU
 
 Order = Callable[[Demand, Node, list[Gpus]], list[float]]
 Score = tuple[float, ...]
@@ -148,6 +149,18 @@ def linked(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
     """The best linked GPUs: the sum of their pair scores."""
     links = node.machine.links
     return [0.0 if links is None else topology.total_link(links, slot) for slot in slots]
+
+
+def linked_for_later(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:
+    """Well-linked GPUs that leave well-linked ones to later jobs, before others by the sum of their pair scores.
+
+    This holds for whole GPUs. For shares the sum alone counts, so that the next order can put a share on a used GPU.
+    """
+    links, totals = node.machine.links, linked(demand, node, slots)
+    if links is None or demand.containers or demand.steady.compute < WHOLE_GPU:
+        return totals
+    choice = topology.choose(links, _free(slots), demand.gpus)
+    return [max(totals) + 1 if slot == choice else total for slot, total in zip(slots, totals, strict=True)]
 
 
 def listed(demand: Demand, node: Node, slots: list[Gpus]) -> list[float]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cotenant.core.links import LinkMatrix
 from cotenant.core.model import Gpus
+from cotenant.core.placement.request_orders import MOST_GPUS, lookahead_choice
 
 StaticTable = Mapping[int, tuple[Gpus, ...]]
 """For each size the sets of GPUs to hand out, the preferred first."""
@@ -44,6 +45,25 @@ def first_free(free: Collection[int], size: int) -> Gpus | None:
     """The lowest `size` free GPUs, wherever they are."""
     candidates = sorted(set(free))
     return tuple(candidates[:size]) if 0 <= size <= len(candidates) else None
+
+
+def choose(links: LinkMatrix, free: Collection[int], size: int) -> Gpus | None:
+    """The `size` free GPUs to take, well linked, such that later requests find well-linked ones too.
+
+    On a machine with more than `MOST_GPUS` it is the best linked set, and for one GPU that with the worst links.
+    """
+    candidates = tuple(sorted(set(free)))
+    if not 0 <= size <= len(candidates):
+        return None
+    matrix = _matrix(links)
+    if matrix.uniform or size in (0, len(candidates)):
+        return candidates[:size]
+    if len(links) <= MOST_GPUS:
+        return lookahead_choice(links, candidates, size)
+    if size == 1:
+        burden = matrix.scores[np.ix_(candidates, candidates)].sum(axis=0)
+        return (candidates[int(burden.argmin())],)
+    return best_linked(links, candidates, size)
 
 
 def best_linked(links: LinkMatrix, free: Collection[int], size: int, required: Collection[int] = ()) -> Gpus | None:
