@@ -30,7 +30,8 @@ from cotenant.kube.codec.profiles import (
     workload_id,
 )
 from cotenant.kube.install.profiles import profile_definition
-from cotenant.kube.scheduler.profiles import MOST_OF_NAMESPACE, Profiles
+from cotenant.kube.scheduler.measurements import MOST_OF_NAMESPACE
+from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.settings import KubeSettings, SchedulerPart, SharingPart
 from tests.cli.command import run
@@ -201,9 +202,64 @@ def test_only_so_many_measurements_of_one_namespace_count() -> None:
     assert len(predictor.state().rows) == MOST_OF_NAMESPACE
 
 
+NAMED = st.sampled_from(["a@16", "b@16", "c"])
+SPACES = st.sampled_from(["team", "evil"])
+BESIDE = st.fixed_dictionaries(
+    {"namespace": SPACES, "workload": NAMED, "speed": st.sampled_from([0.2, 0.5, 0.9]), "times": st.integers(1, 10)}
+)
+ALONE = st.fixed_dictionaries({"stepSeconds": st.sampled_from([0.1, 0.2]), "times": st.integers(1, 3)})
+SPECS = st.fixed_dictionaries(
+    {
+        "namespace": SPACES,
+        "workload": NAMED,
+        "gpuType": st.sampled_from(["T4", "V100"]),
+        "measuredAt": st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
+        "alone": st.none() | ALONE,
+        "beside": st.lists(BESIDE, max_size=3, unique_by=lambda one: (one["namespace"], one["workload"])),
+        "pods": st.just([]) | st.just([{"name": "a", "uid": "uid-a", "batch": 8, "samplesPerSecond": 5.0}]),
+    }
+)
+CHANGES = st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 2), st.none() | SPECS)
+"""one object is written, or deleted if the specification is None"""
+
+
+@given(
+    rounds=st.lists(
+        st.tuples(st.lists(CHANGES, max_size=6), st.sets(st.sampled_from(["n1", "n2", "n3"]))), min_size=1, max_size=5
+    )
+)
+def test_what_was_learned_step_by_step_is_what_a_new_scheduler_learns_at_once(rounds: Any) -> None:
+    companies = [
+        tenant_set_of(gpu_type, names)
+        for gpu_type in ("T4", "V100")
+        for names in (("team/a@16", "evil/b@16"), ("team/c", "team/c"), ("team/a@16", "team/b@16", "evil/c"))
+    ]
+    objects: dict[str, WorkloadProfile] = {}
+    step_by_step = Profiles()
+    for changes, nodes in rounds:
+        for node, number, spec in changes:
+            name = object_name(node, number)
+            before = objects.pop(name, None)
+            if spec is not None:
+                objects[name] = profile(number, spec["workload"], node=node, spec=spec)
+            step_by_step.profile_changed(before, objects.get(name))
+        step_by_step.refresh(frozenset(nodes))
+        at_once = Profiles()
+        for one in objects.values():
+            at_once.profile_changed(None, one)
+        at_once.refresh(frozenset(nodes))
+        assert step_by_step.problems == at_once.problems
+        for table in vars(at_once._measurements):
+            assert getattr(step_by_step._measurements, table) == getattr(at_once._measurements, table), table
+        assert step_by_step.reported("uid-a", "team", "n1") == at_once.reported("uid-a", "team", "n1")
+        for company in companies:
+            assert step_by_step.belief.speeds(company) == at_once.belief.speeds(company)
+        assert step_by_step.belief.mildness("T4", "team/a@16") == at_once.belief.mildness("T4", "team/a@16")
+
+
 def rows_of(found: Profiles) -> set[str]:
     """The workloads of which measurements count."""
-    return {str(one.victim.family) for rows in found.belief._measured.values() for one in rows}
+    return {str(one.victim.family) for rows in found._measurements.rows.values() for one in rows}
 
 
 def test_an_agent_that_claims_newer_measurements_displaces_none_of_another_node() -> None:
@@ -211,7 +267,7 @@ def test_an_agent_that_claims_newer_measurements_displaces_none_of_another_node(
     lying = [profile(i, f"lie{i}@8", {f"team/x{j}@8": 0.1 for j in range(30)}, node="n2", spec=late) for i in range(50)]
     found = learned(*HONEST, *lying)
     assert {"team/a", "team/b", "team/c", "team/d"} <= rows_of(found)
-    (rows,) = found.belief._measured.values()
+    (rows,) = found._measurements.rows.values()
     assert len(rows) == MOST_OF_NAMESPACE
 
 
@@ -232,12 +288,12 @@ def test_pods_that_come_and_go_do_not_have_the_measurements_read_again() -> None
     said = {"name": "a", "uid": "uid-a", "batch": 8, "samplesPerSecond": 5.0}
     before, after = with_pods(), with_pods(said)
     found = learned(before, profile(1, "b@16", {"team/a@16": 0.5}))
-    measured = found.belief._measured
+    rows = found._measurements.rows["T4"]
     found.problems["n1.1"] = "a full refresh would judge this object again"
     found.profile_changed(before, after)
     assert not found.refresh(NODES)
     assert found.problems["n1.1"] is not None
-    assert found.belief._measured is measured
+    assert found._measurements.rows["T4"] is rows
     reported = found.reported("uid-a", "team", "n1")
     assert reported is not None
     assert reported.batch == 8

@@ -428,3 +428,32 @@ def test_a_table_of_equal_speeds_tells_nothing_of_the_parts() -> None:
     informative = [Measured(one, other, true_speed(one, other)) for one, other in pairs]
     assert fit_shares([same, informative], rounds=3) == fit_shares([informative], rounds=3)
     assert fit_shares([same]).constant == SHARES.constant
+
+
+SIGNATURES = st.builds(
+    Signature,
+    st.sampled_from([None, "a", "b"]),
+    st.sampled_from([None, 8, 32]),
+    st.sampled_from([None, 0.01, 0.0101, 0.3]),
+    st.none()
+    | st.builds(Profile, utilisation=st.sampled_from([None, 0.2, 0.9]), memory_mib=st.sampled_from([None, 500])),
+)
+
+
+@given(st.lists(SIGNATURES, max_size=40))
+def test_types_that_are_learned_at_once_are_those_learned_one_by_one(signatures: list[Signature]) -> None:
+    at_once, one_by_one = Catalogue(), Catalogue()
+    assert at_once.numbers(signatures) == [one_by_one.number(one) for one in signatures]
+    assert at_once.types == one_by_one.types
+    count = len(at_once.types)
+    assert list(at_once.families) == list(one_by_one.families)
+    for one, other in zip(at_once.likeness, one_by_one.likeness, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert (one[:count, :count] == other[:count, :count]).all()
+
+
+def test_more_types_than_are_distinguished_can_be_learned_at_once() -> None:
+    many = [Signature(f"w{number}", 16, 0.1) for number in range(MOST_TYPES + 10)]
+    at_once, one_by_one = Catalogue(), Catalogue()
+    assert at_once.numbers(many) == [one_by_one.number(one) for one in many]

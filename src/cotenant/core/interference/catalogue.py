@@ -3,7 +3,8 @@
 """Which jobs count as one type, and how alike any two types are: measurements are kept by type, not by job."""
 
 import math
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -57,15 +58,25 @@ class Catalogue:
         """The type of a signature, learned now if it is new."""
         known = self._spellings.get(signature)
         if known is None:
-            known = self._number(_typical(signature))
+            known = self._number(typical(signature))
             if len(self._spellings) >= REMEMBERED:
                 self._spellings.clear()
             self._spellings[signature] = known
         return known
 
+    def numbers(self, signatures: Sequence[Signature]) -> list[int]:
+        """The types of many signatures; those of an empty catalogue are learned at once, which is much faster."""
+        if not self.types:
+            distinct: dict[Signature, Signature] = {}
+            for signature in signatures:
+                one = typical(signature)
+                distinct.setdefault(_key(one), one)
+            self._learn_all(list(distinct.values())[:MOST_TYPES])
+        return [self.number(signature) for signature in signatures]
+
     def find(self, signature: Signature) -> int | None:
         """The type of a signature, if there is one."""
-        return self._numbers.get(_key(_typical(signature)))
+        return self._numbers.get(_key(typical(signature)))
 
     @property
     def likeness(self) -> Likeness:
@@ -83,11 +94,11 @@ class Catalogue:
         """How many types there is room for before tables grow."""
         return len(self._traits.family)
 
-    def _number(self, typical: Signature) -> int:
-        key = _key(typical)
+    def _number(self, one: Signature) -> int:
+        key = _key(one)
         if key in self._numbers:
             return self._numbers[key]
-        new = self._traits_of(typical)
+        new = self._traits_of([one])
         count = len(self.types)
         family, batch, time, profile = self._traits
         like = alike(new, Traits(family[:count], batch[:count], time[:count], profile[:count]))
@@ -107,20 +118,36 @@ class Catalogue:
             table[count, count] = 1.0  # also where its step time is not known
         if own.profile is not None:
             self._like[3][count, count] = own.profile[0, 0]
-        self._families.setdefault(typical.family or typical, len(self._families))
-        self.types.append(typical)
+        self._families.setdefault(one.family or one, len(self._families))
+        self.types.append(one)
         self._numbers[key] = count
         return count
 
-    def _traits_of(self, typical: Signature) -> Traits:
-        family = self._families.get(typical.family or typical, len(self._families))
-        profile = typical.profile or Profile()
-        fields = (profile.utilisation, profile.bandwidth, _octaves(profile.memory_mib), _octaves(profile.pcie_mib_s))
+    def _learn_all(self, new: list[Signature]) -> None:
+        """Fills an empty catalogue with distinct types: the same as one by one."""
+        for one in new:
+            self._families.setdefault(one.family or one, len(self._families))
+        count, traits = len(new), self._traits_of(new)
+        self._grow(32 << max(0, (count - 1) // 32).bit_length())
+        for trait, values in zip(self._traits, traits, strict=True):
+            trait[:count] = values
+        like = alike(traits, traits)
+        for table, found in zip(self._like, like, strict=True):
+            if found is not None:
+                table[:count, :count] = found
+        for table in self._like[:3]:
+            np.fill_diagonal(table[:count, :count], 1.0)
+        self._profiled = like.profile is not None
+        self.types = new
+        self._numbers = {_key(one): number for number, one in enumerate(new)}
+
+    def _traits_of(self, some: Sequence[Signature]) -> Traits:
+        families = [self._families.get(one.family or one, len(self._families)) for one in some]
         return Traits(
-            np.array([family]),
-            np.array([_or_nan(_octaves(typical.batch))]),
-            np.array([_or_nan(_octaves(typical.step_seconds))]),
-            np.array([[_or_nan(value) for value in fields]]),
+            np.array(families, np.int64),
+            np.array([_or_nan(_octaves(one.batch)) for one in some]),
+            np.array([_or_nan(_octaves(one.step_seconds)) for one in some]),
+            np.array([_profile_traits(one.profile or Profile()) for one in some]).reshape(-1, len(PROFILE_REACH)),
         )
 
     def _grow(self, room: int) -> None:
@@ -139,7 +166,12 @@ def _no_traits(room: int) -> Traits:
     return Traits(np.zeros(room, np.int64), np.full(room, np.nan), np.full(room, np.nan), unknown)
 
 
-def _typical(signature: Signature) -> Signature:
+def _profile_traits(profile: Profile) -> list[float]:
+    fields = (profile.utilisation, profile.bandwidth, _octaves(profile.memory_mib), _octaves(profile.pcie_mib_s))
+    return [_or_nan(value) for value in fields]
+
+
+def typical(signature: Signature) -> Signature:
     """The signature that stands for all of its type: what makes no sense is unknown, what was measured is rounded."""
     family, batch, seconds, profile = signature
     octaves = _octaves(seconds)
@@ -153,9 +185,9 @@ def _typical(signature: Signature) -> Signature:
     )
 
 
-def _key(typical: Signature) -> Signature:
+def _key(one: Signature) -> Signature:
     """What tells types apart: of a known program the numbers of a profile do not, they differ a little each time."""
-    return typical if typical.family is None else typical._replace(profile=typical.profile and Profile())
+    return one if one.family is None else one._replace(profile=one.profile and Profile())
 
 
 def _typical_profile(profile: Profile | None) -> Profile | None:
@@ -167,7 +199,7 @@ def _typical_profile(profile: Profile | None) -> Profile | None:
         memory_mib=_power(profile.memory_mib),
         pcie_mib_s=_power(profile.pcie_mib_s),
     )
-    return None if all(value is None for value in astuple(rounded)) else rounded
+    return None if rounded == Profile() else rounded
 
 
 def _tenths(share: float | None) -> float | None:

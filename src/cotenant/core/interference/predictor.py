@@ -181,7 +181,7 @@ class Predictor:
     @classmethod
     def of(cls, measured: Iterable[Measured]) -> "Predictor":
         """A predictor that has learned exactly this; implausible speeds are left out, and of too many the first."""
-        kept = [one for one in measured if _sensible(one.speed) and one.times > 0]
+        kept = [one for one in measured if _sensible(one.speed) and one.times > 0][-MOST_ROWS:]
         types = tuple(dict.fromkeys(side for one in kept for side in (one.victim, one.partner)))
         places = {signature: place for place, signature in enumerate(types)}
         rows = (
@@ -196,7 +196,7 @@ class Predictor:
         """Replaces what it has learned by a stored state."""
         self._catalogue = Catalogue()
         self._seen = Observations(self._catalogue, self._shares)
-        numbers = [self.learn(signature) for signature in state.types]
+        numbers = self._catalogue.numbers(state.types)
         rows: dict[tuple[int, int], Row] = {}
         for row in state.rows[-MOST_ROWS:]:
             direction = numbers[row.victim], numbers[row.partner]

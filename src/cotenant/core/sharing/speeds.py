@@ -106,13 +106,19 @@ class Predicted:
         return True
 
     def recall(self, signatures: Mapping[str, Signature], measured: Mapping[str, Iterable[Measured]]) -> bool:
-        """Replaces everything that was learned, by GPU type; True if it differs from what was recalled last."""
+        """Replaces everything that was recalled before, by GPU type; True if it differs from that.
+
+        The predictor of a type with the same rows stays, since making one is costly. So do not mix it with `observe`.
+        """
         recalled = dict(signatures), {gpu_type: tuple(rows) for gpu_type, rows in measured.items()}
         if recalled == self._recalled:
             return False
-        self._recalled = recalled
+        (_, before), self._recalled = self._recalled, recalled
         self._signatures = dict(signatures)
-        self.predictors = {gpu_type: Predictor.of(rows) for gpu_type, rows in recalled[1].items()}
+        self.predictors = {
+            gpu_type: self.predictors[gpu_type] if before.get(gpu_type) == rows else Predictor.of(rows)
+            for gpu_type, rows in recalled[1].items()
+        }
         self._changed()
         return True
 

@@ -2,42 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agents have measured, as the scheduler's belief about the speeds of pods that share a GPU.
 
-The belief is made anew from all WorkloadProfiles whenever they change, so all schedulers have the same one, and a
-scheduler that restarts loses nothing.
+The belief follows from the WorkloadProfiles alone, so all schedulers have the same one, and a scheduler that restarts
+loses nothing.
 
 A pod may lie about its own speed. So workloads belong to namespaces, and what the pods of other namespaces report can
-move a prediction only within the interval that the reports of the tenants' own namespaces give. An agent may lie too,
-also about the time of its measurements. So times of different nodes are never compared, and if a namespace has more
-measurements than count, its nodes take turns.
+move a prediction only within the interval that the reports of the tenants' own namespaces give.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from cotenant.core.interference import Measured, Profile, Signature, Speed
+from cotenant.core.interference import Speed
 from cotenant.core.sharing.orders import company, tenants_on
 from cotenant.core.sharing.speeds import Predicted, TenantSet, mean_speed
-from cotenant.kube.codec.keys import qualified
-from cotenant.kube.codec.profiles import (
-    Alone,
-    Beside,
-    PodSpeed,
-    ProfileSpec,
-    WorkloadProfile,
-    problem_with,
-    workload_id,
-)
+from cotenant.kube.codec.profiles import PodSpeed, ProfileSpec, WorkloadProfile, problem_with
+from cotenant.kube.scheduler.measurements import Change, Measurements
 from cotenant.kube.state.cluster import ClusterState
 
-MOST_OF_NAMESPACE = 100
-"""measured speeds of the workloads of one namespace that count on one type of GPU: the newest of each node"""
 MOST_OWN = 16
 """sets of namespaces whose own predictions are kept"""
 MOST_ANSWERS = 10_000
-MOST_AVERAGED = 8
-"""measurements of one node that count in an average over nodes"""
 
 
 class SharedSpeed(NamedTuple):
@@ -51,12 +37,11 @@ class SharedSpeed(NamedTuple):
     """None: it does not report, or its workload has no name"""
 
 
-class _Direction(NamedTuple):
-    """One workload beside another on one type of GPU."""
+class _Own(NamedTuple):
+    """Whose measurements bound a prediction."""
 
     gpu_type: str
-    victim: str
-    partner: str
+    namespaces: frozenset[str]
 
 
 class BoundedBelief:
@@ -64,21 +49,18 @@ class BoundedBelief:
 
     knows_memory = False
 
-    def __init__(self) -> None:
+    def __init__(self, measurements: Measurements) -> None:
         self.version = 0
+        self._measurements = measurements
         self._all = Predicted()
-        self._signatures: dict[str, Signature] = {}
-        self._measured: Mapping[str, list[Measured]] = {}
-        self._own: dict[frozenset[str], Predicted] = {}
-        """by namespaces, the most recently used last"""
+        self._own: dict[_Own, tuple[int, Predicted]] = {}
+        """with the version up to which it has learned; the most recently used last"""
         self._answers: dict[TenantSet, tuple[Speed, ...]] = {}
 
-    def recall(self, signatures: dict[str, Signature], measured: Mapping[str, list[Measured]]) -> bool:
-        """Replaces everything that was learned; True if it differs from before."""
-        if not self._all.recall(signatures, measured):
+    def learn(self) -> bool:
+        """Takes in the measurements as they are now; True if they differ from before."""
+        if not self._all.recall(self._measurements.signatures, self._measurements.rows):
             return False
-        self._signatures, self._measured = signatures, measured
-        self._own.clear()
         self._answers.clear()
         self.version += 1
         return True
@@ -93,7 +75,8 @@ class BoundedBelief:
 
     def mildness(self, gpu_type: str, workload: str | None) -> float:
         """Beside the workloads of its own namespace: those of others are as many as their users like."""
-        own = [name for name in self._signatures if workload is None or _namespace(name) == _namespace(workload)]
+        known = sorted(self._measurements.signatures)
+        own = [name for name in known if workload is None or _namespace(name) == _namespace(workload)]
         return mean_speed(self, gpu_type, workload, own)
 
     def apart(self, company: TenantSet) -> bool:
@@ -109,17 +92,11 @@ class BoundedBelief:
 
     def _bounds(self, company: TenantSet) -> tuple[Speed, ...]:
         spaces = frozenset(_namespace(one) for one in company.workloads if one is not None)
-        own = self._own.pop(spaces, None)
-        if own is None:
-            own = Predicted()
-            own.recall(
-                self._signatures,
-                {
-                    gpu_type: [one for one in rows if _namespace(one.victim.family or "") in spaces]
-                    for gpu_type, rows in self._measured.items()
-                },
-            )
-        self._own[spaces] = own
+        key = _Own(company.gpu_type, spaces)
+        version, own = self._own.pop(key, (-1, Predicted()))
+        if version != self.version:
+            own.recall(self._measurements.signatures, {key.gpu_type: self._measurements.rows_of(*key)})
+        self._own[key] = self.version, own
         if len(self._own) > MOST_OWN:
             del self._own[next(iter(self._own))]
         return own.speeds(company)
@@ -137,16 +114,17 @@ class Profiles:
     """All WorkloadProfiles of the cluster, and the belief that follows from them."""
 
     def __init__(self) -> None:
-        self.belief = BoundedBelief()
+        self._measurements = Measurements()
+        self.belief = BoundedBelief(self._measurements)
         self.problems: dict[str, str | None] = {}
         """by the name of an object: why it is not used; None if it is"""
         self._objects: dict[str, WorkloadProfile] = {}
         self._used: dict[str, dict[str, ProfileSpec]] = {}
         """by node and by the name of an object"""
-        self._nodes: frozenset[str] | None = None
-        """those of the last refresh; None: measurements have changed since"""
-        self._other_pods: set[str] = set()
-        """names of objects of which only the pods have changed since"""
+        self._nodes: frozenset[str] = frozenset()
+        """those of the last refresh"""
+        self._changed: dict[str, ProfileSpec | None] = {}
+        """what was used, before the last refresh, of objects that have changed since"""
 
     def profile_changed(self, old: WorkloadProfile | None, new: WorkloadProfile | None) -> None:
         """Handler of the watch; takes effect with the next `refresh`."""
@@ -157,33 +135,43 @@ class Profiles:
         before = self._objects.pop(name, None)
         if new is not None:
             self._objects[name] = new
-        if before is None or new is None or not _differ_in_pods_only(before.spec, new.spec):
-            self._nodes = None
-        elif before.spec.pods != new.spec.pods:
-            self._other_pods.add(name)
+        if before is None or new is None or before.spec != new.spec:
+            self._mark(name, before)
 
     def refresh(self, nodes: frozenset[str]) -> bool:
-        """Makes the belief anew if measurements or nodes have changed; True if predictions may have changed."""
-        if nodes == self._nodes and all(self._take_pods(name, nodes) for name in self._other_pods):
-            self._other_pods.clear()
+        """Takes in changed objects, and those whose node came or went; True if predictions may have changed."""
+        if nodes != self._nodes:
+            moved, self._nodes = nodes ^ self._nodes, nodes
+            for name, one in self._objects.items():
+                if one.spec.node in moved:
+                    self._mark(name, one)
+        changes = {}
+        for name, old in self._changed.items():
+            new = self._judge(name)
+            if old is not None and (new is None or new.node != old.node):
+                del self._used[old.node][name]
+            if new is not None:
+                self._used.setdefault(new.node, {})[name] = new
+            if _measured(old) != _measured(new):
+                changes[name] = Change(_measured(old), _measured(new))
+        self._changed.clear()
+        if not changes:
             return False
-        self._nodes = nodes
-        self._other_pods.clear()
-        self.problems = {name: problem_with(one, nodes) for name, one in sorted(self._objects.items())}
-        used = {name: self._objects[name].spec for name, problem in self.problems.items() if problem is None}
-        self._used = {}
-        for name, spec in used.items():
-            self._used.setdefault(spec.node, {})[name] = spec
-        signatures = _signatures(used.values())
-        return self.belief.recall(signatures, _measured(used.values(), signatures))
+        self._measurements.replace(changes)
+        return self.belief.learn()
 
-    def _take_pods(self, name: str, nodes: frozenset[str]) -> bool:
-        """Takes in an object of which only the pods have changed; False if another judgement of it follows."""
-        one = self._objects[name]
-        problem = problem_with(one, nodes)
-        if problem is None:
-            self._used.setdefault(one.spec.node, {})[name] = one.spec
-        return problem == self.problems.get(name)
+    def _mark(self, name: str, before: WorkloadProfile | None) -> None:
+        if name not in self._changed:
+            self._changed[name] = None if before is None else self._used.get(before.spec.node, {}).get(name)
+
+    def _judge(self, name: str) -> ProfileSpec | None:
+        """Decides whether an object is used; what of it is."""
+        one = self._objects.get(name)
+        if one is None:
+            self.problems.pop(name, None)
+            return None
+        problem = self.problems[name] = problem_with(one, self._nodes)
+        return one.spec if problem is None else None
 
     def reported(self, uid: str, namespace: str, node: str) -> PodSpeed | None:
         """What a pod reported last; an agent's words about pods of other nodes or namespaces do not count."""
@@ -212,66 +200,6 @@ class Profiles:
         ]
 
 
-def _signatures(used: Iterable[ProfileSpec]) -> dict[str, Signature]:
-    """One for each workload, since step times of GPU types differ: that of the type on which it was measured most."""
-    best: dict[str, tuple[tuple[int, str, str], Signature]] = {}
-    for spec in used:
-        for name in (spec.name, *(qualified(one.namespace, one.workload) for one in spec.beside)):
-            if name not in best:
-                best[name] = (0, "", ""), _signature(name, None)
-        if spec.alone is not None:
-            rank = spec.alone.times, spec.gpu_type, spec.node
-            if rank > best[spec.name][0]:
-                best[spec.name] = rank, _signature(spec.name, spec.alone)
-    return {name: signature for name, (_, signature) in sorted(best.items())}
-
-
-def _signature(name: str, alone: Alone | None) -> Signature:
-    family, batch = workload_id(name)
-    if alone is None:
-        return Signature(family, batch, None)
-    profile = Profile(
-        utilisation=alone.utilisation,
-        bandwidth=alone.bandwidth,
-        memory_mib=alone.memory_mi_b,
-        pcie_mib_s=alone.pcie_mi_b_per_second,
-    )
-    return Signature(family, batch, alone.step_seconds, profile)
-
-
-def _measured(used: Iterable[ProfileSpec], signatures: Mapping[str, Signature]) -> Mapping[str, list[Measured]]:
-    """The speeds of all pairs by GPU type, each averaged over nodes."""
-    averages: dict[_Direction, list[Beside]] = {}
-    for _, direction, beside in sorted(_counted(used), key=lambda one: one[:2]):
-        averages.setdefault(direction, []).append(beside)
-    found: dict[str, list[Measured]] = {}
-    for direction, measurements in averages.items():
-        weights = [min(one.times, MOST_AVERAGED) for one in measurements]
-        speed = sum(one.speed * weight for one, weight in zip(measurements, weights, strict=True)) / sum(weights)
-        victim, partner = signatures[direction.victim], signatures[direction.partner]
-        found.setdefault(direction.gpu_type, []).append(Measured(victim, partner, speed, sum(weights)))
-    return found
-
-
-def _counted(used: Iterable[ProfileSpec]) -> Iterator[tuple[int, _Direction, Beside]]:
-    """The measurements that count, each with a number: the larger, the newer it is among those of its node."""
-    by_namespace: dict[tuple[str, str], dict[str, list[ProfileSpec]]] = {}
-    for spec in used:
-        by_namespace.setdefault((spec.gpu_type, spec.namespace), {}).setdefault(spec.node, []).append(spec)
-    for nodes in by_namespace.values():
-        rows = [_newest_first(specs) for specs in nodes.values()]
-        turn, left = 0, MOST_OF_NAMESPACE
-        while left > 0 and (found := sorted(filter(None, (next(one, None) for one in rows)), key=lambda one: one[0])):
-            yield from ((turn, *one) for one in found[-left:])
-            turn, left = turn - 1, left - len(found)
-
-
-def _newest_first(specs: Iterable[ProfileSpec]) -> Iterator[tuple[_Direction, Beside]]:
-    """The measurements of one namespace on one node; in an object, the neighbour that was measured last is the last."""
-    for spec in sorted(specs, key=lambda one: (one.measured_at, one.workload), reverse=True):
-        for beside in reversed(spec.beside):
-            yield _Direction(spec.gpu_type, spec.name, qualified(beside.namespace, beside.workload)), beside
-
-
-def _differ_in_pods_only(one: ProfileSpec, other: ProfileSpec) -> bool:
-    return msgspec.structs.replace(one, pods=()) == msgspec.structs.replace(other, pods=())
+def _measured(spec: ProfileSpec | None) -> ProfileSpec | None:
+    """What counts of an object if its running pods are left out, which come and go."""
+    return None if spec is None else msgspec.structs.replace(spec, pods=())
