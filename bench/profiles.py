@@ -39,8 +39,8 @@ def profile_update() -> Iterator[Figure]:
         profiles.belief.speeds(tenant_set_of(after.spec.gpu_type, (own, own)))
         predicted.append(time.process_time() - start)
     note = f"{OBJECTS:,} objects of {len(nodes)} nodes, {SPACES} namespaces, {TYPES} types of GPU; {UPDATES} changes"
-    yield at_most("one changed object, median", 1e3 * statistics.median(taken), "ms", limit=50, note=note)
-    yield at_most("with the next prediction, median", 1e3 * statistics.median(predicted), "ms", limit=100)
+    yield at_most("one changed object, median", 1e3 * statistics.median(taken), "ms", limit=100, note=note)
+    yield at_most("with the next prediction, median", 1e3 * statistics.median(predicted), "ms", limit=150)
     yield Figure(name="all objects at the start", figure=first, unit="s")
 
 

@@ -12,6 +12,7 @@ from cotenant.kube.api.names import AGENT_USER, SCHEDULER_USER
 from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.inherited import INHERITED
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.install.admission import API, webhook_configuration
@@ -19,6 +20,7 @@ from cotenant.kube.install.policies import (
     AGENTS,
     ASSIGNMENTS,
     INHERITANCE,
+    ONLY_BEFORE,
     ONLY_THE_SCHEDULER,
     PROFILES,
     QUEUE,
@@ -71,6 +73,12 @@ def binding(name: str, **annotations: str) -> Json:
     }
 
 
+def of_other_system(name: str, **annotations: str) -> Json:
+    """A pod with a GPU that another scheduler places, or the user: so the rule for our own pods does not cover it."""
+    gpu = {"name": "a", "image": "none", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    return {**pod(name, **annotations), "spec": {"schedulerName": "nobody", "containers": [gpu]}}
+
+
 def setting(*env: Json) -> Json:
     return {"name": "a", "image": "none", "env": [{"name": "PATH", "value": "/"}, *env]}
 
@@ -114,6 +122,8 @@ def policed(namespace: Cluster) -> Iterator[Cluster]:
     wait_for("the policy for assignments", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", forged) or None)
     wait_for("the policy for visibility", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", seeing) or None)
     wait_for("the policy for agents", lambda: says_of_node1(namespace, "node2") or None)
+    old = of_other_system("probe", **{WORD: "0"})
+    wait_for("the policy for inheritance", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", old) or None)
     yield namespace
     for path, one in zip(paths, made, strict=True):
         namespace.delete(f"{path}/{one['metadata']['name']}")
@@ -174,6 +184,40 @@ def test_an_assignment_cannot_be_there_from_the_start(policed: Cluster, key: str
     made = pod("new", **{key: "1"})
     assert f"annotation {key} {ONLY_THE_SCHEDULER}" in wrote(policed, "POST", f"{PODS}?dryRun=All", made)
     assert not wrote(policed, "POST", f"{PODS}?dryRun=All", made, SCHEDULER_USER)
+
+
+@pytest.mark.parametrize("key", INHERITED)
+def test_a_user_forges_no_assignment_of_another_system(policed: Cluster, key: str) -> None:
+    """Such a pod would count on the GPU that it names, past every queue and quota."""
+    expected, create = f"annotation {key} {ONLY_BEFORE}", f"{PODS}?dryRun=All"
+    made = of_other_system("forged", **{key: "0"})
+    assert expected in wrote(policed, "POST", create, made)
+    pinned = {**made, "spec": {**made["spec"], "nodeName": "node1"}}
+    assert expected in wrote(policed, "POST", create, pinned), "with a node of the user's choice"
+    init = {**made["spec"]["containers"][0], "name": "first"}
+    plain = {"name": "a", "image": "none"}
+    early = {**made, "spec": {**made["spec"], "containers": [plain], "initContainers": [init]}}
+    assert expected in wrote(policed, "POST", create, early), "with GPUs in an init container"
+    labelled = {**made, "metadata": {**made["metadata"], "labels": {"cotenant.io/webhook": "ignore"}}}
+    assert expected in wrote(policed, "POST", create, labelled), "with the label that skips the webhook"
+
+
+def test_an_assignment_of_another_system_stays_as_it_was_before_the_switch(policed: Cluster) -> None:
+    before = dict.fromkeys(INHERITED, "0")
+    assert not wrote(policed, "POST", PODS, of_other_system("old", **before), SCHEDULER_USER)
+    old = f"{PODS}/old"
+    for part in ("", "/status"):
+        for key in INHERITED:
+            for value in ("1", None):
+                forged = changed(policed.get(old), {key: value})
+                assert f"annotation {key} {ONLY_BEFORE}" in wrote(policed, "PUT", f"{old}{part}", forged), (key, value)
+    for part in (
+        "/ephemeralcontainers",
+        "/resize",
+    ):  # by these the server takes no annotations, in the versions we know
+        wrote(policed, "PUT", f"{old}{part}", changed(policed.get(old), dict.fromkeys(INHERITED, "1")))
+    assert not wrote(policed, "PUT", old, changed(policed.get(old), {"mine": "1"})), "other annotations are the user's"
+    assert policed.get(old)["metadata"]["annotations"] == {**before, "mine": "1"}
 
 
 def test_others_write_pods_and_bindings_that_leave_assignments_alone(policed: Cluster, placed: str) -> None:

@@ -25,6 +25,7 @@ from cotenant.kube.codec.profiles import (
     PodSpeed,
     ProfileSpec,
     ProfileStatus,
+    Separation,
     WorkloadProfile,
     object_name,
     workload_id,
@@ -36,7 +37,7 @@ from cotenant.kube.scheduler.separation import Separator
 from cotenant.kube.settings import KubeSettings, SchedulerPart, SharingPart
 from tests.cli.command import run
 from tests.kube.api_server import ApiServer, Refusal
-from tests.kube.control_plane import ControlPlane, play, until
+from tests.kube.control_plane import ControlPlane, a_scheduler, play, until
 from tests.kube.pods import pod_object
 from tests.kube.process import kubeconfig
 from tests.kube.test_why import proxy_to
@@ -519,18 +520,56 @@ def test_a_newcomer_that_harms_is_evicted_once_and_only_if_something_creates_it_
         await add(plane, profile(5, "other@16", {"team/small@16": 0.5}))  # something is learned once more
         assert plane.server.evicted == evicted
 
-    async def learn(plane: ControlPlane, speed: float) -> None:
-        for number, (own, other) in enumerate((("small@16", "large@16"), ("large@16", "small@16"))):
-            await add(plane, profile(number, own, {f"team/{other}": speed}, times=8))
-
-    async def placed(plane: ControlPlane, name: str, workload: str, owners: list[dict[str, Any]]) -> None:
-        plane.add_pod(name, annotations={"cotenant.io/workload": workload})
-        plane.server.merge(name, {"metadata": {"ownerReferences": owners}}, "team")
-        await plane.knows(name)
-        assert await plane.place(name, "n1") == "n1"
-        await plane.knows(name)
-
     play(story, settings)
+
+
+def test_another_leader_does_not_evict_a_pod_of_the_same_controller_again() -> None:
+    async def story() -> None:
+        server = ApiServer()
+        async with server.serving():
+            async with a_scheduler(server, EVICTING) as plane:
+                plane.add_node("n1")
+                await until(lambda: plane.scheduler.state.vendors)
+                await learn(plane, 0.95)
+                await placed(plane, "a", "small@16", [])
+                await placed(plane, "c", "large@16", OWNED)
+                await learn(plane, 0.06)
+                await until(lambda: server.evicted == ["c"])
+                (said,) = server.profiles.pods["", "n1.1"]["status"]["separations"]
+                assert (said["controller"], said["pod"]) == ("uid-j", "c")
+                plane.end("c")
+                await learn(plane, 0.95)
+            async with a_scheduler(server, EVICTING) as plane:  # it remembers nothing
+                await placed(plane, "d", "large@16", OWNED)
+                await learn(plane, 0.06)
+                await placed_elsewhere(plane, "x", "other@16")
+        assert server.evicted == ["c", "x"]
+
+    async def placed_elsewhere(plane: ControlPlane, name: str, workload: str) -> None:
+        """A newcomer of another controller on a GPU of its own, which is evicted after `d` was judged."""
+        owner = [{**OWNED[0], "uid": "uid-other"}]
+        plane.add_node("n2")
+        await until(lambda: "n2" in plane.scheduler.state.vendors)
+        await add(plane, profile(2, workload, {f"team/{workload}": 0.95}, times=8))
+        for one in ("y", name):
+            await placed(plane, one, workload, owner if one == name else [], "n2")
+        await add(plane, profile(2, workload, {f"team/{workload}": 0.06}, times=8))
+        await until(lambda: len(plane.server.evicted) > 1)
+
+    asyncio.run(story())
+
+
+async def learn(plane: ControlPlane, speed: float) -> None:
+    for number, (own, other) in enumerate((("small@16", "large@16"), ("large@16", "small@16"))):
+        await add(plane, profile(number, own, {f"team/{other}": speed}, times=8))
+
+
+async def placed(plane: ControlPlane, name: str, workload: str, owners: list[dict[str, Any]], node: str = "n1") -> None:
+    plane.add_pod(name, annotations={"cotenant.io/workload": workload})
+    plane.server.merge(name, {"metadata": {"ownerReferences": owners}}, "team")
+    await plane.knows(name)
+    assert await plane.place(name, node) == node
+    await plane.knows(name)
 
 
 def test_a_scheduler_that_does_not_lead_remembers_no_pod_to_judge() -> None:
@@ -553,7 +592,8 @@ def test_a_scheduler_that_does_not_lead_remembers_no_pod_to_judge() -> None:
 
 def test_the_structs_and_the_schema_agree_on_names() -> None:
     (version,) = profile_definition()["spec"]["versions"]
-    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    whole = version["schema"]["openAPIV3Schema"]["properties"]
+    spec, status = whole["spec"]["properties"], whole["status"]["properties"]
 
     def names(struct: type[msgspec.Struct]) -> set[str]:
         return set(struct.__struct_encode_fields__)
@@ -562,3 +602,5 @@ def test_the_structs_and_the_schema_agree_on_names() -> None:
     assert set(spec["alone"]["properties"]) == names(Alone)
     assert set(spec["beside"]["items"]["properties"]) == names(Beside)
     assert set(spec["pods"]["items"]["properties"]) == names(PodSpeed)
+    assert set(status) == names(ProfileStatus)
+    assert set(status["separations"]["items"]["properties"]) == names(Separation)

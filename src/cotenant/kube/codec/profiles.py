@@ -29,6 +29,8 @@ MOST_BESIDE = 32
 """Neighbours in one object."""
 MOST_PODS = 64
 """Running pods in one object."""
+MOST_SEPARATED = 32
+"""Controllers in the status of one object: the newest."""
 MOST_TIMES = 1_000_000
 FASTEST = 1.5
 """Larger speeds are not possible: sharing does not make a workload that much faster."""
@@ -105,10 +107,21 @@ class ProfileSpec(_Part, frozen=True, kw_only=True):
         return qualified(self.namespace, self.workload)
 
 
+class Separation(_Part, frozen=True, kw_only=True):
+    """A pod of the workload that was evicted because it harmed its neighbours."""
+
+    controller: Name
+    """UID of the pod's controller, which loses no other pod this way."""
+    pod: Name
+    at: Annotated[str, Meta(max_length=40)]
+    """As RFC 3339."""
+
+
 class ProfileStatus(_Part, frozen=True, kw_only=True):
     """What the scheduler says about the object."""
 
     conditions: tuple[Condition, ...] = ()
+    separations: tuple[Separation, ...] = ()
 
 
 class WorkloadProfile(_Part, frozen=True, kw_only=True):

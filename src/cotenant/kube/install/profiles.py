@@ -18,6 +18,7 @@ from cotenant.kube.codec.profiles import (
     LONGEST_WORKLOAD,
     MOST_BESIDE,
     MOST_PODS,
+    MOST_SEPARATED,
     MOST_TIMES,
     PLURAL,
     VERSION,
@@ -74,7 +75,7 @@ def _schema() -> Json:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": _spec(),
-            "status": _object({"conditions": _conditions()}, ()),
+            "status": _object({"conditions": _conditions(), "separations": _separations()}, ()),
         },
         ("spec",),
     )
@@ -142,6 +143,11 @@ def _conditions() -> Json:
     fields = {name: {"type": "string", "maxLength": most} for name, most in texts.items()}
     fields["lastTransitionTime"] = {"type": "string", "format": "date-time", "maxLength": 40}
     return _list(_object(fields, ("type", "status")), MOST_CONDITIONS, "type")
+
+
+def _separations() -> Json:
+    fields = {"controller": _text(64), "pod": _text(253), "at": {"type": "string", "maxLength": 40}}
+    return _list(_object(fields, tuple(fields)), MOST_SEPARATED, "controller")
 
 
 def _object(properties: Json, required: tuple[str, ...]) -> Json:

@@ -9,6 +9,7 @@ A pod may lie about its own speed. So workloads belong to namespaces, and what t
 move a prediction only within the interval that the reports of the tenants' own namespaces give.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -119,6 +120,8 @@ class Profiles:
         self.problems: dict[str, str | None] = {}
         """by the name of an object: why it is not used; None if it is"""
         self._objects: dict[str, WorkloadProfile] = {}
+        self._separated: Counter[str] = Counter()
+        """UIDs of the controllers in the status of the objects"""
         self._used: dict[str, dict[str, ProfileSpec]] = {}
         """by node and by the name of an object"""
         self._nodes: frozenset[str] = frozenset()
@@ -135,6 +138,10 @@ class Profiles:
         before = self._objects.pop(name, None)
         if new is not None:
             self._objects[name] = new
+            self._separated.update(one.controller for one in new.status.separations)
+        if before is not None:
+            self._separated.subtract(one.controller for one in before.status.separations)
+            self._separated = +self._separated if before.status.separations else self._separated
         if before is None or new is None or before.spec != new.spec:
             self._mark(name, before)
 
@@ -172,6 +179,16 @@ class Profiles:
             return None
         problem = self.problems[name] = problem_with(one, self._nodes)
         return one.spec if problem is None else None
+
+    def was_separated(self, controller: str) -> bool:
+        """Whether a pod of this controller was evicted because it harmed its neighbours, by this leader or another."""
+        return controller in self._separated
+
+    def object_of(self, workload: str, node: str) -> str | None:
+        """The name of an object about a workload, preferably of this node; None if none is used."""
+        here = self._used.get(node, {})
+        everywhere = (one for used in (here, *self._used.values()) for one in used.items())
+        return next((name for name, spec in everywhere if spec.name == workload), None)
 
     def reported(self, uid: str, namespace: str, node: str) -> PodSpeed | None:
         """What a pod reported last; an agent's words about pods of other nodes or namespaces do not count."""

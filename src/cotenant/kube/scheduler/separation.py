@@ -3,22 +3,26 @@
 """Separation: a pod that was measured to slow its neighbours down more than its policy allows is evicted, once.
 
 Only the newest pod of a GPU is judged, only if it was placed a short time ago while this process led, and only if all
-its neighbours were measured beside it. "Once" is once for each controller and each leader: what was evicted is in the
-memory of the leader, so a pod of the same controller may be evicted again after another scheduler has taken over.
+its neighbours were measured beside it. "Once" is once for each controller. It is written in the status of a profile of
+the workload before the eviction, so it holds for the next leader too, for as long as that profile is kept.
 
 It needs a controller that creates it again: a pod without one would be lost. The new pod is placed with what was
 learned, so it does not come back to the same neighbours.
 """
 
 import asyncio
+from datetime import UTC, datetime
 from typing import NamedTuple, NoReturn
+
+import msgspec
 
 from cotenant.core.model import Gpu, Job, Placement, Reason, Slot, Tenant
 from cotenant.core.placement.deciding import judge_again
 from cotenant.core.sharing.orders import tenants_on
 from cotenant.errors import InputError
 from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.objects import Pod, time_text
+from cotenant.kube.codec.profiles import MOST_SEPARATED, PROFILES, Separation
 from cotenant.kube.scheduler.events import SEPARATED, SEPARATION_REFUSED
 from cotenant.kube.scheduler.lease import NOT_LEADING
 from cotenant.kube.scheduler.profiles import Profiles
@@ -41,6 +45,8 @@ class _Found(NamedTuple):
     pod: Pod
     reason: Reason
     neighbours: int
+    profile: str
+    """name of an object about its workload"""
 
 
 class Separator:
@@ -50,8 +56,6 @@ class Separator:
         self._shared, self._profiles = shared, profiles
         self._enabled = shared.settings.scheduler.sharing.evict_newcomers
         self._placed: dict[str, _Placed] = {}
-        self._separated: dict[str, None] = {}
-        """UIDs of controllers one of whose pods was evicted, oldest first: each loses one pod only"""
         self._wake = asyncio.Event()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -90,17 +94,12 @@ class Separator:
         if found is None:
             return
         shared, about = self._shared, found.pod.metadata
-        controller = about.controller
-        assert controller is not None
-        self._separated[controller.uid] = None
-        if len(self._separated) > MOST_REMEMBERED:
-            del self._separated[next(iter(self._separated))]
         try:
+            if not await self._record(found):
+                return
             await shared.client.evict(about.name, namespace=about.namespace, uid=about.uid, guard=shared.lead.guard())
         except ApiError as error:
-            if error.reason == NOT_LEADING:
-                del self._separated[controller.uid]
-            elif error.status not in (404, 409):
+            if error.reason != NOT_LEADING and error.status not in (404, 409):
                 text = f"slows its neighbours down, and cannot be evicted: {error.summary}"
                 shared.events.record(found.pod, SEPARATION_REFUSED, text, warning=True)
             return
@@ -109,13 +108,30 @@ class Separator:
         shared.events.record(found.pod, SEPARATED, text, warning=True)
         shared.log(f"pod {about.namespace}/{about.name} {text}")
 
+    async def _record(self, found: _Found) -> bool:
+        """Writes down that the pod's controller has lost a pod; False if it has lost one before.
+
+        What the API server has is read first, because the watch may be late. If the eviction is refused afterwards, the
+        pod stays: one eviction too few is better than a pod that is evicted again and again.
+        """
+        shared, about = self._shared, found.pod.metadata
+        assert about.controller is not None
+        profile = await shared.client.get(PROFILES, found.profile)
+        before = profile.status.separations
+        if any(one.controller == about.controller.uid for one in before):
+            return False
+        new = Separation(controller=about.controller.uid, pod=about.name, at=time_text(datetime.now(UTC)))
+        patch = {"status": {"separations": msgspec.to_builtins((*before, new)[-MOST_SEPARATED:])}}
+        await shared.client.patch(PROFILES, found.profile, patch, part="status", guard=shared.lead.guard())
+        return True
+
     def _judge(self, uid: str) -> _Found | None:
         """Why a pod must leave its neighbours; None if it may stay."""
         shared, placed = self._shared, self._placed[uid]
         allocation, about = shared.state.bound(uid), placed.pod.metadata
         if allocation is None or allocation.node not in shared.state.vendors or about.deletion_timestamp is not None:
             return None
-        if about.controller is None or about.controller.uid in self._separated:
+        if about.controller is None or self._profiles.was_separated(about.controller.uid):
             return None
         if shared.settings.scheduler.preemption.protects(about.namespace, about.labels):
             return None
@@ -132,7 +148,8 @@ class Separator:
             return None
         placement = Placement(Job(id=uid, demand=own.demand), Slot(node.name, own.gpus), own.replica)
         reason = judge_again(policy, placement, shared.state.cluster, placed.crowding).reason
-        return None if reason is None else _Found(placed.pod, reason, len(others))
+        profile = self._profiles.object_of(own.demand.workload or "", node.name)
+        return None if reason is None or profile is None else _Found(placed.pod, reason, len(others), profile)
 
     def _is_newest(self, uid: str, others: list[Tenant]) -> bool:
         return all(self._placed[one.job].at < self._placed[uid].at for one in others if one.job in self._placed)
