@@ -128,7 +128,7 @@ class Measurements:
             yield workload
 
     def _renew(self, group: _Group, nodes: Iterable[str]) -> None:
-        """Computes the speeds of a group anew, of which the objects of these nodes have changed."""
+        """Computes the speeds of a group anew after objects of these nodes have changed."""
         specs, newest = self._specs[group], self._newest.setdefault(group, {})
         for node in nodes:
             _set(specs, node, specs.get(node) or None)
