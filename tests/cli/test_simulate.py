@@ -207,7 +207,9 @@ def test_bad_row_far_down_is_refused_like_one_at_the_top(tmp_path: Path, mode: s
 def test_job_without_duration_is_refused_in_timed_mode(tmp_path: Path, processes: str) -> None:
     (tmp_path / "jobs.csv").write_text(HEADER + "a,0,5,1\nb,1,,1\n")
     words = (*SMALL, "--mode", "timed", "--processes", processes, "--out", "out")
-    assert refusal(*words, cwd=tmp_path) == "trace jobs.csv: job 'b' has no duration, which timed mode needs"
+    assert refusal(*words, cwd=tmp_path) == (
+        "trace jobs.csv: job 2 (b) has no duration, which timed mode needs; add it, or use --mode fill"
+    )
     assert names(tmp_path) == ["jobs.csv"]
 
 
@@ -260,7 +262,7 @@ def test_word_the_parser_does_not_know_is_refused(here: Path, words: str) -> Non
 def test_trace_without_durations_is_refused_in_timed_mode(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("id\na\n")
     line = refusal(*SMALL, "--mode", "timed", cwd=tmp_path)
-    assert line == "trace jobs.csv has no durations, which timed mode needs; use --mode fill"
+    assert line == "trace jobs.csv: job 1 (a) has no duration, which timed mode needs; add it, or use --mode fill"
 
 
 def test_out_that_is_no_folder_is_refused_before_anything_runs(here: Path) -> None:

@@ -104,7 +104,7 @@ def check(plan: Plan) -> None:
             "use --estimates oracle, or --estimates noisy:0.5"
         )
     if plan.mode == "timed" and first.duration is None:
-        raise InputError(f"trace {plan.trace} has no durations, which timed mode needs; use --mode fill")
+        raise _no_duration(plan, 1, first)
     if plan.published_order:
         if plan.limit is not None:
             raise InputError("--order published needs the whole trace; remove --limit")
@@ -255,13 +255,18 @@ def _without_compute_share(one: Arrival) -> Arrival:
 def _with_estimates(plan: Plan, seed: int, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
     """Adds the duration estimates that the queue sees; raises InputError if a duration is missing."""
     estimate = _estimator(plan, seed)
-    for one in arrivals:
+    for number, one in enumerate(arrivals, start=1):
         if one.duration is None:
-            raise InputError(f"trace {plan.trace}: job {one.job.id!r} has no duration, which timed mode needs")
+            raise _no_duration(plan, number, one)
         if estimate is None:
             yield one
         else:
             yield Arrival(replace(one.job, estimate=Seconds(estimate(one.duration))), one.duration)
+
+
+def _no_duration(plan: Plan, number: int, one: Arrival) -> InputError:
+    text = f"trace {plan.trace}: job {number} ({printable(one.job.id[:80])}) has no duration, which timed mode needs"
+    return InputError(f"{text}; add it, or use --mode fill")
 
 
 def _estimator(plan: Plan, seed: int) -> Callable[[float], float] | None:

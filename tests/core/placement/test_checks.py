@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.core.cluster import Cluster, Node
 from cotenant.core.links import link_matrix
-from cotenant.core.model import Container, Demand, Gpus, Link
+from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Link
 from cotenant.core.placement.checks import CHECKS, type_allowed
 from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.policies import build_policy
@@ -166,7 +166,30 @@ REFUSALS: list[tuple[str, Demand, Node, str]] = [
         "container",
         Demand(containers=(Container(memory=MiB(9000), compute=HALF), Container(memory=MiB(9000), compute=HALF))),
         node(machine(memory=16000)),
-        "container 1 (app) needs 1 GPU that can take it; the node has 0",
+        "container 1 (app) needs 9000 MiB on one GPU; the freest has 7000 MiB free for it",
+    ),
+    (
+        "container",
+        Demand(
+            containers=(
+                Container(kind=ContainerKind.SIDECAR, memory=MiB(1000), compute=HALF),
+                Container(kind=ContainerKind.INIT, memory=MiB(16000), compute=HALF),
+            )
+        ),
+        node(machine(memory=16000)),
+        "container 1 (init) needs 16000 MiB on one GPU; the freest has 15000 MiB free for it",
+    ),
+    (
+        "container",
+        Demand(containers=(Container(memory=MiB(1), compute=MilliGpu(600)), Container(memory=MiB(1), compute=HALF))),
+        node(machine(memory=16000)),
+        "container 1 (app) needs 50 % of one GPU; the freest has 40 % free for it",
+    ),
+    (
+        "container",
+        Demand(containers=(Container(gpus=3, memory=MiB(100), compute=HALF), Container(memory=MiB(1), compute=HALF))),
+        node(machine(gpus=2, memory=16000)),
+        "container 0 (app) needs 3 GPUs, each with 100 MiB and 50 % of its compute free for it; the node has 2",
     ),
 ]
 

@@ -134,8 +134,7 @@ def _greedy_slot(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus
     for position, container in enumerate(demand.containers):
         fits = [i for i in pool if _takes(demand, node, loads, container, i)]
         if len(fits) < container.gpus:
-            text = "needs {gpus} that can take it; the node has {available}"
-            return Reason("container", f"container {position} ({container.kind}) {text}", container.gpus, len(fits))
+            return _refusal(demand, node, pool, loads, position, len(fits))
         if demand.link is not None and container.gpus > 1:
             own = linked_slot(replace(demand, gpus=container.gpus), node, fits)
             if own is None:
@@ -151,6 +150,35 @@ def _greedy_slot(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus
     return chosen
 
 
+def _refusal(demand: Demand, node: Node, pool: list[int], loads: _Loads, position: int, fitting: int) -> Reason:
+    """Why too few GPUs can take a container: if it needs one, by how much the best of them falls short."""
+    container = demand.containers[position]
+    name = f"container {position} ({container.kind})"
+    needs = {i: Claim(memory_on(container, node.machine.gpus[i]), container.compute, 1) for i in pool}
+    left = {i: _left_for(needs[i], _claim(demand, node, loads, container, i), node.free(i)) for i in pool}
+    if container.gpus == 1 and pool:
+        freest = max(pool, key=lambda i: left[i].memory - needs[i].memory)
+        if left[freest].memory < needs[freest].memory:
+            text = f"{name} needs {{needed}} MiB on one GPU; the freest has {{available}} MiB free for it"
+            return Reason("container", text, needs[freest].memory, max(0, left[freest].memory))
+        freest = max(pool, key=lambda i: left[i].compute)
+        if left[freest].compute < container.compute:
+            text = f"{name} needs {{needed_percent}} % of one GPU; the freest has {{available_percent}} % free for it"
+            return Reason("container", text, container.compute, max(0, left[freest].compute))
+    memory = (
+        f"{container.memory} MiB" if container.memory_percent is None else f"{container.memory_percent} % of its memory"
+    )
+    amounts = f"each with {memory} and {container.compute / 10:g} % of its compute free for it"
+    return Reason("container", f"{name} needs {{gpus}}, {amounts}; the node has {{available}}", container.gpus, fitting)
+
+
+def _left_for(own: Claim, claim: Claim, free: Claim) -> Claim:
+    """What a GPU has free for a container beside the other containers of its pod, whose claim includes its own."""
+    return Claim(
+        MiB(free.memory - claim.memory + own.memory), MilliGpu(free.compute - claim.compute + own.compute), free.slots
+    )
+
+
 def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Loads:
     gpus = node.machine.gpus
     return {**loads, **{i: loads.get(i, _EMPTY).beside(container, gpus[i]) for i in own}}
@@ -158,9 +186,14 @@ def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Load
 
 def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> bool:
     """Whether a container fits on that GPU beside the ones that are placed."""
+    return _within(_claim(demand, node, loads, container, gpu), node.free(gpu))
+
+
+def _claim(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> Claim:
+    """What the pod takes of that GPU at its peak, with this container."""
     one = node.machine.gpus[gpu]
     claim = loads.get(gpu, _EMPTY).beside(container, one).claim
-    return _within(claim._replace(slots=one.slots) if demand.exclusive else claim, node.free(gpu))
+    return claim._replace(slots=one.slots) if demand.exclusive else claim
 
 
 def _sum(a: Claim, b: Claim) -> Claim:
