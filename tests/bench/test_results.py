@@ -65,7 +65,6 @@ def test_every_row_says_how_and_when_it_was_measured() -> None:
 
 
 UNMEASURED = {
-    "fragmentation-online": "needs eight minutes of CPU time",
     "mutants": "runs all tests of five packages once and parts of them for each mutant",
 }
 """benchmarks without rows, and why; no page may name their figures"""
