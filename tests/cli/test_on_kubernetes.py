@@ -52,6 +52,15 @@ def test_a_job_requests_what_its_options_say() -> None:
     assert manifest("--gpus", "0")["metadata"]["name"].startswith("job-")
 
 
+def test_memory_can_be_left_to_the_profile_of_the_workload() -> None:
+    pod = manifest("--name", "auto", "--memory", "auto", "--workload", "bert@32")["spec"]["template"]
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    assert pod["metadata"]["annotations"] == {"cotenant.io/workload": "bert@32", "cotenant.io/memory": "auto"}
+    for words in ((), ("--workload", "bert", "--gpus", "2")):
+        said = refusal(*SUBMIT, *IMAGE, "--memory", "auto", *words, "--", "true")
+        assert "--memory auto: expected 1 GPU, and --workload" in said
+
+
 def test_an_array_has_indices_and_replicas_are_a_gang() -> None:
     array = manifest("--name", "sweep", "--array", "4")["spec"]
     assert (array["completionMode"], array["completions"], array["parallelism"]) == ("Indexed", 4, 4)

@@ -21,7 +21,7 @@ from cotenant.kube.codec.amounts import UNITS
 from cotenant.kube.codec.dialect import Annotations, Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.isolation import Isolation
-from cotenant.kube.codec.settings import DIALECTS, Settings
+from cotenant.kube.codec.settings import DIALECTS, Settings, Unmeasured
 from cotenant.kube.codec.vgpu import VGPU, hami_annotations
 from cotenant.wire.codec import read_bounded
 
@@ -97,6 +97,10 @@ class Defaults(_Section, frozen=True):
     """MiB on each GPU; null: all memory of the GPU."""
     compute: int = 0
     """Percent of each GPU's compute, if the pod requests part of its memory; 0: no compute is reserved."""
+    memory_margin: Annotated[int, Meta(ge=0, le=1000)] = 20
+    """Percent that a pod with `cotenant.io/memory: auto` gets above the peak in the profile of its workload."""
+    unmeasured: Unmeasured = Unmeasured.WHOLE
+    """What such a pod gets if there is no profile and it states no amount: `whole` or `refuse`."""
     count_overhead: bool = True
     """Whether memory that the driver takes for itself counts against the memory of a container."""
     isolation: Isolation = Isolation.ENFORCED
@@ -297,6 +301,7 @@ class KubeSettings(_Section, frozen=True):
             default_memory=None if self.defaults.memory is None else MiB(self.defaults.memory),
             default_compute=Percent(self.defaults.compute),
             count_overhead=self.defaults.count_overhead,
+            unmeasured=self.defaults.unmeasured,
             isolation=self.defaults.isolation,
             isolation_by_namespace={
                 name: part.isolation for name, part in self.namespaces.items() if part.isolation is not None

@@ -109,15 +109,17 @@ def validated(profile: JobProfile) -> JobProfile | None:
 
 
 def averaged(old: JobProfile | None, new: JobProfile) -> JobProfile:
-    """The newer profile, with its numbers averaged with those of the older one."""
+    """The newer profile, with its numbers averaged with those of the older one, and the larger peak of both."""
     if old is None:
         return new
     weight = 1 / min(old.times + 1, MOST_AVERAGED)
     averages = {
         name: _between(getattr(old, name), getattr(new, name), weight)
-        for name in ("step_seconds", "samples_per_second", "utilisation", "bandwidth", "memory_mib", "pcie_mib_s")
+        for name in ("step_seconds", "samples_per_second", "utilisation", "bandwidth", "pcie_mib_s")
     }
-    return msgspec.structs.replace(new, **averages, times=min(old.times + 1, 1_000_000))
+    # A request for memory is made from the peak: an average would be too little half of the time.
+    peak = max((one.memory_mib for one in (old, new) if one.memory_mib is not None), default=None)
+    return msgspec.structs.replace(new, **averages, memory_mib=peak, times=min(old.times + 1, 1_000_000))
 
 
 def _between(old: float | None, new: float | None, weight: float) -> float | None:

@@ -144,6 +144,7 @@ def test_a_pod_alone_gets_a_profile_and_two_get_their_speeds_beside_each_other()
     alone = profiles._entries[small].spec.alone
     assert alone is not None
     assert alone.samples_per_second == 1000.0
+    assert alone.memory_mi_b is None, "the driver has not said it"
     node.set_pods(*node.pods, pod("b", "large@32"))
     node.connect("b")
     profiles.add(profile("team/large", 32, 500.0))
@@ -153,6 +154,24 @@ def test_a_pod_alone_gets_a_profile_and_two_get_their_speeds_beside_each_other()
     (other,) = profiles._entries[large].spec.beside
     assert round(other.speed, 2) == 0.8
     assert {name: round(one.speed or 0, 2) for name, one in node.pod_speeds().items()} == {"a": 0.6, "b": 0.8}
+
+
+def test_the_peak_of_the_memory_that_the_driver_reports_is_in_the_profile_and_never_falls() -> None:
+    profiles, key = no_server(), Key("team", "small@32", "T4")
+    node = node_of(pod("a", "small@32"), profiles=profiles)
+    node.connect("a")
+    assert node.training.is_measuring
+    used = iter([500, 900, 700])
+
+    def rate(name: str, running: dict[str, int]) -> float:
+        node.training.set_memory({"uid-a": next(used, 700), "uid-other": 5000})
+        return 1000.0
+
+    node.work(rate, lambda: key in profiles._entries and profiles._entries[key].spec.alone)
+    profiles.add(msgspec.structs.replace(profile("team/small", 32, 500.0), memory_mib=600.0))
+    alone = profiles._entries[key].spec.alone
+    assert alone is not None
+    assert (alone.memory_mi_b, alone.samples_per_second) == (900.0, 750.0)
 
 
 def goodput(name: str, running: dict[str, int]) -> float:

@@ -26,6 +26,7 @@ class PodMemory(NamedTuple):
     """UUID."""
     used_mib: int
     assigned_mib: int
+    uid: str
 
     def __str__(self) -> str:
         return f"pod {self.namespace}/{self.pod} uses {self.used_mib} of {self.assigned_mib} MiB of GPU {self.gpu}"
@@ -41,7 +42,7 @@ def memory_of_pods(usage: Iterable[GpuUsage], pods: Collection[Pod], proc: Path 
             if uid is not None:
                 used[uid, gpu.uuid] += process.memory_mib or 0
     return sorted(
-        PodMemory(pod.metadata.namespace, pod.metadata.name, gpu, used[uid, gpu], assigned)
+        PodMemory(pod.metadata.namespace, pod.metadata.name, gpu, used[uid, gpu], assigned, uid)
         for uid, (pod, record) in with_gpus.items()
         for gpu, assigned in _assigned(record)
     )

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -304,6 +305,8 @@ class Agent:
             await asyncio.sleep(self._intervals.looks_s)
             machine = await self._looked(backend)
             self._usage.publish(machine)
+            if self.training.is_measuring:
+                self.training.set_memory(self._memory_by_pod())
             if backend.vendor.row.preload:
                 members.update(self._usage.latest)
             if machine != self._machine:
@@ -367,6 +370,13 @@ class Agent:
                     counted = f"{one.listed} devices from kubelet, {one.recorded} GPUs in its record"
                     self.error_log.report("drift", f"pod {'/'.join(one.pod)}: {counted}")
             before = found
+
+    def _memory_by_pod(self) -> dict[str, int]:
+        """The MiB that each pod uses, by UID. A pod whose processes the driver does not list uses an unknown amount."""
+        used: Counter[str] = Counter()
+        for one in memory_of_pods(self._usage.latest, self._pods.pods(), self._proc):
+            used[one.uid] += one.used_mib
+        return {uid: mib for uid, mib in used.items() if mib}
 
     def _write_metrics(self, drifting: int) -> None:
         pods = memory_of_pods(self._usage.latest, self._pods.pods(), self._proc)

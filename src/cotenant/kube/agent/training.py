@@ -10,7 +10,7 @@ connect again.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
@@ -117,6 +117,8 @@ class Training:
         """The hello of each pod that is connected: a pod says it once, and tuning may begin anew."""
         self._reports: dict[str, Reported] = {}
         """The last report of each pod that is connected."""
+        self._memory: Mapping[str, int] = {}
+        """MiB that pods use, by UID, as the driver said last."""
         self._parts: tuple[Tuner, InterferenceMonitor] | None = None
         self._seen: Machine | None = None
         """The machine whose pods were taken in; None: pods have changed since."""
@@ -135,6 +137,15 @@ class Training:
                 self._parts, self._seen = self._made(), None
             self.update()
             self._parts[0].hear(event)  # a pod that was just taken in joins twice, which changes nothing
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether any pod is connected."""
+        return self._parts is not None
+
+    def set_memory(self, used: Mapping[str, int]) -> None:
+        """The MiB that pods use now, by UID; a pod is not asked for it, so it cannot lie about it."""
+        self._memory = used
 
     def pods_changed(self) -> None:
         """Takes effect with the next `update`."""
@@ -215,13 +226,17 @@ class Training:
     def _made(self) -> "tuple[Tuner, InterferenceMonitor]":
         from cotenant.core.units import Seconds
         from cotenant.node.interference import InterferenceMonitor
-        from cotenant.node.measurement import OBSERVE_S, UNKNOWN_USAGE
+        from cotenant.node.measurement import OBSERVE_S, JobUsage
         from cotenant.node.tuning import Tuner
 
         tuner = Tuner(self._send, self._settings)
         observe = OBSERVE_S if self._observe_s is None else Seconds(self._observe_s)
         monitor = InterferenceMonitor(
-            self._profiles, tuner, lambda job: UNKNOWN_USAGE, exclusive_steps=False, observe=observe
+            self._profiles,
+            tuner,
+            lambda job: JobUsage(memory_mib=self._memory.get(job)),
+            exclusive_steps=False,
+            observe=observe,
         )
         tuner.heard.subscribe(monitor.hear)
         tuner.disturbed.subscribe(monitor.disturbed)

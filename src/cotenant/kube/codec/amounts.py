@@ -76,8 +76,12 @@ def amounts_of(
     kind: ContainerKind,
     settings: Settings,
     labels: Mapping[str, str] = MappingProxyType({}),
+    measured: MiB | None = None,
 ) -> Amounts | None:
-    """None if no GPU is requested; InputError says what to write instead. The labels are those of the pod."""
+    """None if no GPU is requested; InputError says what to write instead.
+
+    The labels are those of the pod; `measured` is an amount of memory that counts instead of the one it states.
+    """
     said = {name: _whole(name, amount) for name, amount in resources.items() if name in settings.by_resource}
     used = {settings.by_resource[name].name for name, amount in said.items() if amount}
     if not used:
@@ -103,13 +107,13 @@ def amounts_of(
     if dialect.divided_by is not None and dialect.divided_by in labels:
         said = _divided(dialect, said, labels[dialect.divided_by])
     gpus = _gpus(dialect, said, settings)
-    memory, percent = _memory(dialect, said, settings)
+    memory, percent = _memory(dialect, said, settings) if measured is None else (measured, None)
     compute = _percent(dialect.compute, said)
     if compute is None:
         # A tenant with all the memory has the GPU to itself, since no other tenant could run there.
         compute = _ALL if percent == WHOLE_MEMORY else settings.default_compute
     container = Container(kind=kind, gpus=gpus, memory=memory, memory_percent=percent, compute=MilliGpu(compute * 10))
-    unit = MiB(1) if said.get(dialect.memory_mib or "") else dialect.memory_unit
+    unit = MiB(1) if said.get(dialect.memory_mib or "") or measured is not None else dialect.memory_unit
     low = bool(said.get(dialect.priority or "", dialect.low))
     return Amounts(
         dialect=dialect,

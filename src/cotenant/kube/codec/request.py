@@ -12,19 +12,23 @@ from functools import lru_cache
 import msgspec
 
 from cotenant.core.model import Container, ContainerKind, Demand
-from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MilliGpu
+from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
 from cotenant.kube.codec.constraints import constraints_of
 from cotenant.kube.codec.keys import own_key
-from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings
+from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings, Unmeasured
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
 
 NUMBERS = own_key("containers")
 """Annotation: the names of all containers at admission; the number of a container is its place in this list."""
+MEMORY, AUTO = own_key("memory"), "auto"
+"""Annotation: the memory is that of the workload's profile."""
+UNKNOWN_HERE = MiB(1)
+"""Stands for an amount that only the scheduler knows: part of a GPU, however much."""
 MOST_CONTAINERS = 100
 """Containers with GPUs."""
 MOST_PRIORITY = 1_000_000_000
@@ -52,6 +56,8 @@ class PodRequest:
     """Those with GPUs, in the order of the demand."""
     vendor: Vendor | None
     """Whose GPUs it needs; None: it needs no GPU."""
+    note: str = ""
+    """Where its memory comes from, if the pod leaves that to its profile."""
 
 
 def unenforced(request: PodRequest) -> tuple[str, ...]:
@@ -78,16 +84,64 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     gpus = sum(one.amounts.container.gpus for one in containers)
     if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
-    constraints = _constraints(pod, containers)
+    constraints, note = _constraints(pod, containers), ""
+    if MEMORY in pod.metadata.annotations and not pod.spec.node_name:  # the assignment of a placed pod says how much
+        containers, note = measured_memory(pod, containers, constraints.workload, settings)
+        constraints = _constraints(pod, containers)
     demand = demand_for([one.amounts.container for one in containers], constraints)
-    return PodRequest(demand=demand, constraints=constraints, containers=tuple(containers), vendor=_vendor(containers))
+    return PodRequest(
+        demand=demand, constraints=constraints, containers=tuple(containers), vendor=_vendor(containers), note=note
+    )
+
+
+def measured_memory(
+    pod: Pod, containers: Sequence[ContainerRequest], workload: str | None, settings: Settings
+) -> tuple[list[ContainerRequest], str]:
+    """The containers with the memory that the profile of their workload says, and one sentence on it."""
+    only = _checked_automatic(pod, containers, workload)
+    assert workload is not None
+    known = UNKNOWN_HERE if settings.measured_memory is None else settings.measured_memory(workload)
+    name = printable(workload[:80])
+    if known is None:
+        stated = only.amounts.container
+        if stated.memory_percent != WHOLE_MEMORY:
+            return [*containers], f"no profile of {name} says how much memory it needs, so it gets what it states"
+        if settings.unmeasured is Unmeasured.REFUSE:
+            raise InputError(
+                f"annotation {MEMORY}: no profile of {name} says how much memory it needs; state an amount under"
+                " resources, which counts until there is a profile"
+            )
+        return [*containers], f"no profile of {name} says how much memory it needs, so it gets a whole GPU"
+    kind, container = next(one for one in containers_of(pod) if one[1].name == only.name)
+    amounts = _amounts(container, kind, pod.metadata.labels, settings, known)
+    assert amounts is not None
+    return [replace(only, amounts=amounts)], f"it gets {known} MiB by the profile of {name}"
+
+
+def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workload: str | None) -> ContainerRequest:
+    """The only container of a pod that leaves its memory to a profile; InputError if it cannot."""
+    text, what = pod.metadata.annotations[MEMORY].strip(), f"annotation {MEMORY}"
+    if text != AUTO:
+        raise InputError(f"{what}: {printable(text[:40])!r}, expected {AUTO}; write an amount under resources")
+    if workload is None:
+        raise InputError(f"{what}: {AUTO} needs the annotation {own_key('workload')}, which says whose profile counts")
+    if len(containers) != 1 or containers[0].amounts.container.gpus != 1:
+        raise InputError(f"{what}: {AUTO} is for pods with 1 GPU in 1 container: only these are measured")
+    dialect = containers[0].amounts.dialect
+    if dialect.memory is None:
+        raise InputError(f"{what}: {dialect.count} is for whole GPUs; use a resource that states memory")
+    return containers[0]
 
 
 def _amounts(
-    container: PodContainer, kind: ContainerKind, labels: Mapping[str, str], settings: Settings
+    container: PodContainer,
+    kind: ContainerKind,
+    labels: Mapping[str, str],
+    settings: Settings,
+    measured: MiB | None = None,
 ) -> Amounts | None:
     try:
-        return amounts_of(resources_of(container), kind, settings, labels)
+        return amounts_of(resources_of(container), kind, settings, labels, measured)
     except InputError as error:
         raise InputError(f"container {printable(container.name[:80])}: {error}") from None
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dialects of a cluster, and the defaults for what a pod does not state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
@@ -24,6 +25,15 @@ MOST_MEMORY = MiB((1 << 20) - 1)
 """On one GPU: less than 1 TiB, so that an amount in bytes is refused."""
 
 
+class Unmeasured(StrEnum):
+    """What a pod gets whose memory its profile is to say, if there is no profile and the pod states no amount."""
+
+    WHOLE = "whole"
+    """The whole GPU, so that a profile can be measured."""
+    REFUSE = "refuse"
+    """Nothing: it waits until there is a profile."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How requests are read; for other names of resources, replace a dialect: `replace(VGPU, count=...)`."""
@@ -40,6 +50,10 @@ class Settings:
     isolation: Isolation = Isolation.ENFORCED
     """Whether limits are enforced, in namespaces that `isolation_by_namespace` does not name."""
     isolation_by_namespace: Mapping[str, Isolation] = field(default_factory=dict, hash=False)
+    unmeasured: Unmeasured = Unmeasured.WHOLE
+    measured_memory: Callable[[str], MiB | None] | None = field(default=None, compare=False)
+    """Returns the memory that a workload needs by its profiles, None if there is no profile. None: profiles are not
+    known here, as in the webhook and the agents."""
 
     by_resource: Mapping[str, Dialect] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The dialect of each resource."""

@@ -11,6 +11,7 @@ from cotenant.kube.api.names import Json
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.policy import POLICY
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, MOST_MEMBERS
+from cotenant.kube.codec.request import AUTO, MEMORY
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.deploy.objects import JOB, RUN, labelled
 from cotenant.kube.deploy.pods import Volume, check_image, check_name, container, pod_spec
@@ -27,7 +28,7 @@ class TrainingRequest:
     command: tuple[str, ...]
     gpus: int = 1
     memory: str | None = None
-    """An amount such as 4GiB, or a percentage such as 50%."""
+    """An amount such as 4GiB, a percentage such as 50%, or `auto`: that of the workload's profile."""
     compute: str | None = None
     types: tuple[str, ...] = ()
     exclusive: bool = False
@@ -80,8 +81,12 @@ def _limits(request: TrainingRequest) -> dict[str, int]:
             raise InputError("--gpus 0: --memory and --compute are parts of a GPU; leave them out")
         return {}
     limits = {str(VGPU.count): request.gpus}
+    if request.memory == AUTO and (request.workload is None or request.gpus != 1):
+        raise InputError("--memory auto: expected 1 GPU, and --workload, which says whose profile counts")
     try:
-        if request.memory is not None and request.memory.strip().endswith("%"):
+        if request.memory == AUTO:
+            pass  # an annotation says so
+        elif request.memory is not None and request.memory.strip().endswith("%"):
             limits[str(VGPU.memory_percent)] = parse_percent(request.memory)
         elif request.memory is not None:
             limits[str(VGPU.memory)] = parse_memory(request.memory)
@@ -101,6 +106,7 @@ def _annotations(request: TrainingRequest) -> dict[str, str]:
         own_key("exclusive"): "true" if request.exclusive else None,
         ESTIMATE: None if request.estimate_s is None else f"{request.estimate_s:g}s",
         own_key("workload"): request.workload,
+        MEMORY: AUTO if request.memory == AUTO else None,
         POLICY: request.policy,
         own_key("tune"): None if request.tune else "false",
         GANG: request.name if request.replicas else None,

@@ -18,7 +18,7 @@ from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.inventory import used_of
-from cotenant.kube.codec.request import PodRequest, request_of
+from cotenant.kube.codec.request import MEMORY, PodRequest, request_of
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.allocation import peak_of
 from cotenant.kube.state.cluster import ClusterState
@@ -245,7 +245,10 @@ def _pending(pod: Pod, request: PodRequest | None) -> PodUse:
         name=about.name,
         uid=about.uid,
         gpus=_gpus(request),
-        requested_mib=None if request is None else _peak((one.memory * one.gpus for one in containers), containers),
+        # Only the scheduler knows how much a profile says.
+        requested_mib=None
+        if request is None or MEMORY in about.annotations
+        else _peak((one.memory * one.gpus for one in containers), containers),
         requested_percent=_peak(((one.memory_percent or 0) * one.gpus for one in containers), containers),
     )
 

@@ -79,7 +79,8 @@ class Binder:
         if error:
             shared.errors.report("bind", error)
         elif choice.allocation is not None:
-            where = f"on node {choice.node}: {describe_allocation(choice.allocation)}"
+            note = f"; {choice.request.note}" if choice.request.note else ""
+            where = f"on node {choice.node}: {describe_allocation(choice.allocation)}{note}"
             shared.events.record(pod, PLACED, where)
             shared.log(f"{subject} {where}, in {(shared.clock() - began) * 1000:.1f} ms")
         return error

@@ -52,7 +52,7 @@ def explain(
         reason = f"it is on node {pod.spec.node_name} and was given no GPU by this scheduler"
         return WhyPod(metadata=about, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
     placed = state.bound(pod.metadata.uid) is not None
-    unit = None if placed else placer.unit_note(pod)
+    own_notes = () if placed else tuple(filter(None, (placer.unit_note(pod), placer.memory_note(pod))))
     fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
     left = MOST_NODES - len(fits)
     return WhyPod(
@@ -66,7 +66,7 @@ def explain(
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
-        notes=(*(() if unit is None else (unit,)), *placer.unenforced(pod), *_not_offered(why)),
+        notes=(*own_notes, *placer.unenforced(pod), *_not_offered(why)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
 

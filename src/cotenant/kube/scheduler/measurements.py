@@ -100,6 +100,11 @@ class Measurements:
             if rows := self.rows_of(gpu_type, None):
                 self.rows[gpu_type] = rows
 
+    def peak(self, workload: str) -> float | None:
+        """The most memory that a workload was measured to use alone, in MiB, on any node; None: not measured."""
+        measured = (spec.alone.memory_mi_b for spec in self._alone.get(workload, {}).values() if spec.alone is not None)
+        return max((one for one in measured if one), default=None)
+
     def rows_of(self, gpu_type: str, namespaces: Collection[str] | None) -> tuple[Measured, ...]:
         """The rows of a predictor that knows the workloads of these namespaces; None: of all."""
         if namespaces is None:

@@ -234,6 +234,13 @@ class Placer:
         except InputError:
             return ()
 
+    def memory_note(self, pod: Pod) -> str:
+        """Where the memory of a pod comes from, if it leaves that to its profile."""
+        try:
+            return request_of(pod, self._settings).note
+        except InputError:  # it is why the pod waits
+            return ""
+
     def unit_note(self, pod: Pod) -> str | None:
         """How to state memory in MiB, if the pod fits no GPU in GiB but would in MiB; else None."""
         try:

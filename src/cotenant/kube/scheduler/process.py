@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -134,10 +134,11 @@ class Scheduler:
         election: Election | None = None,
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
-        codec, part, signals = settings.codec(), settings.scheduler, Signals()
-        self.errors = errors
+        part, signals = settings.scheduler, Signals()
+        self.errors, self.profiles = errors, Profiles(settings.defaults.memory_margin)
+        codec = replace(settings.codec(), measured_memory=self.profiles.memory_of)
         self.state = ClusterState(codec, scheduler=part.name, freed=signals.freed.send)
-        self.quotas, self.gangs, self.profiles = Quotas(codec), Gangs(self.state), Profiles()
+        self.quotas, self.gangs = Quotas(codec), Gangs(self.state)
         self.backfill = Backfill(self.state, self.gangs, settings.queue)
         self.placer = Placer(
             self.state,

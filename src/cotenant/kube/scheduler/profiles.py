@@ -9,6 +9,7 @@ A pod may lie about its own speed. So workloads belong to namespaces, and what t
 move a prediction only within the interval that the reports of the tenants' own namespaces give.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -18,7 +19,9 @@ import msgspec
 from cotenant.core.interference import Speed
 from cotenant.core.sharing.orders import company, tenants_on
 from cotenant.core.sharing.speeds import Predicted, TenantSet, mean_speed
+from cotenant.core.units import MiB
 from cotenant.kube.codec.profiles import PodSpeed, ProfileSpec, WorkloadProfile, problem_with
+from cotenant.kube.codec.settings import MOST_MEMORY
 from cotenant.kube.scheduler.measurements import Change, Measurements
 from cotenant.kube.state.cluster import ClusterState
 
@@ -114,7 +117,9 @@ def _within(speed: Speed, bounds: Speed) -> Speed:
 class Profiles:
     """All WorkloadProfiles of the cluster, and the belief that follows from them."""
 
-    def __init__(self) -> None:
+    def __init__(self, margin_percent: int = 20) -> None:
+        """`margin_percent` is added to the peak memory of a workload."""
+        self._margin = margin_percent
         self._measurements = Measurements()
         self.belief = BoundedBelief(self._measurements)
         self.problems: dict[str, str | None] = {}
@@ -179,6 +184,11 @@ class Profiles:
             return None
         problem = self.problems[name] = problem_with(one, self._nodes)
         return one.spec if problem is None else None
+
+    def memory_of(self, workload: str) -> MiB | None:
+        """The memory that a pod of a workload needs: its measured peak and a margin; None if it was not measured."""
+        peak = self._measurements.peak(workload)
+        return None if peak is None else MiB(min(MOST_MEMORY, max(1, math.ceil(peak * (100 + self._margin) / 100))))
 
     def was_separated(self, controller: str) -> bool:
         """Whether a pod of this controller was evicted because it harmed its neighbours, by this leader or another."""
