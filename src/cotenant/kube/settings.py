@@ -8,6 +8,7 @@ Every setting has a default, so an empty file is valid. An unknown name is an er
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -267,7 +268,7 @@ class GpuSharing(_Section, frozen=True):
     """Percent of a GPU's compute that is assigned at most."""
 
 
-class KubeSettings(_Section, frozen=True):
+class KubeSettings(_Section, frozen=True, dict=True):
     """The whole file."""
 
     version: Literal[1] = 1
@@ -295,6 +296,11 @@ class KubeSettings(_Section, frozen=True):
 
     def codec(self) -> Settings:
         """Return how the requests of pods are read; InputError if two resources have the same name."""
+        return self._codec
+
+    @cached_property
+    def _codec(self) -> Settings:
+        # Computed once: the webhook needs it several times for each pod.
         return Settings(
             dialects=_dialects(self.dialects),
             default_gpus=self.defaults.gpus,
