@@ -41,11 +41,26 @@ def test_the_manifests_are_a_deployment_and_a_service_of_the_same_pods() -> None
     assert list(yaml.safe_load_all(run(*BASE, "--dry-run").stdout)) == manifests(*BASE)
 
 
-def test_the_example_is_what_the_command_in_its_readme_prints() -> None:
-    folder = Path(__file__).parents[2] / "examples" / "serving"
-    (line,) = [line for line in (folder / "README.md").read_text().splitlines() if line.endswith("--dry-run")]
+@pytest.mark.parametrize("example", ["serving/mnist.yaml", "llm/vllm.yaml"])
+def test_an_example_is_what_the_command_in_its_readme_prints(example: str) -> None:
+    file = Path(__file__).parents[2] / "examples" / example
+    (line,) = [line for line in (file.parent / "README.md").read_text().splitlines() if "--dry-run" in line]
     printed = run(*line.split()[1:]).stdout
-    assert list(yaml.safe_load_all((folder / "mnist.yaml").read_text())) == list(yaml.safe_load_all(printed))
+    assert list(yaml.safe_load_all(file.read_text())) == list(yaml.safe_load_all(printed))
+
+
+def test_vllm_reports_its_latencies_only_if_it_has_an_objective() -> None:
+    base = ("serve", "vllm", "--name", "chat", "--memory", "20GiB", "--model-path", "Qwen/Qwen3-8B", "--port", "9000")
+    for words, metrics, objective in (
+        ((), "", None),
+        (("--latency", "p99=200ms"), "http://127.0.0.1:9000/metrics", "p99=200ms"),
+    ):
+        template = manifests(*base, *words)[0]["spec"]["template"]
+        (main,) = template["spec"]["containers"]
+        assert template["metadata"]["annotations"].get("cotenant.io/latency") == objective
+        assert main["command"][5:] == [
+            *("", metrics, "vllm", "serve", "Qwen/Qwen3-8B", "--port=9000", "--served-model-name=chat")
+        ]
 
 
 def test_a_custom_server_runs_its_own_command_with_its_volumes_and_variables() -> None:
@@ -71,6 +86,10 @@ def test_a_custom_server_runs_its_own_command_with_its_volumes_and_variables() -
         (("tensorflow", "--name", "d"), "serve tensorflow: --model-path is missing"),
         (("tensorflow", "--name", "d", "--model-path", "m"), "--model-path m: expected an absolute path"),
         (("triton", "--name", "d", "--model-path", "/m"), "serve triton: --image is missing"),
+        (("vllm", "--name", "d"), "serve vllm: --model-path is missing"),
+        (("vllm", "--name", "d", "--model-path", "../x"), "--model-path ../x: expected an absolute path"),
+        (("vllm", "--name", "d", "--model-path", "/m", "--latency", "fast"), "--latency: 'fast'; write for example"),
+        (("triton", "--name", "d", "--image", "a", "--model-path", "/m", "--latency", "p99=1s"), "reports latencies"),
         (("custom", "--name", "d", "--image", "a b"), "--image a b: expected the name of an image"),
         (("custom", "--name", "d", "--image", "a", "--model-path", "/m"), "serve custom: --model-path is for"),
         (("custom", "--name", "d", "--image", "a", "--volume", "models"), "--volume models: expected CLAIM:/folder"),

@@ -35,8 +35,8 @@ OURS = "/opt/cotenant"
 COMMANDS = ("sh", "cat", "env", "ls", "sleep")
 LEFT_OUT = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages"}
 COMMAND = b"#!/usr/bin/python3\nfrom cotenant.cli.main import main\n\nmain()\n"
-SERVERS = ("/usr/bin/tensorflow_model_server", "/usr/bin/tritonserver")
-"""where the images of TensorFlow Serving and Triton have their programs; here it is a stand-in of ours"""
+SERVERS = ("/usr/bin/tensorflow_model_server", "/usr/bin/tritonserver", "/usr/bin/vllm")
+"""where the images of TensorFlow Serving, Triton and vLLM have their programs; here it is a stand-in of ours"""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 

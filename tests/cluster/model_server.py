@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in of TensorFlow Serving and Triton: says in a line of JSON which options it got and how much GPU memory CUDA
-shows, and then answers HTTP on its port. Standard library only, because it is a program of an image."""
+"""A stand-in of TensorFlow Serving, Triton and vLLM: says in a line of JSON which options it got and how much GPU
+memory CUDA shows, and then answers HTTP on its port, with the metrics of vLLM. Standard library only, because it is a
+program of an image."""
 
 import ctypes
 import json
@@ -9,7 +10,7 @@ import os
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-PORTS = ("--rest_api_port", "--http-port")
+PORTS = ("--rest_api_port", "--http-port", "--port")
 
 
 def total_mib() -> int | None:
@@ -27,9 +28,17 @@ def total_mib() -> int | None:
 
 
 class Answer(BaseHTTPRequestHandler):
+    requests = 0
+    """it claims to have answered 30 more, of less than 250 ms each, whenever its metrics are read"""
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
+        if self.path == "/metrics":
+            Answer.requests += 30
+            for bound in ("0.25", "+Inf"):
+                line = f'vllm:time_to_first_token_seconds_bucket{{le="{bound}",model_name="m"}} {Answer.requests}.0\n'
+                self.wfile.write(line.encode())
 
 
 def main() -> None:

@@ -96,6 +96,45 @@ def test_a_model_server_is_created_listed_changed_and_deleted(servers: Engine) -
     assert refused(servers, "serve", "delete", "demo")[0] == 4
 
 
+def test_vllm_is_told_its_memory_and_its_latencies_are_read_from_its_metrics(servers: Engine) -> None:
+    words = ("--name", "chat", "--memory", "3000MiB", "--latency", "p99=300ms", *MODEL, "--", "--max-model-len=8192")
+    done = run_cotenant(servers, "serve", "vllm", *words)
+    assert (done.returncode, done.stdout) == (0, "chat\n"), done
+    assert "chat: 0 of 1 replica ready" in done.stderr, "how far it is, while it starts"
+    (pod,) = pods_of(servers, "chat")
+    name = pod["metadata"]["name"]
+    seen = servers.said(name)
+    assert seen["words"][:2] == ["serve", "/usr/bin"]
+    assert {"--port=8000", "--max-model-len=8192", "--gpu-memory-utilization=0.950000000"} <= set(seen["words"])
+
+    def measured() -> Json | None:
+        answer: Json = json.loads(cotenant(servers, "show", f"pod/{name}", "-n", "default", "-o", "json"))
+        return answer["latency"]
+
+    latency = wait_for("its latency", measured)
+    assert (latency["percentile"], latency["objective_ms"], latency["held"]) == (99, 300.0, True)
+    assert 250 <= latency["latency_ms"] < 275
+
+
+def test_triton_and_custom_servers_start_with_what_they_were_given(servers: Engine) -> None:
+    cotenant(servers, "serve", "triton", "--name", "vision", "--memory", "2GiB", *MODEL)
+    (pod,) = pods_of(servers, "vision")
+    words = set(servers.said(pod["metadata"]["name"])["words"])
+    assert {"--model-repository=/usr/bin", "--http-port=8000", "--cuda-memory-pool-byte-size=0:268435456"} <= words
+    code = "import http.server as h; h.HTTPServer(('', 9000), h.SimpleHTTPRequestHandler).serve_forever()"
+    own = ("--image", PYTHON, "--port", "9000", "--memory", "2GiB", "--compute", "30%")
+    cotenant(servers, "serve", "custom", "--name", "own", *own, "--", "python3", "-c", code)
+    found = {one["name"]: one for one in json.loads(cotenant(servers, "serve", "list", "-o", "json"))}
+    assert {name: (one["framework"], one["state"]) for name, one in found.items()} == {
+        "vision": ("triton", "running"),
+        "own": ("custom", "running"),
+    }
+    assert (found["own"]["address"], found["own"]["compute_percent"]) == ("own.default:9000", 30)
+    done = run_cotenant(servers, "serve", "update", "own", "--replicas", "2")
+    assert (done.returncode, done.stdout) == (0, "own\n")
+    assert "own: 1 of 2 replicas ready" in done.stderr
+
+
 def test_what_keeps_a_server_from_starting_is_said_in_a_sentence(servers: Engine) -> None:
     base = ("serve", "tensorflow", "--image", PYTHON, "--memory", "1GiB")
     code, line = refused(servers, *base, "--name", "lost", "--model-path", "/no/such/model")

@@ -10,7 +10,8 @@ from cotenant.core.model import Reason
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.assignment import RECORD, Share, decode_record
 from cotenant.kube.scheduler.quota import Quotas
-from cotenant.kube.scheduler.resize import RESIZE, Resized, resize
+from cotenant.kube.scheduler.resize import RESIZE, resize
+from cotenant.kube.scheduler.rewriting import Rewrite
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.cluster import ClusterState
 from tests.kube.test_quota import quota, quotas
@@ -42,13 +43,13 @@ def asking(state: ClusterState, text: str, *amounts: dict[str, Any], name: str =
     return asked
 
 
-def resized(pod: Pod, state: ClusterState, allowed: Quotas | None = None) -> Resized | Reason | None:
+def resized(pod: Pod, state: ClusterState, allowed: Quotas | None = None) -> Rewrite | Reason | None:
     return resize(pod, state, allowed or Quotas(), moment=1)
 
 
-def granted(pod: Pod, state: ClusterState) -> Resized:
+def granted(pod: Pod, state: ClusterState) -> Rewrite:
     found = resized(pod, state)
-    assert isinstance(found, Resized), found
+    assert isinstance(found, Rewrite), found
     return found
 
 
@@ -145,7 +146,7 @@ def test_a_quota_holds_for_growing_alone(state: ClusterState) -> None:
     pod = asking(state, "memory=5000")
     assert refused(pod, state, tight) == "needs 5000 MiB of GPU memory, quota gpus leaves its namespace 3000"
     shrunk = annotated(pod, {RESIZE: "memory=3500"})
-    assert isinstance(resized(shrunk, state, tight), Resized)
+    assert isinstance(resized(shrunk, state, tight), Rewrite)
 
 
 def test_containers_are_named_or_numbered(state: ClusterState) -> None:

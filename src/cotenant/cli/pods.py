@@ -84,7 +84,14 @@ def pod_details(answer: "WhyPod") -> "Iterator[str]":
     rows = [[name, value] for name, value in fields.items() if value]
     for share in answer.gpus:
         compute = f", {share.compute_percent:g}% of its compute" if share.compute_percent else ""
+        if share.limit_percent:
+            compute = f", at most {share.limit_percent:g}% of its compute beside a server with a latency objective"
         rows.append(["gpu", f"{share.gpu}: {share.memory_mib} MiB{compute}, container {share.container}"])
+    if answer.latency is not None:
+        about = answer.latency
+        held = "held" if about.held else "missed"
+        text = f"p{about.percentile} is {about.latency_ms:.4g} ms, the objective is {about.objective_ms:g} ms: {held}"
+        rows.append(["latency", text])
     rows += [["note", note] for note in answer.notes]
     yield from aligned(rows)
     if answer.tenants:

@@ -47,6 +47,10 @@ TRITON_EPILOG = """\b
 Example:
   cotenant serve triton --name vision --memory 6GiB --image team/triton:1 --model-path /models --volume models:/models
 """
+VLLM_EPILOG = """\b
+Example:
+  cotenant serve vllm --name chat --memory 20GiB --model-path Qwen/Qwen3-8B --latency p99=200ms -- --max-model-len 8192
+"""
 CUSTOM_EPILOG = """\b
 Example:
   cotenant serve custom --name chat --memory 10GiB --image team/chat:1 --port 9000 -- python serve.py --port 9000
@@ -124,6 +128,9 @@ def server_options(command: F) -> F:
             metavar="CLAIM:/folder",
             help="PersistentVolumeClaim to mount read-only; repeatable.",
         ),
+        click.option(
+            "--latency", metavar="p99=200ms", help="Latency objective of its requests; for vllm and custom servers."
+        ),
         click.option("--grpc-port", type=click.IntRange(1, 65_535), help="Port for gRPC."),
         click.option("--port", type=click.IntRange(1, 65_535), help="Port for HTTP."),
         click.option("--model-path", metavar="PATH", help="Folder of the model in the container, or its address."),
@@ -165,6 +172,16 @@ _server_command(
     """,
     "Serves a model repository with Triton.",
     TRITON_EPILOG,
+)
+_server_command(
+    "vllm",
+    """Serves a language model with vLLM. Words after `--` are further options of `vllm serve`.
+
+    Inside each container, --gpu-memory-utilization is computed from the GPU memory that the container got. With
+    --latency, the time to the first token is kept below the objective, as far as the compute of the GPU allows.
+    """,
+    "Serves a language model with vLLM.",
+    VLLM_EPILOG,
 )
 _server_command(
     "custom",

@@ -7,6 +7,8 @@ A message of the agent that is not valid is ignored.
 
 from __future__ import annotations
 
+import math
+
 from cotenant.job.link import LONGEST
 
 VERSION = 1
@@ -17,6 +19,9 @@ LONGEST_WHY = 500
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.2, 60.0
 """seconds between reports that an agent may request"""
 BYE = b'{"t":"bye"}'
+BUCKETS = 256
+FIRST_BOUND_S, BOUNDS_PER_DOUBLING = 1e-4, 8
+"""of the buckets in which latencies are counted: bucket b ends at FIRST_BOUND_S * 2 ** (b / BOUNDS_PER_DOUBLING)"""
 PAUSE, RESUME = "pause", "resume"
 
 
@@ -76,11 +81,20 @@ def hello(
 
 
 def steps(
-    *, n: int, samples: int, busy_s: float, wall_s: float, batch: int, noise: tuple[float, float] | None
+    *,
+    n: int,
+    samples: int,
+    busy_s: float,
+    wall_s: float,
+    batch: int,
+    noise: tuple[float, float] | None,
+    latencies: dict[int, int] | None = None,
 ) -> bytes:
     grad_sqr, grad_var = noise or (None, None)
+    counts = {"latencies": {str(bucket): count for bucket, count in latencies.items()}} if latencies else {}
     return _encode(
         {
+            **counts,
             "t": "steps",
             "n": n,
             "samples": samples,
@@ -93,7 +107,14 @@ def steps(
     )
 
 
-def _encode(message: dict[str, str | int | float | None]) -> bytes:
+def bucket_of(seconds: float) -> int:
+    """The bucket in which a latency is counted."""
+    if seconds <= FIRST_BOUND_S:
+        return 0
+    return min(BUCKETS - 1, math.ceil(BOUNDS_PER_DOUBLING * math.log2(seconds / FIRST_BOUND_S) - 1e-9))
+
+
+def _encode(message: dict[str, object]) -> bytes:
     import json  # imported only if there is an agent: it takes as long as the rest of the library
 
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()

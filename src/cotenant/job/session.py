@@ -106,6 +106,7 @@ class Session:
         self._first = True
         """the next step is the first of its batch size: it compiles and warms up, so it is not counted"""
 
+        self._answered_at = time.monotonic()
         self._noise: tuple[Number, Number] = (None, None)
         self._smoothed = Smoothed()
         self._begin(None)
@@ -171,6 +172,30 @@ class Session:
         if busy is not None and busy >= 0 and whole_steps is not None:
             self._count(whole_steps, samples, busy, time.monotonic(), grad_sqr, grad_var)
 
+    def request(self) -> Request:
+        """Wraps the answer to one request of a server, with its wait. Several threads may answer at a time.
+
+        A server has the latency objective of its pod. It is never paused, and waits for no compute lock.
+        """
+        return Request(self)
+
+    def answered(self, *, seconds: float, requests: int = 1) -> None:
+        """Reports requests whose latency you measured yourself; call it right after them."""
+        latency, count = _float(seconds), _positive(requests)
+        if latency is None or latency < 0 or count is None:
+            return
+        now = time.monotonic()
+        with self._lock:
+            if now >= self._listen_at:
+                self._listen_at = now + LISTEN_EVERY
+                self._listen()
+            bucket = messages.bucket_of(latency)
+            self._latencies[bucket] = self._latencies.get(bucket, 0) + count
+            # Answers overlap, so the time of one counts only as far as it is after the one before.
+            busy = min(latency, max(0.0, now - self._answered_at))
+            self._answered_at = now
+            self._count(count, count, busy, now, None, None)
+
     def gradient_norms(
         self, sqr_small: SupportsFloat, sqr_big: SupportsFloat, small: int, big: int
     ) -> tuple[float, float] | None:
@@ -213,6 +238,7 @@ class Session:
             self._report_at = now + self._every
         self._steps = self._samples = self._largest = 0
         self._busy = self._excluded_s = 0.0
+        self._latencies: dict[int, int] = {}
 
     def _before(self) -> float:
         """Does what is due before a step; the time after it."""
@@ -293,7 +319,13 @@ class Session:
             noise = self._measured_noise()
             self._link.send(
                 messages.steps(
-                    n=self._steps, samples=self._samples, busy_s=self._busy, wall_s=wall, batch=batch, noise=noise
+                    n=self._steps,
+                    samples=self._samples,
+                    busy_s=self._busy,
+                    wall_s=wall,
+                    batch=batch,
+                    noise=noise,
+                    latencies=self._latencies,
                 )
             )
         self._begin(now)
@@ -387,6 +419,22 @@ class Step:
             self._compute_lock.release()
         if kind is None:
             self._session._after(self._samples, self._started, self._grad_sqr, self._grad_var)
+
+
+class Request:
+    """One request of a server, from its arrival to its answer. One that raises is not counted."""
+
+    __slots__ = ("_session", "_started")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._session.answered(seconds=time.monotonic() - self._started)
 
 
 class Untimed:

@@ -10,12 +10,18 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from cotenant.core.sharing.latency import BUCKETS
+
 VERSION = 1
 LONGEST = 4096
 """bytes of a message"""
 
 Batch: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
 Duration: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Latencies: TypeAlias = Annotated[
+    dict[Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)], Annotated[int, msgspec.Meta(ge=1, le=10**9)]],
+    msgspec.Meta(max_length=BUCKETS),
+]
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="t"):
@@ -48,6 +54,8 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps", tag_field="t
     """squared norm of the true gradient; an unbiased estimate, so it may be negative"""
     grad_var: float | None = None
     """sum of the variances of one sample's gradient; grad_var / grad_sqr is the noise scale phi in samples"""
+    latencies: Latencies | None = None
+    """of the requests that a server answered: how many were in each bucket of core/sharing/latency.py"""
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye", tag_field="t"):

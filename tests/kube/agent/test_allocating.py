@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +35,12 @@ from tests.kube.agent.agents import COUNT, GPU, MACHINE, bound, held, node, regi
 from tests.kube.agent.kubelet import kubelet_in, until
 
 
+def run_module(path: Path, module: str) -> str:
+    """What a module says that is found by PYTHONPATH alone."""
+    command = [sys.executable, "-S", "-m", module]
+    return subprocess.run(command, env={"PYTHONPATH": str(path)}, capture_output=True, text=True).stderr
+
+
 def test_a_container_gets_the_library_the_socket_and_a_region_and_no_gpu() -> None:
     async def scenario() -> None:
         async with registered() as (here, kubelet):
@@ -42,10 +50,12 @@ def test_a_container_gets_the_library_the_socket_and_a_region_and_no_gpu() -> No
             assert not answer.cdi_devices
             mounts = {one.container_path: (Path(one.host_path), one.read_only) for one in answer.mounts}
             (staged,) = here.host.library.seen.glob("libcotenant-*")
+            (job,) = here.host.library.seen.glob("job-*")
             region = region_of(here.host, GPU, ["GPU-a::2", "GPU-b::1"])
             assert mounts == {
                 "/run/cotenant": (Path("/host/passing/agent"), True),
                 "/usr/local/lib/cotenant": (staged, True),
+                "/usr/local/share/cotenant": (job, True),
                 "/etc/ld.so.preload": (here.host.library.seen / "ld.so.preload", True),
                 "/run/cotenant-slice/usage": (Path("/host/passing/regions") / region.name, False),
                 "/run/cotenant-processes": (Path("/host/passing/slices") / region.name / "processes", True),
@@ -53,6 +63,7 @@ def test_a_container_gets_the_library_the_socket_and_a_region_and_no_gpu() -> No
             preload = (here.host.library.seen / "ld.so.preload").read_text()
             assert preload == "/usr/local/lib/cotenant/$LIB/libcotenant.so\n"
             assert (staged / "libcotenant.so").exists()
+            assert "usage: python3" in run_module(job, "cotenant.job.server")
             assert read_region(region).processes == ()
             assert stat.S_IMODE(region.stat().st_mode) == 0o666
             modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (region.parent, here.host.slices.seen)}
@@ -164,7 +175,7 @@ def test_a_folder_that_a_runtime_made_in_place_of_a_lost_region_is_replaced(tmp_
 
 def test_without_a_library_there_is_nothing_to_preload(tmp_path: Path) -> None:
     mounts = prepare(HostPlaces(lasting=at(tmp_path / "l"), passing=at(tmp_path / "p")), None)
-    assert [one.container_path for one in mounts] == ["/run/cotenant"]
+    assert [one.container_path for one in mounts] == ["/run/cotenant", "/usr/local/share/cotenant"]
 
 
 # Slices that are lost, and those that are left

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every container with GPUs gets from its node, whichever GPUs its pod's record names.
 
-That is the vGPU library and the file that preloads it, the agent's socket, the list of its processes, and a usage
-region of its own: the only file of the node that it can write to. GPUs are not among it. The answer asks the vendor's
-runtime for no GPU, so a container whose pod has no record sees none; the variable of a pod
-that has a record is set later and wins.
+That is the vGPU library and the file that preloads it, the job library, the agent's socket, the list of its processes,
+and a usage region of its own: the only file of the node that it can write to. GPUs are not among it. The answer asks
+the vendor's runtime for no GPU, so a container whose pod has no record sees none; the variable of a pod that has a
+record is set later and wins.
 """
 
 import hashlib
@@ -25,12 +25,14 @@ from cotenant.kube.codec.paths import (
     AGENT_SOCKET,
     HOST_LASTING,
     HOST_PASSING,
+    JOB_FOLDER,
     LIBRARY_FOLDER,
     PRELOAD_FILE,
     PROCESSES_FOLDER,
     REGION,
 )
 from cotenant.node.devices.vendors import Vendor
+from cotenant.node.job_files import stage_job_library
 from cotenant.node.limits import write_read_only
 from cotenant.node.preload import preload, stage
 from cotenant.node.region import make_region
@@ -153,6 +155,8 @@ def prepare(host: HostPlaces, library: Path | None) -> CommonMounts:
         host.agent.seen.mkdir(mode=0o755, parents=True, exist_ok=True)
         for folder in (host.slices, host.regions):
             folder.seen.mkdir(mode=0o700, parents=True, exist_ok=True)
+        job = str((host.library / stage_job_library(host.library.seen).name).host)
+        mounts.append(pb.Mount(container_path=str(JOB_FOLDER), host_path=job, read_only=True))
         if library is not None:
             staged = stage(library, host.library.seen).name
             _write_preload(host.library.seen / PRELOAD_FILE.name)

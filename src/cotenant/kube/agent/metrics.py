@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.core.model import Machine
+from cotenant.kube.agent.latency import PodLatency
 from cotenant.kube.agent.pod_usage import PodMemory
 from cotenant.node.limits import write_read_only
 
@@ -29,6 +30,8 @@ class AgentState:
     """errors since the agent started, by kind"""
     pods: Sequence[PodMemory] = ()
     """memory that pods use, and that they were assigned"""
+    servers: Sequence[PodLatency] = ()
+    """pods with a latency objective"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ def _of_pods(amount: Callable[[PodMemory], int]) -> Callable[[AgentState], Serie
         f'namespace="{_escaped(one.namespace)}",pod="{_escaped(one.pod)}",gpu="{_escaped(one.gpu)}"': amount(one)
         for one in state.pods
     }
+
+
+def _of_servers(amount: Callable[[PodLatency], float]) -> Callable[[AgentState], Series]:
+    def label(one: PodLatency) -> str:
+        who = f'namespace="{_escaped(one.namespace)}",pod="{_escaped(one.pod)}"'
+        return f'{who},percentile="{one.objective.percentile}"'
+
+    return lambda state: {label(one): amount(one) for one in state.servers}
 
 
 METRICS = (
@@ -79,13 +90,37 @@ METRICS = (
         "Memory of a GPU that a pod was assigned.",
         _of_pods(lambda one: one.assigned_mib),
     ),
+    Metric(
+        "pod_latency_seconds",
+        "gauge",
+        "Latency of the requests of a pod with an objective, in its last window.",
+        _of_servers(lambda one: one.latency_s),
+    ),
+    Metric(
+        "pod_latency_objective_seconds",
+        "gauge",
+        "Latency objective of a pod.",
+        _of_servers(lambda one: one.objective.seconds),
+    ),
+    Metric(
+        "pod_latency_missed_total",
+        "counter",
+        "Windows in which a pod missed its latency objective, since the agent started.",
+        _of_servers(lambda one: one.missed_total),
+    ),
     Metric("errors_total", "counter", "Errors by kind; drift is counted at each look.", _errors),
 )
 
 
-def metrics_text(machine: Machine, drifting: int, errors: Mapping[str, int], pods: Sequence[PodMemory] = ()) -> str:
+def metrics_text(
+    machine: Machine,
+    drifting: int,
+    errors: Mapping[str, int],
+    pods: Sequence[PodMemory] = (),
+    servers: Sequence[PodLatency] = (),
+) -> str:
     """All metrics, in the order of the table."""
-    state = AgentState(machine, drifting, errors, pods)
+    state = AgentState(machine, drifting, errors, pods, servers)
     return "".join(_lines(metric, metric.value(state)) for metric in METRICS)
 
 

@@ -20,6 +20,7 @@ from cotenant.core.units import MiB, format_memory, parse_memory
 from cotenant.errors import CotenantError, DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces
 from cotenant.kube.agent.jobs import Jobs
+from cotenant.kube.agent.latency import Servers, Windows
 from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.agent.metrics import metrics_text, write_metrics
 from cotenant.kube.agent.orphans import NodePods, Timing
@@ -43,8 +44,9 @@ from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
 from cotenant.kube.codec.assignment import Record, record_of
-from cotenant.kube.codec.inventory import AWAY, ORPHANS, USED
+from cotenant.kube.codec.inventory import AWAY, ORPHANS, SERVERS, USED
 from cotenant.kube.settings import KubeSettings, read_settings
+from cotenant.node.agent import JobEvent
 from cotenant.node.devices.backend import Backend
 from cotenant.node.devices.finding import find_gpus
 from cotenant.node.devices.simulated import SimulatedBackend
@@ -105,6 +107,7 @@ class Intervals:
     profiles: WritePace = WritePace()  # noqa: RUF009 -- frozen
     pace: Pace = Pace()  # noqa: RUF009 -- frozen
     orphans: Timing = Timing()  # noqa: RUF009 -- frozen
+    windows: Windows = Windows()  # noqa: RUF009 -- frozen
 
 
 def serve(options: AgentOptions) -> None:
@@ -176,6 +179,8 @@ class Agent:
         self._changed = asyncio.Event()
         """Something that is published may have changed: the GPUs, a pod, or whether kubelet watches."""
         self._leaving = False
+        self._drifting = 0
+        """Pods with another number of devices than their assignment says, at the last look."""
         self._client = Client(access, agent="cotenant-agent")
         self._node = OwnNode(
             self._client,
@@ -210,7 +215,8 @@ class Agent:
             report=self._reporter("training"),
             observe_s=intervals.observe_s,
         )
-        self.jobs = Jobs(options.host.agent.seen, self._pods.known, self.training.hear, proc)
+        self.servers = Servers(self._pods.pods, self._publish_servers, intervals.windows)
+        self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._hear, proc)
 
     async def run(self) -> None:
         """Runs until cancelled; what was written on the node stays."""
@@ -226,6 +232,7 @@ class Agent:
                 tasks.create_task(self._serve_gpus())
                 tasks.create_task(self.training.run())
                 tasks.create_task(self._profiles.run())
+                tasks.create_task(self.servers.run())
         finally:
             await self.jobs.close()
             await self._client.close()
@@ -242,6 +249,16 @@ class Agent:
     def _pods_changed(self) -> None:
         self._changed.set()
         self.training.pods_changed()
+        self.servers.pods_changed()
+
+    def _hear(self, event: JobEvent) -> None:
+        self.training.hear(event)
+        self.servers.hear(event)
+
+    def _publish_servers(self, text: str | None) -> None:
+        self._node.want({SERVERS: text})
+        if text is not None:
+            self._write_metrics()
 
     def _reporter(self, kind: str) -> Callable[[str], object]:
         return lambda text: self.error_log.report(kind, text)
@@ -355,7 +372,8 @@ class Agent:
         """Reports drift that is seen twice: kubelet and the API server report a pod at different times."""
         before: tuple[Drift, ...] = ()
         while True:
-            self._write_metrics(len(before))
+            self._drifting = len(before)
+            self._write_metrics()
             await asyncio.sleep(self._intervals.compare_s)
             try:
                 listed = await plugins.listed()
@@ -378,12 +396,12 @@ class Agent:
             used[one.uid] += one.used_mib
         return {uid: mib for uid, mib in used.items() if mib}
 
-    def _write_metrics(self, drifting: int) -> None:
+    def _write_metrics(self) -> None:
         pods = memory_of_pods(self._usage.latest, self._pods.pods(), self._proc)
         for one in pods:
             if one.used_mib > one.assigned_mib:
                 self.error_log.report("memory beyond the assignment", str(one))
-        text = metrics_text(self._machine, drifting, self.error_log.counts, pods)
+        text = metrics_text(self._machine, self._drifting, self.error_log.counts, pods, self.servers.latencies())
         try:
             write_metrics(self._options.host.passing.seen, text)
         except OSError as error:

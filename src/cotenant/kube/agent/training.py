@@ -90,7 +90,7 @@ def tenant_of(pod: Pod, record: Record, machine: Machine) -> PodTenant | None:
         gpus=gpus,
         gpu_type=machine.gpus[gpus[0]].type,
         memory=MiB(sum(one.memory for one in first)) or None,
-        compute=MilliGpu(sum(one.compute for one in first)),
+        compute=MilliGpu(sum(one.compute or one.most for one in first)),
         workload=workload_of_pod(about.namespace, workload, about.uid),
         request=PodWishes(tune=about.annotations.get(TUNE, "").strip().lower() != "false", workload=workload),
     )

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cotenant.core.model import ContainerKind, Demand, Gpu, Gpus, Machine, Slot
-from cotenant.core.units import MiB
+from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Metadata, Pod, PodContainer, PodSpec, Resources
 from cotenant.kube.codec.assignment import RECORD, Record, Share, as_containers, encode_record, gpus_of, record_for
@@ -27,7 +27,7 @@ from cotenant.kube.codec.request import ContainerRequest, PodRequest, demand_for
 from cotenant.kube.codec.settings import DEFAULTS, Settings, isolation_in
 from cotenant.node.devices.vendors import REAL, Vendor
 from cotenant.node.launch import Launch, Paths, Slice, launch_for
-from cotenant.node.limits import limits_text
+from cotenant.node.limits import GpuLimit, limits_text
 from cotenant.node.shares import Means, Shares
 
 _NO_SHARES = Shares(Means.SLOTS, None, "")
@@ -51,7 +51,11 @@ def binding_annotations(
     for one in request.containers:
         if record.held_by(one.number):
             dialect, assignment = one.amounts.dialect, _assignment(pod, request, record, machine, one, region)
-            limits = replace(assignment.launch.limits, overhead=settings.count_overhead)
+            limits = replace(
+                assignment.launch.limits,
+                overhead=settings.count_overhead,
+                gpus=_limited(assignment.launch.limits.gpus, record.held_by(one.number)),
+            )
             limits = enforced_limits(limits, pod.metadata.annotations, allowed)
             own = {LIMITS: limits_text(limits), **_variables(dialect, assignment)}
             annotations |= {container_key(one.number, name): value for name, value in own.items()}
@@ -60,6 +64,12 @@ def binding_annotations(
     for name, containers in assignments.items():
         annotations |= dialects[name].annotations(dialects[name], containers, moment)
     return checked_annotations(annotations, pod.metadata.annotations)
+
+
+def _limited(limits: Sequence[GpuLimit], shares: Sequence[Share]) -> tuple[GpuLimit, ...]:
+    """The limits, with those of a container that claims no compute beside a server with a latency objective."""
+    most = {share.gpu: MilliGpu(share.most) for share in shares if share.most and not share.compute}
+    return tuple(limit._replace(compute=most[limit.uuid]) if limit.uuid in most else limit for limit in limits)
 
 
 @lru_cache(maxsize=256)

@@ -33,7 +33,7 @@ Uuid = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9][A-Za-z0-9/:._-]{{0,{LONGEST_U
 Identity = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
-class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What a container was given of one GPU."""
 
     gpu: Uuid
@@ -41,6 +41,8 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """MiB."""
     compute: Annotated[int, Meta(ge=0, le=1000)]
     """Thousandths of a GPU; 0 claims nothing."""
+    most: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """The largest compute share of a container that claims none, beside a server with a latency objective; 0: any."""
 
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -114,6 +116,12 @@ def tenant_for(record: Record, constraints: Demand, machine: Machine) -> Tenant:
         constraints = replace(constraints, exclusive=record.exclusive)
     demand = demand_for(containers, constraints)
     return Tenant(record.pod, demand, gpus_of([share for held in record.containers for share in held.gpus], machine))
+
+
+def compute_share(record: Record) -> MilliGpu:
+    """The largest compute share of a container that stays; 0: none claims one."""
+    staying = (held for held in record.containers if held.kind is not ContainerKind.INIT)
+    return MilliGpu(max((share.compute for held in staying for share in held.gpus), default=0))
 
 
 def as_containers(kind: ContainerKind, shares: Sequence[Share]) -> list[Container]:

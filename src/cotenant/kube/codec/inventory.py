@@ -31,13 +31,18 @@ AWAY = own_key("away")
 """Why kubelet could not start a pod with GPUs on the node just now."""
 USED = own_key("used")
 """Memory in use on its GPUs, for people who look; no decision depends on it."""
-SAID = (INVENTORY, AWAY, USED, ORPHANS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER)
+SERVERS = own_key("servers")
+"""How long the requests of pods with a latency objective take, and the compute share that each of them should have."""
+SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_REGISTER)
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""
 VERSION = 1
 MOST_NODE_GPUS = 64
 MOST_SLOTS = 1000
+
+MOST_SERVERS = 256
+LONGEST_MS = 1e9
 
 Scaling = Annotated[int, Meta(ge=1, le=10_000)]
 LinkScore = Annotated[int, Meta(ge=0, le=100_000)]
@@ -84,6 +89,41 @@ class MemoryInUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     version: int
     mib: dict[Uuid, Annotated[int, Meta(ge=0, le=1_000_000_000)]]
     """By UUID; a GPU whose use is not known is left out."""
+
+
+class ServerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a pod holds its latency objective."""
+
+    percentile: Annotated[int, Meta(ge=1, le=99)]
+    objective_ms: Annotated[float, Meta(gt=0, le=LONGEST_MS)]
+    latency_ms: Annotated[float, Meta(ge=0, le=LONGEST_MS)]
+    """Of that percentile, in the last window."""
+    missed: Annotated[int, Meta(ge=0, le=1_000_000_000)]
+    """Windows in a row in which the objective was missed."""
+    compute: Annotated[int, Meta(ge=0, le=1000)]
+    """The share with which it was measured."""
+    wanted: Annotated[int, Meta(ge=0, le=1000)]
+    """The share that it should have."""
+
+
+class Servers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All pods of a node that report latencies."""
+
+    version: int
+    pods: Annotated[dict[str, ServerReport], Meta(max_length=MOST_SERVERS)]
+    """By UID."""
+
+
+def servers_for(reports: Mapping[str, ServerReport]) -> str:
+    """The annotation's value."""
+    chosen = dict(sorted(reports.items())[:MOST_SERVERS])
+    return msgspec.json.encode(Servers(version=VERSION, pods=chosen), order="deterministic").decode()
+
+
+def servers_of(node: Node) -> Mapping[str, ServerReport]:
+    """The reports about the pods of a node, by UID; InputError if the annotation cannot be understood."""
+    text = node.metadata.annotations.get(SERVERS)
+    return {} if text is None else decode_annotation(SERVERS, text, Servers, VERSION).pods
 
 
 def inventory_for(machine: Machine, vendor: Vendor) -> str:

@@ -18,6 +18,8 @@ PROCESSES_FOLDER = Path("/run/cotenant-processes")
 a container cannot rename one, and could rename a folder above it."""
 PROCESSES = PROCESSES_FOLDER / "list"
 LIBRARY_FOLDER = Path("/usr/local/lib/cotenant")
+JOB_FOLDER = Path("/usr/local/share/cotenant")
+"""Holds the job library, for PYTHONPATH: the image need not have it."""
 PRELOAD_FILE = Path("/etc/ld.so.preload")
 HOST_LASTING = Path("/var/lib/cotenant")
 """Of the agent: outlives a restart of the machine, as do the containers that have files of it mounted."""
@@ -26,4 +28,4 @@ HOST_PASSING = Path("/run/cotenant-node")
 DEVICE_LIST = "nvidia-container-devices"
 """NVIDIA's container runtime can be configured to read mounts whose path begins with /var/run/ and this as names of
 GPUs, also without a slash in between: `/var/run/nvidia-container-devicesall` names all of them."""
-GUARDED = (LIMITS_FOLDER, AGENT_FOLDER, SLICE_FOLDER, PROCESSES_FOLDER, LIBRARY_FOLDER, PRELOAD_FILE)
+GUARDED = (LIMITS_FOLDER, AGENT_FOLDER, SLICE_FOLDER, PROCESSES_FOLDER, LIBRARY_FOLDER, JOB_FOLDER, PRELOAD_FILE)

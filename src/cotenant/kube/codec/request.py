@@ -12,6 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from cotenant.core.model import Container, ContainerKind, Demand
+from cotenant.core.sharing.latency import LEAST_SHARE
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
@@ -19,6 +20,7 @@ from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resource
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
 from cotenant.kube.codec.constraints import constraints_of
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings, Unmeasured
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
@@ -88,6 +90,8 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     if MEMORY in pod.metadata.annotations and not pod.spec.node_name:  # the assignment of a placed pod says how much
         containers, note = measured_memory(pod, containers, constraints.workload, settings)
         constraints = _constraints(pod, containers)
+    if objective_of(pod.metadata.annotations) is not None:
+        containers = _serving(containers)
     demand = demand_for([one.amounts.container for one in containers], constraints)
     return PodRequest(
         demand=demand, constraints=constraints, containers=tuple(containers), vendor=_vendor(containers), note=note
@@ -131,6 +135,19 @@ def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workloa
     if dialect.memory is None:
         raise InputError(f"{what}: {dialect.count} is for whole GPUs; use a resource that states memory")
     return containers[0]
+
+
+def _serving(containers: list[ContainerRequest]) -> list[ContainerRequest]:
+    """The containers of a pod with a latency objective: the server claims at least the least share."""
+    servers = [one for one in containers if one.amounts.container.kind is not ContainerKind.INIT]
+    if len(servers) != 1:
+        raise InputError(f"annotation {LATENCY}: {len(servers)} containers with GPUs, expected 1, the server")
+    return [
+        replace(one, amounts=replace(one.amounts, container=replace(one.amounts.container, compute=LEAST_SHARE)))
+        if one is servers[0] and not one.amounts.container.compute
+        else one
+        for one in containers
+    ]
 
 
 def _amounts(

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifests of a model server: a Deployment whose pods have a part of a GPU, and a Service in front of them."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,14 +12,19 @@ from cotenant.errors import InputError
 from cotenant.kube.api.names import Json
 from cotenant.kube.codec.amounts import MEMORY_UNIT
 from cotenant.kube.codec.gpushare import GPUSHARE
+from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.settings import MOST_MEMORY
 from cotenant.kube.deploy.objects import FRAMEWORK, SERVING, labelled
 from cotenant.kube.deploy.pods import Volume, check_image, check_name, container, is_path, pod_spec
-from cotenant.kube.deploy.starting import TENSORFLOW, TRITON, start_command
+from cotenant.kube.deploy.starting import TENSORFLOW, TRITON, VLLM, start_command
 from cotenant.wire.text import printable
 
 MOST_REPLICAS = 1000
 HTTP, GRPC = "http", "grpc"
+MEASURED = ("vllm", "custom")
+"""Frameworks whose latencies are reported: by their metrics, or by the job library."""
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}", re.ASCII)
+"""A model of a hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +39,8 @@ class ServingRequest:
     model_path: str | None = None
     replicas: int = 1
     compute: Percent | None = None
+    latency: str | None = None
+    """Latency objective, such as p99=200ms."""
     port: int | None = None
     grpc_port: int | None = None
     volumes: tuple[Volume, ...] = ()
@@ -64,13 +72,29 @@ def _triton(request: ServingRequest, ports: Mapping[str, int]) -> list[str]:
 
 def _custom(request: ServingRequest, ports: Mapping[str, int]) -> list[str]:
     if request.model_path is not None:
-        raise InputError("serve custom: --model-path is for tensorflow and triton; give the path in your own command")
+        raise InputError("serve custom: --model-path is for the other servers; give the path in your own command")
     return list(request.words)
+
+
+def _vllm(request: ServingRequest, ports: Mapping[str, int]) -> list[str]:
+    model = request.model_path
+    if model is None:
+        raise InputError("serve vllm: --model-path is missing; name a folder, or a model such as Qwen/Qwen3-8B")
+    if not is_path(model) and not _MODEL.fullmatch(model):
+        raise InputError(
+            f"--model-path {printable(model[:80])}: expected an absolute path in the container, or a model such as "
+            "Qwen/Qwen3-8B"
+        )
+    metrics = "" if request.latency is None else f"http://127.0.0.1:{ports[HTTP]}/metrics"
+    options = [f"--port={ports[HTTP]}", f"--served-model-name={request.name}", *request.words]
+    program = [metrics, "vllm", "serve", model, *options]
+    return start_command(VLLM, model if is_path(model) else "", program)
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "tensorflow": Framework("tensorflow/serving:latest-gpu", {HTTP: 8501, GRPC: 8500}, _tensorflow),
     "triton": Framework(None, {HTTP: 8000, GRPC: 8001}, _triton),
+    "vllm": Framework("vllm/vllm-openai:latest", {HTTP: 8000}, _vllm),
     "custom": Framework(None, {HTTP: 8080}, _custom),
 }
 
@@ -91,7 +115,7 @@ def serving_objects(request: ServingRequest) -> list[Json]:
     main["readinessProbe"] = {"tcpSocket": {"port": HTTP}, "periodSeconds": 2, "failureThreshold": 3}
     deployment = labelled("Deployment", "apps/v1", name, SERVING, {}, **{FRAMEWORK: request.framework})
     labels = deployment["metadata"]["labels"]
-    annotations = {MEMORY_UNIT: "MiB"}
+    annotations = {MEMORY_UNIT: "MiB", **_objective(request)}
     deployment["spec"] = {
         "replicas": request.replicas,
         "selector": {"matchLabels": {SERVING: name}},
@@ -104,6 +128,20 @@ def serving_objects(request: ServingRequest) -> list[Json]:
     listed = [{"name": word, "port": number, "targetPort": word} for word, number in ports.items()]
     spec = {"selector": {SERVING: name}, "ports": listed}
     return [deployment, labelled("Service", "v1", name, SERVING, spec, **{FRAMEWORK: request.framework})]
+
+
+def _objective(request: ServingRequest) -> dict[str, str]:
+    """Return the annotation with the latency objective."""
+    if request.latency is None:
+        return {}
+    if request.framework not in MEASURED:
+        raise InputError(f"serve {request.framework}: --latency needs a server that reports latencies: vllm or custom")
+    annotations = {LATENCY: request.latency}
+    try:
+        objective_of(annotations)
+    except InputError as error:
+        raise InputError(str(error).replace(f"annotation {LATENCY}", "--latency")) from None
+    return annotations
 
 
 def limits(memory: MiB, compute: Percent | None) -> dict[str, int]:

@@ -9,7 +9,7 @@ of the shell.
 
 from collections.abc import Sequence
 
-from cotenant.kube.codec.paths import LIBRARY_FOLDER, PRELOAD_FILE
+from cotenant.kube.codec.paths import JOB_FOLDER, LIBRARY_FOLDER, PRELOAD_FILE
 
 SHARE, TOTAL = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV"
 """Variables of the assignment, both in MiB: the container's memory on its GPU, and that of the GPU."""
@@ -17,6 +17,9 @@ POOL_PERCENT = 95
 """Part of the container's memory that a server may take for its pool; CUDA itself needs the rest."""
 LARGEST_TRITON_POOL_MIB = 256
 """Triton keeps its pool of device memory for tensors between models from the start on, used or not."""
+
+VLLM_HISTOGRAM = "vllm:time_to_first_token_seconds"
+"""What a latency objective of vLLM is about."""
 
 # `total` becomes the memory that the server will see. The vGPU library reports the slice instead of the GPU, so a
 # fraction of the GPU would be taken a second time if the library is preloaded.
@@ -56,6 +59,17 @@ TRITON = f"""{_BEGIN}pool=$((share / 8))
 [ "$pool" -gt 0 ] || pool=1
 set -- "$@" "--cuda-memory-pool-byte-size=0:$((pool * 1048576))"
 exec "$@" "--backend-config=tensorflow,gpu-memory-fraction=$fraction"
+"""
+
+# The first word is the address of the server's metrics, or empty: then its latencies are not reported.
+VLLM = f"""{_BEGIN}metrics=$1
+shift
+set -- "$@" "--gpu-memory-utilization=$fraction"
+if [ -n "$metrics" ] && [ -r {JOB_FOLDER}/cotenant/job/server.py ]; then
+    set -- python3 -m cotenant.job.server --metrics "$metrics" --histogram {VLLM_HISTOGRAM} -- "$@"
+    export PYTHONPATH="{JOB_FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}"
+fi
+exec "$@"
 """
 
 

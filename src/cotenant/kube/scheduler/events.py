@@ -42,6 +42,7 @@ Text = str | Callable[[], str]
 NO_ROOM, PLACED, RESIZED, RESIZE_REFUSED = "NoRoom", "Placed", "Resized", "ResizeRefused"
 PREEMPTING, PREEMPTED, PREEMPTION_REFUSED = "Preempting", "Preempted", "PreemptionRefused"
 SEPARATED, SEPARATION_REFUSED = "Separated", "SeparationRefused"
+LATENCY_SHARE, LATENCY_MISSED = "LatencyShare", "LatencyMissed"
 RELEASED, GANG_WAITS, GANG_GIVEN_UP = "Released", "GangWaits", "GangGivenUp"
 
 

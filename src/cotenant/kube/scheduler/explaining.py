@@ -9,11 +9,21 @@ from itertools import islice
 from cotenant.core.model import Reason
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Record
+from cotenant.kube.codec.inventory import ServerReport
 from cotenant.kube.scheduler.naming import visible_to
 from cotenant.kube.scheduler.placement import Placer, Refused, Why
 from cotenant.kube.scheduler.preemption import Plan
 from cotenant.kube.scheduler.profiles import Profiles
-from cotenant.kube.scheduler.why import EvictionView, FitView, GpuShareView, Named, RefusalView, TenantView, WhyPod
+from cotenant.kube.scheduler.why import (
+    EvictionView,
+    FitView,
+    GpuShareView,
+    LatencyView,
+    Named,
+    RefusalView,
+    TenantView,
+    WhyPod,
+)
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import counted, inflect
@@ -38,11 +48,12 @@ def explain(
     plan: Plan | None = None,
     queued: str | None = None,
     profiles: Profiles | None = None,
+    server: ServerReport | None = None,
 ) -> WhyPod:
     """The answer about a pod.
 
-    `offered` are the nodes that kube-scheduler offered for it, `plan` lists the pods that must leave for it, and
-    `queued` is why it waits in the queue.
+    `offered` are the nodes that kube-scheduler offered for it, `plan` lists the pods that must leave for it, `queued`
+    is why it waits in the queue, and `server` how it holds its latency objective.
     """
     about = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     why = placer.why(pod, offered)
@@ -66,6 +77,7 @@ def explain(
         refusals=tuple(_refusal(node, reason) for node, reason in islice(why.reasons.items(), left)),
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
+        latency=_latency(server),
         notes=(*own_notes, *placer.unenforced(pod), *_not_offered(why)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
@@ -146,8 +158,24 @@ def describe_allocation(allocation: Allocation) -> str:
 def _gpu_shares(record: Record) -> Iterable[GpuShareView]:
     for held in record.containers:
         for share in held.gpus:
-            percent = share.compute / 10
-            yield GpuShareView(container=held.number, gpu=share.gpu, memory_mib=share.memory, compute_percent=percent)
+            yield GpuShareView(
+                container=held.number,
+                gpu=share.gpu,
+                memory_mib=share.memory,
+                compute_percent=share.compute / 10,
+                limit_percent=share.most / 10,
+            )
+
+
+def _latency(server: ServerReport | None) -> LatencyView | None:
+    if server is None:
+        return None
+    return LatencyView(
+        percentile=server.percentile,
+        objective_ms=server.objective_ms,
+        latency_ms=server.latency_ms,
+        held=server.latency_ms <= server.objective_ms,
+    )
 
 
 def _tenants(pod: Pod, state: ClusterState, profiles: Profiles) -> Iterable[TenantView]:

@@ -49,6 +49,7 @@ from cotenant.kube.scheduler.explaining import explain
 from cotenant.kube.scheduler.extender import Extender
 from cotenant.kube.scheduler.gangs import Gangs, GangSlots
 from cotenant.kube.scheduler.inspecting import GPUSHARE, INSPECT, TOPOLOGY, gpushare_report, topology_report
+from cotenant.kube.scheduler.latency import ObjectiveKeeper
 from cotenant.kube.scheduler.learning import Learning
 from cotenant.kube.scheduler.lease import LEASE_LIMITS, ElectedLeader, Election, Lead, SoleLeader
 from cotenant.kube.scheduler.offers import OfferedNodes
@@ -178,6 +179,7 @@ class Scheduler:
         self.releaser = Releaser(shared, queue, self.preemptor.can_preempt)
         self.binder = Binder(shared, self.releaser.join_gang)
         self.resizer = Resizer(shared, self.binder.is_binding)
+        self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
         self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
 
         signals.pod_changed.subscribe(
@@ -185,7 +187,9 @@ class Scheduler:
             self.preemptor.pod_changed,
             self.releaser.pod_changed,
             self.separator.pod_changed,
+            self.objectives.pod_changed,
         )
+        signals.node_changed.subscribe(self.objectives.node_changed)
         # A pod that the sharing gate refused may be placed by what is known now.
         signals.learned.subscribe(lambda: signals.freed.send(None), self.separator.on_learned)
         signals.freed.subscribe(self.retrier.on_freed, self.releaser.on_freed)
@@ -227,6 +231,7 @@ class Scheduler:
                 self.releaser,
                 self.learning,
                 self.separator,
+                self.objectives,
             ):
                 group.create_task(part.run())
             group.create_task(self._tick())
@@ -260,6 +265,7 @@ class Scheduler:
                 plan=plan,
                 queued=queued,
                 profiles=self.profiles,
+                server=self.objectives.report_of(pod),
             )
         )
 

@@ -5,15 +5,13 @@
     cotenant.io/resize: memory=4Gi,compute=50                # every container with GPUs, on each of its GPUs
     cotenant.io/resize: {"train": {"memory": "30%"}}         # by name or number of the container
 
-The annotation may stay: a pod that already has what it says is not changed. The new amounts count before they are
-written, so that no other pod is placed there meanwhile. The API server refuses the write if the pod has changed since;
-then everything is decided again.
+The annotation may stay: a pod that already has what it says is not changed. If the pod has changed since then, nothing
+is written (`rewriting.py`), and everything is decided again.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import msgspec
@@ -24,21 +22,17 @@ from cotenant.core.placement.check import plain_text
 from cotenant.core.units import MilliGpu, parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.kube.api.client import Guard
-from cotenant.kube.api.connection import ApiError
-from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.codec.annotations import binding_annotations
-from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, tenant_for
+from cotenant.kube.codec.assignment import Held, Record, tenant_for
 from cotenant.kube.codec.keys import own_key
-from cotenant.kube.codec.paths import REGION
-from cotenant.kube.codec.request import container_names, request_of
+from cotenant.kube.codec.request import container_names
 from cotenant.kube.codec.settings import DEFAULTS, MOST_MEMORY, Settings
 from cotenant.kube.scheduler.events import RESIZE_REFUSED, RESIZED
 from cotenant.kube.scheduler.explaining import describe_allocation
 from cotenant.kube.scheduler.quota import Quotas
 from cotenant.kube.scheduler.refusing import closed_reason, invalid_request
+from cotenant.kube.scheduler.rewriting import Rewrite, begin_rewrite, rewrite_for, write
 from cotenant.kube.scheduler.shared import Shared
-from cotenant.kube.scheduler.watches import get_pod
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
 from cotenant.wire.text import printable
@@ -50,16 +44,6 @@ AGAIN_S = 10.0
 """after a refusal or a failure: capacity may have been freed since"""
 UNREADY_S = 0.1
 """between two checks whether the state of the cluster can be relied on again"""
-EXPECTED = (404, 409)
-"""the pod is gone or has changed, which the watch shows anyway"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resized:
-    """What a pod is to have: all of the annotations are to be written, or none."""
-
-    allocation: Allocation
-    annotations: Mapping[str, str]
 
 
 class _Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,7 +58,7 @@ class _Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 def resize(
     pod: Pod, state: ClusterState, quotas: Quotas, *, moment: int, settings: Settings = DEFAULTS
-) -> Resized | Reason | None:
+) -> Rewrite | Reason | None:
     """Decide a resize; None if nothing would change.
 
     What is granted counts until `state.assume` or `state.release`: the caller must call one of them. `moment` is in
@@ -91,21 +75,14 @@ def resize(
         record = _resized(now.record, _amounts(text, pod), machine)
         if record == now.record:
             return None
-        request = request_of(pod, settings)
-        if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
-            raise InputError(f"annotation {RESIZE}: the pod requested GPUs by resource names that are not enabled here")
-        annotations = binding_annotations(
-            pod, request, record, machine, moment=moment, region=REGION, settings=settings
-        )
+        rewrite = rewrite_for(pod, now, record, machine, moment=moment, settings=settings)
     except InputError as error:
         return invalid_request(error)
-    new = replace(now, record=record)
-    refusal = _refusal(now, new, state, quotas)
+    refusal = growth_refusal(now, rewrite.allocation, state, quotas)
     if refusal is not None:
         return refusal
-    # Until the write has landed, other pods can use neither what this pod gives up nor what it gets.
-    state.begin_resize(replace(now, record=_larger(now.record, record)))
-    return Resized(allocation=new, annotations=annotations)
+    begin_rewrite(state, now, rewrite)
+    return rewrite
 
 
 def _amounts(text: str, pod: Pod) -> dict[int | None, _Amounts]:
@@ -151,8 +128,8 @@ def _resized(record: Record, wanted: Mapping[int | None, _Amounts], machine: Mac
 def _resized_container(held: Held, wanted: _Amounts, machine: Machine) -> Held:
     capacities = {gpu.uuid: gpu.memory_capacity for gpu in machine.gpus}
     shares = tuple(
-        Share(
-            gpu=share.gpu,
+        msgspec.structs.replace(
+            share,
             memory=share.memory if wanted.memory is None else _memory(wanted.memory, capacities.get(share.gpu, 0)),
             compute=share.compute if wanted.compute is None else _compute(wanted.compute),
         )
@@ -179,7 +156,7 @@ def _compute(written: str | int) -> MilliGpu:
         raise InputError(f"annotation {RESIZE}: compute: {error}") from None
 
 
-def _refusal(old: Allocation, new: Allocation, state: ClusterState, quotas: Quotas) -> Reason | None:
+def growth_refusal(old: Allocation, new: Allocation, state: ClusterState, quotas: Quotas) -> Reason | None:
     """Why a pod cannot have more than it has; it can always have less."""
     name = new.node
     node = state.without(new.uid).node(name)
@@ -201,21 +178,6 @@ def _refusal(old: Allocation, new: Allocation, state: ClusterState, quotas: Quot
     if name in state.closed:
         return closed_reason(state.closed[name])
     return quotas.refusal(state, (new,))
-
-
-def _larger(one: Record, other: Record) -> Record:
-    """The larger of two records of the same containers on the same GPUs, amount by amount."""
-    containers = tuple(
-        msgspec.structs.replace(
-            a,
-            gpus=tuple(
-                Share(gpu=x.gpu, memory=max(x.memory, y.memory), compute=max(x.compute, y.compute))
-                for x, y in zip(a.gpus, b.gpus, strict=True)
-            ),
-        )
-        for a, b in zip(one.containers, other.containers, strict=True)
-    )
-    return msgspec.structs.replace(one, containers=containers)
 
 
 # Writing.
@@ -284,35 +246,11 @@ class Resizer:
         elif answer is not None:
             await self._grant(pod, answer, guard)
 
-    async def _grant(self, pod: Pod, resized: Resized, guard: Guard) -> None:
-        """Write the new assignment. What was decided counts until the outcome is known."""
-        shared, granted = self._shared, False
-        try:
-            granted = await self._write(pod, resized, guard)
-        except ApiError as error:
-            self._log(str(error))
-        finally:
-            (shared.state.assume if granted else shared.state.release)(pod.metadata.uid)
-        if granted:
-            shared.events.record(pod, RESIZED, describe_allocation(resized.allocation))
+    async def _grant(self, pod: Pod, rewrite: Rewrite, guard: Guard) -> None:
+        if await write(self._shared, pod, rewrite, guard, self._log):
+            self._shared.events.record(pod, RESIZED, describe_allocation(rewrite.allocation))
         else:
             self._try_later(pod)
-
-    async def _write(self, pod: Pod, resized: Resized, guard: Guard) -> bool:
-        """Whether the pod has the new assignment now. After a failure only the pod can show that: an answer may have
-        been lost, and the same write, tried again, is refused because of itself."""
-        about, client = pod.metadata, self._shared.client
-        metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": resized.annotations}
-        try:
-            await client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace, guard=guard)
-            return True
-        except ApiError as error:
-            if error.status not in EXPECTED:
-                self._log(str(error))
-        there = await get_pod(client, about.namespace, about.name, self._log)
-        if there is None or there.metadata.uid != about.uid:
-            return False
-        return there.metadata.annotations.get(RECORD) == resized.annotations[RECORD]
 
     def _try_later(self, pod: Pod) -> None:
         if pod.metadata.uid in self._pods:  # it may be gone since

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.api.reflector import Reflector
 from cotenant.kube.scheduler.events import EventRecorder
 from cotenant.kube.scheduler.gangs import Gangs
@@ -32,6 +32,8 @@ class Signals:
     """capacity may have become free: on this node, or anywhere (None) if a quota changed"""
     pod_changed: Signal[[Pod | None, Pod | None]] = field(default_factory=Signal)
     """the watch showed a change of a pod, which the state of the cluster has taken in; old and new version"""
+    node_changed: Signal[[Node | None, Node | None]] = field(default_factory=Signal)
+    """the watch showed a change of a node, which the state of the cluster has taken in; old and new version"""
     refused: Signal[[Pod, frozenset[str]]] = field(default_factory=Signal)
     """`filter` refused a pod on all nodes that kube-scheduler offered"""
     learned: Signal[[]] = field(default_factory=Signal)

@@ -15,7 +15,7 @@ from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import NODES, PODS
 from cotenant.kube.api.error_log import ErrorLog
-from cotenant.kube.api.objects import Pod
+from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.scheduler.quota import QUOTAS, Quotas, ResourceQuota
@@ -43,7 +43,7 @@ class Watches:
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
         self.pods = Reflector(client, PODS, self._pod_changed, pace=pace, report=self._log)
-        self._nodes = Reflector(client, NODES, state.node_changed, pace=pace, report=self._log)
+        self._nodes = Reflector(client, NODES, self._node_changed, pace=pace, report=self._log)
         self._quota_objects = Reflector(client, QUOTAS, self._quota_changed, pace=pace, report=self._log)
         self._client, self._state, self._quotas, self._errors, self._signals = client, state, quotas, errors, signals
         self._deleted: asyncio.Queue[tuple[Pod, str]] = asyncio.Queue()
@@ -69,6 +69,10 @@ class Watches:
             for run in (self._nodes.run, self.pods.run, self._quota_objects.run, self._confirm_deletions):
                 group.create_task(run())
         raise AssertionError("reflectors never end")
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        self._state.node_changed(old, new)
+        self._signals.node_changed.send(old, new)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None and not self.pods.by_list and self._may_run(old):

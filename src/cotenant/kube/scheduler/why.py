@@ -41,6 +41,18 @@ class GpuShareView(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     compute_percent: float
     """0 if it has no compute share"""
+    limit_percent: float = 0.0
+    """what it may use of the compute beside a server with a latency objective; 0: not limited"""
+
+
+class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pod holds its latency objective."""
+
+    percentile: int
+    objective_ms: float
+    latency_ms: float
+    """of that percentile, as its program reported last"""
+    held: bool
 
 
 class FitView(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +117,8 @@ class WhyPod(msgspec.Struct, frozen=True, kw_only=True):
     """if it fits nowhere because of pods of lower priority"""
     tenants: tuple[TenantView, ...] = ()
     """the pod itself, then its neighbours, if it has exactly one GPU"""
+    latency: LatencyView | None = None
+    """if it has an objective and reports its requests"""
     notes: tuple[str, ...] = ()
     """what the owner of the pod should know: limits that nothing enforces, memory that may be in another unit"""
     more: int = 0

@@ -1,0 +1,278 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Latency objectives: a server that misses its objective gets more of its GPU's compute, and one that holds it easily
+less, as the agent of its node measured.
+
+A server never has less than it requested, and never more than the shares of the other pods on its GPUs leave. Pods that
+claim no compute have no share to lose: beside a server, they are limited to what all shares leave, but never to less
+than a tenth of the GPU, and when the server is gone, they are not limited any more.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+import msgspec
+
+from cotenant.core.model import ContainerKind, Reason
+from cotenant.core.sharing.latency import LEAST_SHARE, MISSES_TO_GROW
+from cotenant.core.units import WHOLE_GPU, MilliGpu
+from cotenant.errors import InputError
+from cotenant.kube.api.objects import Node, Pod, has_ended
+from cotenant.kube.codec.assignment import Held, Record, compute_share, gpus_of
+from cotenant.kube.codec.inventory import SERVERS, ServerReport, servers_of
+from cotenant.kube.codec.objective import LATENCY
+from cotenant.kube.codec.request import request_of
+from cotenant.kube.codec.settings import DEFAULTS, Settings
+from cotenant.kube.scheduler.events import LATENCY_MISSED, LATENCY_SHARE
+from cotenant.kube.scheduler.resize import growth_refusal
+from cotenant.kube.scheduler.rewriting import begin_rewrite, rewrite_for, write
+from cotenant.kube.scheduler.shared import Shared
+from cotenant.kube.state.allocation import Allocation
+from cotenant.kube.state.cluster import ClusterState
+
+AGAIN_S = 5.0
+"""after a write that failed, and while the state of the cluster cannot be relied on"""
+NOTED_S = 60.0
+"""between two events about one pod that misses its objective"""
+
+
+# Deciding.
+
+
+def granted_share(now: Allocation, wanted: int, least: int, state: ClusterState) -> MilliGpu:
+    """The share that a server gets if it should have `wanted`, requested `least`, and has `now`."""
+    node, has = state.without(now.uid).node(now.node), compute_share(now.record)
+    gpus = gpus_of([share for held in _staying(now.record) for share in held.gpus], node.machine)
+    free = min((node.compute[gpu] for gpu in gpus if gpu < len(node.machine.gpus)), default=0)
+    if _unclaimed(now, state):
+        free -= LEAST_SHARE
+    return MilliGpu(max(least, min(wanted, WHOLE_GPU, max(has, free))))
+
+
+def left_on(node: str, state: ClusterState, servers: Mapping[str, object]) -> dict[str, MilliGpu]:
+    """What is left of the compute of each GPU with a server for pods that claim none, by UUID."""
+    claimed: Counter[str] = Counter()
+    shared = set()
+    for uid, allocation in state.allocations_on(node).items():
+        for held in _staying(allocation.record):
+            for share in held.gpus:
+                claimed[share.gpu] += share.compute
+                if uid in servers:
+                    shared.add(share.gpu)
+    return {gpu: MilliGpu(max(LEAST_SHARE, WHOLE_GPU - claimed[gpu])) for gpu in shared}
+
+
+def limited(record: Record, left: Mapping[str, int]) -> Record:
+    """The record with what is left as the limit of each container that claims no compute."""
+    containers = tuple(
+        msgspec.structs.replace(
+            held,
+            gpus=tuple(
+                msgspec.structs.replace(share, most=0 if share.compute else left.get(share.gpu, 0))
+                for share in held.gpus
+            ),
+        )
+        for held in record.containers
+    )
+    return msgspec.structs.replace(record, containers=containers)
+
+
+def _with_share(record: Record, compute: int) -> Record:
+    containers = tuple(
+        held
+        if held.kind is ContainerKind.INIT
+        else msgspec.structs.replace(
+            held, gpus=tuple(msgspec.structs.replace(share, compute=compute) for share in held.gpus)
+        )
+        for held in record.containers
+    )
+    return msgspec.structs.replace(record, containers=containers)
+
+
+def _staying(record: Record) -> list[Held]:
+    return [held for held in record.containers if held.kind is not ContainerKind.INIT]
+
+
+def _neighbours(now: Allocation, state: ClusterState) -> list[Allocation]:
+    own = {share.gpu for held in now.record.containers for share in held.gpus}
+    return [
+        one
+        for uid, one in state.allocations_on(now.node).items()
+        if uid != now.uid and any(share.gpu in own for held in one.record.containers for share in held.gpus)
+    ]
+
+
+def _unclaimed(now: Allocation, state: ClusterState) -> bool:
+    """Whether a neighbour claims no compute."""
+    return any(not compute_share(one.record) for one in _neighbours(now, state))
+
+
+def _requested(pod: Pod, settings: Settings) -> MilliGpu:
+    containers = (one.amounts.container for one in request_of(pod, settings).containers)
+    return MilliGpu(max((one.compute for one in containers if one.kind is not ContainerKind.INIT), default=0))
+
+
+# Writing.
+
+
+class ObjectiveKeeper:
+    """Takes in the reports of agents and the pods; `run` changes shares and limits, node by node."""
+
+    def __init__(self, shared: Shared, is_binding: Callable[[str], bool], settings: Settings = DEFAULTS) -> None:
+        """`is_binding` tells whether the outcome of a pod's bind is still unknown."""
+        self._shared, self._is_binding, self._settings = shared, is_binding, settings
+        self._reports: dict[str, Mapping[str, ServerReport]] = {}
+        """By node, then by UID."""
+        self._servers: dict[str, str] = {}
+        """UIDs of the pods with an objective that were placed, and their nodes."""
+        self._limited: dict[str, str] = {}
+        """UIDs of the pods with a limit, and their nodes."""
+        self._noted: dict[str, float] = {}
+        self._due: dict[str, None] = {}
+        self._wake = asyncio.Event()
+
+    def report_of(self, pod: Pod) -> ServerReport | None:
+        """What the agent of its node last measured of a pod."""
+        return self._reports.get(pod.spec.node_name, {}).get(pod.metadata.uid)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """Subscriber of `Signals.node_changed`."""
+        name = (new or old or Node()).metadata.name
+        if new is None:
+            self._reports.pop(name, None)
+        elif old is None or old.metadata.annotations.get(SERVERS) != new.metadata.annotations.get(SERVERS):
+            try:
+                self._reports[name] = servers_of(new)
+            except InputError as error:
+                self._reports.pop(name, None)
+                self._log(f"node {name}: {error}")
+            self._add(name)
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Subscriber of `Signals.pod_changed`."""
+        pod = new or old
+        if pod is None or not pod.spec.node_name:
+            return
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        gone = new is None or has_ended(new)
+        was = uid in self._servers
+        is_server, has_limit = LATENCY in pod.metadata.annotations, self._has_limit(uid)
+        for found, known in ((is_server, self._servers), (has_limit, self._limited)):
+            if found and not gone:
+                known[uid] = node
+            else:
+                known.pop(uid, None)
+        if gone:
+            self._noted.pop(uid, None)
+        if was or node in self._servers.values() or node in self._limited.values():
+            self._add(node)
+
+    def _has_limit(self, uid: str) -> bool:
+        bound = self._shared.state.bound(uid)
+        return bound is not None and any(share.most for held in bound.record.containers for share in held.gpus)
+
+    def _add(self, node: str) -> None:
+        self._due[node] = None
+        self._wake.set()
+
+    async def run(self) -> NoReturn:
+        """Keep the objectives until cancelled."""
+        while True:
+            await self._wake.wait()
+            if self._shared.unready_reason() is not None:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._wake.clear()
+            due, self._due = self._due, {}
+            failed = [node for node in due if not await self._settle(node)]
+            if failed:
+                await asyncio.sleep(AGAIN_S)
+                for node in failed:
+                    self._add(node)
+
+    async def _settle(self, node: str) -> bool:
+        """Give the servers of a node their shares, then its other pods their limits; False if a write failed."""
+        state, done = self._shared.state, True
+        if node not in state.vendors:
+            return True
+        for uid, report in self._reports.get(node, {}).items():
+            if uid in self._servers and state.bound(uid) is not None:
+                done &= await self._adjust(uid, report)
+        left = left_on(node, state, self._servers)
+        for uid in list(state.allocations_on(node)):
+            bound = state.bound(uid)
+            if bound is not None and bound.node == node:
+                record = limited(bound.record, left)
+                done &= record == bound.record or await self._rewrite(uid, bound, record)
+        return done
+
+    async def _adjust(self, uid: str, report: ServerReport) -> bool:
+        shared, now = self._shared, self._shared.state.bound(uid)
+        pod = None if now is None else self._pod(now)
+        if now is None or pod is None:
+            return True
+        has = compute_share(now.record)
+        if has != report.compute:  # measured with another share than it has by now
+            return True
+        alone = not _neighbours(now, shared.state)
+        try:
+            share = has if alone else granted_share(now, report.wanted, _requested(pod, self._settings), shared.state)
+        except InputError:  # its annotations were changed since it was placed
+            return True
+        record = _with_share(now.record, share)
+        refusal = None
+        if share > has:
+            refusal = growth_refusal(now, replace(now, record=record), shared.state, shared.quotas)
+        if share == has or refusal is not None:
+            if report.missed >= MISSES_TO_GROW:
+                self._note_miss(pod, report, alone, refusal)
+            return True
+        done = await self._rewrite(uid, now, record)
+        if done:
+            text = f"has {share / 10:g}% of its GPU's compute, had {has / 10:g}%: {describe_report(report)}"
+            shared.events.record(pod, LATENCY_SHARE, text)
+        return done
+
+    def _note_miss(self, pod: Pod, report: ServerReport, alone: bool, refusal: Reason | None) -> None:
+        now = self._shared.clock()
+        if now < self._noted.get(pod.metadata.uid, float("-inf")) + NOTED_S:
+            return
+        self._noted[pod.metadata.uid] = now
+        why = "it has its GPU to itself" if alone else "the shares of its neighbours leave no more"
+        if refusal is not None:
+            why = str(refusal)
+        share = f"{report.compute / 10:g}% of its GPU's compute"
+        text = f"misses its objective with {share}: {describe_report(report)}; {why}"
+        self._shared.events.record(pod, LATENCY_MISSED, text, warning=True)
+
+    async def _rewrite(self, uid: str, now: Allocation, record: Record) -> bool:
+        """Write another record of a pod; False if it has to be tried again."""
+        shared, pod = self._shared, self._pod(now)
+        if pod is None or pod.metadata.deletion_timestamp is not None:
+            return True
+        if shared.state.held(uid) is not None or self._is_binding(uid):
+            return False
+        guard, machine = shared.lead.guard(), shared.state.cluster.node(now.node).machine
+        try:
+            rewrite = rewrite_for(pod, now, record, machine, moment=time.time_ns(), settings=self._settings)
+        except InputError as error:
+            self._log(f"pod {now.namespace}/{now.name}: {error}")
+            return True
+        begin_rewrite(shared.state, now, rewrite)
+        return await write(shared, pod, rewrite, guard, self._log)
+
+    def _pod(self, allocation: Allocation) -> Pod | None:
+        pod = self._shared.pods.objects.get((allocation.namespace, allocation.name))
+        return pod if pod is not None and pod.metadata.uid == allocation.uid else None
+
+    def _log(self, text: str) -> None:
+        self._shared.errors.report("latency", text)
+
+
+def describe_report(report: ServerReport) -> str:
+    """The latency and the objective, in words."""
+    return f"p{report.percentile} is {report.latency_ms:.4g} ms, the objective is {report.objective_ms:g} ms"

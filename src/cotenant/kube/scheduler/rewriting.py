@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""A running pod gets another assignment on the same GPUs: all of its annotations are written, or none.
+
+The new amounts count before they are written, so that no other pod is placed there meanwhile. The API server refuses
+the write if the pod has changed since.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from cotenant.core.model import Machine
+from cotenant.errors import InputError
+from cotenant.kube.api.client import Guard
+from cotenant.kube.api.connection import ApiError
+from cotenant.kube.api.decoding import PODS
+from cotenant.kube.api.objects import Pod
+from cotenant.kube.codec.annotations import binding_annotations
+from cotenant.kube.codec.assignment import RECORD, Record, Share
+from cotenant.kube.codec.paths import REGION
+from cotenant.kube.codec.request import request_of
+from cotenant.kube.codec.settings import DEFAULTS, Settings
+from cotenant.kube.scheduler.shared import Shared
+from cotenant.kube.scheduler.watches import get_pod
+from cotenant.kube.state.allocation import Allocation
+from cotenant.kube.state.cluster import ClusterState
+
+EXPECTED = (404, 409)
+"""the pod is gone or has changed, which the watch shows anyway"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """What a pod is to have."""
+
+    allocation: Allocation
+    annotations: Mapping[str, str]
+
+
+def rewrite_for(
+    pod: Pod, now: Allocation, record: Record, machine: Machine, *, moment: int, settings: Settings = DEFAULTS
+) -> Rewrite:
+    """The annotations of a pod with this record; InputError if it cannot have them. `moment` is in nanoseconds since
+    1970."""
+    request = request_of(pod, settings)
+    if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
+        raise InputError("the pod requested GPUs by resource names that are not enabled here")
+    annotations = binding_annotations(pod, request, record, machine, moment=moment, region=REGION, settings=settings)
+    return Rewrite(allocation=replace(now, record=record), annotations=annotations)
+
+
+def begin_rewrite(state: ClusterState, now: Allocation, rewrite: Rewrite) -> None:
+    """Until `write` has ended, other pods can use neither what this pod gives up nor what it gets."""
+    state.begin_resize(replace(now, record=_larger(now.record, rewrite.allocation.record)))
+
+
+async def write(shared: Shared, pod: Pod, rewrite: Rewrite, guard: Guard, report: Callable[[str], object]) -> bool:
+    """Write what was begun; whether the pod has the new assignment now."""
+    granted = False
+    try:
+        granted = await _write(shared, pod, rewrite, guard, report)
+    except ApiError as error:
+        report(str(error))
+    finally:
+        (shared.state.assume if granted else shared.state.release)(pod.metadata.uid)
+    return granted
+
+
+async def _write(shared: Shared, pod: Pod, rewrite: Rewrite, guard: Guard, report: Callable[[str], object]) -> bool:
+    """After a failure only the pod can show whether it has the new assignment: an answer may have been lost, and the
+    same write, tried again, is refused because of itself."""
+    about, client = pod.metadata, shared.client
+    metadata = {"uid": about.uid, "resourceVersion": about.resource_version, "annotations": rewrite.annotations}
+    try:
+        await client.patch(PODS, about.name, {"metadata": metadata}, namespace=about.namespace, guard=guard)
+        return True
+    except ApiError as error:
+        if error.status not in EXPECTED:
+            report(str(error))
+    there = await get_pod(client, about.namespace, about.name, report)
+    if there is None or there.metadata.uid != about.uid:
+        return False
+    return there.metadata.annotations.get(RECORD) == rewrite.annotations[RECORD]
+
+
+def _larger(one: Record, other: Record) -> Record:
+    """The larger of two records of the same containers on the same GPUs, amount by amount."""
+    containers = tuple(
+        msgspec.structs.replace(
+            a,
+            gpus=tuple(
+                Share(gpu=x.gpu, memory=max(x.memory, y.memory), compute=max(x.compute, y.compute))
+                for x, y in zip(a.gpus, b.gpus, strict=True)
+            ),
+        )
+        for a, b in zip(one.containers, other.containers, strict=True)
+    )
+    return msgspec.structs.replace(one, containers=containers)
