@@ -18,12 +18,15 @@ DEPLOYMENTS, SERVICES = "/apis/apps/v1/namespaces/default/deployments", "/api/v1
 MODEL = ("--image", PYTHON, "--model-path", "/usr/bin")
 
 
+def command(engine: Engine, *words: str) -> list[str]:
+    """The command as a user runs it with the administrator's kubeconfig."""
+    credentials = f"KUBECONFIG={engine.cluster.credentials / 'admin.kubeconfig'}"
+    return engine.cluster.machines[0].enter(["env", credentials, sys.executable, "-m", "cotenant", *words])
+
+
 def run_cotenant(engine: Engine, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it with the administrator's kubeconfig; never a traceback."""
-    cluster = engine.cluster
-    credentials = f"KUBECONFIG={cluster.credentials / 'admin.kubeconfig'}"
-    command = cluster.machines[0].enter(["env", credentials, sys.executable, "-m", "cotenant", *words])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    """What the command does; never a traceback."""
+    done = subprocess.run(command(engine, *words), capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -108,8 +111,9 @@ def test_vllm_is_told_its_memory_and_its_latencies_are_read_from_its_metrics(ser
     assert {"--port=8000", "--max-model-len=8192", "--gpu-memory-utilization=0.950000000"} <= set(seen["words"])
 
     def measured() -> Json | None:
-        answer: Json = json.loads(cotenant(servers, "show", f"pod/{name}", "-n", "default", "-o", "json"))
-        return answer["latency"]
+        answer = json.loads(cotenant(servers, "show", f"pod/{name}", "-n", "default", "-o", "json"))
+        found: Json | None = answer["latency"]
+        return found
 
     latency = wait_for("its latency", measured)
     assert (latency["percentile"], latency["objective_ms"], latency["held"]) == (99, 300.0, True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`--on kubernetes` of `submit`, `jobs`, `logs`, `cancel`, `why` and `top`: the same commands for jobs of a cluster."""
+"""`--on kubernetes` of the commands for jobs: the same commands for jobs of a cluster."""
 
 import asyncio
 import secrets
@@ -172,6 +172,24 @@ def cancel(where: Where, name: str, *, wait: bool) -> "JobView":
 
     check_name(name)
     return in_cluster(lambda client, namespace: jobs.cancel(client, namespace, name, wait=wait), *where)
+
+
+def details(where: Where, name: str) -> dict[str, Any]:
+    """A job with all that is known of it."""
+    from cotenant.kube.deploy import again
+    from cotenant.kube.deploy.pods import check_name
+
+    check_name(name)
+    return in_cluster(lambda client, namespace: again.details(client, namespace, name), *where)
+
+
+def retry(where: Where, name: str) -> "JobView":
+    """Queues a job again after it has ended."""
+    from cotenant.kube.deploy import again
+    from cotenant.kube.deploy.pods import check_name
+
+    check_name(name)
+    return in_cluster(lambda client, namespace: again.retry(client, namespace, name), *where)
 
 
 def pod_to_explain(where: Where, name: str) -> str:

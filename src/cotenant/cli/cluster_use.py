@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant top --on kubernetes`: the GPU memory of a cluster by node, job or model server."""
 
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ import msgspec
 
 from cotenant.cli import inspect
 from cotenant.cli.cluster import in_cluster
-from cotenant.cli.output import emit
+from cotenant.cli.output import emit, table
+from cotenant.wire.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +28,8 @@ COLUMNS = (
     ("ALLOCATED", lambda one: f"{one.allocated_mib} MiB", False),
     ("NODES", lambda one: ",".join(one.nodes), False),
 )
+
+NONE = {"job": "no job has GPUs", "serving": "no model server has GPUs"}
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +49,26 @@ def show_cluster(what: str, output: str, namespace: str | None, kubeconfig: Path
     seen = inspect.read(None, namespace, kubeconfig, context, None)
     if what == "node":
         inspect.show(seen, output, lambda wide: inspect.memory_summary(seen, "GiB", wide))
-        return
+    else:
+        emit(_uses(seen, what, namespace, kubeconfig, context), output, COLUMNS, NONE[what])
+
+
+def cluster_screen(what: str, wide: bool, namespace: str | None, kubeconfig: Path | None, context: str | None) -> str:
+    """The same as a text with a title, for a table that is redrawn."""
+    seen = inspect.read(None, namespace, kubeconfig, context, None)
+    gpus = counted(sum(len(node.gpus) for node in seen.nodes), "GPU")
+    title = f"{gpus} on {counted(len(seen.nodes), 'node')}, {time.strftime('%H:%M:%S')}"
+    if what == "node":
+        body = "\n".join(inspect.memory_summary(seen, "GiB", wide)) if seen.nodes else "no node has GPUs"
+    else:
+        found = _uses(seen, what, namespace, kubeconfig, context)
+        body = table(found, COLUMNS, wide) if found else NONE[what]
+    return f"{title}\n\n{body}"
+
+
+def _uses(
+    seen: "ClusterUse", what: str, namespace: str | None, kubeconfig: Path | None, context: str | None
+) -> list[Use]:
     from cotenant.kube.api.client import Selection
     from cotenant.kube.api.listing import listed
     from cotenant.kube.deploy.objects import JOB, OWN_PODS, SERVING, selector
@@ -56,8 +79,7 @@ def show_cluster(what: str, output: str, namespace: str | None, kubeconfig: Path
         found, _ = await listed(client, OWN_PODS, Selection(namespace=chosen, labels=selector(label)))
         return {pod.metadata.uid: pod.metadata.labels[label] for pod in found}
 
-    none = f"no {'job' if what == 'job' else 'model server'} has GPUs"
-    emit(uses(seen, in_cluster(owners, namespace, kubeconfig, context)), output, COLUMNS, none)
+    return uses(seen, in_cluster(owners, namespace, kubeconfig, context))
 
 
 def uses(seen: "ClusterUse", owners: "Mapping[str, str]") -> list[Use]:

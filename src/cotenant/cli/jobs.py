@@ -16,7 +16,7 @@ import msgspec
 
 from cotenant.cli import cluster_jobs
 from cotenant.cli.client import Client, NoDaemonError, at
-from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
+from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_option, on_options
 from cotenant.cli.endings import ending_of
 from cotenant.cli.options import CommandOfWords, complete_files, complete_states, job_argument, output_option
 from cotenant.cli.output import ago, aligned, emit, note, or_dash, print_error, render, write_output
@@ -163,13 +163,23 @@ def jobs(state: str, limit: int, output: str, on: str, **where: Any) -> None:
         )
 
 
-@click.command(epilog="\b\nExamples:\n  cotenant show j-000001 -o yaml\n  cotenant show pod/train-0 -n team\n")
+@click.command(
+    epilog="\b\nExamples:\n  cotenant show j-000001 -o yaml\n  cotenant show pod/train-0 -n team\n"
+    "  cotenant show --on kubernetes train\n"
+)
 @job_argument()
+@on_option
 @pod_options
 @output_option
-def show(job: str, namespace: str | None, kubeconfig: Path | None, output: str) -> None:
-    """Shows all details of a job of this machine: request, GPUs, limits, tuning and outcome; or those of pod/NAME of a
-    cluster: GPUs, batch size, and the predicted and measured speed of it and its neighbours."""
+def show(job: str, namespace: str | None, kubeconfig: Path | None, output: str, on: str) -> None:
+    """Shows all details of a job: request, GPUs, limits, tuning and outcome, in a cluster also its pods; or those of
+    pod/NAME of a cluster: GPUs, batch size, and the predicted and measured speed of it and its neighbours."""
+    if not is_pod(job):
+        check_on(on, (), ())
+    if on == KUBERNETES and not is_pod(job):
+        found = cluster_jobs.details(Where(namespace, kubeconfig), job)
+        render(found, output, lambda wide: click.echo(describe(found, wide)))
+        return
     if is_pod(job):
         answer = ask_about_pod(job, namespace, kubeconfig)
         render(answer, output, lambda wide: click.echo("\n".join(map(printable, pod_details(answer)))))
@@ -295,11 +305,16 @@ def cancelled_text(job: JobView, grace_s: float) -> str:
     return ending_of(job) if job.started is not None else f"{job.id} was removed from the queue; it had not started"
 
 
-@click.command(epilog="\b\nExample:\n  cotenant retry j-000001\n")
+@click.command(epilog="\b\nExamples:\n  cotenant retry j-000001\n  cotenant retry --on kubernetes train\n")
 @job_argument(*ENDED)
+@on_options
 @output_option
-def retry(job: str, output: str) -> None:
-    """Queues a job again after it has ended, for one more attempt under the same ID."""
+def retry(job: str, output: str, on: str, **where: Any) -> None:
+    """Queues a job again after it has ended, for one more attempt under the same ID or name."""
+    check_on(on, (), ())
+    if on == KUBERNETES:
+        emit(cluster_jobs.retry(Where(**where), job), output, COLUMNS)
+        return
     emit(Client().post(f"/v1/jobs/{at(job)}/retry", JobView), output, COLUMNS)
 
 
@@ -307,7 +322,7 @@ ONLY_WIDE = ("env",)
 """fields that are long and rarely needed; --output wide shows them"""
 
 
-def describe(job: JobView, wide: bool) -> str:
+def describe(job: JobView | Mapping[str, Any], wide: bool) -> str:
     """`field  value` lines; the request and the tuning history follow, indented."""
     fields = _with_value(msgspec.to_builtins(job))
     below = {name: value for name, value in fields.items() if _is_nested(value)}

@@ -5,6 +5,7 @@
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ import msgspec
 
 from cotenant.cli.client import Client
 from cotenant.cli.cluster_jobs import KUBERNETES, check_on, on_options
-from cotenant.cli.cluster_use import show_cluster
+from cotenant.cli.cluster_use import cluster_screen, show_cluster
 from cotenant.cli.gpus import state
 from cotenant.cli.options import output_option
 from cotenant.cli.output import ago, cut, or_dash, render, table
@@ -68,19 +69,23 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 @output_option
 @click.argument("what", required=False, type=click.Choice(["node", "job", "serving"]))
 def top(every: float, once: bool, output: str, on: str, what: str | None, **where: Any) -> None:
-    """Shows a live table of GPUs and running jobs; Ctrl-C ends it. In a cluster, shows the GPU memory of each node, job
-    or model server once."""
-    check_on(on, ("what",), ("every",))
-    if on == KUBERNETES:
+    """Shows a live table of GPUs and running jobs, or in a cluster of the GPU memory of each node, job or model server;
+    Ctrl-C ends it."""
+    check_on(on, ("what",), ())
+    once, wide = once or output in ("json", "yaml"), output == "wide"
+    if on == KUBERNETES and once:
         show_cluster(what or "node", output, **where)
         return
-    client = Client()
-    if once or output in ("json", "yaml"):
+    client = None if on == KUBERNETES else Client()
+    if client is not None and once:
         shown = snapshot(client)
         render(shown, output, lambda wide: click.echo(screen(shown, wide)))
         return
     try:
-        watch(client, every, output == "wide")
+        if client is None:
+            watch(lambda: cluster_screen(what or "node", wide, **where), every)
+        else:
+            watch(lambda: screen(snapshot(client), wide), every)
     except KeyboardInterrupt:
         click.echo()
 
@@ -94,13 +99,13 @@ def snapshot(client: Client) -> Snapshot:
     )
 
 
-def watch(client: Client, every: float, wide: bool) -> None:
-    """Prints a table at every update: in place on a terminal, one below the other elsewhere."""
+def watch(draw: Callable[[], str], every: float) -> None:
+    """Prints what is drawn at every update: in place on a terminal, one below the other elsewhere."""
     terminal = sys.stdout.isatty()
     if terminal:
         click.clear()
     while True:
-        text = screen(snapshot(client), wide)
+        text = draw()
         click.echo(in_place(text) if terminal else f"{text}\n", nl=not terminal)
         time.sleep(every)
 

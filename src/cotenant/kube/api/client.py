@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -116,12 +117,21 @@ class Client:
         return read_object(kind.one, answer, f"PATCH {path}")
 
     async def delete(
-        self, kind: Kind[T], name: str, *, namespace: str = "", uid: str = "", cascade: bool = False
+        self,
+        kind: Kind[T],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        cascade: Literal["Background", "Foreground"] | None = None,
     ) -> None:
-        """Delete an object; with a uid, only the object with that uid, not a later one of the same name. `cascade` also
-        deletes what it owns: the API server keeps the pods of a Job otherwise."""
+        """Delete an object; with a uid, only the object with that uid, not a later one of the same name.
+
+        `cascade` also deletes what it owns, before the object itself if it is Foreground; the API server keeps the pods
+        of a Job otherwise.
+        """
         body: dict[str, object] = {"preconditions": {"uid": uid}} if uid else {}
-        body |= {"propagationPolicy": "Background"} if cascade else {}
+        body |= {} if cascade is None else {"propagationPolicy": cascade}
         await self._ask("DELETE", kind.path(namespace=namespace, name=name), msgspec.json.encode(body))
 
     async def bind(

@@ -192,7 +192,8 @@ async def delete(client: Client, namespace: str, run: str) -> None:
 
     async def one(job: Job) -> None:
         try:
-            await client.delete(JOBS, job.metadata.name, namespace=namespace, uid=job.metadata.uid, cascade=True)
+            about = job.metadata
+            await client.delete(JOBS, about.name, namespace=namespace, uid=about.uid, cascade="Background")
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise

@@ -9,7 +9,7 @@ import msgspec
 
 from cotenant.kube.api.decoding import Kind
 from cotenant.kube.api.names import Json
-from cotenant.kube.api.objects import Condition, Metadata
+from cotenant.kube.api.objects import Condition, Metadata, PodSpec
 from cotenant.kube.codec.keys import own_key
 
 MANAGED = {"app.kubernetes.io/managed-by": "cotenant"}
@@ -92,6 +92,7 @@ class OwnPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod of a model server or a job."""
 
     metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
