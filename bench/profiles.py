@@ -19,7 +19,8 @@ UPDATES = 40
 @benchmark("profile-update")
 def profile_update() -> Iterator[Figure]:
     """Changes one object at a time, and then predicts a pair of its namespace, which needs a new predictor."""
-    nodes = frozenset(f"n{number}" for number in range(OBJECTS // MOST_PER_NODE))
+    types = frozenset(f"type {number}" for number in range(TYPES))
+    nodes = {f"n{number}": types for number in range(OBJECTS // MOST_PER_NODE)}
     profiles, objects = Profiles(), [_object(number, 1) for number in range(OBJECTS)]
     start = time.process_time()
     for one in objects:

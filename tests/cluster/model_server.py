@@ -7,6 +7,7 @@ program of an image."""
 import ctypes
 import json
 import os
+import signal
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -42,6 +43,7 @@ class Answer(BaseHTTPRequestHandler):
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the first process of a container ignores it otherwise
     options = dict(word.partition("=")[::2] for word in sys.argv[1:])
     variables = {name: value for name, value in os.environ.items() if name.startswith("ALIYUN_")}
     print(json.dumps({"words": sys.argv[1:], "total_mib": total_mib(), "variables": variables}), flush=True)

@@ -125,7 +125,8 @@ def test_triton_and_custom_servers_start_with_what_they_were_given(servers: Engi
     (pod,) = pods_of(servers, "vision")
     words = set(servers.said(pod["metadata"]["name"])["words"])
     assert {"--model-repository=/usr/bin", "--http-port=8000", "--cuda-memory-pool-byte-size=0:268435456"} <= words
-    code = "import http.server as h; h.HTTPServer(('', 9000), h.SimpleHTTPRequestHandler).serve_forever()"
+    ends = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit())"
+    code = f"{ends}; import http.server as h; h.HTTPServer(('', 9000), h.SimpleHTTPRequestHandler).serve_forever()"
     own = ("--image", PYTHON, "--port", "9000", "--memory", "2GiB", "--compute", "30%")
     cotenant(servers, "serve", "custom", "--name", "own", *own, "--", "python3", "-c", code)
     found = {one["name"]: one for one in json.loads(cotenant(servers, "serve", "list", "-o", "json"))}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.kube.codec.paths import LIBRARY_FOLDER
-from cotenant.kube.deploy.starting import SHARE, TENSORFLOW, TOTAL, TRITON, start_command
+from cotenant.kube.deploy.starting import SHARE, TENSORFLOW, TOTAL, TRITON, VLLM, start_command
 
 ECHO = ["printf", "%s\\n"]
 FRACTION = "--per_process_gpu_memory_fraction="
@@ -59,6 +59,15 @@ def test_the_pool_of_triton_is_a_part_of_the_share(share: int, mib: int) -> None
     first, second = options(TRITON, share, 81_920)
     assert first == f"--cuda-memory-pool-byte-size=0:{mib << 20}"
     assert second.startswith("--backend-config=tensorflow,gpu-memory-fraction=0.")
+
+
+def test_vllm_gets_its_part_of_the_memory_and_is_started_by_the_reporter_only_if_that_is_there() -> None:
+    # Without the job library in the container, as here, the server starts all the same.
+    for metrics in ("", "http://127.0.0.1:8000/metrics"):
+        command = start_command(VLLM, "", [metrics, *ECHO, "a b"], "/no/such/file")
+        variables = {"PATH": "/usr/bin:/bin", SHARE: "3072", TOTAL: "15360"}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True)
+        assert done.stdout.splitlines() == ["a b", "--gpu-memory-utilization=0.190000000"]
 
 
 def test_words_of_the_user_reach_the_server_unchanged() -> None:

@@ -135,7 +135,7 @@ def test_no_share_is_below_what_was_requested_or_takes_from_a_neighbour(claims: 
     assert now is not None
     share = granted_share(now, wanted, 200, state)
     assert 200 <= share <= max(200, 1000 - 10 * promised)
-    (left,) = left_on("n1", state, {"uid-llm": None}).values()
+    (left,) = left_on("n1", state, {"uid-llm"}).values()
     assert left == max(LEAST_SHARE, 1000 - 200 - 10 * promised)
 
 

@@ -42,7 +42,7 @@ from tests.kube.pods import pod_object
 from tests.kube.process import kubeconfig
 from tests.kube.test_why import proxy_to
 
-NODES = frozenset({"n1", "n2"})
+NODES = dict.fromkeys(("n1", "n2"), frozenset({"T4", "V100"}))
 LOADS = {"a@16": 0.2, "b@16": 0.5, "c@16": 0.8, "d@16": 1.0}
 """of honest workloads: the more one has, the slower its neighbours are"""
 
@@ -118,6 +118,7 @@ def test_a_change_of_the_status_alone_changes_no_prediction() -> None:
     ("one", "problem"),
     [
         (profile(0, "a", node="n9"), "no node 'n9' with GPUs is in the cluster"),
+        (profile(0, "a", spec={"gpuType": "K80"}), "no node of the cluster has GPUs of type 'K80'"),
         (profile(0, "a", name="mine"), "the name 'mine' is not that of its node and a number below 100"),
         (profile(0, "a", name="n1.007"), "the name 'n1.007' is not that of its node"),
         (profile(MOST_PER_NODE, "a"), "the name 'n1.100' is not that of its node"),
@@ -224,6 +225,9 @@ CHANGES = st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 2), st.n
 """one object is written, or deleted if the specification is None"""
 
 
+TYPES = {"n1": frozenset({"T4", "V100"}), "n2": frozenset({"T4"}), "n3": frozenset({"V100"})}
+
+
 @given(
     rounds=st.lists(
         st.tuples(st.lists(CHANGES, max_size=6), st.sets(st.sampled_from(["n1", "n2", "n3"]))), min_size=1, max_size=5
@@ -244,11 +248,11 @@ def test_what_was_learned_step_by_step_is_what_a_new_scheduler_learns_at_once(ro
             if spec is not None:
                 objects[name] = profile(number, spec["workload"], node=node, spec=spec)
             step_by_step.profile_changed(before, objects.get(name))
-        step_by_step.refresh(frozenset(nodes))
+        step_by_step.refresh({node: TYPES[node] for node in nodes})
         at_once = Profiles()
         for one in objects.values():
             at_once.profile_changed(None, one)
-        at_once.refresh(frozenset(nodes))
+        at_once.refresh({node: TYPES[node] for node in nodes})
         assert step_by_step.problems == at_once.problems
         for table in vars(at_once._measurements):
             assert getattr(step_by_step._measurements, table) == getattr(at_once._measurements, table), table

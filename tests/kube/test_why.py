@@ -146,6 +146,25 @@ def test_a_pod_that_is_pinned_to_a_full_node_is_not_said_to_fit_elsewhere() -> N
     play(story)
 
 
+def test_a_pod_that_kube_scheduler_allows_on_no_node_is_explained_in_its_words() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("free")
+        await until(lambda: plane.scheduler.state.vendors)
+        plane.add_pod("a", nodeSelector={"kubernetes.io/hostname": "none"})
+        said = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+        plane.server.merge("a", {"status": {"conditions": [condition]}}, "team")
+        await plane.knows("a")
+        why = await plane.why("a")
+        assert why["reason"] == (
+            "it fits on 1 node, best on free, as far as GPUs matter; "
+            f"kube-scheduler found no node when it last tried: {said}"
+        )
+        assert not why["notes"]
+
+    play(story)
+
+
 @pytest.mark.parametrize("shown", [{}, {WHY_HEADER: ""}, {WHY_HEADER: "another"}], ids=["none", "empty", "wrong"])
 def test_why_answers_nothing_without_the_key(shown: dict[str, str]) -> None:
     async def story(plane: ControlPlane) -> None:

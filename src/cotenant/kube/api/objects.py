@@ -239,4 +239,10 @@ def time_text(moment: datetime) -> str:
 
 def is_unschedulable(pod: Pod) -> bool:
     """Return whether kube-scheduler has tried to place the pod and found no node."""
-    return any((one.type, one.reason) == ("PodScheduled", "Unschedulable") for one in pod.status.conditions)
+    return unschedulable_message(pod) is not None
+
+
+def unschedulable_message(pod: Pod) -> str | None:
+    """Return what kube-scheduler wrote when it found no node for the pod; None if it found one or has not tried."""
+    wanted = ("PodScheduled", "Unschedulable")
+    return next((one.message for one in pod.status.conditions if (one.type, one.reason) == wanted), None)

@@ -8,6 +8,7 @@ report says nothing about the workloads of another.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -156,13 +157,16 @@ def workload_id(name: str) -> WorkloadId:
     return WorkloadId(name, None) if found is None else WorkloadId(found.group(1), int(found.group(2)))
 
 
-def problem_with(profile: WorkloadProfile, nodes: frozenset[str]) -> str | None:
-    """Why an object is not used; None if it is. `nodes` are those of the cluster that have GPUs."""
+def problem_with(profile: WorkloadProfile, types: Mapping[str, frozenset[str]]) -> str | None:
+    """Why an object is not used; None if it is. `types` are the types of the GPUs of each node that has some."""
     if number_of(profile) is None:
         name = printable(profile.metadata.name[:80])
         return f"the name {name!r} is not that of its node and a number below {MOST_PER_NODE}"
-    if profile.spec.node not in nodes:
+    if profile.spec.node not in types:
         return f"no node {printable(profile.spec.node[:80])!r} with GPUs is in the cluster"
+    kind = profile.spec.gpu_type
+    if kind not in types[profile.spec.node] and not any(kind in here for here in types.values()):
+        return f"no node of the cluster has GPUs of type {printable(kind[:80])!r}"
     if not profile.spec.alone and not profile.spec.beside and not profile.spec.pods:
         return "it has neither a measurement nor a running pod"
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from cotenant.core.model import Reason
-from cotenant.kube.api.objects import Pod, has_ended
+from cotenant.kube.api.objects import Pod, has_ended, unschedulable_message
 from cotenant.kube.codec.assignment import Record
 from cotenant.kube.codec.inventory import ServerReport
 from cotenant.kube.scheduler.naming import visible_to
@@ -30,6 +30,7 @@ from cotenant.wire.text import counted, inflect
 
 NO_GPUS = "no node has GPUs"
 NOT_ASKED = "kube-scheduler has not asked about this pod yet"
+NOT_OFFERED = "kube-scheduler found no node when it last tried"
 RESERVED = "; GPUs that are reserved for a pod or gang before it in the queue count as used"
 MOST_NODES = 1000
 """in one answer"""
@@ -66,11 +67,12 @@ def explain(
     own_notes = () if placed else tuple(filter(None, (placer.unit_note(pod), placer.memory_note(pod))))
     fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
     left = MOST_NODES - len(fits)
+    reasons = "; ".join(_reasons(why, plan, unschedulable_message(pod)))
     return WhyPod(
         metadata=about,
         state="placed" if placed else "placing" if why.allocation is not None else "waiting",
         policy=why.policy,
-        reason="; ".join(_reasons(why, plan)) if queued is None or why.allocation is not None else queued,
+        reason=reasons if queued is None or why.allocation is not None else queued,
         node=None if why.allocation is None else why.allocation.node,
         gpus=() if why.allocation is None else tuple(_gpu_shares(why.allocation.record)),
         fits=fits,
@@ -78,20 +80,20 @@ def explain(
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
         latency=_latency(server),
-        notes=(*own_notes, *placer.unenforced(pod), *_not_offered(why)),
+        notes=(*own_notes, *placer.unenforced(pod), *_not_offered(pod, why)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
 
 
-def _not_offered(why: Why) -> Iterable[str]:
+def _not_offered(pod: Pod, why: Why) -> Iterable[str]:
     """What is not known yet about the nodes on which a waiting pod fits."""
-    if why.fits and why.allocation is None and not why.offered:
+    if why.fits and why.allocation is None and not why.offered and unschedulable_message(pod) is None:
         yield f"{NOT_ASKED}: its node selector, affinity or tolerations may exclude nodes on which it fits"
 
 
-def _reasons(why: Why, plan: Plan | None) -> Iterable[str]:
+def _reasons(why: Why, plan: Plan | None, said: str | None) -> Iterable[str]:
     if plan is None or not plan.under_way:
-        yield describe(why)
+        yield describe(why, said)
     if plan is not None:
         yield describe_plan(plan)
 
@@ -107,15 +109,17 @@ def describe_plan(plan: Plan) -> str:
     )
 
 
-def describe(why: Why) -> str:
-    """Where the pod is, or why it waits."""
+def describe(why: Why, said: str | None = None) -> str:
+    """Where the pod is, or why it waits; `said` is what kube-scheduler wrote on a pod for which it found no node."""
     if why.allocation is not None:
         return f"on node {why.allocation.node}: {describe_allocation(why.allocation)}"
     if why.waits is not None:
         return str(why.waits)
     if why.fits:
         fits = f"it fits on {counted(len(why.fits), 'node')}, best on {why.fits[0].slot.node}"
-        return f"{fits}, and is tried again soon" if why.offered else f"{fits}, as far as GPUs matter; {NOT_ASKED}"
+        if why.offered:
+            return f"{fits}, and is tried again soon"
+        return f"{fits}, as far as GPUs matter; {NOT_ASKED if said is None else f'{NOT_OFFERED}: {said}'}"
     return (describe_reasons(why.reasons) or NO_GPUS) + RESERVED * why.reserved
 
 

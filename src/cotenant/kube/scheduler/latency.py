@@ -11,7 +11,7 @@ than a tenth of the GPU, and when the server is gone, they are not limited any m
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -53,7 +53,7 @@ def granted_share(now: Allocation, wanted: int, least: int, state: ClusterState)
     return MilliGpu(max(least, min(wanted, WHOLE_GPU, max(has, free))))
 
 
-def left_on(node: str, state: ClusterState, servers: Mapping[str, object]) -> dict[str, MilliGpu]:
+def left_on(node: str, state: ClusterState, servers: Collection[str]) -> dict[str, MilliGpu]:
     """What is left of the compute of each GPU with a server for pods that claim none, by UUID."""
     claimed: Counter[str] = Counter()
     shared = set()
@@ -127,10 +127,12 @@ class ObjectiveKeeper:
         self._shared, self._is_binding, self._settings = shared, is_binding, settings
         self._reports: dict[str, Mapping[str, ServerReport]] = {}
         """By node, then by UID."""
-        self._servers: dict[str, str] = {}
-        """UIDs of the pods with an objective that were placed, and their nodes."""
-        self._limited: dict[str, str] = {}
-        """UIDs of the pods with a limit, and their nodes."""
+        self._servers: set[str] = set()
+        """UIDs of the placed pods with an objective."""
+        self._limited: set[str] = set()
+        """UIDs of the pods with a limit."""
+        self._nodes: Counter[str] = Counter()
+        """How many of both are on each node."""
         self._noted: dict[str, float] = {}
         self._due: dict[str, None] = {}
         self._wake = asyncio.Event()
@@ -159,16 +161,20 @@ class ObjectiveKeeper:
             return
         uid, node = pod.metadata.uid, pod.spec.node_name
         gone = new is None or has_ended(new)
-        was = uid in self._servers
+        was = node in self._nodes
         is_server, has_limit = LATENCY in pod.metadata.annotations, self._has_limit(uid)
-        for found, known in ((is_server, self._servers), (has_limit, self._limited)):
-            if found and not gone:
-                known[uid] = node
-            else:
-                known.pop(uid, None)
+        for found, known in ((is_server and not gone, self._servers), (has_limit and not gone, self._limited)):
+            if found and uid not in known:
+                known.add(uid)
+                self._nodes[node] += 1
+            elif not found and uid in known:
+                known.remove(uid)
+                self._nodes[node] -= 1
+        if not self._nodes[node]:
+            del self._nodes[node]
         if gone:
             self._noted.pop(uid, None)
-        if was or node in self._servers.values() or node in self._limited.values():
+        if was or node in self._nodes:
             self._add(node)
 
     def _has_limit(self, uid: str) -> bool:

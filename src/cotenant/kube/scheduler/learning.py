@@ -53,7 +53,7 @@ class Learning:
 
     def refresh(self) -> None:
         """Make the belief anew if something changed."""
-        if self._profiles.refresh(frozenset(self._shared.state.vendors)):
+        if self._profiles.refresh(self._shared.state.types):
             self._shared.signals.learned.send()
 
     async def _write_conditions(self) -> None:

@@ -11,7 +11,7 @@ move a prediction only within the interval that the reports of the tenants' own 
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -129,8 +129,8 @@ class Profiles:
         """UIDs of the controllers in the status of the objects"""
         self._used: dict[str, dict[str, ProfileSpec]] = {}
         """by node and by the name of an object"""
-        self._nodes: frozenset[str] = frozenset()
-        """those of the last refresh"""
+        self._types: Mapping[str, frozenset[str]] = {}
+        """types of the GPUs of each node, at the last refresh"""
         self._changed: dict[str, ProfileSpec | None] = {}
         """what was used, before the last refresh, of objects that have changed since"""
 
@@ -150,12 +150,15 @@ class Profiles:
         if before is None or new is None or before.spec != new.spec:
             self._mark(name, before)
 
-    def refresh(self, nodes: frozenset[str]) -> bool:
-        """Takes in changed objects, and those whose node came or went; True if predictions may have changed."""
-        if nodes != self._nodes:
-            moved, self._nodes = nodes ^ self._nodes, nodes
+    def refresh(self, types: Mapping[str, frozenset[str]]) -> bool:
+        """Takes in changed objects, and those whose node or type of GPU came or went; `types` are those of each node.
+        True if predictions may have changed."""
+        if types != self._types:
+            before, self._types = self._types, dict(types)
+            moved = types.keys() ^ before.keys()
+            kinds = frozenset().union(*types.values()) ^ frozenset().union(*before.values())
             for name, one in self._objects.items():
-                if one.spec.node in moved:
+                if one.spec.node in moved or one.spec.gpu_type in kinds:
                     self._mark(name, one)
         changes = {}
         for name, old in self._changed.items():
@@ -182,7 +185,7 @@ class Profiles:
         if one is None:
             self.problems.pop(name, None)
             return None
-        problem = self.problems[name] = problem_with(one, self._nodes)
+        problem = self.problems[name] = problem_with(one, self._types)
         return one.spec if problem is None else None
 
     def memory_of(self, workload: str) -> MiB | None:

@@ -90,6 +90,8 @@ class ClusterState:
         """names of all nodes, also of those without GPUs"""
         self.vendors: dict[str, Vendor] = {}
         """vendor of each node with an inventory"""
+        self.types: dict[str, frozenset[str]] = {}
+        """types of the GPUs of each such node"""
         self._settings, self._scheduler, self._read = settings, scheduler, read
         self._accounts: dict[str, Account] = {}
         self._reports: dict[str, _Report] = {}
@@ -274,8 +276,10 @@ class ClusterState:
             self._close(name, AWAY, away)
         self._totals.set_machine(name, machine)
         self.vendors.pop(name, None)
-        if vendor is not None:
+        self.types.pop(name, None)
+        if machine is not None and vendor is not None:
             self.vendors[name] = vendor
+            self.types[name] = frozenset(gpu.type for gpu in machine.gpus)
         self._open.clear()
         self.freed(name)
 
@@ -299,6 +303,7 @@ class ClusterState:
         self.nodes.discard(name)
         self._totals.set_machine(name, None)
         self.vendors.pop(name, None)
+        self.types.pop(name, None)
         report = self._reports.pop(name, _NO_REPORT)
         for source in (INVENTORY, AWAY, ORPHANS):
             self._reopen(name, source)
