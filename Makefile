@@ -18,6 +18,8 @@ LIBRARY := native/build.py $(wildcard native/lib/*)
 
 # Variables of the user's shell that would redirect an install or a test.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX VIRTUAL_ENV
+# Without compiled files, each of the thousands of interpreters that the tests start would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Use the machine's certificates (a mirror may have its own); without them, uv uses the list that it ships.

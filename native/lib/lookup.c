@@ -245,13 +245,6 @@ struct ct_look_up_answer ct_look_up(void *handle, const char *name, const char *
     return answer;
 }
 
-// Whether a hook's name is this one, up to its version and variant.
-static bool is_variant(const char *hook, const char *name) {
-    size_t length = strlen(name);
-    return strncmp(hook, name, length) == 0 &&
-           (hook[length] == 0 || strncmp(hook + length, "_v", 2) == 0 || strncmp(hook + length, "_ptsz", 5) == 0);
-}
-
 static CUresult swap_found(const char *name, void **function, CUresult result) {
     if (result != CUDA_SUCCESS || !name || !function || !*function || !ct_limited) return result;
     void *hook = swap(*function);
@@ -259,9 +252,10 @@ static CUresult swap_found(const char *name, void **function, CUresult result) {
         *function = hook;
         return result;
     }
-    // The driver is newer than this list, or has other addresses here: calls of what was found are not limited.
+    // The driver is newer than this list, or has other addresses here: calls of what was found are not limited. Callers
+    // name a function without its version, and hooks.def lists that name of each.
     for (int i = 0; i < CT_FUNCTIONS; i++) {
-        if (hooked[i] && is_variant(names[i], name)) {
+        if (hooked[i] && strcmp(names[i], name) == 0) {
             ct_count_fault(CT_FAULT_DRIVER);
             break;
         }

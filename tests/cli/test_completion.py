@@ -117,8 +117,8 @@ class Terminal:
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], env)
         self._seen = ""
 
-    def press(self, keys: str, expected: str) -> None:
-        """Presses keys, and waits until the screen shows what is expected after them."""
+    def press(self, keys: str, expected: str) -> str:
+        """Presses keys, and waits until the screen shows what is expected after them; what it shows since then."""
         self._seen = ""
         os.write(self._file, keys.encode())
         deadline = time.monotonic() + 60
@@ -126,6 +126,7 @@ class Terminal:
             assert time.monotonic() < deadline, self._seen
             if select.select([self._file], [], [], 0.2)[0]:
                 self._seen += os.read(self._file, 4096).decode(errors="replace")
+        return self._seen
 
     def close(self) -> None:
         os.close(self._file)
@@ -151,7 +152,7 @@ def test_tab_in_a_real_terminal_completes_files_after_the_dashes_and_values_of_o
             ("cotenant up --policy binp", "--policy binpack "),
             ("cotenant jobs --state queued,runn", "--state queued,running "),
         ):
-            terminal.press(f"{typed}\t", becomes)
+            assert becomes in terminal.press(f"{typed}\t", becomes)
             terminal.press("\x15echo emp''tied\r", "\nemptied")
     finally:
         terminal.close()

@@ -84,12 +84,14 @@ def test_a_daemon_prunes_by_its_settings() -> None:
 
 def test_a_daemon_removes_what_the_last_one_had_begun_to_remove() -> None:
     with running_daemon() as one:
+        kept = one.ended(one.submit("echo", "said").id).id
         one.stop()
         left = one.state / "jobs" / REMOVED / "j-000001"
         (left / "1").mkdir(parents=True)
         (left / "1" / "log").write_text("said")
         one.up()
         until(lambda: not left.exists())
+        assert b"".join(one.client.lines(f"/v1/jobs/{kept}/log")) == b"said\n", "nobody asked for this to be removed"
 
 
 def test_the_event_loop_goes_on_while_files_are_removed(tmp_path: Path) -> None:

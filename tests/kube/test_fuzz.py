@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Half a minute of hostile questions to the scheduler's process, at both its doors.
+"""Seconds of hostile questions to the scheduler's process, at both its doors.
 
 COTENANT_FUZZ_SECONDS makes it longer, COTENANT_FUZZ_SEED another one. A case that fails names its number, by which it
 is had again: each follows from the seed and that number alone.
@@ -40,7 +40,7 @@ from tests.kube.pods import pod_object
 from tests.kube.process import Doors, a_ready_process
 from tests.kube.reviews import UID, UNCHANGED, changed, response, review, without_warnings
 
-SECONDS = float(os.environ.get("COTENANT_FUZZ_SECONDS", "30"))
+SECONDS = float(os.environ.get("COTENANT_FUZZ_SECONDS", "12"))
 SEED = os.environ.get("COTENANT_FUZZ_SEED", "1")
 HANGS_S = 60.0
 HOLD_S = 0.5

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""libFuzzer on what the library reads from files that others write; half a minute in tests, ten in `make bench`."""
+"""libFuzzer on what the library reads from files that others write; seconds in tests, ten minutes in `make bench`."""
 
 import re
 import subprocess

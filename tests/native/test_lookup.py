@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whichever way a program looks for the driver's functions it finds our hooks, and all else is found as ever."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cotenant.node.region import FAULTS
 from tests.native import kit
 from tests.native.kit import MIB
 
@@ -86,6 +88,26 @@ int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes) { *pointer = bytes;
 int cuMemFree_v2(unsigned long long pointer) { return pointer == 0; }
 int cuMemMap(void) { return 0; }
 """
+NEWER_DRIVER = (
+    OLD_DRIVER
+    + """
+static int unknown(void) { return 0; }
+int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags, int *status) {
+    *function = (void *)unknown;
+    *status = 0;
+    return 0;
+}
+"""
+)
+LOOKS_UP = """
+import ctypes, sys
+driver, found, status = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int()
+driver.cuInit(0)
+for name in sys.argv[1:]:
+    found_by = (ctypes.byref(found), 13000, ctypes.c_uint64(0), ctypes.byref(status))
+    code = driver.cuGetProcAddress_v2(name.encode(), *found_by)
+    assert code == 0 and found.value
+"""
 
 
 def looked_up(place: kit.Slice, **env: str) -> dict[str, int]:
@@ -131,6 +153,28 @@ def test_what_the_driver_lacks_is_not_found(place: kit.Slice, tmp_path: Path) ->
     for way in ("maybe", "maybe_default", "maybe_next", "legacy", "itself"):
         assert found[way] == NOBODY
     assert found["handle"] == found["default"] == OURS
+
+
+@pytest.mark.parametrize(
+    ("names", "faults"),
+    [(["cuMemAlloc", "cuMemAllocManaged"], 2), (["cuMemAllo", "cuMemAllocation", "cuEventRecord"], 0)],
+    ids=["hooked", "not hooked"],
+)
+def test_functions_that_are_newer_than_their_hooks_are_told_of(
+    names: list[str], faults: int, place: kit.Slice, tmp_path: Path
+) -> None:
+    """Their calls are not limited, so whoever watches the slice must learn of it."""
+    shared(NEWER_DRIVER, tmp_path / "libcuda.so.1")
+    command, env = [sys.executable, "-c", LOOKS_UP, *names], {"LD_LIBRARY_PATH": f"{tmp_path}:{kit.standin()}"}
+    done = kit.run(place.write(memory=QUOTA), command, env=env, backing="none")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert place.region().faults[FAULTS.index("driver")] == faults
+
+
+def test_every_hook_is_listed_by_the_name_without_a_version_too() -> None:
+    hooks = set(re.findall(r"^HOOK\((\w+),", (kit.NATIVE / "lib" / "hooks.def").read_text(), re.MULTILINE))
+    assert hooks
+    assert [name for name in hooks if re.sub(r"(_v\d+)?(_pt[sd][sz])?$", "", name) not in hooks] == []
 
 
 def test_without_a_driver_there_is_nothing_to_find(place: kit.Slice) -> None:

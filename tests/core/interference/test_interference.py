@@ -97,6 +97,21 @@ def test_a_stranger_is_told_with_less_confidence_than_a_relative() -> None:
     assert stranger.high - stranger.low > 2 * (relative.high - relative.low)
 
 
+@pytest.mark.parametrize("side", ["victim", "partner"])
+def test_the_interval_of_a_stranger_is_as_wide_as_the_oddest_family_asks_for(side: str) -> None:
+    """Without the family `a`, which was measured on one side only, nobody could have told its speeds."""
+    odd, others = TYPES[:4], TYPES[4:]
+    predictor = Predictor()
+    for number, victim in enumerate(others):
+        for partner in others[number % 3 :: 3]:
+            assert predictor.observe_one(victim, partner, 0.9)
+    for one in odd:
+        for other in others:
+            assert predictor.observe_one(*((one, other) if side == "victim" else (other, one)), 0.2)
+    stranger = predictor.pair(Signature("z", 256, 0.16), TYPES[9])[0]
+    assert stranger.high - stranger.low > 0.8  # 0.42 and less if only the other side is left out
+
+
 def test_both_of_one_type_fare_alike() -> None:
     predictor = taught([pair for pair in all_pairs() if pair != (TYPES[0], TYPES[0])])
     assert predictor.observe(TYPES[0], TYPES[0], 0.3, 0.5)
