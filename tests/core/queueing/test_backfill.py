@@ -373,8 +373,9 @@ def test_every_job_starts_in_bounded_time_though_small_jobs_arrive_without_end(
 @given(st.lists(drafts(exact=False), min_size=1, max_size=8), MACHINES)
 @settings(max_examples=15)
 def test_with_ageing_every_job_starts_once_it_has_aged(stream: list[Draft], machines: list[Machine]) -> None:
-    known = [replace(one, estimate=one.estimate or one.true) for one in stream]
-    most_work = max(one.demand.gpus * one.replicas for one in known) * LONGEST
+    # A quarter of the lengths: small jobs arrive every second, until the largest work has aged.
+    known = [replace(one, true=-(-one.true // 4), estimate=-(-(one.estimate or one.true) // 4)) for one in stream]
+    most_work = max(one.demand.gpus * one.replicas * (one.estimate or 0) for one in known)
     play(Engine(Cluster.of(machines), order="aged"), known, Demand(), ageing=most_work / AGEING)
 
 
