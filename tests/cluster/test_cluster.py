@@ -16,9 +16,11 @@ import cotenant
 from tests.cluster.api import wait_for
 from tests.cluster.binaries import KUBERNETES, Binaries
 from tests.cluster.cluster import Cluster
+from tests.cluster.engine import Engine
 from tests.cluster.init import MACHINE_WIDE
 from tests.cluster.machine import CGROUP_PREFIX, CGROUPS, remove_cgroups
 from tests.cluster.pods import container, create_pod, ended
+from tests.cluster.test_serving import refused
 from tests.native.kit import ROOT
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -148,3 +150,13 @@ def processes_in(spaces: dict[str, str]) -> list[int]:
         except OSError:
             continue  # it has just ended
     return found
+
+
+def test_a_demo_is_refused_on_a_cluster_without_shared_gpus(cluster: Cluster) -> None:
+    code, line = refused(Engine(cluster), "kube", "demo", "--image", "team/workloads:1")
+    assert (code, line) == (
+        1,
+        "cotenant: the cluster has no GPU that an agent of cotenant has published; "
+        "`cotenant kube install` prints the manifests that install it",
+    )
+    assert not [one for one in cluster.get("/api/v1/namespaces")["items"] if "demo" in one["metadata"]["name"]]

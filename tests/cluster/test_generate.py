@@ -5,6 +5,7 @@
 import contextlib
 import csv
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import yaml
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.engine import Engine
 from tests.cluster.images import WORKLOADS, workloads_image
+from tests.cluster.test_demo import in_background, running
 from tests.cluster.test_jobs import JOBS
 from tests.cluster.test_serving import cotenant
 
@@ -96,3 +98,22 @@ def test_the_manifests_of_the_example_are_accepted_and_run_on_their_data(volume:
     assert (result["task"], result["stopped"]) == ("lstm", False)
     assert result["samples"] >= 7200  # the last step of a tuned job may go beyond
     assert result["loss_last"] < result["loss_first"]
+
+    # A demo in the same namespace finds the data sets on the volume, and removes only what is its own.
+    words = ("--namespace", "default", "--volume", "datasets", "--baseline", "none", "--jobs", "1", "--work", "0.02")
+    told = cotenant(volume, "kube", "demo", "--image", WORKLOADS, "--mix", "lstm", "--policy", "iadeep", *words)
+    assert "writing data sets to the volume datasets" in told.splitlines()
+    assert told.endswith("There was no baseline to compare with.\n")
+    assert sorted(job["metadata"]["name"] for job in cluster.get(JOBS)["items"]) == ["lstm", "prepare-data"]
+
+
+def test_after_an_interrupt_jobs_are_cancelled_if_that_was_asked_for(tasks: Engine, tmp_path: Path) -> None:
+    words = ("generate", "--on", "kubernetes", "--image", WORKLOADS, "--jobs", "1", "--mix", "neumf", "--work", "1000")
+    with in_background(tasks, *words, "--cancel-on-interrupt", "--csv", str(tmp_path / "jobs.csv")) as process:
+        wait_for("a running task", lambda: running(tasks, "default") or None)
+        tasks.kill("cotenant generate", number=signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "cotenant: submitted 1 job; those that had not ended are cancelled" in errors
+    (job,) = json.loads(cotenant(tasks, "jobs", "--on", "kubernetes", "-o", "json"))
+    assert job["state"] == "cancelled"

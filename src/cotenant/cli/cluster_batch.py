@@ -42,8 +42,9 @@ class ClusterSubmitter:
 
     def submit(self, planned: PlannedJob) -> Life:
         from cotenant.kube.deploy.batches import request_of
+        from cotenant.kube.deploy.training import job_object
 
-        return life_of(self._cluster.do(self.batch.submit(request_of(planned, self._options))))
+        return life_of(self._cluster.do(self.batch.create(job_object(request_of(planned, self._options)))))
 
     def poll(self, jobs: Sequence[str]) -> Mapping[str, Life]:
         """Returns the jobs that have changed."""
@@ -60,7 +61,11 @@ class ClusterSubmitter:
 @contextmanager
 def on_cluster(where: Where, options: "BatchOptions") -> Iterator[tuple[Submitting, Callable[[float], None]]]:
     """A submitter for the chosen cluster, and the function with which its caller waits."""
+    from cotenant.kube.deploy.preflight import check_volume
+
     with connected(*where) as cluster:
+        if options.claim is not None:
+            cluster.do(check_volume(cluster.client, cluster.namespace, options.claim))
         yield ClusterSubmitter(cluster, options), cluster.sleep
 
 

@@ -36,14 +36,23 @@ class Metrics:
 
 def metrics_table(headings: tuple[str, str], ours: Metrics, theirs: Metrics) -> str:
     """The metrics of two runs side by side."""
-    rows = [
-        ("mean JCT", ours.mean_jct, theirs.mean_jct),
-        ("median JCT", ours.median_jct, theirs.median_jct),
-        ("makespan", ours.makespan, theirs.makespan),
-        ("mean wait", ours.mean_wait, theirs.mean_wait),
-    ]
-    lines = [(name, f"{one:.1f} s", f"{other:.1f} s", compared(one, other)) for name, one, other in rows]
+    rows = zip(_rows(ours), _rows(theirs), strict=True)
+    lines = [(name, f"{one:.1f} s", f"{other:.1f} s", compared(one, other)) for (name, one), (_, other) in rows]
     return "\n".join(aligned([("", *headings, ""), *lines]))
+
+
+def metrics_list(heading: str, ours: Metrics) -> str:
+    """The metrics of one run."""
+    return "\n".join(aligned([("", heading), *((name, f"{one:.1f} s") for name, one in _rows(ours))]))
+
+
+def _rows(one: Metrics) -> list[tuple[str, float]]:
+    return [
+        ("mean JCT", one.mean_jct),
+        ("median JCT", one.median_jct),
+        ("makespan", one.makespan),
+        ("mean wait", one.mean_wait),
+    ]
 
 
 def compared(ours: float, theirs: float) -> str:
@@ -53,8 +62,10 @@ def compared(ours: float, theirs: float) -> str:
     return f"{1 - ours / theirs:.0%} shorter" if ours < theirs else f"{ours / theirs - 1:.0%} longer"
 
 
-def outcome(ours: Metrics, theirs: Metrics, slowdowns: Sequence[float], what: str = "Sharing") -> str:
-    """The verdict on `what` the first run did differently, with the numbers that it follows from."""
+def outcome(
+    ours: Metrics, theirs: Metrics, slowdowns: Sequence[float], what: str = "Sharing", than: str = "alone"
+) -> str:
+    """The verdict on what the first run did differently, with the numbers that it follows from."""
     gains = [theirs.mean_jct / ours.mean_jct - 1, theirs.makespan / ours.makespan - 1]
     if all(abs(gain) <= SAME for gain in gains):
         verdict = f"{what} made no difference"
@@ -65,12 +76,12 @@ def outcome(ours: Metrics, theirs: Metrics, slowdowns: Sequence[float], what: st
     else:
         verdict = f"{what} helped in one way and harmed in another"
     jct, makespan = compared(ours.mean_jct, theirs.mean_jct), compared(ours.makespan, theirs.makespan)
-    return f"{verdict} (mean JCT: {jct}; makespan: {makespan}). {_slowed(slowdowns)}"
+    return f"{verdict} (mean JCT: {jct}; makespan: {makespan}). {_slowed(slowdowns, than)}"
 
 
-def _slowed(slowdowns: Sequence[float]) -> str:
+def _slowed(slowdowns: Sequence[float], than: str) -> str:
     """How many jobs paid for the sharing by a longer run time, and how much."""
     slower = [one for one in slowdowns if one > 1 + SAME]
     if not slower:
-        return "No job ran slower than alone."
-    return f"{len(slower)} of {counted(len(slowdowns), 'job')} ran slower than alone, {mean(slower):.2f}x on average."
+        return f"No job ran slower than {than}."
+    return f"{len(slower)} of {counted(len(slowdowns), 'job')} ran slower than {than}, {mean(slower):.2f}x on average."

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cotenant.cli.options import kube_output_option
 from cotenant.cli.output import aligned, or_dash, render
 from cotenant.core.model import Link
 from cotenant.wire.text import printable
@@ -51,14 +52,7 @@ def inspect() -> None:
 def inspect_options(command: F) -> F:
     """Adds the options that select the cluster, the node, the namespace and the output."""
     for option in (
-        click.option(
-            "--output",
-            "-o",
-            type=click.Choice(["table", "wide", "json", "yaml"]),
-            default="table",
-            show_default="table",  # not `True`: on the page of commands, `--output` of `install` has another default
-            help="Output format; json and yaml have every field.",
-        ),
+        kube_output_option,
         click.option(
             "--settings", type=FILE, metavar="FILE", help="Settings file, if those of the cluster cannot be read."
         ),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""`cotenant kube`: the processes that run in a cluster, and the manifests that install them."""
+"""`cotenant kube`: the processes that run in a cluster, the manifests that install them, and the demo."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ import click
 
 from cotenant.cli.cluster import print_manifests
 from cotenant.cli.inspect import inspect
+from cotenant.cli.kube_demo import demo
 from cotenant.errors import InputError
 from cotenant.node.devices.vendors import REAL_NAMES
 
@@ -22,6 +23,7 @@ Examples:
   cotenant kube install --dev --image example/cotenant:1 --scheduler-image example/kube-scheduler:v1.34
   cotenant kube install --dev --simulate 4 --gpu-memory 16GiB | kubectl apply -f -
   cotenant kube inspect gpushare
+  cotenant kube demo --image example/workloads:1 --policy iadeep
 """
 SCHEDULER_EPILOG = """\b
 Example:
@@ -49,6 +51,7 @@ def kube() -> None:
 
 
 kube.add_command(inspect)
+kube.add_command(demo)
 
 
 def cluster_options(command: F) -> F:

@@ -26,14 +26,24 @@ COMPLETION_TIMEOUT_S = 1.0
 
 def output_option(command: F) -> F:
     """`--output table|wide|json|yaml`."""
+    return _output(show_default=True)(command)
+
+
+def kube_output_option(command: F) -> F:
+    """The same for commands below `kube`. The default is text: on the page of commands, `--output` of `install` has
+    another default."""
+    return _output(show_default="table")(command)
+
+
+def _output(show_default: bool | str) -> Callable[[F], F]:
     return click.option(
         "--output",
         "-o",
         type=click.Choice(["table", "wide", "json", "yaml"]),
         default="table",
-        show_default=True,
+        show_default=show_default,
         help="Output format; json and yaml have every field.",
-    )(command)
+    )
 
 
 def folder_option(files: str) -> Callable[[F], F]:

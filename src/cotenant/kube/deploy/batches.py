@@ -6,8 +6,9 @@ watches."""
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.listing import listed
+from cotenant.kube.api.names import Json
 from cotenant.kube.api.reflector import Pace, Reflector
 from cotenant.kube.codec.assignment import RECORD, decode_record
 from cotenant.kube.deploy import jobs
@@ -22,7 +24,8 @@ from cotenant.kube.deploy.jobs import JOBS, Job
 from cotenant.kube.deploy.objects import JOB, OWN_PODS, RUN, OwnPod, selector
 from cotenant.kube.deploy.pods import Volume
 from cotenant.kube.deploy.session import NOT_FOUND
-from cotenant.kube.deploy.training import TrainingRequest, job_object
+from cotenant.kube.deploy.training import TrainingRequest
+from cotenant.kube.deploy.waiting import permanent_obstacle
 from cotenant.wire.local import ENDED, JobView
 from cotenant.workloads.datasets import FOLDERS
 from cotenant.workloads.generator import PlannedJob
@@ -111,14 +114,15 @@ class Batch:
         """Return what must run to keep the views up to date."""
         return self._jobs.run(), self._own_pods.run()
 
-    async def submit(self, request: TrainingRequest) -> JobView:
-        """Create the Job."""
-        view = await jobs.create(self._client, self._namespace, job_object(request))
+    async def create(self, job: Json) -> JobView:
+        """Create a Job, which must have the label of the run."""
+        view = await jobs.create(self._client, self._namespace, job)
         self.views.setdefault(view.id, view)
         return self.views[view.id]
 
     def changed(self) -> list[JobView]:
-        """Return the jobs that have changed since the last call; CotenantError if the API server is silent."""
+        """Return the jobs that have changed since the last call; CotenantError if one of them can never start, or if
+        the API server is silent."""
         if max(self._jobs.silence_s(), self._own_pods.silence_s()) > SILENT_S and self._jobs.synced.is_set():
             raise CotenantError(
                 f"the API server has not answered for {SILENT_S:g} s; the jobs continue, and "
@@ -130,7 +134,23 @@ class Batch:
         for name in names:
             job = found.get((self._namespace, name))
             self.views[name] = _deleted(self.views[name]) if job is None else self._view(job)
+            if obstacle := permanent_obstacle(self._pods[name].values()):
+                raise CotenantError(f"{name} cannot start: {obstacle.text}")
         return [self.views[name] for name in names]
+
+    async def last_lines(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the result that each of these jobs printed as its last line; empty if it printed none."""
+
+        async def one(name: str) -> dict[str, Any]:
+            for pod in reversed(self._pods[name].values()):
+                try:
+                    log = self._client.log(pod.metadata.name, namespace=self._namespace, tail=1)
+                    return msgspec.json.decode(b"".join([piece async for piece in log]), type=dict[str, Any])
+                except (ApiError, msgspec.MsgspecError):
+                    continue
+            return {}
+
+        return [await one(name) for name in names]
 
     def _view(self, job: Job) -> JobView:
         view = jobs.view_of(job, tuple(self._pods[job.metadata.name].values()))

@@ -53,14 +53,24 @@ async def first_obstacle(client: Client, pods: Iterable[OwnPod]) -> Obstacle | N
     return next((one for one in found if one.permanent), found[0] if found else None)
 
 
+def permanent_obstacle(pods: Iterable[OwnPod]) -> Obstacle | None:
+    """Return what keeps a container of these pods from ever starting."""
+    for pod in pods:
+        for one in pod.status.container_statuses if pod.metadata.deletion_timestamp is None else ():
+            waits = one.state.waiting
+            if waits is not None and waits.reason in PERMANENT:
+                return _said(f"pod {pod.metadata.name}: {PERMANENT[waits.reason]}", waits.message, True)
+    return None
+
+
 async def _obstacle(client: Client, pod: OwnPod) -> Obstacle | None:
     name = pod.metadata.name
     if pod.metadata.deletion_timestamp is not None:
         return None
+    if found := permanent_obstacle([pod]):
+        return found
     for one in pod.status.container_statuses:
-        waits, ended = one.state.waiting, one.state.terminated or one.last_state.terminated
-        if waits is not None and waits.reason in PERMANENT:
-            return _said(f"pod {name}: {PERMANENT[waits.reason]}", waits.message, True)
+        ended = one.state.terminated or one.last_state.terminated
         if ended is not None and (ended.exit_code or ended.signal) and one.state.running is None:
             return _said(f"pod {name} ended with exit code {ended.exit_code}", ended.message or ended.reason, True)
     if pod.status.phase == "Failed":
