@@ -45,9 +45,17 @@ def run(
     card: str = "v100",
     gpus: int = 1,
     noise: float = 0.0,
+    startup: float = 0.0,
 ) -> dict[str, float]:
     machine = Machine(name="a", gpus=tuple(Gpu(uuid=f"a-{i}", type=card, slots=2) for i in range(gpus)))
-    timing = Timing(restart=Seconds(0.0), look=Seconds(10.0), noise=noise, fragmentation=False, heat=False)
+    timing = Timing(
+        restart=Seconds(0.0),
+        startup=Seconds(startup),
+        look=Seconds(10.0),
+        noise=noise,
+        fragmentation=False,
+        heat=False,
+    )
     timed = TimedRun([machine], policy, {}, 0, timing, world=truth, belief=belief)
     return dict(timed.run(iter(arrivals)).result(policy, 0).summary)
 
@@ -58,6 +66,27 @@ def test_neighbours_progress_at_their_shared_speeds_until_one_ends() -> None:
     assert summary["makespan"] == pytest.approx(100 + 200 - 80)
     assert summary["mean_jct"] == pytest.approx((100 + 220) / 2)
     assert summary["shared"] == 2
+
+
+def test_a_job_that_starts_up_holds_its_gpu_and_slows_no_other() -> None:
+    # b works alone from 20 to 30 s and does 10 of its 50 s. Then both work; b ends at 110 s, and l has done 64 s.
+    summary = run(world(0.5, 0.8), "share", arrival("b", "bert", 50), arrival("l", "lstm", 200, at=10), startup=20)
+    assert summary["makespan"] == pytest.approx(110 + 200 - 64)
+    assert summary["mean_jct"] == pytest.approx((110 + 246 - 10) / 2)
+    alone = run(world(0.5, 0.8), "alone", arrival("b", "bert", 50), arrival("l", "lstm", 200), startup=20)
+    assert alone["makespan"] == pytest.approx(20 + 50 + 20 + 200)
+
+
+def test_a_job_that_is_parted_while_it_starts_up_begins_again() -> None:
+    belief = Predicted({name: signature(name, 2.0) for name in ("bert", "lstm")})
+    for other in "abcdefgh":
+        belief.observe(tenant_set_of("v100", ["lstm", other]), [0.95, 0.95])
+        belief.observe(tenant_set_of("v100", ["bert", other]), [0.95, 0.95])
+    jobs = arrival("l", "lstm", 1000), arrival("b", "bert", 100, at=1.0)
+    summary = run(world(0.3, 0.4), "cotenant", *jobs, belief=belief, startup=50)
+    assert summary["reverted"] == 1
+    # l: 50 s of start-up and its work, and never beside a job that works; then b, from its beginning
+    assert summary["makespan"] == pytest.approx(1050 + 150)
 
 
 def test_alone_nobody_is_slowed() -> None:

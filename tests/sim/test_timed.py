@@ -76,6 +76,11 @@ def sorted_times(result: RunResult, what: str) -> list[float]:
 THREE = [arrival("a", 0, 10), arrival("b", 1, 5), arrival("c", 2, 1)]
 
 
+def test_a_job_holds_its_gpu_while_it_starts_up() -> None:
+    one = simulate("1x1", [arrival("a", 0, 10), arrival("b", 1, 5)], startup=Seconds(3.0))
+    assert sorted_times(one, "jct") == pytest.approx([13, 20])
+
+
 # Queue orders
 
 

@@ -164,6 +164,14 @@ def seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple
     help="timed: seconds of work that a preempted job loses.",
 )
 @click.option(
+    "--startup",
+    type=click.FloatRange(0, 1e9),
+    callback=finite,
+    default=0.0,
+    show_default=True,
+    help="timed: seconds from the start of a job until it works, such as the start-up of a pod.",
+)
+@click.option(
     "--world",
     type=click.Choice(["none", "gavel"]),
     default="none",
@@ -239,6 +247,7 @@ def _plan(
     backfill: bool,
     round_seconds: float,
     restart: float,
+    startup: float,
     look: float,
     noise: float,
     record: str,
@@ -253,6 +262,7 @@ def _plan(
         backfill=backfill,
         round=Seconds(round_seconds),
         restart=Seconds(restart),
+        startup=Seconds(startup),
         look=Seconds(look),
         noise=noise,
     )

@@ -35,15 +35,47 @@ class World(Protocol):
 class Contention:
     """The true rates of running jobs, and the queue of measurements that are reported to a belief."""
 
-    def __init__(self, world: World, belief: Belief, look: Seconds, noise: float, random: Random) -> None:
+    def __init__(
+        self,
+        world: World,
+        belief: Belief,
+        look: Seconds,
+        noise: float,
+        random: Random,
+        startup: Seconds = Seconds(0.0),
+    ) -> None:
         self._world, self._belief = world, belief
         self._look, self._noise, self._random = look, noise, random
+        self._startup = startup
+        self._starting: dict[str, float] = {}
+        self._waking: list[tuple[float, str]] = []
         self._due: list[tuple[float, int, str, int, Jobs]] = []
         self._sequence = 0
 
     @property
     def next_measurement(self) -> float:
         return self._due[0][0] if self._due else float("inf")
+
+    @property
+    def next_wake(self) -> float:
+        """The time at which the next job has started up, or infinity."""
+        return self._waking[0][0] if self._waking else float("inf")
+
+    def begin(self, job: str, now: float) -> None:
+        """Lets a job start up: until then it makes no progress and slows no other job."""
+        if self._startup:
+            self._starting[job] = now + self._startup
+            heappush(self._waking, (now + self._startup, job))
+
+    def wake(self, now: float) -> list[str]:
+        """Returns the jobs that have started up by now."""
+        found = []
+        while self._waking and self._waking[0][0] <= now:
+            due, job = heappop(self._waking)
+            if self._starting.get(job) == due:  # otherwise it was evicted and has begun again
+                del self._starting[job]
+                found.append(job)
+        return found
 
     def tenants(self, cluster: Cluster, placements: Iterable[Placement]) -> dict[tuple[str, int], Jobs]:
         """The jobs on each GPU of these placements, by (node, GPU index)."""
@@ -79,8 +111,11 @@ class Contention:
         return None
 
     def _rate(self, cluster: Cluster, placement: Placement, gpu: int) -> float:
+        if placement.job.id in self._starting:
+            return 0.0
         node, workload = cluster.node(placement.slot.node), placement.job.demand.workload
-        together = company(node, gpu, demands_on(node, gpu))
+        working = [tenant.demand for tenant in tenants_on(node, gpu) if tenant.job not in self._starting]
+        together = company(node, gpu, working)
         return (
             self._world.alone(together.gpu_type, workload)
             * self._world.speeds(together)[together.workloads.index(workload)]

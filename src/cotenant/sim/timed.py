@@ -49,6 +49,8 @@ class Timing:
     """time between rounds of preemption, for the queue orders that preempt"""
     restart: Seconds = Seconds(30.0)
     """work that a preempted job loses"""
+    startup: Seconds = Seconds(0.0)
+    """time from the start of a job until it works; it holds its GPUs meanwhile, and slows no other job"""
     look: Seconds = Seconds(120.0)
     """time that new neighbours run together until their speeds are measured and a trial placement is judged"""
     noise: float = 0.0
@@ -83,11 +85,12 @@ class _Running:
     done: float = 0.0
     """seconds of its work completed in this start, up to `since`"""
     since: float = 0.0
+    """in the future while the job starts up"""
 
     def update_progress(self, now: float) -> None:
         """Adds the work done since the last update; must be called before `rate` changes."""
-        self.done += (now - self.since) * self.rate
-        self.since = now
+        self.done += max(0.0, now - self.since) * self.rate
+        self.since = max(self.since, now)
 
 
 @dataclass(slots=True)
@@ -144,7 +147,9 @@ class TimedRun:
         self._reservation: Reservation | None = None
         random = Random(seed)
         self._draw = random.randrange
-        self._contention = None if world is None else Contention(world, belief, timing.look, timing.noise, random)
+        self._contention = (
+            None if world is None else Contention(world, belief, timing.look, timing.noise, random, timing.startup)
+        )
         self._meter = FragmentationMeter(mix, self._cluster) if timing.fragmentation else None
         self._rows = GpuRows(self._cluster)
         self._capacity = float(self._rows.capacity.sum())
@@ -162,8 +167,8 @@ class TimedRun:
         self._averages = TimeAverages(len(self._levels), start)
         self._start, self._next_round = start, math.inf
         self._next_start, self._last_start = math.inf, -math.inf
-        # The loop jumps from one event time to the next: an arrival, the end of a job, a measurement, a preemption
-        # round, and with a tick the next time at which jobs may start.
+        # The loop jumps from one event time to the next: an arrival, the end of a job or of its start-up, a
+        # measurement, a preemption round, and with a tick the next time at which jobs may start.
         # Invariants at the top of each iteration:
         # - `self._cluster` holds exactly the placements of `self._running`; every waiting job is in `self._queue`, and
         #   `self._progress` has an entry for exactly the jobs that wait or run.
@@ -178,10 +183,13 @@ class TimedRun:
             arrives = float(upcoming.job.submitted) if upcoming is not None else math.inf
             now = min(arrives, self._next_finish(), self._next_round, self._next_start)
             if self._contention is not None:
-                now = min(now, self._contention.next_measurement)
+                now = min(now, self._contention.next_measurement, self._contention.next_wake)
             self._advance(now)
             freed = self._finish_due(now)
             if self._contention is not None:
+                for job_id in self._contention.wake(now):
+                    if job_id in self._running:
+                        self._update_rates(self._contention, self._running[job_id].placements, now)
                 while (jobs := self._contention.measure_next(self._cluster, now)) is not None:
                     freed |= self._judge_newest(jobs, now)
             new_jobs: list[Job] = []
@@ -353,13 +361,17 @@ class TimedRun:
         progress.waited += now - progress.waiting_since
         self._queue.remove(job)
         self._ends.add(placements, Seconds(now))
-        ends = now + progress.left
-        running = _Running(job, placements, progress.arrival, now, ends, crowding, since=now)
+        works_from = now + self._timing.startup
+        running = _Running(
+            job, placements, progress.arrival, now, works_from + progress.left, crowding, since=works_from
+        )
         self._running[job.id] = running
         self._count(placements, +1)
         self._tally.trials += any(placement.trial for placement in placements)
         if self._contention is None:  # otherwise its rate depends on the other jobs that start now; `_place` sets it
             self._push_finish(running)
+        else:
+            self._contention.begin(job.id, now)
 
     def _push_finish(self, running: _Running) -> None:
         self._sequence += 1
@@ -406,7 +418,8 @@ class TimedRun:
             running = self._running[job_id]
             running.update_progress(now)
             running.rate = contention.rate(self._cluster, running.placements)
-            running.ends = now + max(0.0, self._progress[job_id].left - running.done) / running.rate
+            left = max(0.0, self._progress[job_id].left - running.done)
+            running.ends = now + left / running.rate if running.rate else math.inf  # infinite until it has started up
             self._push_finish(running)
         return sharing
 
