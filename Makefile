@@ -14,7 +14,7 @@ PLACE := $(shell printf %s '$(CURDIR)' | cksum | cut -d ' ' -f 1)
 BOOTSTRAPPED := $(VENV)/bootstrapped-$(PLACE)
 INSTALLED := $(VENV)/installed-$(PLACE)
 # Sources of the vGPU library, which the install step builds.
-LIBRARY := native/build.py $(wildcard native/lib/*)
+LIBRARY := native/build.py $(wildcard native/lib/* native/smi/*)
 
 # Variables of the user's shell that would redirect an install or a test.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX VIRTUAL_ENV

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the vGPU library into the package: into the wheel, or beside the sources for an editable install.
+"""Puts the vGPU library and cotenant-smi into the package: into the wheel, or beside the sources for an editable install.
 
 Its name holds a part of its content's hash, so that an upgrade never writes to a file that a process has mapped. Where
 it cannot be built the package is installed all the same, and says at use that limits on real GPUs are not enforced.
@@ -33,16 +33,18 @@ class VgpuLibraryHook(BuildHookInterface[Any]):
         try:
             if platform.system() != "Linux" or machine not in ARCHITECTURES:
                 raise build.BuildError(f"it is for Linux on {' and '.join(ARCHITECTURES)}, not for this machine")
-            library = build.library(Path(self._made.name))
+            library, smi = build.library(Path(self._made.name)), build.smi(Path(self._made.name))
         except build.BuildError as error:
             self.app.display_warning(f"cotenant is built without the vGPU library: {error}")
             return
         name = f"libcotenant-{hashlib.sha256(library.read_bytes()).hexdigest()[:16]}.so"
         if version == "editable":
             (beside / machine).mkdir(parents=True)
-            shutil.copyfile(library, beside / machine / name)
-        else:
-            build_data["force_include"][str(library)] = f"cotenant/_native/{machine}/{name}"
+        for built, its_name in ((library, name), (smi, build.SMI)):
+            if version == "editable":
+                shutil.copyfile(built, beside / machine / its_name)
+            else:
+                build_data["force_include"][str(built)] = f"cotenant/_native/{machine}/{its_name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{machine}"
 

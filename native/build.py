@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LIBRARY = "libcotenant.so"
+LIBRARY, SMI = "libcotenant.so", "cotenant-smi"
 COMPILERS = ("cc", "gcc", "clang")
 FUZZ_COMPILER = "clang-14"
 COMMON = ("-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-Wall", "-Wextra")
@@ -77,6 +77,11 @@ def standin(headers: Path, out: Path, *, cc: str | None = None, sanitize: str | 
             linking = ["-Wl,-Bsymbolic", f"-Wl,-soname,{name}", "-pthread"]
             _compile(out / name, [*SHARED, f"-I{own}", *chosen, *linking], cc, sanitize)
     return out
+
+
+def smi(out: Path, *, cc: str | None = None) -> Path:
+    """Builds cotenant-smi, which shows a slice from inside a container."""
+    return _compile(out / SMI, [*HARDENED, str(HERE / "smi" / "smi.c"), "-ldl"], cc, None)
 
 
 def program(
@@ -162,6 +167,8 @@ def main() -> None:
                 print(library(options.out, cc=cc, sanitize=options.sanitize, flags=flags))
             case "standin":
                 print(standin(options.headers, options.out, cc=cc, sanitize=options.sanitize))
+            case "smi":
+                print(smi(options.out, cc=cc))
             case "program":
                 linking = ["-static"] if options.static else []
                 made = program(
@@ -189,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         for name, text in (
             ("library", "the vGPU library"),
             ("standin", "the stand-in driver; prints its folder"),
+            ("smi", "the program cotenant-smi"),
             ("program", "a program of programs/"),
             ("fuzz", "a target of fuzz/"),
         )
@@ -198,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
             part.add_argument("name", help="of the source, without .c")
         part.add_argument("--out", type=Path, required=True, help="folder to build into")
         part.add_argument("--cc", help="compiler; default: $CC, or one that is installed")
-        if name != "fuzz":
+        if name not in ("fuzz", "smi"):
             part.add_argument("--sanitize", help="for example address,undefined")
         if name in ("library", "program"):
             part.add_argument("--define", action="append", default=[], metavar="NAME=VALUE", help="for the sources")

@@ -58,6 +58,7 @@ static struct {
     _Atomic uint32_t count;
     struct {
         _Atomic uint32_t host;
+        _Atomic uint32_t own; // its ID in our PID namespace; 0: it is in another
         _Atomic bool is_self;
     } process[CT_PROCESSES];
 } listed;
@@ -93,7 +94,9 @@ static void list_processes(const struct ct_process_list *list) {
     listed.has_self = mine == 1;
     listed.count = count;
     for (uint32_t i = 0; i < count; i++) {
+        bool is_here = list->process[i].space == own_space || list->process[i].space == 0;
         listed.process[i].host = list->process[i].host;
+        listed.process[i].own = is_here ? list->process[i].pid : 0;
         listed.process[i].is_self = mine == 1 && is_me(&list->process[i], own_space);
     }
     listed.edition++;
@@ -117,6 +120,16 @@ enum ct_relation ct_relation_of(uint32_t host_pid) {
         if (edition % 2 == 0 && edition == listed.edition) return relation;
     }
     return CT_STRANGER;
+}
+
+uint32_t ct_listed_pid(uint32_t host_pid) {
+    for (int i = 0; i < READINGS; i++) {
+        uint32_t edition = listed.edition, count = listed.count, own = 0;
+        for (uint32_t at = 0; at < count && at < CT_PROCESSES && !own; at++)
+            if (listed.process[at].host == host_pid) own = listed.process[at].own;
+        if (edition % 2 == 0 && edition == listed.edition) return own;
+    }
+    return 0;
 }
 
 static void apply(const struct ct_limits *limits) {

@@ -106,6 +106,10 @@ extern _Atomic bool ct_ignores_overhead;
 enum ct_relation { CT_UNLISTED, CT_SELF, CT_SIBLING, CT_STRANGER }; // unlisted: no list names this process
 enum ct_relation ct_relation_of(uint32_t host_pid);
 
+// The ID in this process's own PID namespace of a process that NVML names, by the list alone; 0: the list does not name
+// it, or it is in another namespace. The list may be older than this process, so this is only good for what is displayed.
+uint32_t ct_listed_pid(uint32_t host_pid);
+
 // Whether it is known which processes are of this slice; and whether a list is to tell, though it may not name this
 // process yet.
 bool ct_knows_processes(void);

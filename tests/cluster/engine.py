@@ -200,8 +200,10 @@ def running_engine(
     settings: str = "",
     grace: str = NEVER_LOST,
     agents: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> Iterator[Engine]:
-    """A cluster of one node with GPUs, and cotenant with these settings (YAML); `agents` are options of the install."""
+    """A cluster of one node with GPUs, and cotenant with these settings (YAML); `agents` are options of the install,
+    `labels` those of the node."""
     images = [
         pause_image(binaries.pause / "pause"),
         python_image(),
@@ -210,6 +212,7 @@ def running_engine(
     with running(folder, binaries, images=images, gpus=gpus, grace=grace) as cluster:
         file = folder / "settings.yaml"
         file.write_text(settings)
+        cluster.patch("/api/v1/nodes/node1", {"metadata": {"labels": dict(labels or {})}})
         cluster.kubectl("apply", "--filename=-", feed=manifests(file, *agents))
         engine = Engine(cluster)
         try:

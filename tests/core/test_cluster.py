@@ -5,6 +5,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.core.cluster import ROW, Cluster, Node
 from cotenant.core.model import Demand, Gpus, Machine
@@ -86,6 +88,23 @@ def test_scaling_hands_out_more_than_the_card_has() -> None:
     assert (where.memory, where.compute) == ((12000,), (2000,))
     assert slots_of(feasibility(share(12000, 2000)), where) == [(0,)]
     assert slots_of(feasibility(share(12001)), where) == []
+
+
+@given(st.integers(0, 100_000), st.integers(1, 1000), st.lists(st.integers(0, 100_000), max_size=8))
+def test_what_tenants_hold_on_an_oversubscribed_gpu_itself_fits_there(
+    memory: int, scaling: int, wanted: list[int]
+) -> None:
+    gpu = card(memory, memory_scaling=Percent(scaling))
+    left, on_gpu = gpu.memory_capacity, 0
+    for amount in (min(one, gpu.memory_capacity) for one in wanted):
+        if amount > left:
+            continue
+        left = MiB(left - amount)
+        host = gpu.host_part(MiB(amount))
+        assert 0 <= host <= amount
+        on_gpu += amount - host
+    assert on_gpu <= gpu.memory
+    assert gpu.host_part(gpu.memory_capacity) == max(0, gpu.memory_capacity - gpu.memory)
 
 
 def test_the_host_is_counted_where_it_is_known() -> None:

@@ -19,7 +19,7 @@ from tests.kube.worlds import GPU, MEMORY, machine, node, placer_of, state_of, w
 
 HAMI = "hami.io/vgpu-devices-allocated"
 SHARES = "scheduler.framework.gpushare.allocation"
-COMPUTE = "aliyun.com/gpu-core.percentage"
+COMPUTE, PERCENT = "aliyun.com/gpu-core.percentage", "nvidia.com/gpumem-percentage"
 SMALL = {GPU: 1, MEMORY: 2000}
 
 
@@ -72,6 +72,14 @@ CASES = {
     "HAMi, newer form, an init container with a GPU": (
         running({GPU: 1, MEMORY: 3000}, {HAMI: "GPU-n1-0,NVIDIA,2000,0:;GPU-n1-1,NVIDIA,3000,0:;"}, init=[SMALL]),
         {0: (2000, 0), 1: (3000, 0)},
+    ),
+    "HAMi, a percentage": (
+        running({GPU: 1, PERCENT: 50}, {HAMI: "GPU-n1-1,NVIDIA,8192,0:;"}),
+        {1: (8192, 0)},
+    ),
+    "HAMi, a percentage of more than the GPU has": (
+        running({GPU: 1, PERCENT: 50}, {HAMI: "GPU-n1-1,NVIDIA,99999999,0:;"}),
+        {1: (16384, 0)},
     ),
     "gpushare": (running({"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "1"}), {1: (3072, 0)}),
     "gpushare, JSON": (running({"aliyun.com/gpu-mem": 3}, {SHARES: '{"0":{"1":3}}'}), {1: (3072, 0)}),

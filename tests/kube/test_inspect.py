@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.cli.inspect import _notes
 from cotenant.core.model import Link
 from cotenant.core.units import MiB
 from cotenant.errors import CotenantError
@@ -18,9 +19,10 @@ from cotenant.kube.api.listing import TRIES
 from cotenant.kube.api.objects import Node, Pod
 from cotenant.kube.codec.assignment import RECORD, decode_record, encode_record
 from cotenant.kube.codec.inventory import INVENTORY, USED, used_for
+from cotenant.kube.codec.isolation import Isolation
 from cotenant.kube.inspect.listing import NoSuchNodeError, Query, read_cluster
 from cotenant.kube.inspect.report import ClusterUse, NodeUse, Part, cluster_use
-from cotenant.kube.settings import KubeSettings, SchedulerPart
+from cotenant.kube.settings import KubeSettings, NamespacePart, SchedulerPart
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.worlds import (
@@ -125,6 +127,23 @@ def test_what_runs_on_after_its_pod_is_gone_still_counts() -> None:
     seen = only_node([node(machine("a"), orphans=("7", [record]))])
     assert [(one.name, one.uid, one.requested_mib) for one in seen.pods] == [("", "uid-p", None)]
     assert seen.assigned_mib == 4000
+
+
+def test_pods_without_enforcement_and_those_beyond_their_assignment_are_told() -> None:
+    pods = [placed(waiting(name, namespace=team), node(machine("a"))) for name, team in (("p", "free"), ("q", "team"))]
+    free = KubeSettings(namespaces={"free": NamespacePart(isolation=Isolation.NONE)})
+    gpu = decode_record(pods[0].metadata.annotations[RECORD]).containers[0].gpus[0].gpu
+    here = node(machine("a"), annotations={USED: used_for({}, {"uid-p": {gpu: 5000}})})
+    (seen,) = cluster_use([here], pods, free).nodes
+    assert [(pod.name, pod.enforced, [part.used_mib for part in pod.assigned]) for pod in seen.pods] == [
+        ("p", False, [5000]),
+        ("q", True, [None]),
+    ]
+    notes = [text for _, text in _notes(seen, "MiB")]
+    assert notes == [
+        "no limit of pod free/p is enforced (isolation: none)",
+        f"pod free/p uses 5000 of 4000 MiB of GPU{seen.pods[0].assigned[0].gpu}",
+    ]
 
 
 def test_use_is_told_where_all_cards_are_known_and_well() -> None:

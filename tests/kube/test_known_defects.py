@@ -316,7 +316,7 @@ ELSEWHERE: Mapping[str, Sequence[str]] = {
     "tests/cluster/test_life.py": [
         "gpushare: memory is given away while a process still runs",
     ],
-    "tests/cluster/test_mixed.py": [
+    "tests/cluster/mixed/test_mixed.py": [
         "gpushare: kubelet refuses what the scheduler has placed",
     ],
     "tests/cluster/test_sight.py": [

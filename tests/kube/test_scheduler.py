@@ -23,6 +23,7 @@ from cotenant.kube.settings import KubeSettings, SchedulerPart
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import KNOWS, PACE, QUICK, ControlPlane, a_control_plane, passes, play, until
 from tests.kube.http import Answer, ask, beside
+from tests.kube.pods import pod_object
 from tests.kube.process import a_process, free_port, kubeconfig, until_listening, words_of
 from tests.kube.worlds import annotated
 
@@ -385,3 +386,28 @@ def test_options_that_do_not_belong_together_are_refused(options: dict[str, Any]
 def test_loopback_needs_no_certificate() -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         check(SchedulerOptions(extender=(host, 8888)))
+
+
+UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+
+
+def test_a_pod_that_requests_gpus_of_a_vendor_that_no_node_has_is_told_so() -> None:
+    def add(plane: ControlPlane, name: str, resource: str) -> None:
+        new = pod_object([{resource: "1"}], [], {}, None, {"schedulerName": "cotenant-scheduler"})
+        new["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+        plane.server.merge(name, new, "team")
+        plane.server.merge(name, {"status": UNSCHEDULABLE}, "team")  # as kube-scheduler says without asking us
+
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        await until(lambda: plane.scheduler.state.vendors)
+        add(plane, "nvidia", "nvidia.com/gpu")
+        add(plane, "mlu", "cambricon.com/mlunum")
+        await plane.knows("nvidia", "mlu")
+        await until(lambda: plane.events("NoRoom"))
+        assert plane.events("NoRoom") == [
+            "no node of this cluster has Cambricon GPUs, which cambricon.com/mlunum requests; "
+            "its nodes have NVIDIA GPUs"
+        ]
+
+    play(story)

@@ -143,6 +143,13 @@ def library(*, sanitize: str | None = None, cc: str | None = None, defines: tupl
 
 
 @functools.cache
+def smi() -> Path:
+    """The program cotenant-smi."""
+    folder = made("smi", _sources("smi", "lib"), lambda out: build("smi", out=out))
+    return folder / "cotenant-smi"
+
+
+@functools.cache
 def standin(major: int = 12) -> Path:
     """The folder with the stand-in's libcuda.so.1 and libnvidia-ml.so.1."""
     options = ["--headers", str(headers(major))]

@@ -5,10 +5,14 @@
 import json
 import re
 import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
+from cotenant.node.company import identify, write_list
 from tests.native import kit
+from tests.native.namespaces import OWN_NAMESPACE, can_unshare, found_by_agent
 from tests.native.probe import probe
 
 QUOTA = 512 * kit.MIB
@@ -92,6 +96,10 @@ print("total", info.total)
 print("used", info.used)
 print("total_v2", newer.total)
 print("used_v2", newer.used)
+for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+    print(f"process_{one.pid}", one.usedGpuMemory)
+print("utilised", len(pynvml.nvmlDeviceGetProcessUtilization(handle, 0)))
+print("graphics", len(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)))
 """
 
 
@@ -120,19 +128,96 @@ def test_numba_compiles_launches_and_copies(place: kit.Slice) -> None:
     assert process.gpus[0].launches == 1
 
 
-@pytest.mark.parametrize("tool", ["pynvml", "gpustat", "nvitop"])
-def test_tools_show_what_the_slice_has_and_its_processes_use(tool: str, place: kit.Slice) -> None:
-    with probe(place.write(memory=QUOTA)) as other:
-        other.ok("alloc", 0, 192 * kit.MIB)
-        if tool == "pynvml":
-            found = kit.values(python(place, "-c", NVML))
-            assert found == {"total": QUOTA, "used": 192 * kit.MIB, "total_v2": QUOTA, "used_v2": 192 * kit.MIB}
-        elif tool == "gpustat":
-            (card,) = json.loads(python(place, "-m", "gpustat", "--json"))["gpus"]
-            assert (card["memory.used"], card["memory.total"]) == (192, 512)
-        else:
-            shown = python(place, "-m", "nvitop", "-1", "--colorful")
-            assert re.search(r"192\.0MiB / 512\.0MiB", shown), shown
+@pytest.fixture
+def shared(place: kit.Slice, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """Two processes on one GPU: the first is of the slice, and its agent knows it, the second is of a neighbour."""
+    state = str(place.folder / "state")
+    neighbour = kit.Slice(tmp_path_factory.mktemp("neighbour")).write(memory=QUOTA)
+    with probe(place.write(memory=QUOTA)) as own, probe(neighbour, state=state) as other:
+        own.ok("alloc", 0, 192 * kit.MIB)
+        other.ok("alloc", 0, 300 * kit.MIB)
+        found = identify(own.process.pid)
+        assert found is not None
+        write_list(place.processes, [found])
+        yield own.process.pid, other.process.pid
+
+
+def test_pynvml_shows_what_the_slice_has_and_its_processes(place: kit.Slice, shared: tuple[int, int]) -> None:
+    found = kit.values(python(place, "-c", NVML))
+    assert found == {
+        "total": QUOTA,
+        "used": 192 * kit.MIB,
+        "total_v2": QUOTA,
+        "used_v2": 192 * kit.MIB,
+        f"process_{shared[0]}": 192 * kit.MIB,
+        "utilised": 1,
+        "graphics": 0,
+    }
+
+
+def test_gpustat_shows_what_the_slice_has_and_its_processes(place: kit.Slice, shared: tuple[int, int]) -> None:
+    (card,) = json.loads(python(place, "-m", "gpustat", "--json"))["gpus"]
+    assert (card["memory.used"], card["memory.total"]) == (192, 512)
+    assert [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]] == [(shared[0], 192)]
+
+
+def test_nvitop_shows_what_the_slice_has_and_its_processes(place: kit.Slice, shared: tuple[int, int]) -> None:
+    shown = python(place, "-m", "nvitop", "-1", "--colorful")
+    assert re.search(r"192\.0MiB / 512\.0MiB", shown), shown
+    assert [re.search(rf"\b{pid}\b", shown) is not None for pid in shared] == [True, False]
+
+
+def test_our_own_program_shows_the_slice(place: kit.Slice, shared: tuple[int, int]) -> None:
+    place.write(memory=QUOTA, host=128 * kit.MIB, compute=300)
+    done = kit.run(place, [kit.smi()])
+    assert (done.returncode, done.stderr) == (0, "")
+    heading, gpu, _, _, *processes = (line.split() for line in done.stdout.splitlines())
+    assert heading == ["GPU", "NAME", "USED", "MiB", "TOTAL", "MiB", "HOST", "MiB", "COMPUTE", "UTIL", "UUID"]
+    assert gpu[0] == "0"
+    assert gpu[-8:-3] == ["192", "640", "128", "30", "%"]
+    assert gpu[-1] == kit.gpu()
+    assert [line[:3] for line in processes] == [[str(shared[0]), "0", "192"]]
+    (seen,) = json.loads(kit.run(place, [kit.smi(), "--json"]).stdout)["gpus"]
+    assert (seen["total_mib"], seen["host_mib"], seen["compute_percent"]) == (640, 128, 30)
+    assert [one["pid"] for one in seen["processes"]] == [shared[0]]
+    assert "memory_probe" in seen["processes"][0]["command"]
+
+
+def test_our_own_program_says_what_is_missing(place: kit.Slice) -> None:
+    done = kit.run(place, [kit.smi()], env={"LD_LIBRARY_PATH": ""})
+    assert (done.returncode, "no NVIDIA driver here" in done.stderr) == (1, True)
+    done = kit.run(place, [kit.smi(), "--all"])
+    assert (done.returncode, done.stderr) == (2, "cotenant-smi: unknown argument --all; expected --json or --help\n")
+
+
+CONTAINED = """
+import ctypes, os, subprocess, sys, time
+
+cuda, context, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)) == 0
+print(os.getpid(), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+subprocess.run([sys.argv[2], "--json"])
+"""
+
+
+@pytest.mark.skipif(not can_unshare(), reason="needs the right to make PID namespaces")
+def test_processes_in_a_container_have_the_ids_that_they_have_there(place: kit.Slice, shared: tuple[int, int]) -> None:
+    place.processes.unlink()
+    words = [sys.executable, "-c", CONTAINED, str(place.processes), str(kit.smi())]
+    with subprocess.Popen(
+        [*OWN_NAMESPACE, *words], env=place.env(host_pids=1), stdout=subprocess.PIPE, text=True
+    ) as inside:
+        assert inside.stdout is not None
+        own = int(inside.stdout.readline())
+        found = found_by_agent(inside, knows_spaces=True)
+        write_list(place.processes, [found])
+        output, _ = inside.communicate(timeout=60)
+    assert own == found.pid != found.host_pid
+    (seen,) = json.loads(output)["gpus"]
+    assert [(one["pid"], one["used_mib"]) for one in seen["processes"]] == [(own, 1)]
 
 
 FRAMES = ["-f", "lavfi", "-i", "testsrc=size=320x240:rate=5:duration=1"]

@@ -35,9 +35,10 @@ def launch(
     batch: int | None = None,
     allowance: Allowance | None = None,
     preload: str | None = None,
+    machine: Machine = MACHINE,
 ) -> Launch:
     return launch_for(
-        MACHINE,
+        machine,
         Slot("local", gpus),
         demand,
         job="j-000001",
@@ -163,6 +164,14 @@ def test_the_library_is_told_of_each_gpu_and_gives_nothing_on_others() -> None:
     assert limits.gpus == (GpuLimit("GPU-a", 2 << 30), GpuLimit("GPU-b", 2 << 30))
     assert limits.others == GpuLimit("", 0)
     assert limits.region == Path("/run/usage")
+
+
+def test_what_is_assigned_beyond_an_oversubscribed_gpu_is_memory_of_the_host() -> None:
+    gpus = tuple(Gpu(uuid=f"GPU-{part}", memory=MiB(2000), memory_scaling=Percent(part)) for part in (150, 100, 50))
+    machine = Machine(name="local", gpus=gpus)
+    limits = launch(demand(900, 0, gpus=3), gpus=(0, 1, 2), vendor=Vendor.NVIDIA, cores=(), machine=machine).limits
+    amounts = [(limit.memory_bytes, limit.host_bytes) for limit in limits.gpus]
+    assert amounts == [(600 << 20, 300 << 20), (900 << 20, 0), (900 << 20, 0)]
 
 
 @pytest.mark.parametrize(("priority", "class_"), [(-1, Priority.LOW), (0, Priority.HIGH), (5, Priority.HIGH)])

@@ -190,7 +190,7 @@ def memory_details(seen: "ClusterUse", unit: str, wide: bool) -> Iterator[str]:
     """Each node with its pods: memory allocated, requested and used."""
     for node in seen.nodes:
         yield ""
-        yield from _lines([["NAME:", node.name], ["IPADDRESS:", node.address or "-"], *_notes(node)])
+        yield from _lines([["NAME:", node.name], ["IPADDRESS:", node.address or "-"], *_notes(node, unit)])
         yield ""
         lines = _lines([*_pod_rows(node, unit, wide), *_sum_rows(node, unit, 1 + wide)])
         yield from lines
@@ -247,10 +247,20 @@ def _more(node: "NodeUse") -> list[str]:
     return [f"{compute:.0f}%", str(len(node.pods)), node.type, "closed" if node.closed else ",".join(states)]
 
 
-def _notes(node: "NodeUse") -> list[Row]:
+def _notes(node: "NodeUse", unit: str = "GiB") -> list[Row]:
     gpus = [f"GPU{gpu.index} is {gpu.state}" for gpu in node.gpus if gpu.state != "ok"]
     closed = (f"takes no new pods: {why}" for why in node.closed)
-    return [["NOTE:", text] for text in (*gpus, *closed, node.unenforced) if text is not None]
+    pods = (text for pod in node.pods for text in _pod_notes(pod, unit))
+    return [["NOTE:", text] for text in (*gpus, *closed, *pods, node.unenforced) if text is not None]
+
+
+def _pod_notes(pod: "PodUse", unit: str) -> Iterator[str]:
+    if not pod.enforced:
+        yield f"no limit of pod {pod.namespace}/{pod.name} is enforced (isolation: none)"
+    for part in pod.assigned:
+        if part.used_mib is not None:
+            use = f"{_in(unit, part.used_mib)} of {_in(unit, part.memory_mib)} {unit}"
+            yield f"pod {pod.namespace}/{_name(pod)} uses {use} of GPU{part.gpu}"
 
 
 def _cluster(seen: "ClusterUse", unit: str) -> str:

@@ -175,6 +175,15 @@ class Gpu:
     def memory_capacity(self) -> MiB:
         return MiB(self.memory * self.memory_scaling // 100)
 
+    def host_part(self, memory: MiB) -> MiB:
+        """How much of an assigned amount is memory of the host, if more is assigned than the GPU has.
+
+        The rest is memory of the GPU: each tenant has the same ratio of both, so the rests of all tenants together
+        never exceed the GPU.
+        """
+        capacity = self.memory_capacity
+        return MiB(memory - memory * self.memory // capacity) if capacity > self.memory else MiB(0)
+
     @property
     def compute_capacity(self) -> MilliGpu:
         return MilliGpu(WHOLE_GPU * self.compute_scaling // 100)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cotenant.core.footprint import claims
-from cotenant.core.model import Demand, Gpus, Machine, Slot
+from cotenant.core.model import Demand, Gpu, Gpus, Machine, Slot
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, format_memory
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.limits import MOST_GPUS, GpuLimit, Limits, Priority
@@ -25,6 +25,8 @@ class Grant(NamedTuple):
     compute: MilliGpu
     whole: bool = False
     """No amount of memory was requested: the job may use all that the GPU has."""
+    host: MiB = MiB(0)
+    """How much of `memory` is memory of the host, because more of the GPU is assigned than it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,14 +234,13 @@ def enforcement(vendor: Vendor, launch: Launch, means: Means) -> list[str]:
 def _grants(machine: Machine, slot: Slot, demand: Demand) -> tuple[Grant, ...]:
     claimed = claims(demand, slot.gpus, machine.gpus)
     return tuple(
-        Grant(
-            machine.gpus[gpu].uuid,
-            claimed[gpu].memory or machine.gpus[gpu].memory_capacity,
-            claimed[gpu].compute,
-            whole=not claimed[gpu].memory,
-        )
-        for gpu in dict.fromkeys(slot.gpus)
+        _grant(machine.gpus[gpu], claimed[gpu].memory, claimed[gpu].compute) for gpu in dict.fromkeys(slot.gpus)
     )
+
+
+def _grant(gpu: Gpu, memory: MiB, compute: MilliGpu) -> Grant:
+    amount = memory or gpu.memory_capacity
+    return Grant(gpu.uuid, amount, compute, whole=not memory, host=gpu.host_part(amount))
 
 
 def _limits(grants: tuple[Grant, ...], demand: Demand, slice_: Slice) -> Limits:
@@ -248,8 +249,9 @@ def _limits(grants: tuple[Grant, ...], demand: Demand, slice_: Slice) -> Limits:
         gpus=tuple(
             GpuLimit(
                 grant.uuid,
-                None if grant.whole else grant.memory * MIB_BYTES,
+                None if grant.whole else (grant.memory - grant.host) * MIB_BYTES,
                 grant.compute if is_throttled(grant.compute) else WHOLE_GPU,
+                host_bytes=grant.host * MIB_BYTES,
             )
             for grant in grants[:MOST_GPUS]
         ),

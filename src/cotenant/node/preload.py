@@ -24,6 +24,8 @@ from cotenant.errors import CotenantError, InputError
 from cotenant.node.ownership import problem_of_file, problem_of_folder
 
 NAME = "libcotenant.so"
+SMI = "cotenant-smi"
+"""The program that shows a slice from inside; it is beside the library, if it was built."""
 NONE_BUILT = "built without a C compiler: limits on real GPUs are not enforced"
 _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 _WIDE = {"x86_64": ("lib/x86_64-linux-gnu", "lib64"), "aarch64": ("lib/aarch64-linux-gnu", "lib64")}
@@ -54,9 +56,11 @@ def find_library() -> Path | None:
 
 
 def stage(library: Path, base: Path | None = None) -> Path:
-    """The folder with a copy of the library for each architecture; it is made once for each content."""
-    content = library.read_bytes()
-    name = f"libcotenant-{hashlib.sha256(content).hexdigest()[:16]}"
+    """The folder with a copy of the library for each architecture, and cotenant-smi; it is made once for each
+    content."""
+    content, smi = library.read_bytes(), library.with_name(SMI)
+    program = smi.read_bytes() if smi.is_file() else b""
+    name = f"libcotenant-{hashlib.sha256(content + program).hexdigest()[:16]}"
     folder = (base or _base()) / name
     if folder.is_dir():
         _refuse_foreign(folder, content)
@@ -66,7 +70,7 @@ def stage(library: Path, base: Path | None = None) -> Path:
         _refuse(folder.parent, problem_of_folder(folder.parent))
         fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder.parent))
         try:
-            _fill(fresh, content)
+            _fill(fresh, content, program)
             os.rename(fresh, folder)
         except OSError:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -104,13 +108,11 @@ def preload(folder: Path, before: str | None = None) -> str:
     return f"{own}:{before}" if before else own
 
 
-def _fill(folder: Path, content: bytes) -> None:
+def _fill(folder: Path, content: bytes, program: bytes) -> None:
     folder.chmod(0o755)
-    with open(folder / NAME, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fchmod(file.fileno(), 0o755)
-        os.fsync(file.fileno())  # a folder of this name is never written again, also after a power loss
+    for name, its_content in ((NAME, content), (SMI, program)):
+        if its_content:
+            _write(folder / name, its_content)
     machine = platform.machine()
     wide = {*_WIDE.get(machine, ()), *_own_lib(machine)}
     for name in sorted(wide):
@@ -120,6 +122,14 @@ def _fill(folder: Path, content: bytes) -> None:
         if name not in wide:
             (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / NAME).write_bytes(empty_library(number))
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(file.fileno(), 0o755)
+        os.fsync(file.fileno())  # a folder of this name is never written again, also after a power loss
 
 
 def _own_lib(machine: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cotenant.core.units import MiB
 from cotenant.kube.agent.metrics import metrics_text, write_metrics
-from cotenant.kube.agent.pod_usage import memory_of_pods
+from cotenant.kube.agent.pod_usage import beyond_assignment, memory_of_pods
 from cotenant.kube.api.objects import Metadata, Pod, PodSpec
 from cotenant.kube.codec.assignment import RECORD, Held, Record, Share, encode_record
 from cotenant.node.devices.backend import GpuUsage, ProcessUsage
@@ -48,11 +48,12 @@ def test_memory_beyond_an_assignment_is_seen_by_pod_and_gpu(tmp_path: Path) -> N
         _used("GPU-b", {13: None}),
     ]
     found = memory_of_pods(usage, pods, tmp_path)
-    assert [one[:5] for one in found] == [
-        ("team", "one", "GPU-a", 5120, 3072),
-        ("team", "two", "GPU-a", 900, 1000),
-        ("team", "two", "GPU-b", 0, 1000),
+    assert [tuple(one) for one in found] == [
+        ("team", "one", "GPU-a", 5120, 3072, ONE),
+        ("team", "two", "GPU-a", 900, 1000, TWO),
+        ("team", "two", "GPU-b", 0, 1000, TWO),
     ]
+    assert beyond_assignment(found) == {ONE: {"GPU-a": 5120}}
     assert str(found[0]) == "pod team/one uses 5120 of 3072 MiB of GPU GPU-a"
     text = metrics_text(NODE, 0, {}, found)
     assert 'cotenant_agent_pod_memory_used_mib{namespace="team",pod="one",gpu="GPU-a"} 5120\n' in text

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from cotenant.core.model import Gpu, Machine
-from cotenant.core.units import MiB
+from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.publishing import OwnNode, take_back
-from cotenant.kube.agent.reporting import annotations_for, shared_machine, topology_text
+from cotenant.kube.agent.reporting import annotations_for, host_memory_note, shared_machine, topology_text
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.objects import decode_node
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, OWN_TOTALS, machine_of
@@ -294,3 +294,13 @@ async def test_taking_back_leaves_nothing_of_ours() -> None:
         await take_back(client, "n1")
     assert annotations_in(server) == {"other": "kept"}
     assert node_of(server)["status"]["capacity"] == {"cpu": "4"}
+
+
+def test_more_host_memory_than_there_is_is_said() -> None:
+    gpus = tuple(Gpu(uuid=f"GPU-{i}", memory=MiB(16384), memory_scaling=Percent(150)) for i in range(2))
+    twice = Machine(name="n1", gpus=gpus)
+    assert host_memory_note(twice, MiB(16384)) is None
+    assert host_memory_note(twice, MiB(8192)) == (
+        "memory-scaling assigns up to 16 GiB of the host's memory to pods, and the host has 8 GiB: lower "
+        "memory-scaling of node n1, or pods can exhaust its memory"
+    )

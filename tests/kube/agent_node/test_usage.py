@@ -12,7 +12,7 @@ from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.agent.reporting import UsageReport
 from cotenant.kube.api.objects import Node, decode_node
-from cotenant.kube.codec.inventory import SAID, USED, used_for, used_of
+from cotenant.kube.codec.inventory import MOST_BEYOND, SAID, USED, used_for, used_of
 from cotenant.node.devices.backend import Backend, GpuUsage, Running
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import machine
@@ -51,7 +51,7 @@ def looked(using: UsageReport, cards: Backend, shown: Machine = CARDS) -> None:
 
 
 def told(text: str) -> Mapping[str, int]:
-    return used_of(with_use(text))
+    return used_of(with_use(text)).mib
 
 
 def with_use(text: str) -> Node:
@@ -97,6 +97,23 @@ def test_nothing_is_told_of_simulated_cards() -> None:
     cards = Cards(Vendor.SIMULATED)
     looked(UsageReport(said.append, look_s=0.0), cards)
     assert (said, cards.looks) == ([], 0)
+
+
+def test_pods_beyond_their_assignment_are_told_when_they_come_go_or_change_much() -> None:
+    said: list[str] = []
+    using, cards = UsageReport(said.append, look_s=0.0), Cards()
+    for mib in (None, 5000, 5100, 6000, None):
+        cards.used = {"GPU-a-0": MiB(6000)}
+        using.look(cards)
+        pods = {} if mib is None else {"uid-p": {"GPU-a-0": mib}}
+        using.publish(CARDS, lambda usage, pods=pods: pods)  # type: ignore[misc]
+    found = [used_of(with_use(text)).beyond for text in said]
+    assert found == [{}, {"uid-p": {"GPU-a-0": 5000}}, {"uid-p": {"GPU-a-0": 6000}}, {}]
+
+
+def test_so_many_pods_are_told_as_can_be_read() -> None:
+    text = used_for({}, {f"uid-{number}": {"GPU-a-0": 1} for number in range(MOST_BEYOND + 1)})
+    assert len(used_of(with_use(text)).beyond) == MOST_BEYOND
 
 
 def test_agents_may_write_it_and_nonsense_is_refused() -> None:

@@ -48,6 +48,15 @@ def memory_of_pods(usage: Iterable[GpuUsage], pods: Collection[Pod], proc: Path 
     )
 
 
+def beyond_assignment(pods: Iterable[PodMemory]) -> dict[str, dict[str, int]]:
+    """What pods use of GPUs of which they use more than they were assigned: MiB by UID and UUID."""
+    found: dict[str, dict[str, int]] = {}
+    for one in pods:
+        if one.used_mib > one.assigned_mib:
+            found.setdefault(one.uid, {})[one.gpu] = one.used_mib
+    return found
+
+
 def _record(pod: Pod) -> Record | None:
     try:
         return record_of(pod)

@@ -10,13 +10,13 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from cotenant.core.model import Machine
-from cotenant.core.units import MiB, format_memory, parse_memory
+from cotenant.core.units import MIB_BYTES, MiB, format_memory, parse_memory
 from cotenant.errors import CotenantError, DeviceError, InputError
 from cotenant.kube.agent.allocating import HostPlaces
 from cotenant.kube.agent.jobs import Jobs
@@ -25,7 +25,7 @@ from cotenant.kube.agent.members import SliceMembers
 from cotenant.kube.agent.metrics import metrics_text, write_metrics
 from cotenant.kube.agent.orphans import NodePods, Timing
 from cotenant.kube.agent.plugin import Plugins, count_resources
-from cotenant.kube.agent.pod_usage import memory_of_pods
+from cotenant.kube.agent.pod_usage import PodMemory, beyond_assignment, memory_of_pods
 from cotenant.kube.agent.podresources import Drift, PodKey, drift
 from cotenant.kube.agent.profiles import OwnProfiles, WritePace
 from cotenant.kube.agent.publishing import PATCHES_S, OwnNode, take_back
@@ -34,6 +34,7 @@ from cotenant.kube.agent.reporting import (
     USE_S,
     UsageReport,
     annotations_for,
+    host_memory_note,
     shared_machine,
 )
 from cotenant.kube.agent.totals import NodeTotals
@@ -47,7 +48,7 @@ from cotenant.kube.codec.assignment import Record, record_of
 from cotenant.kube.codec.inventory import AWAY, ORPHANS, SERVERS, USED
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.node.agent import JobEvent
-from cotenant.node.devices.backend import Backend
+from cotenant.node.devices.backend import Backend, GpuUsage
 from cotenant.node.devices.finding import find_gpus
 from cotenant.node.devices.simulated import SimulatedBackend
 from cotenant.node.devices.vendors import Vendor, vendor_of_type
@@ -321,7 +322,7 @@ class Agent:
         while True:
             await asyncio.sleep(self._intervals.looks_s)
             machine = await self._looked(backend)
-            self._usage.publish(machine)
+            self._usage.publish(machine, lambda usage: beyond_assignment(self._memory_of_pods(usage)))
             if self.training.is_measuring:
                 self.training.set_memory(self._memory_by_pod())
             if backend.vendor.row.preload:
@@ -358,8 +359,10 @@ class Agent:
             return _unhealthy(self._machine)
 
     async def _say_when_published(self, backend: Backend) -> None:
-        for note in backend.notes:
-            self._say(f"agent: {note}")
+        host = MiB(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB_BYTES)
+        for note in (*backend.notes, host_memory_note(self._machine, host)):
+            if note is not None:
+                self._say(f"agent: {note}")
         await self._node.is_as_wanted()
         memory = MiB(sum(gpu.memory_capacity for gpu in self._machine.gpus))
         count = len(self._machine.gpus)
@@ -392,12 +395,15 @@ class Agent:
     def _memory_by_pod(self) -> dict[str, int]:
         """The MiB that each pod uses, by UID. A pod whose processes the driver does not list uses an unknown amount."""
         used: Counter[str] = Counter()
-        for one in memory_of_pods(self._usage.latest, self._pods.pods(), self._proc):
+        for one in self._memory_of_pods(self._usage.latest):
             used[one.uid] += one.used_mib
         return {uid: mib for uid, mib in used.items() if mib}
 
+    def _memory_of_pods(self, usage: Sequence[GpuUsage]) -> list[PodMemory]:
+        return memory_of_pods(usage, self._pods.pods(), self._proc)
+
     def _write_metrics(self) -> None:
-        pods = memory_of_pods(self._usage.latest, self._pods.pods(), self._proc)
+        pods = self._memory_of_pods(self._usage.latest)
         for one in pods:
             if one.used_mib > one.assigned_mib:
                 self.error_log.report("memory beyond the assignment", str(one))

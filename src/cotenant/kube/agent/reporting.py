@@ -11,7 +11,7 @@ from itertools import combinations
 import msgspec
 
 from cotenant.core.model import Gpu, Link, Machine
-from cotenant.core.units import MiB, Percent
+from cotenant.core.units import MiB, Percent, format_memory
 from cotenant.errors import InputError
 from cotenant.kube.codec.inventory import (
     GPU_TOPOLOGY,
@@ -64,6 +64,17 @@ def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulat
     )
     links = found.links and tuple(tuple(found.links[a][b] for b in shown) for a in shown)
     return Machine(name=node, gpus=gpus, links=links)
+
+
+def host_memory_note(machine: Machine, host: MiB) -> str | None:
+    """A sentence if pods can be assigned more memory of the host than it has; else None."""
+    assigned = MiB(sum(gpu.host_part(gpu.memory_capacity) for gpu in machine.gpus))
+    if assigned <= host:
+        return None
+    return (
+        f"memory-scaling assigns up to {format_memory(assigned)} of the host's memory to pods, and the host has "
+        f"{format_memory(host)}: lower memory-scaling of node {machine.name}, or pods can exhaust its memory"
+    )
 
 
 def _named_by(node: str, gpu: Gpu) -> Gpu:
@@ -124,8 +135,13 @@ def _link(score: int) -> tuple[str, str]:
 # Memory in use
 
 
+Beyond = Mapping[str, Mapping[str, int]]
+"""MiB by the UID of a pod and the UUID of a GPU"""
+
+
 class UsageReport:
-    """Publishes how much memory of each GPU is in use, for people who look.
+    """Publishes how much memory of each GPU is in use, and which pods use more than they were assigned, for people who
+    look.
 
     Every change of a node reaches all programs that watch nodes. So the use is published seldom, and only if it has
     changed much.
@@ -137,7 +153,10 @@ class UsageReport:
         self._seen: Sequence[GpuUsage] = ()
         self.latest: Sequence[GpuUsage] = ()
         """The use of the GPUs at the last look that read it; what is published may be older."""
-        self._published: Mapping[str, MiB] = {}
+        self._judged: Sequence[GpuUsage] | None = None
+        """The use that was last compared with what is published."""
+        self._published: Mapping[tuple[str, str], int] = {}
+        """MiB by the UID of a pod and the UUID of a GPU; without a UID: of all processes."""
 
     def look(self, backend: Backend) -> Machine:
         """The machine and its use: the driver never gets two queries at a time.
@@ -153,12 +172,19 @@ class UsageReport:
                 self._seen, self._due = self.latest, time.monotonic() + self._look_s
         return machine
 
-    def publish(self, machine: Machine) -> None:
+    def publish(self, machine: Machine, beyond: Callable[[Sequence[GpuUsage]], Beyond] = lambda _usage: {}) -> None:
         """Publishes the use of these GPUs, unless it is about the same as before."""
+        if self._seen is self._judged:
+            return
+        self._judged = self._seen
         sizes = {gpu.uuid: gpu.memory for gpu in machine.gpus}
         used = {one.uuid: one.used_mib for one in self._seen if one.uuid in sizes and one.used_mib is not None}
-        if used.keys() != self._published.keys() or any(
-            abs(used[gpu] - before) * MUCH >= sizes[gpu] for gpu, before in self._published.items()
+        pods = beyond(self._seen)
+        amounts: dict[tuple[str, str], int] = {("", gpu): mib for gpu, mib in used.items()}
+        amounts |= {(uid, gpu): mib for uid, gpus in pods.items() for gpu, mib in gpus.items() if gpu in sizes}
+        before = self._published
+        if amounts.keys() != before.keys() or any(
+            abs(amounts[key] - mib) * MUCH >= sizes[key[1]] for key, mib in before.items()
         ):
-            self._published = used
-            self._publish(used_for(used))
+            self._published = amounts
+            self._publish(used_for(used, pods))

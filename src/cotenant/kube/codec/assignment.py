@@ -5,7 +5,7 @@
 It carries the pod's UID and node, so a copy of it (in a template, on a pod that was created again) is not valid.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby, islice
 from typing import Annotated
@@ -110,8 +110,14 @@ def record_of(pod: Pod) -> Record | None:
 
 
 def tenant_for(record: Record, constraints: Demand, machine: Machine) -> Tenant:
-    """The tenant that uses the shares of this record and has these constraints."""
-    containers = [part for held in record.containers for part in as_containers(held.kind, held.gpus)]
+    """The tenant that uses the shares of this record and has these constraints, and no more of a GPU than it has:
+    an assignment that another system made may state any amount for a percentage."""
+    most = {gpu.uuid: int(gpu.memory_capacity) for gpu in machine.gpus}
+    containers = [
+        part
+        for held in record.containers
+        for part in as_containers(held.kind, [_bounded(share, most) for share in held.gpus])
+    ]
     if constraints.exclusive != record.exclusive:
         constraints = replace(constraints, exclusive=record.exclusive)
     demand = demand_for(containers, constraints)
@@ -122,6 +128,11 @@ def compute_share(record: Record) -> MilliGpu:
     """The largest compute share of a container that stays; 0: none claims one."""
     staying = (held for held in record.containers if held.kind is not ContainerKind.INIT)
     return MilliGpu(max((share.compute for held in staying for share in held.gpus), default=0))
+
+
+def _bounded(share: Share, most: Mapping[str, int]) -> Share:
+    capacity = most.get(share.gpu, share.memory)
+    return share if share.memory <= capacity else msgspec.structs.replace(share, memory=capacity)
 
 
 def as_containers(kind: ContainerKind, shares: Sequence[Share]) -> list[Container]:

@@ -6,6 +6,8 @@ The scheduler reads nothing else of a node, so it can place no pod on a node wit
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
@@ -15,7 +17,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node
-from cotenant.kube.codec.assignment import Record, Uuid, checked_record
+from cotenant.kube.codec.assignment import Identity, Record, Uuid, checked_record
 from cotenant.kube.codec.keys import decode_annotation, own_key
 from cotenant.node.devices.vendors import Vendor
 
@@ -40,6 +42,7 @@ CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 VERSION = 1
 MOST_NODE_GPUS = 64
 MOST_SLOTS = 1000
+MOST_BEYOND = 64
 
 MOST_SERVERS = 256
 LONGEST_MS = 1e9
@@ -83,12 +86,21 @@ class Orphans(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     held: tuple[Record, ...]
 
 
-class MemoryInUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Memory in use on the GPUs of a node, by any process."""
+Amount = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+"""MiB."""
+
+
+class MemoryInUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Memory in use on the GPUs of a node."""
 
     version: int
-    mib: dict[Uuid, Annotated[int, Meta(ge=0, le=1_000_000_000)]]
-    """By UUID; a GPU whose use is not known is left out."""
+    mib: dict[Uuid, Amount]
+    """By any process, by UUID; a GPU whose use is not known is left out."""
+    beyond: Annotated[dict[Identity, dict[Uuid, Amount]], Meta(max_length=MOST_BEYOND)] = {}
+    """By the pods that use more of a GPU than they were assigned: their UIDs, and what they use of it."""
+
+
+NOT_KNOWN = MemoryInUse(version=VERSION, mib={})
 
 
 class ServerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -195,15 +207,17 @@ def orphans_of(node: Node) -> Orphans | None:
     return orphans
 
 
-def used_for(mib: Mapping[str, int]) -> str:
-    """The annotation's value."""
-    return msgspec.json.encode(MemoryInUse(version=VERSION, mib=dict(mib)), order="deterministic").decode()
+def used_for(mib: Mapping[str, int], beyond: Mapping[str, Mapping[str, int]] = MappingProxyType({})) -> str:
+    """The annotation's value; of more than `MOST_BEYOND` pods, the last are left out."""
+    listed = {uid: dict(gpus) for uid, gpus in islice(beyond.items(), MOST_BEYOND)}
+    use = MemoryInUse(version=VERSION, mib=dict(mib), beyond=listed)
+    return msgspec.json.encode(use, order="deterministic").decode()
 
 
-def used_of(node: Node) -> Mapping[str, int]:
-    """MiB in use on each GPU, by UUID, as far as known; InputError if the annotation cannot be understood."""
+def used_of(node: Node) -> MemoryInUse:
+    """Memory in use, as far as known; InputError if the annotation cannot be understood."""
     text = node.metadata.annotations.get(USED)
-    return {} if text is None else decode_annotation(USED, text, MemoryInUse, VERSION).mib
+    return NOT_KNOWN if text is None else decode_annotation(USED, text, MemoryInUse, VERSION)
 
 
 def _check(inventory: Inventory) -> None:

@@ -17,8 +17,10 @@ from cotenant.core.model import MACHINE_TYPE_LABEL, Container, Gpu, Tenant
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
-from cotenant.kube.codec.inventory import used_of
+from cotenant.kube.codec.inventory import NOT_KNOWN, MemoryInUse, used_of
+from cotenant.kube.codec.isolation import is_enforced
 from cotenant.kube.codec.request import MEMORY, PodRequest, request_of
+from cotenant.kube.codec.settings import Settings, isolation_in
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.state.allocation import peak_of
 from cotenant.kube.state.cluster import ClusterState
@@ -48,6 +50,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     gpu: int
     memory_mib: int
     compute_percent: float
+    used_mib: int | None = None
+    """Memory that the pod uses of it, if that is more than it was assigned."""
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +68,8 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
     requested_percent: int = 0
     """Memory requested in percent of GPUs that are not chosen yet, in addition."""
     assigned: tuple[Part, ...] = ()
+    enforced: bool = True
+    """False: the settings or the pod say that no limit of it is enforced."""
 
 
 class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +150,7 @@ def cluster_use(nodes: Sequence[Node], pods: Sequence[Pod], settings: KubeSettin
             pending.setdefault(pod.spec.node_name, []).append(_pending(pod, request))
     shown = sorted((node for node in nodes if node.metadata.name in state.cluster.index), key=_name)
     return ClusterUse(
-        nodes=tuple(_node(node, state, requests, pending.get(node.metadata.name, ())) for node in shown),
+        nodes=tuple(_node(node, state, codec, requests, pending.get(node.metadata.name, ())) for node in shown),
         pending=_sorted(pending.get("", ())),
         policy=settings.scheduler.policy,
         unread=tuple(
@@ -165,18 +171,25 @@ def _sorted(pods: Iterable[PodUse]) -> tuple[PodUse, ...]:
 
 
 def _node(
-    node: Node, state: ClusterState, requests: Mapping[str, tuple[Pod, PodRequest | None]], pending: Iterable[PodUse]
+    node: Node,
+    state: ClusterState,
+    codec: Settings,
+    requests: Mapping[str, tuple[Pod, PodRequest | None]],
+    pending: Iterable[PodUse],
 ) -> NodeUse:
-    name = node.metadata.name
+    name, use = node.metadata.name, _used(node)
     placed = state.cluster.node(name)
     machine = placed.machine
     return NodeUse(
         name=name,
         address=next((one.address for one in node.status.addresses if one.type == "InternalIP"), None),
         type=machine.labels.get(MACHINE_TYPE_LABEL) or ", ".join(sorted(machine.types)),
-        gpus=_gpu_uses(placed, _used(node)),
+        gpus=_gpu_uses(placed, use.mib),
         links=machine.links,
-        pods=_sorted(_placed(tenant, state, placed, requests.get(tenant.job)) for tenant in placed.tenants),
+        pods=_sorted(
+            _placed(tenant, state, placed, requests.get(tenant.job), codec, use.beyond.get(tenant.job, {}))
+            for tenant in placed.tenants
+        ),
         pending=_sorted(pending),
         closed=tuple(state.closed.get(name, {}).values()),
         vendor=state.vendors[name],
@@ -184,11 +197,11 @@ def _node(
     )
 
 
-def _used(node: Node) -> Mapping[str, int]:
+def _used(node: Node) -> MemoryInUse:
     try:
         return used_of(node)
     except InputError:  # written by a newer agent
-        return {}
+        return NOT_KNOWN
 
 
 def _gpu_uses(placed: PlacedNode, used: Mapping[str, int]) -> tuple[GpuUse, ...]:
@@ -215,7 +228,12 @@ def _state(gpu: Gpu) -> str:
 
 
 def _placed(
-    tenant: Tenant, state: ClusterState, placed: PlacedNode, known: tuple[Pod, PodRequest | None] | None
+    tenant: Tenant,
+    state: ClusterState,
+    placed: PlacedNode,
+    known: tuple[Pod, PodRequest | None] | None,
+    codec: Settings,
+    beyond: Mapping[str, int],
 ) -> PodUse:
     gpus = placed.machine.gpus
     allocation = state.allocations_on(placed.name)[tenant.job]
@@ -230,11 +248,22 @@ def _placed(
         gpus=_gpus(request),
         requested_mib=wanted,
         assigned=tuple(
-            Part(gpu=gpu, memory_mib=claim.memory, compute_percent=claim.compute / 10)
+            Part(
+                gpu=gpu,
+                memory_mib=claim.memory,
+                compute_percent=claim.compute / 10,
+                used_mib=beyond.get(gpus[gpu].uuid) if gpu < len(gpus) else None,
+            )
             for gpu, claim in sorted(claims(tenant.demand, tenant.gpus, gpus).items())
             if claim != NOTHING
         ),
+        enforced=known is None or _is_enforced(known[0], codec),
     )
+
+
+def _is_enforced(pod: Pod, codec: Settings) -> bool:
+    about = pod.metadata
+    return is_enforced(about.annotations, isolation_in(about.namespace, codec))
 
 
 def _pending(pod: Pod, request: PodRequest | None) -> PodUse:

@@ -42,6 +42,7 @@ from cotenant.kube.api.server import (
     text_reply,
 )
 from cotenant.kube.codec.dialect import GIB
+from cotenant.kube.scheduler.absent import AbsentVendors
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
 from cotenant.kube.scheduler.events import EventRecorder
@@ -188,6 +189,7 @@ class Scheduler:
             self.releaser.pod_changed,
             self.separator.pod_changed,
             self.objectives.pod_changed,
+            AbsentVendors(shared).pod_changed,
         )
         signals.node_changed.subscribe(self.objectives.node_changed)
         # A pod that the sharing gate refused may be placed by what is known now.

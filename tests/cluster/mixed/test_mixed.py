@@ -8,44 +8,36 @@ their pods, a node is lost.
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
-from cotenant.kube.api.names import NAMESPACE, SCHEDULER, labels_of
-from cotenant.kube.codec.inventory import AWAY, INVENTORY, USED, inventory_for
+from cotenant.kube.api.names import NAMESPACE, SCHEDULER
+from cotenant.kube.codec.inventory import INVENTORY, USED, inventory_for
 from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import Json, wait_for
-from tests.cluster.binaries import Binaries
-from tests.cluster.engine import Engine, gpus_of, manifests, record_of, running_engine
-from tests.cluster.gpus import GpuModel, uuid
+from tests.cluster.engine import Engine, gpus_of, record_of
+from tests.cluster.gpus import uuid
+from tests.cluster.mixed.world import (
+    LARGE_MIB,
+    MLU,
+    MLU_AGENT,
+    MLU_MIB,
+    SMALL_MIB,
+    allocatable,
+    beside_the_driver,
+    break_card,
+    cards_of,
+)
 from tests.cluster.pods import container, create_pod, is_gone, path_of
-from tests.cluster.runtime import STATE
 from tests.cluster.test_waiting import why
-from tests.native import kit
 
-CARDS = (GpuModel("Tesla T4", 25), GpuModel("Tesla V100-PCIE-32GB", 2000))
-SETTINGS = f"""
-nodes:
-  node1:
-    split: 6
-    memory-scaling: 150
-    compute-scaling: 120
-    gpus: {{{uuid(1, 0)}: {{memory-scaling: 200}}}}
-"""
-SMALL_MIB, LARGE_MIB = 50, 3000
-"""what is handed out of the two cards"""
 LOST = 15
 """NVML_ERROR_GPU_IS_LOST"""
-MLU_AGENT = "cotenant-mlu-agent"
-MLU, MLU_MIB = "MLU370", 16 * 1024
-MLU_CARDS = (GpuModel(MLU, MLU_MIB),) * 2
 IN_PROBLEM = 18
 """the GPU answers, and CNDEV says that it is not healthy"""
 HOLDS = """
@@ -77,42 +69,6 @@ MLU_ASKED: dict[str, tuple[dict[str, int], int, int, int]] = {
 """what is asked for; how many cards, and MiB and compute on each"""
 
 
-def only(node: str) -> list[str]:
-    return ["--node-selector", f"kubernetes.io/hostname={node}"]
-
-
-@pytest.fixture(scope="module")
-def both(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    folder = tmp_path_factory.mktemp("mixed")
-    with running_engine(folder, programs, gpus=CARDS, settings=SETTINGS, agents=only("node1")) as engine:
-        node = engine.cluster.add_node(MLU_CARDS)
-        engine.cluster.kubectl("apply", "--filename=-", feed=mlu_agents(folder / "settings.yaml", node))
-        wait_for("the MLUs", lambda: has_mlus(engine, node) or None)
-        yield engine
-
-
-def mlu_agents(settings: Path, node: str) -> str:
-    """A second set of agents, on this node only: the nodes of some tests are not there and must have none."""
-    (found,) = (one for one in json.loads(manifests(settings, *only(node)))["items"] if one["kind"] == "DaemonSet")
-    labels = dict(labels_of(MLU_AGENT))
-    found["metadata"]["name"] = MLU_AGENT
-    found["spec"]["selector"]["matchLabels"] = labels
-    found["spec"]["template"]["metadata"]["labels"] = labels
-    return json.dumps(found)
-
-
-def has_mlus(engine: Engine, node: str) -> bool:
-    said = engine.node(node)["metadata"]["annotations"]
-    return INVENTORY in said and AWAY not in said and allocatable(engine, node, "cambricon.com/mlunum") > 0
-
-
-@pytest.fixture
-def mixed(both: Engine) -> Iterator[Engine]:
-    both.wait_for_scheduler()
-    yield both
-    both.tidy()
-
-
 @pytest.fixture(scope="module")
 def failed(both: Engine) -> None:
     """A card has failed, was taken out, and answers again; it takes a minute until it is trusted, so it is early."""
@@ -127,27 +83,6 @@ def failed(both: Engine) -> None:
     assert both.cluster.get(path_of("on-it"))["status"]["phase"] == "Running"
     break_card(both, 0, 0)
     both.tidy()
-
-
-def beside_the_driver(code: str) -> list[str]:
-    """A program that runs on a node itself, and sees all of its GPUs."""
-    return ["env", f"LD_LIBRARY_PATH={kit.standin()}", f"STANDIN_STATE={STATE}", sys.executable, "-c", code]
-
-
-def break_card(engine: Engine, index: int, answer: int, node: str = "node1") -> None:
-    """From now on the library answers this to everything about a GPU; 0: it works."""
-    code = f"import ctypes; ctypes.CDLL('libcuda.so.1').standinBreak({index}, {answer})"
-    engine.machine(node).run(*beside_the_driver(code))
-
-
-def allocatable(engine: Engine, node: str, resource: str) -> int:
-    return int(engine.node(node)["status"].get("allocatable", {}).get(resource, "0"))
-
-
-def cards_of(engine: Engine, node: str) -> dict[str, Json]:
-    """What a node's agent publishes of each of its cards, by UUID."""
-    published = json.loads(engine.node(node)["metadata"]["annotations"][INVENTORY])
-    return {card["uuid"]: card for card in published["cards"]}
 
 
 def is_out(engine: Engine, node: str, card: str, resource: str, left: int) -> bool:
