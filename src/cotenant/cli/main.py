@@ -45,6 +45,7 @@ SECTIONS = {
     "Limit a command without the daemon": {
         "run": ("run", "Runs a command with limits on GPU memory and compute."),
         "slices": ("slices", "Lists the slices in use: limits, usage and faults."),
+        "ai-benchmark": ("ai_benchmark", "Measures ten cases: native, in a slice, with virtual memory."),
     },
     "Manage the GPUs of this machine": {
         "top": ("top", "Shows a live table of GPUs and running jobs."),
@@ -105,7 +106,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"cotenant.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        command = getattr(import_module(f"cotenant.cli.{COMMANDS[cmd_name][0]}"), cmd_name.replace("-", "_"))
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> object:

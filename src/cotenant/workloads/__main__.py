@@ -160,11 +160,12 @@ def _run(options: argparse.Namespace, task: Task, signals: _Signals) -> int:
     signals.watch(give_up=lambda: say.end(progress, stopped=True))
     # Imported only here, because importing JAX takes seconds.
     try:
-        from cotenant.workloads.trainer import Trainer, build, cache_folder, use_cache
+        from cotenant.workloads.trainer import Trainer, build, cache_folder, device_name, use_cache
     except ModuleNotFoundError as error:
         raise InputError(f"the tasks need JAX: install the package jax ({error})") from error
 
     use_cache(cache_folder(os.environ))
+    progress.device = device_name()
     trainer = Trainer(build(task, options.size, options.seed, folder), options.seed)
     if options.compile is not None:
         compile_all(trainer, work, options.compile, stop=signals.stop, progress=progress)

@@ -75,6 +75,8 @@ class Progress:
     began: float | None = None
     apart_s: float = 0.0
     """seconds since `began` that were not spent on training: compiling for another batch size"""
+    device: str | None = None
+    """what the task runs on: the name of a GPU, or `cpu`"""
 
     def count(self, batch: int, busy_s: float, loss: float | None) -> None:
         self.steps += 1
@@ -249,7 +251,7 @@ class Speaker:
             if self._over:
                 return
             self._over = True
-        self._print(json.dumps({**self._title, **progress.summary(), "stopped": stopped}))
+        self._print(json.dumps({**self._title, **progress.summary(), "device": progress.device, "stopped": stopped}))
 
     def _print(self, line: str) -> None:
         print(line, flush=True)

@@ -41,6 +41,12 @@ def use_cache(folder: Path) -> None:
     update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def device_name() -> str:
+    """What programs run on: the name of a GPU, or `cpu`."""
+    first = jax.devices()[0]
+    return "cpu" if first.platform == "cpu" else str(first.device_kind)
+
+
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """The cache folder below COTENANT_CACHE, or in the user's cache folder."""
     if own := environ.get("COTENANT_CACHE"):
