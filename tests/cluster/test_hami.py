@@ -4,9 +4,11 @@
 
 import json
 
+from tests.cluster.api import wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.examples import SMI, apply, run_in
 from tests.cluster.gpus import uuid
+from tests.cluster.test_waiting import messages
 
 LARGE = {uuid(1, 0), uuid(1, 1)}
 HALF = V100.memory_mib // 2
@@ -36,3 +38,9 @@ def test_slices_are_where_and_as_large_as_their_pods_say(engine: Engine) -> None
     assert table[0][:2] == ["GPU", "NAME"]
     assert str(HALF) in table[1]
     assert T4.name not in " ".join(table[1])
+
+
+def test_mlus_are_not_there_and_an_event_says_so(engine: Engine) -> None:
+    engine.create("mlu", {"cambricon.com/mlumem": 1000})
+    said = wait_for("an event", lambda: messages(engine, "mlu", "NoRoom") or None)
+    assert said[0].startswith("no node of this cluster has Cambricon GPUs, which cambricon.com/mlunum requests")

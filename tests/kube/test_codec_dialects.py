@@ -6,7 +6,7 @@ A case has `expect` or `refused`; a case with `at` is also placed, and then need
 
 name: what it shows
 settings: {default_memory: 5000}        # of the codec
-dialects: mib                           # gpushare in MiB
+dialects: mib                           # gpushare in MiB; env-share: cambricon in that mode
 annotations: {...}                      # of the pod
 labels: {...}                           # of the pod
 init: [{...}]                           # limits of each init container; sidecar: true
@@ -32,6 +32,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.annotations import binding_annotations, variable_names
 from cotenant.kube.codec.assignment import record_for
+from cotenant.kube.codec.cambricon import CAMBRICON
 from cotenant.kube.codec.gpushare import GPUSHARE
 from cotenant.kube.codec.keys import PREFIX
 from cotenant.kube.codec.paths import LIMITS
@@ -39,6 +40,7 @@ from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import Settings
 from tests.kube.pods import NODE, UID, pod
 
+CHOSEN = {"mib": replace(GPUSHARE, memory_unit=MiB(1)), "env-share": replace(CAMBRICON, env_share=True)}
 MOMENT = 1_700_000_000_000_000_000
 
 Case = dict[str, Any]
@@ -58,12 +60,8 @@ def pod_of(case: Case) -> Pod:
 
 
 def settings_of(case: Case) -> Settings:
-    settings = Settings(**case.get("settings", {}))
-    return (
-        replace(settings, dialects=(replace(GPUSHARE, memory_unit=MiB(1)),))
-        if case.get("dialects") == "mib"
-        else settings
-    )
+    chosen = CHOSEN.get(case.get("dialects", ""))
+    return Settings(**case.get("settings", {}), **({} if chosen is None else {"dialects": (chosen,)}))
 
 
 def expected_demand(said: Case) -> Demand:

@@ -103,3 +103,10 @@ def test_a_file_that_is_not_there_or_too_large(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"#" * (2 << 20))
     with pytest.raises(InputError, match="larger than"):
         read_settings(tmp_path / "large")
+
+
+def test_mlus_are_shared_by_number_only_if_the_settings_say_so() -> None:
+    shared = parse_settings(b"dialects: {cambricon: {env-share: true}}").codec()
+    assert [dialect.name for dialect in shared.dialects if dialect.env_share] == ["cambricon"]
+    with pytest.raises(InputError, match=r"dialects\.vgpu\.env-share: only for cambricon"):
+        parse_settings(b"dialects: {vgpu: {env-share: true}}")

@@ -19,6 +19,7 @@ from msgspec import Meta
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.codec.amounts import UNITS
+from cotenant.kube.codec.cambricon import CAMBRICON
 from cotenant.kube.codec.dialect import Annotations, Dialect
 from cotenant.kube.codec.inventory import MOST_SLOTS, Scaling
 from cotenant.kube.codec.isolation import Isolation
@@ -85,6 +86,8 @@ class ResourceNames(_Section, frozen=True):
     """Placement policy of pods in this dialect that name none, also if they name their workload."""
     low: bool | None = None
     """Whether a container that states no priority is of the lower class."""
+    env_share: bool | None = None
+    """Of `cambricon`: whether a number of MLUs alone requests shares of them, as in the plugin's mode `env-share`."""
     record: Literal["hami"] | None = None
     """Whether placed pods also carry the annotations of HAMi, for its WebUI and other programs that read them."""
 
@@ -399,6 +402,8 @@ def _dialects(names_by_dialect: Mapping[str, ResourceNames | None]) -> tuple[Dia
         if names is not None:
             if names.record is not None and name != VGPU.name:
                 raise InputError(f"dialects.{name}.record: only for {VGPU.name}; remove it, since {name} has its own")
+            if names.env_share is not None and name != CAMBRICON.name:
+                raise InputError(f"dialects.{name}.env-share: only for {CAMBRICON.name}; remove it")
             enabled.append(_rename(dialect, names))
     if not enabled:
         raise InputError("dialects: all dialects are null, so no pod could request GPUs; remove at least one null")
@@ -418,5 +423,6 @@ def _rename(dialect: Dialect, names: ResourceNames) -> Dialect:
         policy=names.policy or dialect.policy,
         workload_policy=names.policy or dialect.workload_policy,
         low=dialect.low if names.low is None else names.low,
+        env_share=bool(names.env_share),
         annotations=dialect.annotations if names.record is None else RECORDS[names.record],
     )

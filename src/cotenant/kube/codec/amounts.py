@@ -180,6 +180,8 @@ def _memory(dialect: Dialect, said: Mapping[str, int], settings: Settings) -> tu
         raise InputError(f"{stated[0]}: {_too_much(amount, unit)}{_in_other_unit(dialect, amount)}")
     if amount:
         return MiB(amount * unit), None
+    if dialect.env_share:
+        return MiB(0), None
     if dialect.memory is None or settings.default_memory is None:
         return MiB(0), WHOLE_MEMORY
     return settings.default_memory, None

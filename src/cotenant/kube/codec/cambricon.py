@@ -11,6 +11,9 @@ from cotenant.node.devices.vendors import Enforcement
 
 
 def _split_variables(dialect: Dialect, assignment: ContainerAssignment) -> Mapping[str, str]:
+    """Those of the plugin's modes: `env-share`, or `mlu-share`, by which the driver divides the memory of an MLU370."""
+    if dialect.env_share:
+        return {"CAMBRICON_VISIBLE_DEVICES": ",".join(map(str, assignment.gpus))}
     return {
         "CAMBRICON_SPLIT_ENABLE": "1",
         "CAMBRICON_SPLIT_VISIBLE_DEVICES": ",".join(map(str, assignment.gpus)),

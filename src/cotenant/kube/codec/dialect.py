@@ -80,6 +80,8 @@ class Dialect:
     """Whether all of a GPU's compute means a GPU that no other tenant uses, whatever memory is requested."""
     one_share: bool = False
     """Whether a pod can get a share of one GPU only, because its programs can use one only."""
+    env_share: bool = False
+    """Whether a number of GPUs alone means shares of them without an amount, as many on a GPU as it has share slots."""
     enforces: Enforcement | None = None
     """What enforces the limits of pods that use this dialect; None: what the row of the vendor says."""
     use_types: str | None = None
