@@ -66,17 +66,20 @@ def write_runtime(folder: Path, node: int, cards: Sequence[GpuModel], runc: Path
         )
     )
     program = folder / f"{vendor}-container-runtime"
-    # Only the making of a container that names GPUs is ours, so that all else costs nothing.
+    # Only the making of a container that names GPUs, and of a process in it, is ours: all else costs nothing.
     program.write_text(
         f"""#!/bin/sh
 case " $* " in
 *" create "*)
-    for word in "$@"; do [ "$before" != --bundle ] || bundle=$word; before=$word; done
-    if grep -Eq '"{vendor.row.runtime_variable}=([^v"]|v[^o])' "$bundle/config.json"; then
-        exec {sys.executable} -IS {RUNTIME} {about} {runc} "$@"
-    fi
+    for word in "$@"; do [ "$before" != --bundle ] || file=$word/config.json; before=$word; done
+    ;;
+*" exec "*)
+    for word in "$@"; do [ "$before" != --process ] || file=$word; before=$word; done
     ;;
 esac
+if [ "$file" ] && grep -Eq '"{vendor.row.runtime_variable}=([^v"]|v[^o])' "$file"; then
+    exec {sys.executable} -IS {RUNTIME} {about} {runc} "$@"
+fi
 exec {runc} "$@"
 """
     )

@@ -17,21 +17,31 @@ STATE = "/run/standin/state"
 """of the driver, on the node and in its containers: so they share GPUs"""
 
 
-def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
-    """Changes a container's configuration; why it cannot be, in one line."""
-    environment = dict(word.split("=", 1) for word in config["process"].get("env", []))
-    named = environment.get(node["variable"], "")
-    if named in ("", "void"):
-        return None
-    words = [] if named in ("all", "none") else named.split(",")
-    for word in words:
-        if word not in node["uuids"] and word not in map(str, range(len(node["uuids"]))):
-            return f"device error: {word}: unknown device"
+def named_by(process: dict[str, Any], node: dict[str, Any]) -> tuple[dict[str, str], str]:
+    """The environment of a process, and the GPUs that it names."""
+    environment = dict(word.split("=", 1) for word in process.get("env", []))
+    return environment, environment.get(node["variable"], "")
+
+
+def set_variables(process: dict[str, Any], node: dict[str, Any]) -> None:
+    """Tells a process of the GPUs that it names; for the stand-in, these are variables instead of device files."""
+    environment, named = named_by(process, node)
     space = os.stat("/proc/self/ns/pid").st_ino  # of the node: NVML names processes as the node does
     settings = {"STANDIN_STATE": STATE, "STANDIN_HOST_PIDS": str(space), **node["settings"]}
     if named != "all":
-        settings["STANDIN_VISIBLE"] = ",".join(words)
-    config["process"]["env"] = [f"{name}={value}" for name, value in {**environment, **settings}.items()]
+        settings["STANDIN_VISIBLE"] = "" if named == "none" else named
+    process["env"] = [f"{name}={value}" for name, value in {**environment, **settings}.items()]
+
+
+def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
+    """Changes a container's configuration; why it cannot be, in one line."""
+    _, named = named_by(config["process"], node)
+    if named in ("", "void"):
+        return None
+    for word in [] if named in ("all", "none") else named.split(","):
+        if word not in node["uuids"] and word not in map(str, range(len(node["uuids"]))):
+            return f"device error: {word}: unknown device"
+    set_variables(config["process"], node)
     options = ["bind", "rprivate", "nosuid"]
     for name in node["brought"]:
         source, place = f"{node['driver']}/{name}", f"{node['libraries']}/{name}"
@@ -40,10 +50,11 @@ def give_gpus(config: dict[str, Any], node: dict[str, Any]) -> str | None:
     return None
 
 
-def main(node: Path, runc: str, arguments: list[str]) -> None:
+def create(node: dict[str, Any], arguments: list[str]) -> None:
+    """A container is created."""
     bundle = Path(arguments[arguments.index("--bundle") + 1]) / "config.json"
     config = json.loads(bundle.read_text())
-    if problem := give_gpus(config, json.loads(node.read_text())):
+    if problem := give_gpus(config, node):
         log = Path(arguments[arguments.index("--log") + 1])  # where containerd looks for what went wrong
         log.write_text(json.dumps({"level": "error", "msg": f"stand-in for the NVIDIA runtime: {problem}"}) + "\n")
         sys.exit(1)
@@ -51,6 +62,19 @@ def main(node: Path, runc: str, arguments: list[str]) -> None:
     state = os.open(STATE, os.O_CREAT | os.O_RDWR)
     os.fchmod(state, 0o666)  # whoever a container runs as
     bundle.write_text(json.dumps(config))
+
+
+def execute(node: dict[str, Any], arguments: list[str]) -> None:
+    """Another process is started in a container."""
+    file = Path(arguments[arguments.index("--process") + 1])
+    process = json.loads(file.read_text())
+    set_variables(process, node)
+    file.write_text(json.dumps(process))
+
+
+def main(node: Path, runc: str, arguments: list[str]) -> None:
+    about = json.loads(node.read_text())
+    (execute if "exec" in arguments else create)(about, arguments)
     os.execv(runc, [runc, *arguments])
 
 
