@@ -60,8 +60,8 @@ def pod_of(case: Case) -> Pod:
 
 
 def settings_of(case: Case) -> Settings:
-    chosen = CHOSEN.get(case.get("dialects", ""))
-    return Settings(**case.get("settings", {}), **({} if chosen is None else {"dialects": (chosen,)}))
+    settings = Settings(**case.get("settings", {}))
+    return replace(settings, dialects=(CHOSEN[case["dialects"]],)) if "dialects" in case else settings
 
 
 def expected_demand(said: Case) -> Demand:

@@ -4,9 +4,11 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cotenant.core.model import Link, Slot
 from cotenant.errors import InputError
@@ -15,11 +17,13 @@ from cotenant.kube.codec.annotations import binding_annotations
 from cotenant.kube.codec.assignment import record_for
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS
-from cotenant.kube.settings import KubeSettings, parse_settings
+from cotenant.kube.settings import GpuSharing, KubeSettings, parse_settings
+from cotenant.kube.state.cluster import ClusterState
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import NODE, pod
 from tests.kube.worlds import GPU, MEMORY, chosen, machine, node, place, placer_of, state_of, waiting
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HAMI = parse_settings(b"compat: hami")
 
 
@@ -131,3 +135,29 @@ def test_a_node_carries_what_programs_for_hami_read_only_if_the_settings_say_so(
         "health": True,
     }
     assert "hami.io/node-nvidia-register" not in annotations_for(NODE, Vendor.NVIDIA, DEFAULTS)
+
+
+def test_pods_of_the_env_share_example_share_one_mlu() -> None:
+    deployment = yaml.safe_load((EXAMPLES / "cambricon" / "env-share.yaml").read_text())
+    settings = parse_settings(b"dialects: {cambricon: {env-share: true}}")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    machine_of_mlus = machine("n1", cards=2, type="MLU370")
+    state = ClusterState(settings.codec())
+    state.node_changed(None, node(machine_of_mlus, vendor=Vendor.CAMBRICON))
+    placer = placer_of(state, settings=settings.codec())
+    gpus = []
+    for replica in range(deployment["spec"]["replicas"]):
+        new = waiting(f"replica-{replica}", container["resources"]["limits"])
+        state.pod_changed(None, new)
+        allocation = chosen(placer, new, "n1").allocation
+        assert allocation is not None
+        gpus += [(share.gpu, share.memory) for share in allocation.record.held_by(0)]
+    assert gpus == [("GPU-n1-0", 0)] * 2
+
+
+def test_the_settings_of_the_example_are_those_that_its_comments_name() -> None:
+    settings = parse_settings((EXAMPLES / "hami" / "settings.yaml").read_bytes())
+    assert settings.compat == "hami"
+    assert settings.sharing_of("worker-3", "GPU-a", 0) == GpuSharing(split=6, memory_scaling=150, compute_scaling=120)
+    assert settings.sharing_of("worker-3", "GPU-c", 2) is None
+    assert settings.sharing_of("worker-4", "GPU-a", 0) == GpuSharing(split=10)
