@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the vGPU library and cotenant-smi into the package: into the wheel, or beside the sources for an editable install.
+"""Puts the vGPU library and cotenant-smi into the package: into the wheel, or beside the sources if it is editable.
 
 Its name holds a part of its content's hash, so that an upgrade never writes to a file that a process has mapped. Where
 it cannot be built the package is installed all the same, and says at use that limits on real GPUs are not enforced.
