@@ -52,7 +52,7 @@ def test_mlus_are_not_there_and_an_event_says_so(engine: Engine) -> None:
 ASKS_CLIENTS = f"""{SOURCE}
 import subprocess, sys
 
-def shown(*words):
+def client_shows(*words):
     env = {{**os.environ, "PYTHONPATH": "/clients", "HOME": "/tmp"}}
     done = subprocess.run([sys.executable, "-m", *words], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def shown(*words):
 assert take(700) == 0
 while f" {{os.getpid()}} " not in (text_of("/run/cotenant-processes/list") or ""):
     time.sleep(0.1)
-seen = {{"gpustat": shown("gpustat", "--json"), "nvitop": shown("nvitop", "-1"), "pid": os.getpid()}}
+seen = {{"gpustat": client_shows("gpustat", "--json"), "nvitop": client_shows("nvitop", "-1"), "pid": os.getpid()}}
 print(json.dumps(seen), flush=True)
 time.sleep(600)
 """
