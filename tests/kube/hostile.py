@@ -30,6 +30,7 @@ RESOURCES = sorted(DEFAULTS.by_resource)
 OF_DIALECTS = ("use_types", "avoid_types", "use_uuids", "avoid_uuids", "one_numa")
 KEYS = [
     *(RECORD, NUMBERS, RESIZE, POLICY, NODE_POLICY, GPU_POLICY, own_key("0.limits"), own_key("writer")),
+    own_key("latency"),
     *(own_key(wish) for wish in ("exclusive", "link", "affinity", "anti-affinity", "workload", "least-speed")),
     *sorted(
         {key for one in DEFAULTS.dialects for name in OF_DIALECTS if (key := getattr(one, name)) not in (None, "*")}

@@ -9,6 +9,7 @@ from cotenant.core.model import Reason
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.objective import LATENCY
 from cotenant.kube.codec.policy import GPU_POLICY, NODE_POLICY, POLICY
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.scheduler.explaining import explain
@@ -32,6 +33,7 @@ KEYS = [
     POLICY,
     NODE_POLICY,
     GPU_POLICY,
+    LATENCY,
     *map(own_key, WISHES),
     *(key for one in DIALECTS for key in keys_of(one)),
 ]
@@ -48,6 +50,7 @@ HOSTILE = st.dictionaries(
 @example(written={RESIZE: "memory=\u0663Gi"})
 @example(written={RESIZE: '{"\u0660": {"compute": "50"}}'})
 @example(written={POLICY: "binpack/" * 25})
+@example(written={LATENCY: "p99=1e999ms"})
 @example(written={NODE_POLICY: "/", GPU_POLICY: "/"})
 def test_a_pod_disturbs_nobody_by_what_is_written_on_it(written: dict[str, str]) -> None:
     state = state_of(node(machine("n1")), node(machine("n2")))
