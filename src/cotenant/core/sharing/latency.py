@@ -25,8 +25,9 @@ MISSES_TO_GROW = 2
 HOLDS_TO_SHRINK = 5
 COMFORTABLE = 0.8
 """the share shrinks only if the latency is at most this part of the objective"""
-REMEMBERED = 60
-"""windows without a miss after which a share that did not hold may be tried again"""
+REMEMBERED = 900
+"""windows without a miss, half an hour or more, after which a share that did not hold is tried again: each try costs
+some windows in which the objective is missed"""
 
 
 class Objective(NamedTuple):
