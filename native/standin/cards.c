@@ -17,16 +17,35 @@ static const char *part_of(const char *list, unsigned position, size_t *length) 
     return list;
 }
 
+// The far ends of one card's NVLinks: 2+2+s0 is two links to card 2 and one to switch 0.
+static void read_nvlinks(const char *text, size_t length, int8_t nvlink[SI_NVLINKS]) {
+    const char *end = text + length;
+    for (int link = 0; link < SI_NVLINKS && text < end; link++) {
+        bool to_switch = *text == 's';
+        char *after;
+        long number = strtol(text + to_switch, &after, 10);
+        if (after == text + to_switch) return;
+        nvlink[link] = (int8_t)(to_switch ? -(number + 1) : number + 1);
+        text = after + 1; // behind the plus
+    }
+}
+
 void si_make_cards(struct si_settings *set) {
     const char *memory = getenv("STANDIN_MEMORY_MIB"), *names = getenv("STANDIN_NAMES"), *first = getenv("STANDIN_FIRST");
     if (!memory || !*memory) memory = "24576";
     if (!names || !*names) names = "Stand-in GPU";
+    const char *numa = getenv("STANDIN_NUMA"), *nvlinks = getenv("STANDIN_NVLINKS");
     set->first = first && *first ? (uint32_t)strtoul(first, NULL, 0) : 1;
     for (unsigned card = 0; card < SI_DEVICES; card++) {
         size_t length;
         set->memory[card] = strtoull(part_of(memory, card, &length), NULL, 0) << 20;
         const char *name = part_of(names, card, &length);
         snprintf(set->name[card], SI_NAME, "%.*s", (int)length, name);
+        set->numa[card] = numa && *numa ? (int8_t)strtol(part_of(numa, card, &length), NULL, 10) : -1;
+        if (nvlinks && *nvlinks) {
+            const char *ends = part_of(nvlinks, card, &length);
+            read_nvlinks(ends, length, set->nvlink[card]);
+        }
     }
 }
 

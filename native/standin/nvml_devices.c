@@ -48,6 +48,22 @@ static int position(int card) {
     return -1;
 }
 
+#define FIRST_SWITCH_BUS 0x80u // no GPU has a bus beyond it
+
+static nvmlReturn_t at_bus(nvmlPciInfo_t *info, unsigned bus) {
+    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
+    memset(info, 0, sizeof *info);
+    info->bus = bus;
+    snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", (unsigned char)bus);
+    snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", (unsigned char)bus);
+    return NVML_SUCCESS;
+}
+
+// As in `si_settings`; 0 also for a link that no GPU has.
+static int far_end(int index, unsigned link) {
+    return link < SI_NVLINKS ? si_state()->set.nvlink[index][link] : 0;
+}
+
 API(nvmlInit_v2)(void) {
     si_state();
     initialised++;
@@ -157,12 +173,36 @@ API(nvmlDeviceGetMinorNumber)(nvmlDevice_t device, unsigned *minor) {
 }
 
 API(nvmlDeviceGetPciInfo_v3)(nvmlDevice_t device, nvmlPciInfo_t *info) {
-    int index = DEVICE(device);
-    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
-    memset(info, 0, sizeof *info);
-    info->bus = (unsigned)index + 1;
-    snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", (unsigned char)(index + 1));
-    snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", (unsigned char)(index + 1));
+    return at_bus(info, (unsigned)DEVICE(device) + 1);
+}
+
+API(nvmlDeviceGetNvLinkState)(nvmlDevice_t device, unsigned link, nvmlEnableState_t *active) {
+    int end = far_end(DEVICE(device), link);
+    if (!active || link >= SI_NVLINKS) return NVML_ERROR_INVALID_ARGUMENT;
+    *active = end ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetNvLinkRemotePciInfo_v2)(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *info) {
+    int end = far_end(DEVICE(device), link);
+    if (!end) return NVML_ERROR_INVALID_ARGUMENT;
+    return at_bus(info, end > 0 ? (unsigned)end : FIRST_SWITCH_BUS + (unsigned)-end);
+}
+
+API(nvmlDeviceGetNvLinkRemoteDeviceType)(nvmlDevice_t device, unsigned link, nvmlIntNvLinkDeviceType_t *type) {
+    int end = far_end(DEVICE(device), link);
+    if (!end || !type) return NVML_ERROR_INVALID_ARGUMENT;
+    *type = end > 0 ? NVML_NVLINK_DEVICE_TYPE_GPU : NVML_NVLINK_DEVICE_TYPE_SWITCH;
+    return NVML_SUCCESS;
+}
+
+API(nvmlDeviceGetMemoryAffinity)(nvmlDevice_t device, unsigned words, unsigned long *nodes, nvmlAffinityScope_t scope) {
+    int node = si_state()->set.numa[DEVICE(device)];
+    (void)scope;
+    if (node < 0) return NVML_ERROR_NOT_SUPPORTED;
+    if (!nodes || !words) return NVML_ERROR_INVALID_ARGUMENT;
+    memset(nodes, 0, words * sizeof *nodes);
+    nodes[0] = 1UL << node;
     return NVML_SUCCESS;
 }
 

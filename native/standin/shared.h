@@ -30,6 +30,7 @@
 #define SI_DEPENDENCIES 4
 #define SI_NAME 96 // room for what a device is called
 #define SI_UUID 41
+#define SI_NVLINKS 18 // of one device
 #define SI_NEVER UINT64_MAX
 #define SI_LIKELY(x) __builtin_expect(!!(x), 1)
 
@@ -119,6 +120,8 @@ struct si_settings {
     uint32_t first; // number in the UUID of the first device
     char name[SI_DEVICES][SI_NAME];
     uint64_t memory[SI_DEVICES];
+    int8_t numa[SI_DEVICES];                // -1: unknown
+    int8_t nvlink[SI_DEVICES][SI_NVLINKS];  // what is at the far end: card + 1, or minus (switch + 1); 0: no link
     uint64_t quantum;
     uint64_t kernel;
     uint64_t jitter;

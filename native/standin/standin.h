@@ -11,6 +11,9 @@
 //   STANDIN_FIRST        another N for the first: machines of one cluster have no UUID in common (1)
 //   STANDIN_MEMORY_MIB   of each (24576), or a list with commas, whose last counts for all further ones
 //   STANDIN_NAMES        what they are called ("Stand-in GPU"), or a list likewise
+//   STANDIN_NUMA         NUMA node of each, as NVML tells it (unknown), or a list likewise
+//   STANDIN_NVLINKS      far ends of the NVLinks of each (none), or a list likewise: 1+1 is two links to GPU 1, s0 a link to
+//                        NVSwitch 0
 //   STANDIN_CLOCK        real (default) or virtual: time passes only when every thread that takes part waits
 //   STANDIN_PARTIES      with a virtual clock: threads (of all processes) that must have joined before time passes (1)
 //   STANDIN_ENGINE       fifo (default) or round-robin: the unit of turns between processes on one GPU

@@ -196,6 +196,18 @@ def test_links_of_busy_cards_stay_in_the_matrix(beside: Beside) -> None:
     ]
 
 
+def test_links_are_printed_as_arena_reads_them(beside: Beside) -> None:
+    printed = beside.run("gpu", "--arena").stdout
+    (one,) = yaml.safe_load(printed)["items"]  # the links of the other node are not known
+    assert yaml.safe_load(beside.run("gpu", "--arena", "-o", "json").stdout)["items"] == [one]
+    assert (one["kind"], one["metadata"]["namespace"]) == ("ConfigMap", "kube-system")
+    assert one["metadata"]["labels"] == {"ack.node.gpu.schedule": "topology", "nodename": "big"}
+    assert {key: json.loads(value) for key, value in one["data"].items()} == {
+        "devices": {"0": "Healthy", "1": "Healthy"},
+        "linkType": [["N-A", "NV2"], ["NV2", "N-A"]],
+    }
+
+
 def test_wide_tables_tell_more(beside: Beside) -> None:
     memory, cards = (beside.run(what, "-o", "wide").stdout.splitlines() for what in ("gpushare", "gpu"))
     assert [memory[0].split()[-4:], memory[1].split()[-4:]] == [

@@ -15,7 +15,7 @@ from tests.cluster.api import Json, RefusedError, ask, wait_for
 from tests.cluster.binaries import Binaries
 from tests.cluster.gpus import GpuModel, write_runtime
 from tests.cluster.images import Image, pause_image, python_image, write_image
-from tests.cluster.machine import Machine, make_cgroup, remove_cgroups, start_machine
+from tests.cluster.machine import Machine, make_cgroup, remove_cgroups, show_numa_nodes, start_machine
 
 MOST_NODES = 3
 NEVER_LOST = "24h"
@@ -81,8 +81,13 @@ class Cluster:
         answer = self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", {"spec": {}})
         components.write_kubeconfig(self.credentials, name, answer["status"]["token"])
 
-    def add_node(self, gpus: Sequence[GpuModel] = ()) -> str:
-        """Starts one more real node and waits until pods can run there; its name."""
+    def add_node(
+        self, gpus: Sequence[GpuModel] = (), *, kubelet: Mapping[str, Any] | None = None, numa: int = 1
+    ) -> str:
+        """Starts one more real node and waits until pods can run there; its name.
+
+        `kubelet` goes into kubelet's configuration; kubelet finds `numa` NUMA nodes.
+        """
         number = len(self.machines) + 1
         if number > MOST_NODES:
             raise ValueError(f"a cluster has at most {MOST_NODES} real nodes")
@@ -99,7 +104,9 @@ class Cluster:
             "link set eth0 up",
             f"route add default via {components.SERVER}",
         )
-        self._run_node(number, {}, gpus)
+        if numa > 1:
+            show_numa_nodes(machine, numa)
+        self._run_node(number, {}, gpus, kubelet or {})
         self._wait_for_node(machine)
         return machine.name
 
@@ -142,13 +149,19 @@ class Cluster:
         self._wait_for_node(machine)
         wait_for("the default account", lambda: self.get("/api/v1/namespaces/default/serviceaccounts/default"))
 
-    def _run_node(self, number: int, others: Mapping[str, Sequence[str]], gpus: Sequence[GpuModel]) -> None:
+    def _run_node(
+        self,
+        number: int,
+        others: Mapping[str, Sequence[str]],
+        gpus: Sequence[GpuModel],
+        kubelet: Mapping[str, Any] | None = None,
+    ) -> None:
         machine = self.machines[number - 1]
         cgroup = make_cgroup(machine)
         runtime = self.binaries.runc / "runc"
         if gpus:
             runtime = write_runtime(machine.folder, number, gpus, runtime)
-        its = components.node(number, machine.folder, self.credentials, cgroup, self.binaries, runtime)
+        its = components.node(number, machine.folder, self.credentials, cgroup, self.binaries, runtime, kubelet or {})
         machine.set_going({**others, **its})
 
     def _wait_for_node(self, machine: Machine) -> None:

@@ -139,15 +139,21 @@ def control_plane(folder: Path, credentials: Path, scheduler: Mapping[str, Any],
 
 
 def node(
-    number: int, folder: Path, credentials: Path, cgroup: str, binaries: Binaries, runtime: Path
+    number: int,
+    folder: Path,
+    credentials: Path,
+    cgroup: str,
+    binaries: Binaries,
+    runtime: Path,
+    kubelet: Mapping[str, Any],
 ) -> dict[str, list[str]]:
-    """The commands of a node: containerd, which calls `runtime` to run containers, and kubelet."""
+    """The commands of a node: containerd, which calls `runtime` to run containers, and kubelet, with these settings."""
     network, static = folder / "network.d", folder / STATIC_PODS
     network.mkdir()
     static.mkdir()
     (network / "10-pods.conflist").write_text(json.dumps(_pod_network(folder, number)))
     (folder / "containerd.toml").write_text(_containerd(network, binaries, runtime))
-    (folder / "kubelet.json").write_text(json.dumps(_kubelet(cgroup, static)))
+    (folder / "kubelet.json").write_text(json.dumps({**_kubelet(cgroup, static), **kubelet}))
     return {
         "containerd": ["containerd", "--config", str(folder / "containerd.toml")],
         "kubelet": [

@@ -49,8 +49,9 @@ def cluster(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="session")
 def installed(programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A cluster of its own with cotenant installed: one node with two large GPUs and a small one at first. Pods of the
-    namespace `queued`, which is not there at first, wait for their turn, as do pods with the label."""
-    settings = f"queue: {{namespaces: [{QUEUED}], label: {QUEUE_LABEL}}}\n"
+    namespace `queued`, which is not there at first, wait for their turn, as do pods with the label; limits of pods of
+    the namespace `arena` are not enforced."""
+    settings = f"queue: {{namespaces: [{QUEUED}], label: {QUEUE_LABEL}}}\nnamespaces: {{arena: {{isolation: none}}}}\n"
     with running_engine(tmp_path_factory.mktemp("engine"), programs, settings=settings) as engine:
         yield engine
 

@@ -94,9 +94,9 @@ class Engine:
         self.ended("measure")
         self.delete("measure")
 
-    def add_node(self, gpus: Sequence[GpuModel] = CARDS) -> str:
+    def add_node(self, gpus: Sequence[GpuModel] = CARDS, **more: Any) -> str:
         """One more real node with GPUs and an agent; its name."""
-        name = self.cluster.add_node(gpus)
+        name = self.cluster.add_node(gpus, **more)
         self.wait_for_agent(name)
         return name
 

@@ -32,6 +32,9 @@ class GpuModel(NamedTuple):
 
     name: str
     memory_mib: int
+    numa: int | None = None
+    nvlinks: str = ""
+    """what is at the far ends: `1+1` is two links to GPU 1, `s0` one to NVSwitch 0"""
 
 
 def uuid(node: int, index: int) -> str:
@@ -60,6 +63,8 @@ def write_runtime(folder: Path, node: int, cards: Sequence[GpuModel], runc: Path
                     "STANDIN_FIRST": str(_first(node)),
                     "STANDIN_NAMES": ",".join(card.name for card in cards),
                     "STANDIN_MEMORY_MIB": ",".join(str(card.memory_mib) for card in cards),
+                    "STANDIN_NUMA": ",".join("-1" if card.numa is None else str(card.numa) for card in cards),
+                    "STANDIN_NVLINKS": ",".join(card.nvlinks for card in cards),
                     "STANDIN_BACKING": "none",
                 },
             }

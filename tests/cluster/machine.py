@@ -24,6 +24,7 @@ from tests.cluster.binaries import Binaries
 INIT = Path(__file__).with_name("init.py")
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP_PREFIX = "cotenant-cluster-"
+NODES = "/sys/devices/system/node"
 PRIVATE = ("--mount", "--net", "--pid", "--uts", "--ipc")
 PROCESSES = 8
 """as many may compete outside: all pods of a machine together get as much of its CPU as so many processes would"""
@@ -169,6 +170,22 @@ def start_machine(name: str, folder: Path, binaries: Binaries) -> Machine:
         outermost.wait()
         raise RuntimeError(f"{name} did not start: {(folder / 'init.log').read_text()}")
     return Machine(name, folder, int(said), outermost, binaries)
+
+
+def show_numa_nodes(machine: Machine, number: int) -> None:
+    """Lets programs of a machine find so many NUMA nodes, which share the CPUs and the memory of the real ones."""
+    tree = machine.folder / "numa"
+    cpus = sorted(Path(NODES).parent.glob("cpu/cpu[0-9]*"))
+    for node in range(number):
+        folder = tree / f"node{node}"
+        (folder / "hugepages").mkdir(parents=True)
+        (folder / "meminfo").write_text(f"Node {node} MemTotal:       {8 << 20} kB\n")
+        (folder / "distance").write_text(" ".join("10" if other == node else "21" for other in range(number)) + "\n")
+        for cpu in cpus[node::number]:
+            (folder / cpu.name).symlink_to(cpu)
+    for file in ("online", "possible"):
+        (tree / file).write_text(f"0-{number - 1}\n")
+    machine.run("mount", "--bind", str(tree), NODES)
 
 
 def make_cgroup(machine: Machine) -> str:

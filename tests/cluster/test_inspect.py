@@ -3,8 +3,6 @@
 """`kubectl inspect` on a real cluster: kubectl finds the plugins, and they tell of what is there."""
 
 import json
-import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,26 +11,9 @@ from cotenant.kube.codec.inventory import USED
 from tests.cluster.api import wait_for
 from tests.cluster.components import node_address
 from tests.cluster.engine import Engine
+from tests.cluster.plugins import Plugins
 
-ROOT = Path(__file__).parents[2]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-
-
-class Plugins:
-    """The plugins as an install puts them on the PATH."""
-
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        self._engine, self._folder = engine, folder
-        scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-        for name, (module, _, function) in ((name, entry.partition(":")) for name, entry in scripts.items()):
-            (folder / name).write_text(f"#!{sys.executable}\nfrom {module} import {function}\n\n{function}()\n")
-            (folder / name).chmod(0o755)
-
-    def kubectl(self, *words: str, user: str = "admin") -> str:
-        cluster = self._engine.cluster
-        path = f"PATH={self._folder}:{cluster.binaries.path}"
-        credentials = f"KUBECONFIG={cluster.credentials / f'{user}.kubeconfig'}"
-        return cluster.machines[0].run("env", path, credentials, "kubectl", *words)
 
 
 @pytest.fixture

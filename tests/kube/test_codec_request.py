@@ -45,6 +45,20 @@ def test_our_own_annotations_are_understood_in_every_dialect() -> None:
         assert (demand.use_types, demand.exclusive, demand.one_numa) == (("*A100*",), True, True)
 
 
+@pytest.mark.parametrize(
+    ("limits", "annotations", "together"),
+    [
+        ({"aliyun.com/gpu": 2}, {}, True),
+        ({"aliyun.com/gpu": 1}, {}, False),  # nothing to check, and such pods are placed faster
+        ({"aliyun.com/gpu": 2}, {"cotenant.io/one-numa": "false"}, False),
+    ],
+)
+def test_one_numa_node_can_be_the_default(limits: Any, annotations: dict[str, str], together: bool) -> None:
+    wanting = pod(limits, annotations=annotations)
+    assert request_of(wanting, Settings(one_numa=True)).demand.one_numa is together
+    assert not request_of(wanting).demand.one_numa
+
+
 def test_groups_are_those_of_a_namespace() -> None:
     assert demand_of(affinity="twins").affinity == "team/twins"
     assert demand_of(anti_affinity="rivals").anti_affinity == "team/rivals"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.core.model import Link
+from cotenant.core.model import MACHINE_TYPE_LABEL, Link
 from cotenant.core.units import MiB
 from cotenant.kube.scheduler.inspecting import gpushare_report, topology_report
 from cotenant.kube.state.cluster import ClusterState
@@ -42,6 +42,14 @@ def test_topology_lists_links_by_their_numbers(state: ClusterState) -> None:
     (first,) = said["nodes"]
     assert (first["totalGPU"], first["usedGPU"], first["type"], said["policy"]) == (3, 1, "T4", "binpack")
     assert first["topology"] == [[0, 8, 2], [8, 0, 6], [2, 6, 0]]
+    assert first["staticConfig"] is None
+
+
+def test_topology_tells_the_type_and_the_table_of_a_machine() -> None:
+    of = replace(machine("n1", cards=8), labels={MACHINE_TYPE_LABEL: "dgx-1-volta"})
+    (only,) = topology_report(state_of(node(of)), "binpack")["nodes"]
+    assert only["type"] == "dgx-1-volta"
+    assert only["staticConfig"]["2"] == ((0, 3), (1, 2), (4, 7), (5, 6))
 
 
 @pytest.mark.parametrize(

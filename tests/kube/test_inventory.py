@@ -14,7 +14,15 @@ from cotenant.core.units import Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, decode_node
 from cotenant.kube.codec.assignment import Held, Record, Share
-from cotenant.kube.codec.inventory import INVENTORY, ORPHANS, inventory_for, machine_of, orphans_for, orphans_of
+from cotenant.kube.codec.inventory import (
+    INSTANCE_TYPE_LABEL,
+    INVENTORY,
+    ORPHANS,
+    inventory_for,
+    machine_of,
+    orphans_for,
+    orphans_of,
+)
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import NODE, UID
 
@@ -50,6 +58,20 @@ def test_only_the_label_that_policies_know_is_kept() -> None:
     assert found is not None
     assert found[0].labels == {MACHINE_TYPE_LABEL: "dgx1"}
     assert found[1] is Vendor.CAMBRICON
+
+
+@pytest.mark.parametrize(
+    ("labels", "kept"),
+    [
+        ({INSTANCE_TYPE_LABEL: "ecs.sccgn6.24xlarge"}, {MACHINE_TYPE_LABEL: "ecs.sccgn6.24xlarge"}),
+        ({INSTANCE_TYPE_LABEL: "ecs.sccgn6.24xlarge", MACHINE_TYPE_LABEL: "dgx-2"}, {MACHINE_TYPE_LABEL: "dgx-2"}),
+        ({INSTANCE_TYPE_LABEL: "m5.large"}, {}),
+    ],
+)
+def test_an_instance_type_with_a_table_is_a_machine_type(labels: dict[str, str], kept: dict[str, str]) -> None:
+    found = machine_of(node({INVENTORY: inventory_for(CARDS, Vendor.NVIDIA)}, labels))
+    assert found is not None
+    assert found[0].labels == kept
 
 
 def test_a_node_without_agent_has_nothing() -> None:

@@ -44,6 +44,8 @@ class GpuModel:
     used: int = 0
     bus: int = 0
     links: list[Far] = field(default_factory=list)
+    affinity: int | None = None
+    """bits of NUMA nodes, as the driver tells them; None: it does not"""
     mig: int = 0
     ecc: int = 0
     remapped: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -85,6 +87,7 @@ class FakeNvml:
     NVML_TOPOLOGY_HOSTBRIDGE = 30
     NVML_TOPOLOGY_NODE = 40
     NVML_TOPOLOGY_SYSTEM = 50
+    NVML_AFFINITY_SCOPE_NODE = 0
     NVML_FEATURE_ENABLED = 1
     NVML_NVLINK_MAX_LINKS = 18
     NVML_NVLINK_DEVICE_TYPE_GPU = 0
@@ -227,6 +230,12 @@ class FakeNvml:
         self._ask(one, "topology")
         self._ask(other, "topology")
         return self.ancestor(self.cards.index(one), self.cards.index(other))
+
+    def nvmlDeviceGetMemoryAffinity(self, card: GpuModel, size: int, scope: int) -> list[int]:
+        self._ask(card, "affinity")
+        if card.affinity is None:
+            raise NVMLError(3)
+        return [card.affinity, *[0] * (size - 1)]
 
     def nvmlDeviceGetNvLinkState(self, card: GpuModel, link: int) -> int:
         self._ask(card, "nvlink")

@@ -65,6 +65,19 @@ def test_a_negative_numa_node_means_unknown(tmp_path: Path) -> None:
     assert NvmlBackend(FakeNvml(GpuModel("GPU-a", bus=1)), sysfs=tmp_path).machine().gpus[0].numa is None
 
 
+@pytest.mark.parametrize(("affinity", "node"), [(None, None), (0b1, 0), (0b100, 2), (0b11, None)])
+def test_the_driver_tells_the_numa_node_that_the_kernel_does_not(
+    tmp_path: Path, affinity: int | None, node: int | None
+) -> None:
+    nvml = FakeNvml(GpuModel("GPU-a", bus=1, affinity=affinity))
+    assert NvmlBackend(nvml, sysfs=tmp_path).machine().gpus[0].numa == node
+
+
+def test_a_gpu_whose_numa_node_cannot_be_told_is_healthy(tmp_path: Path) -> None:
+    (gpu,) = NvmlBackend(FakeNvml(GpuModel("GPU-a", broken={"affinity": 999})), sysfs=tmp_path).machine().gpus
+    assert (gpu.uuid, gpu.numa, gpu.healthy) == ("GPU-a", None, True)
+
+
 def test_the_first_note_counts_the_models() -> None:
     nvml = FakeNvml(GpuModel("a", name="T4"), GpuModel("b", name="V100"), GpuModel("c", name="V100"))
     assert NvmlBackend(nvml).notes == ("NVIDIA GPUs: 1 x T4, 2 x V100",)

@@ -16,7 +16,7 @@ import click
 
 from cotenant.cli.options import kube_output_option
 from cotenant.cli.output import aligned, or_dash, render
-from cotenant.core.model import Link
+from cotenant.core.links import link_word
 from cotenant.wire.text import printable
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ GPUS_EPILOG = """\b
 Examples:
   kubectl inspect gpu
   kubectl inspect gpu -d worker-3
+  kubectl inspect gpu --arena | kubectl apply -f -
 """
 
 
@@ -82,9 +83,15 @@ def gpushare(details: bool, unit: str, output: str, **which: Any) -> None:
 
 @inspect.command(epilog=GPUS_EPILOG, short_help="Shows GPUs and their links by node.")
 @inspect_options
-def gpu(details: bool, output: str, **which: Any) -> None:
+@click.option("--arena", is_flag=True, help="Print the ConfigMaps from which `arena top node` learns the links.")
+def gpu(details: bool, output: str, arena: bool, **which: Any) -> None:
     """Shows the number of GPUs of each node and how many are in use; with --details how they are linked."""
     seen = read(**which)
+    if arena:
+        from cotenant.kube.inspect.arena import link_maps
+
+        render(link_maps(seen), "json" if output == "json" else "yaml", lambda wide: None)
+        return
     show(seen, output, lambda wide: gpu_details(seen) if details else gpu_summary(seen, wide))
 
 
@@ -318,14 +325,8 @@ def _matrix(links: Sequence[Sequence[int]]) -> Iterator[str]:
     if names:
         yield "".join([" " * width, *(name.rjust(width) for name in names)])
     for index, row in enumerate(links):
-        cells = ("X" if other == index else _link(score) for other, score in enumerate(row))
+        cells = ("X" if other == index else link_word(score) for other, score in enumerate(row))
         yield "".join([names[index].ljust(width), *(cell.rjust(width) for cell in cells)])
-
-
-def _link(score: int) -> str:
-    if score >= Link.NVLINK:
-        return f"NV{score // Link.NVLINK}"
-    return next((link.name for link in sorted(Link, reverse=True) if link <= score), "N/A")
 
 
 def _counts(node: "NodeUse") -> tuple[str, str]:

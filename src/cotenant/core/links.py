@@ -44,6 +44,13 @@ def link_matrix_of_pairs(gpus: int, links: Iterable[tuple[int, int, int]]) -> Li
     return tuple(tuple(worse_direction(a, b) for b in range(gpus)) for a in range(gpus))
 
 
+def link_word(score: int) -> str:
+    """The word of `nvidia-smi topo -m` for a pair with this score, `N/A` if its link is unknown."""
+    if score >= Link.NVLINK:
+        return f"NV{score // Link.NVLINK}"
+    return next((link.name for link in sorted(Link, reverse=True) if link <= score), "N/A")
+
+
 def _score(word: str) -> int:
     nvlinks = _NVLINKS.fullmatch(word)
     if nvlinks:

@@ -105,6 +105,8 @@ class Defaults(_Section, frozen=True):
     """Percent that a pod with `cotenant.io/memory: auto` gets above the peak in the profile of its workload."""
     unmeasured: Unmeasured = Unmeasured.WHOLE
     """What such a pod gets if there is no profile and it states no amount: `whole` or `refuse`."""
+    one_numa: bool = False
+    """Whether all GPUs of a pod are on one NUMA node, unless its annotation says `false`."""
     count_overhead: bool = True
     """Whether memory that the driver takes for itself counts against the memory of a container."""
     isolation: Isolation = Isolation.ENFORCED
@@ -309,6 +311,7 @@ class KubeSettings(_Section, frozen=True, dict=True):
             default_gpus=self.defaults.gpus,
             default_memory=None if self.defaults.memory is None else MiB(self.defaults.memory),
             default_compute=Percent(self.defaults.compute),
+            one_numa=self.defaults.one_numa,
             count_overhead=self.defaults.count_overhead,
             unmeasured=self.defaults.unmeasured,
             isolation=self.defaults.isolation,

@@ -25,6 +25,8 @@ _LISTS = {
 """Lists of names: the key in our annotations, and the field of a dialect that has its own key."""
 _OTHERS = ("exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed")
 
+ONE_NUMA = own_key("one-numa")
+
 T = TypeVar("T")
 
 
@@ -61,7 +63,7 @@ def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Co
         if one.mode is not None:
             _read(annotations, one.mode, partial(_check_mode, one))
     prefixes = tuple(one.type_prefix for one in dialects if one.type_prefix)
-    numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
+    numa = [ONE_NUMA, *(one.one_numa for one in dialects if one.one_numa is not None)]
     types = [pattern for one in dialects for pattern in one.vendor.row.types]
     return Demand(
         gpus=0,

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.core.model import Gpu, Machine
+from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Machine
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node
@@ -39,6 +39,8 @@ SAID = (INVENTORY, AWAY, USED, ORPHANS, SERVERS, OWN_TOTALS, GPU_TOPOLOGY, HAMI_
 """All annotations that an agent writes on its node."""
 CORDONED = (own_key("cordon"), "hami.io/device-cordon")
 """Written by an administrator: UUIDs of GPUs that take no new tenants."""
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+"""Written by the cloud provider."""
 VERSION = 1
 MOST_NODE_GPUS = 64
 MOST_SLOTS = 1000
@@ -178,11 +180,21 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
         )
         for gpu in inventory.gpus
     )
-    from cotenant.core.placement.checks import NODE_LABELS  # not in agents: it needs numpy, and they stay small
+    # Not in agents: these need numpy, and agents stay small.
+    from cotenant.core.placement.checks import NODE_LABELS
+    from cotenant.core.placement.topology import STATIC_TABLES
 
     # No check or policy reads other labels, and machines that are equal are rated once.
     labels = {key: value for key, value in node.metadata.labels.items() if key in NODE_LABELS}
+    if (kind := machine_type(node)) in STATIC_TABLES:
+        labels[MACHINE_TYPE_LABEL] = kind
     return Machine(name=node.metadata.name, gpus=gpus, links=inventory.links, labels=labels), inventory.vendor
+
+
+def machine_type(node: Node) -> str:
+    """The machine type that an administrator or the cloud provider has written on the node; may be empty."""
+    labels = node.metadata.labels
+    return labels.get(MACHINE_TYPE_LABEL) or labels.get(INSTANCE_TYPE_LABEL, "")
 
 
 def cordoned_gpus(annotations: Mapping[str, str]) -> frozenset[str]:

@@ -18,7 +18,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
-from cotenant.kube.codec.constraints import constraints_of
+from cotenant.kube.codec.constraints import ONE_NUMA, constraints_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings, Unmeasured
@@ -86,10 +86,10 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     gpus = sum(one.amounts.container.gpus for one in containers)
     if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
-    constraints, note = _constraints(pod, containers), ""
+    constraints, note = _constraints(pod, containers, settings), ""
     if MEMORY in pod.metadata.annotations and not pod.spec.node_name:  # the assignment of a placed pod says how much
         containers, note = measured_memory(pod, containers, constraints.workload, settings)
-        constraints = _constraints(pod, containers)
+        constraints = _constraints(pod, containers, settings)
     if objective_of(pod.metadata.annotations) is not None:
         containers = _serving(containers)
     demand = demand_for([one.amounts.container for one in containers], constraints)
@@ -200,15 +200,18 @@ def _demand_for(containers: tuple[Container, ...], constraints: Demand) -> Deman
     )
 
 
-def _constraints(pod: Pod, containers: Sequence[ContainerRequest]) -> Demand:
+def _constraints(pod: Pod, containers: Sequence[ContainerRequest], settings: Settings) -> Demand:
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in containers}
     constraints = constraints_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
     alone = all(has_gpu_alone(one.amounts) for one in containers)
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
     exclusive = constraints.exclusive or alone
-    if (exclusive, priority) == (constraints.exclusive, constraints.priority):
+    several = sum(one.amounts.container.gpus for one in containers) > 1
+    numa_by_default = settings.one_numa and several and ONE_NUMA not in pod.metadata.annotations
+    together = constraints.one_numa or numa_by_default
+    if (exclusive, together, priority) == (constraints.exclusive, constraints.one_numa, constraints.priority):
         return constraints
-    return replace(constraints, exclusive=exclusive, priority=priority)
+    return replace(constraints, exclusive=exclusive, one_numa=together, priority=priority)
 
 
 def _vendor(containers: Sequence[ContainerRequest]) -> Vendor:

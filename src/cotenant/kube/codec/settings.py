@@ -45,6 +45,8 @@ class Settings:
     """On each GPU, if none is requested; None: all that the GPU has."""
     default_compute: Percent = Percent(0)
     """Of each GPU, if only a part of its memory is requested; 0 claims nothing and is not limited."""
+    one_numa: bool = False
+    """Whether all GPUs of a pod are on one NUMA node unless it says otherwise."""
     count_overhead: bool = True
     """Whether memory that the driver takes for itself (contexts, modules) counts against the memory of a container."""
     isolation: Isolation = Isolation.ENFORCED

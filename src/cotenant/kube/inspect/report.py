@@ -13,11 +13,11 @@ import msgspec
 
 from cotenant.core.cluster import Node as PlacedNode
 from cotenant.core.footprint import NOTHING, claims
-from cotenant.core.model import MACHINE_TYPE_LABEL, Container, Gpu, Tenant
+from cotenant.core.model import Container, Gpu, Tenant
 from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node, Pod, has_ended
-from cotenant.kube.codec.inventory import NOT_KNOWN, MemoryInUse, used_of
+from cotenant.kube.codec.inventory import NOT_KNOWN, MemoryInUse, machine_type, used_of
 from cotenant.kube.codec.isolation import is_enforced
 from cotenant.kube.codec.request import MEMORY, PodRequest, request_of
 from cotenant.kube.codec.settings import Settings, isolation_in
@@ -78,7 +78,7 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     address: str | None
     type: str
-    """Machine type from the node's label, else the types of its GPUs."""
+    """Machine type or instance type from the node's labels, else the types of its GPUs."""
     gpus: tuple[GpuUse, ...]
     links: tuple[tuple[int, ...], ...] | None
     """Link score of each pair of GPUs; None: unknown."""
@@ -183,7 +183,7 @@ def _node(
     return NodeUse(
         name=name,
         address=next((one.address for one in node.status.addresses if one.type == "InternalIP"), None),
-        type=machine.labels.get(MACHINE_TYPE_LABEL) or ", ".join(sorted(machine.types)),
+        type=machine_type(node) or ", ".join(sorted(machine.types)),
         gpus=_gpu_uses(placed, use.mib),
         links=machine.links,
         pods=_sorted(

@@ -7,7 +7,8 @@ from typing import Any
 
 from cotenant.core.cluster import Node
 from cotenant.core.footprint import claims
-from cotenant.core.model import Link
+from cotenant.core.model import MACHINE_TYPE_LABEL, Link
+from cotenant.core.placement.topology import STATIC_TABLES
 from cotenant.core.units import MiB
 from cotenant.kube.codec.dialect import in_units
 from cotenant.kube.state.cluster import ClusterState
@@ -63,6 +64,8 @@ def topology_report(state: ClusterState, policy: str, node: str | None = None) -
         used = {gpu for tenant in here.tenants for gpu in tenant.gpus}
         count = len(here.machine.gpus)
         links = here.machine.links or ()
+        kind = here.machine.labels.get(MACHINE_TYPE_LABEL)
+        table = STATIC_TABLES.get(kind or "")
         nodes.append(
             {
                 "name": here.name,
@@ -71,8 +74,8 @@ def topology_report(state: ClusterState, policy: str, node: str | None = None) -
                 "topology": [
                     [0 if a == b else _kind(links[a][b]) for b in range(len(links))] for a in range(len(links))
                 ],
-                "type": ", ".join(dict.fromkeys(gpu.type for gpu in here.machine.gpus)),
-                "staticConfig": None,
+                "type": kind or ", ".join(dict.fromkeys(gpu.type for gpu in here.machine.gpus)),
+                "staticConfig": None if table is None else {str(gpus): sets for gpus, sets in table.items()},
             }
         )
     return {**_whole(nodes, node), "policy": policy}

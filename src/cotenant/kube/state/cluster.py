@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from cotenant.core.cluster import Cluster
-from cotenant.core.model import MACHINE_TYPE_LABEL, Slot
+from cotenant.core.model import Slot
 from cotenant.errors import InputError
 from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
-from cotenant.kube.codec.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, orphans_of
+from cotenant.kube.codec.inventory import AWAY, CORDONED, INVENTORY, ORPHANS, machine_of, machine_type, orphans_of
 from cotenant.kube.codec.request import PodRequest
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.settings import SCHEDULER_NAME
@@ -381,7 +381,7 @@ class ClusterState:
 
 
 def _values(node: Node, keys: Iterable[str]) -> list[str | None]:
-    return [node.metadata.labels.get(MACHINE_TYPE_LABEL), *map(node.metadata.annotations.get, keys)]
+    return [machine_type(node), *map(node.metadata.annotations.get, keys)]
 
 
 def _assignment(pod: Pod) -> tuple[object, ...]:

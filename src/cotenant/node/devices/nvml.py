@@ -233,9 +233,20 @@ class NvmlBackend:
         gpu.type = _text(self._query("nvmlDeviceGetName", handle) or gpu.type)
         pci = self._query("nvmlDeviceGetPciInfo", handle)
         gpu.bus = _bus(pci) if pci else None
-        gpu.numa = numa_node(self._sysfs, gpu.bus) if gpu.bus else None
+        gpu.numa = self._numa(gpu.bus, handle)
         gpu.mig = bool((self._query("nvmlDeviceGetMigMode", handle) or [0])[0])
         gpu.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
+
+    def _numa(self, bus: Bus | None, handle: Handle) -> int | None:
+        """The NUMA node as the kernel knows it, or else the driver, which may name several."""
+        known = None if bus is None else numa_node(self._sysfs, bus)
+        if known is not None:
+            return known
+        try:
+            mask = int(self._nvml.nvmlDeviceGetMemoryAffinity(handle, 1, self._nvml.NVML_AFFINITY_SCOPE_NODE)[0])
+        except self._nvml.NVMLError:  # a GPU without a known NUMA node works all the same
+            return None
+        return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _memory_fault(self, gpu: _Gpu, handle: Handle) -> str | None:
         nvml = self._nvml
