@@ -301,6 +301,9 @@ class TimedRun:
             self._next_start = self._start + math.ceil(earliest / self._timing.tick) * self._timing.tick
 
     def _place(self, waiting: Iterable[Job], now: float) -> None:
+        if not len(self._queue):  # as after the end of most jobs
+            self._reservation = None
+            return
         decision = decide(
             self._ranker.policy,
             waiting,
