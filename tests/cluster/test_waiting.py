@@ -2,13 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods that wait, on a real cluster: they say what is missing, and are tried again as soon as it is there."""
 
+import json
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from cotenant.core.model import Gpu, Machine
+from cotenant.core.units import MiB
 from cotenant.kube.api.names import NAMESPACE, WHY
+from cotenant.kube.codec.inventory import INVENTORY, inventory_for
+from cotenant.node.devices.vendors import Vendor
 from tests.cluster.api import wait_for
 from tests.cluster.engine import Engine
+from tests.cluster.pods import path_of
 
 MOST = {"nvidia.com/gpu": 3, "nvidia.com/gpumem": 10_000}
 
@@ -56,6 +64,83 @@ def test_a_pod_that_waits_for_its_quota_starts_when_that_is_raised(engine: Engin
     api.patch(f"{quotas}/gpus", {"spec": {"hard": {"requests.nvidia.com/gpumem": "800"}}})
     engine.started("two", "poor")
     engine.delete("two", "poor")
+
+
+@pytest.fixture
+def large(engine: Engine) -> Iterator[Engine]:
+    """The engine with two nodes of one large GPU each that are not there: pods are bound to them and never start."""
+    for name in ("large1", "large2"):
+        gpu = Gpu(uuid=f"GPU-{name}", type="NVIDIA H100", memory=MiB(80_000), slots=16)
+        has = {"cpu": "64", "memory": "256Gi", "pods": "200", "nvidia.com/gpu": "64", "nvidia.com/gpumem": "80000"}
+        told = {INVENTORY: inventory_for(Machine(name=name, gpus=(gpu,)), Vendor.NVIDIA)}
+        labels = {"kubernetes.io/hostname": name, "large": "true"}
+        status = {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+        about = {"name": name, "labels": labels, "annotations": told}
+        engine.cluster.post("/api/v1/nodes", {"metadata": about, "status": status})
+    yield engine
+    for pod in engine.cluster.get("/api/v1/namespaces/default/pods")["items"]:
+        engine.delete(pod["metadata"]["name"], force=True)
+    engine.cluster.delete("/api/v1/nodes?labelSelector=large%3Dtrue")
+
+
+LARGE, SMALL = {"nvidia.com/gpumem": 60_000}, {"nvidia.com/gpumem": 20_000}
+
+
+def node_of(engine: Engine, pod: str) -> str:
+    def look() -> str | None:
+        found: str | None = engine.cluster.get(path_of(pod))["spec"].get("nodeName")
+        return found
+
+    return wait_for(f"pod {pod} to be bound", look)
+
+
+def test_nodes_that_affinity_a_taint_or_spreading_excludes_are_never_said_to_fit(large: Engine) -> None:
+    # Required node affinity with NotIn excludes the only node with enough free memory.
+    large.create("first", LARGE, nodeSelector={"large": "true"}, labels={"app": "spread"})
+    taken = node_of(large, "first")
+    free = "large2" if taken == "large1" else "large1"
+    there = {"kubernetes.io/hostname": free}
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [free]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    large.create("not-there", LARGE, affinity={"nodeAffinity": required})
+    waits(large, "not-there", excluded={free}, refused={taken})
+
+    # A taint with NoExecute does the same, until the pod tolerates it.
+    taint = {"key": "repair", "effect": "NoExecute"}
+    large.cluster.patch(f"/api/v1/nodes/{free}", {"spec": {"taints": [taint]}})
+    large.create("tainted", LARGE)
+    waits(large, "tainted", excluded={free}, refused={taken})
+    large.create("tolerant", SMALL, nodeSelector=there, tolerations=[{**taint, "operator": "Exists"}])
+    assert node_of(large, "tolerant") == free
+    large.cluster.patch(f"/api/v1/nodes/{free}", {"spec": {"taints": None}})
+    assert node_of(large, "tainted") == free, "it is tried again when the taint is gone"
+
+    # Spreading: the node with room has one more pod of this label than the other, which has none left.
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "spread"}},
+    }
+    spreads: dict[str, Any] = {"labels": {"app": "spread"}, "topologySpreadConstraints": [spread]}
+    large.create("spreads", SMALL, nodeSelector={"large": "true"}, **spreads)
+    waits(large, "spreads", excluded={taken}, refused={free})
+
+
+def waits(engine: Engine, pod: str, *, excluded: set[str], refused: set[str]) -> None:
+    """The pod waits, and both `why` and the event give these nodes these reasons and say of none that it fits."""
+
+    def look() -> bool | None:
+        answer = json.loads(why(engine, pod, "--output", "json"))
+        checks = {one["node"]: one["check"] for one in answer["refusals"]}
+        by_us = {node for node, check in checks.items() if check == "memory"}
+        theirs = {node for node, check in checks.items() if check == "excluded"}
+        return (not answer["fits"] and excluded <= theirs and refused <= by_us) or None
+
+    wait_for(f"the reasons of {pod}", look)
+    (event,) = wait_for("an event", lambda: messages(engine, pod, "NoRoom") or None)
+    assert "kube-scheduler excludes it by a node selector, affinity, a taint" in event
+    assert "fits" not in event
 
 
 def test_a_pod_that_no_node_takes_whatever_its_gpus_is_explained_in_the_words_of_kube_scheduler(engine: Engine) -> None:
