@@ -6,6 +6,9 @@
 PYTHON ?= python3
 ONLY ?=
 ARGS ?=
+# Processes that run tests. Two of them have a Kubernetes cluster each at first and mostly wait for it: a third one runs
+# other tests meanwhile.
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -43,7 +46,7 @@ run: $(INSTALLED) ## demonstration: six training jobs share GPUs, then each gets
 	$(BIN)/cotenant demo --out build/demo $(ARGS)
 
 test: $(INSTALLED) ## run everything that must pass; a part of it: ARGS="-k word"
-	$(BIN)/python -m pytest -n 2 -q -rsfE $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -q -rsfE $(ARGS)
 
 test-pairs: $(INSTALLED) ## measure how two tasks share one simulated device; needs a quiet machine
 	COTENANT_PAIRS=1 $(BIN)/python -m pytest -q -rsfE tests/workloads/test_pairs.py

@@ -20,6 +20,8 @@ from tests.cluster.engine import running_engine
 from tests.cluster.machine import why_impossible
 from tests.cluster.test_failover import SEED, Wait, blows, scale, survive
 
+TIMES = 2
+"""of each kind of strike"""
 SLACK_S = 1.5
 """for reading the lease, listing the pods and placing one"""
 
@@ -36,7 +38,7 @@ def failover() -> Iterator[Figure]:
         running_engine(Path(folder) / "cluster", binaries(print)) as engine,
     ):
         scale(engine, 2)
-        for blow in blows(random):
+        for blow in blows(random, TIMES):
             waits.setdefault(blow, []).append(survive(engine, blow, random))
     lease = KubeSettings().lease  # read after its retry period and up to JITTER more of them
     most = lease.duration_s + 2 * (1 + JITTER) * lease.retry_s + FRESH_S + WRITE_S + SLACK_S

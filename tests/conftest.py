@@ -31,8 +31,16 @@ CLUSTER = "tests/cluster/"
 STRESS = tuple(f"{CLUSTER}test_{name}.py" for name in ("chaos", "failover", "gangs", "outage", "preemption", "queue"))
 
 
-ONE_BY_ONE = ("tests/docs/test_recipes.py", "tests/sim/test_published.py")
+ONE_BY_ONE = ("tests/docs/test_recipes.py", "tests/native/test_sanitizers.py", "tests/sim/test_published.py")
 """files with long tests that share no fixture"""
+LONG = (
+    *ONE_BY_ONE,
+    "tests/cli/test_demo.py",
+    "tests/cli/test_simulate.py",
+    "tests/kube/test_fuzz.py",
+    "tests/workloads",
+)
+"""what takes long; it begins before all others, so that all test processes end at the same time"""
 
 
 class FewClusters(LoadScopeScheduling):  # type: ignore[misc]
@@ -56,4 +64,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewClus
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first."""
-    items.sort(key=lambda item: not item.nodeid.startswith(CLUSTER))
+    items.sort(key=lambda item: (not item.nodeid.startswith(CLUSTER), not item.nodeid.startswith(LONG)))

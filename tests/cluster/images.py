@@ -7,6 +7,7 @@ benchmark tasks, and one of a stock kube-scheduler. An image is written straight
 is kept in the cache; our own code is a layer of its own, made anew each time.
 """
 
+import compileall
 import functools
 import hashlib
 import importlib.metadata
@@ -94,6 +95,7 @@ def python_image() -> Image:
     base = made("image", [sys.version, ROOT / "requirements" / "dev.txt", Path(__file__)], _make_base)
     server = b"#!/usr/bin/python3\n" + (Path(__file__).parent / "model_server.py").read_bytes()
     programs = {"/usr/bin/cotenant": COMMAND, **dict.fromkeys(SERVERS, server)}
+    _compile(ROOT / "src" / "cotenant")
     ours = _layer([(ROOT / "src" / "cotenant", f"{OURS}/cotenant")], programs)
     search = f"PYTHONPATH={OURS}:{PACKAGES}"
     return Image(name=PYTHON, layers=(base / "layer.tar", ours), command=("python3",), environment=(search,))
@@ -115,6 +117,12 @@ def kube_scheduler_image(program: Path) -> Image:
 
     base = made("kube-scheduler-image", [str(program.resolve()), Path(__file__)], make)
     return Image(name=KUBE_SCHEDULER, layers=(base / "layer.tar",), command=("kube-scheduler",))
+
+
+def _compile(place: Path) -> None:
+    """Compiles what is not compiled yet: a container would do so each time it starts."""
+    if place.is_dir():
+        compileall.compile_dir(place, quiet=2)
 
 
 def _layer(contents: Iterable[tuple[Path, str]], programs: Mapping[str, bytes] | None = None) -> bytes:
@@ -166,6 +174,8 @@ def _make_base(folder: Path) -> None:
     libraries = _libraries([interpreter, *commands, *modules], beside=packages)
     contents += [(Path(library).resolve(), library) for library in libraries]
     contents += [(path, f"/usr/bin/{name}") for name, path in zip(COMMANDS, commands, strict=True)]
+    for package in packages:
+        _compile(package)
     with tarfile.open(folder / "layer.tar", "w") as tar:
         for place in ("tmp", "proc", "sys", "dev", "etc"):
             entry = tarfile.TarInfo(place)

@@ -13,7 +13,7 @@ from cotenant.kube.codec.queueing import GANG, GANG_SIZE
 from cotenant.kube.install.admission import policy_with_binding, rule_for
 from tests.cluster.api import Json, RefusedError, wait_for
 from tests.cluster.attacker import PODS, SLICE, TEAM, annotated, refusal
-from tests.cluster.engine import Engine
+from tests.cluster.engine import Engine, gpus_of
 from tests.cluster.pods import container, path_of
 from tests.cluster.test_failover import EXTENDER, STOCK, leader, send
 from tests.cluster.test_waiting import messages, why
@@ -69,11 +69,13 @@ def test_a_gang_that_kube_scheduler_cannot_bind_whole_gives_its_slots_up(engine:
 def test_a_failed_member_is_replaced_while_the_others_run(engine: Engine) -> None:
     add(engine, "g0", LARGE, "pair", 2)
     add(engine, "g1", LARGE, "pair", 2)
-    engine.started("g0")
-    engine.started("g1")
+    stays, leaves = engine.started("g0"), engine.started("g1")
     engine.delete("g1")
     add(engine, "g2", LARGE, "pair", 2)
-    engine.started("g2")
+    assert gpus_of(engine.started("g2")) == gpus_of(leaves)
+    now = engine.started("g0")
+    assert (now["metadata"]["uid"], gpus_of(now)) == (stays["metadata"]["uid"], gpus_of(stays))
+    assert [one["restartCount"] for one in now["status"]["containerStatuses"]] == [0]
 
 
 @contextlib.contextmanager
@@ -101,6 +103,12 @@ def unbindable(engine: Engine, name: str) -> Iterator[None]:
             engine.cluster.delete(f"{api}/{kind}/not-now")
 
 
+def assert_apart(*members: Json) -> None:
+    """Each has a card of its own: no two of this size fit on one."""
+    cards = [gpu for pod in members for gpu in gpus_of(pod)]
+    assert len(cards) == len(set(cards)) == len(members), cards
+
+
 def kill_scheduler(engine: Engine) -> None:
     assert send(engine, leader(engine), signal.SIGKILL, EXTENDER, STOCK)
 
@@ -109,9 +117,10 @@ def test_a_gang_of_which_only_one_could_be_bound_is_made_whole_by_the_next_sched
     with unbindable(engine, "g1"):
         for name in ("g0", "g1"):
             add(engine, name, LARGE, "torn", 2)
-        engine.started("g0")
+        first = engine.started("g0")
+        assert node_of(engine, "g1") is None
         kill_scheduler(engine)
-    engine.started("g1")
+    assert_apart(first, engine.started("g1"))
 
 
 def test_a_scheduler_that_dies_while_it_lets_a_gang_go_is_followed_by_one_that_does(engine: Engine) -> None:
@@ -127,8 +136,7 @@ def test_a_scheduler_that_dies_while_it_lets_a_gang_go_is_followed_by_one_that_d
         ),
     )
     kill_scheduler(engine)
-    engine.started("g0")
-    engine.started("g1")
+    assert_apart(engine.started("g0"), engine.started("g1"))
 
 
 def test_a_name_from_another_namespace_helps_nobody_and_no_gang_is_beyond_all_bounds(

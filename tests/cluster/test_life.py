@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.api import wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
-from tests.cluster.pods import path_of
+from tests.cluster.pods import is_gone, path_of
 
 ALL_MEMORY = {"nvidia.com/gpu": 3, "nvidia.com/gpumem": T4.memory_mib}
 """of the smallest card, on each"""
@@ -49,7 +49,8 @@ def test_an_evicted_pod_makes_room(engine: Engine) -> None:
     engine.waits("next")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "evicted", "namespace": "default"}}
     engine.cluster.post(f"{path_of('evicted')}/eviction", eviction)
-    engine.ended("next")
+    assert gpus_of(engine.ended("next")) == [uuid(1, card) for card in range(3)], "all that the evicted one had"
+    wait_for("the evicted pod to be gone", lambda: is_gone(engine.cluster, "evicted") or None)
 
 
 def test_a_quota_holds_for_all_cards_together_and_for_percentages(engine: Engine) -> None:

@@ -46,7 +46,8 @@ def own_commands() -> list[tuple[str, int, list[object]]]:
     """File, line and constant words of every list or tuple in our sources that runs one of our modules by `-m`."""
     found: list[tuple[str, int, list[object]]] = []
     for path in Path(SOURCE, "cotenant").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if '"-m"' in text else ():
             if isinstance(node, ast.List | ast.Tuple):
                 words: list[object] = [one.value if isinstance(one, ast.Constant) else None for one in node.elts]
                 after = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "-m"]

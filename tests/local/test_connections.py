@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,29 @@ def test_idle_connections_without_end_lose_no_job_and_do_not_fill_the_log(tmp_pa
         assert [daemon.ended(job).code for job in jobs] == [0, 0, 0]
         assert daemon.ended(daemon.submit("true").id).code == 0
         assert (daemon.state / "daemon.log").stat().st_size < 20_000
+
+
+IMPATIENT = """
+import sys
+import cotenant.local.daemon
+from cotenant.cli.main import main
+cotenant.local.daemon.HEAD_S = 0.2
+del sys.argv[1 : sys.argv.index("up")]
+main()
+"""
+"""a daemon that gives a request less time to arrive"""
+
+
+def test_a_request_that_never_ends_is_hung_up_on_and_others_are_served() -> None:
+    with (
+        running_daemon(prefix=(sys.executable, "-c", IMPATIENT)) as daemon,
+        socket.socket(socket.AF_UNIX) as slow,
+    ):
+        slow.settimeout(60)
+        slow.connect(str(daemon.state / "cotenant.sock"))
+        slow.send(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n")
+        assert slow.recv(1) == b"", "the daemon closes the connection"
+        assert daemon.ended(daemon.submit("true").id).code == 0
 
 
 def test_a_run_that_cannot_be_looked_at_now_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
