@@ -10,10 +10,11 @@ import pytest
 from cotenant.core.units import WHOLE_MEMORY, MiB
 from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import decode_record
+from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings, Unmeasured
 from cotenant.kube.scheduler.profiles import Profiles
-from cotenant.kube.settings import Defaults, KubeSettings
+from cotenant.kube.settings import Defaults, KubeSettings, QueuePart
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.control_plane import ControlPlane, play, until
 from tests.kube.pods import pod, pod_object
@@ -105,8 +106,8 @@ def limits_of(plane: ControlPlane, name: str) -> tuple[int, str]:
     return record.held_by(0)[0].memory, plane.annotation(name, "0.limits") or ""
 
 
-def ask(plane: ControlPlane, name: str, limits: dict[str, int]) -> None:
-    made = pod_object([limits], [], AUTO, None, {"schedulerName": "cotenant-scheduler"})
+def ask(plane: ControlPlane, name: str, limits: dict[str, int], **spec: Any) -> None:
+    made = pod_object([limits], [], AUTO, None, {"schedulerName": "cotenant-scheduler", **spec})
     made["metadata"] |= {"name": name, "uid": f"uid-{name}"}
     plane.server.merge(name, made, "team")
 
@@ -156,3 +157,19 @@ def test_a_pod_that_is_refused_for_want_of_a_profile_is_tried_again_once_there_i
         assert limits_of(plane, "a")[0] == 1200
 
     play(story, KubeSettings(defaults=Defaults(unmeasured=Unmeasured.REFUSE)))
+
+
+def test_a_queued_pod_is_released_once_there_is_a_profile() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        await until(lambda: plane.scheduler.state.vendors)
+        ask(plane, "a", {GPU: 1}, schedulingGates=[{"name": GATE}])
+        await plane.knows("a")
+        assert "no profile of team/bert@32" in (await plane.why("a"))["reason"]
+        await add(plane, measured(1000.0))
+        await until(lambda: not plane.pod("a")["spec"].get("schedulingGates"))
+        assert await plane.place("a", "n1") == "n1"
+        assert limits_of(plane, "a")[0] == 1200
+
+    queue = QueuePart(namespaces=("team",))
+    play(story, KubeSettings(defaults=Defaults(unmeasured=Unmeasured.REFUSE), queue=queue))

@@ -28,6 +28,8 @@ class Learning:
     def __init__(self, shared: Shared, profiles: Profiles, *, pace: Pace) -> None:
         self._shared, self._profiles = shared, profiles
         self.refresh_s = REFRESH_S
+        self._told = -1
+        """up to which change of the profiles all conditions are written"""
         self._reflector = Reflector(
             shared.client, PROFILES, profiles.profile_changed, pace=pace, report=lambda text: self._log(text)
         )
@@ -57,8 +59,13 @@ class Learning:
             self._shared.signals.learned.send()
 
     async def _write_conditions(self) -> None:
+        changes = self._profiles.changes
+        if changes == self._told:  # or all objects would be looked at all the time
+            return
         due = (one for one in self._reflector.objects.values() if self._condition_of(one) is not None)
-        for profile in [one for _, one in zip(range(MOST_WRITES), due, strict=False)]:
+        some = [one for _, one in zip(range(MOST_WRITES), due, strict=False)]
+        self._told = self._told if some else changes
+        for profile in some:
             patch = {"status": {"conditions": [self._condition_of(profile)]}}
             try:
                 await self._shared.client.patch(

@@ -193,7 +193,7 @@ class Scheduler:
         )
         signals.node_changed.subscribe(self.objectives.node_changed)
         # A pod that the sharing gate refused may be placed by what is known now.
-        signals.learned.subscribe(lambda: signals.freed.send(None), self.separator.on_learned)
+        signals.learned.subscribe(queue.on_learned, lambda: signals.freed.send(None), self.separator.on_learned)
         signals.freed.subscribe(self.retrier.on_freed, self.releaser.on_freed)
         signals.refused.subscribe(shared.offers.on_refused, self.retrier.on_refused, self.preemptor.on_refused)
         # A new leader forgets what it held when it last led, and goes on with what the previous leader had begun.

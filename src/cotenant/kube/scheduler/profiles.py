@@ -124,6 +124,8 @@ class Profiles:
         self.belief = BoundedBelief(self._measurements)
         self.problems: dict[str, str | None] = {}
         """by the name of an object: why it is not used; None if it is"""
+        self.changes = 0
+        """changes of objects and of nodes, as far as they were taken in"""
         self._objects: dict[str, WorkloadProfile] = {}
         self._separated: Counter[str] = Counter()
         """UIDs of the controllers in the status of the objects"""
@@ -139,6 +141,7 @@ class Profiles:
         known = new or old
         if known is None:
             return
+        self.changes += 1
         name = known.metadata.name
         before = self._objects.pop(name, None)
         if new is not None:
@@ -154,6 +157,7 @@ class Profiles:
         """Takes in changed objects, and those whose node or type of GPU came or went; `types` are those of each node.
         True if predictions may have changed."""
         if types != self._types:
+            self.changes += 1
             before, self._types = self._types, dict(types)
             moved = types.keys() ^ before.keys()
             kinds = frozenset().union(*types.values()) ^ frozenset().union(*before.values())

@@ -21,7 +21,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, is_unschedulable, moment_of
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.queueing import Gang, attained_of, estimate_of, gang_of, gates_of_others, is_gated
-from cotenant.kube.codec.request import request_of
+from cotenant.kube.codec.request import MEMORY, request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.gangs import (
@@ -117,6 +117,12 @@ class Queue:
         self._over_quota: WeakKeyDictionary[UnitClass, Reason] = WeakKeyDictionary()
         """units that fitted when they were last examined, and were refused all the same"""
         self._round = _Round()
+
+    def on_learned(self) -> None:
+        """Subscriber of `Signals.learned`: reads the requests of pods whose memory is that of a profile again."""
+        for entry in list(self._entries.values()):
+            if entry.pod is not None and MEMORY in entry.pod.metadata.annotations:
+                self.pod_changed(entry.pod, entry.pod)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Take in a change of a pod; return whether it may change which pod is next."""
