@@ -16,9 +16,9 @@ import msgspec
 
 from cotenant.cli.client import Client, RefusedByDaemonError, at
 from cotenant.cli.cluster_jobs import KUBERNETES, Where, check_on, on_options
-from cotenant.cli.options import complete_policies, output_option
+from cotenant.cli.options import output_option
 from cotenant.cli.output import emit
-from cotenant.cli.planning import PLAN_COLUMNS, plan_of, plan_options
+from cotenant.cli.planning import PLAN_COLUMNS, plan_of, plan_options, task_options
 from cotenant.cli.request import environment
 from cotenant.wire.local import WAITING_OR_ACTIVE, JobRequest, JobView, described_state
 from cotenant.wire.text import counted
@@ -63,18 +63,7 @@ ONLY_CLUSTER = ("image", "policy", "volume")
 @click.option(
     "--cancel-on-interrupt", is_flag=True, help="Cancel the submitted jobs on Ctrl-C. Default: they continue."
 )
-@click.option("--image", metavar="NAME", help="Image with cotenant[workloads], in which the tasks run in a cluster.")
-@click.option(
-    "--policy",
-    metavar="NAME",
-    shell_complete=complete_policies,
-    help="Placement policy of the jobs in a cluster. Default: that of the cluster.",
-)
-@click.option(
-    "--volume",
-    metavar="CLAIM",
-    help="PersistentVolumeClaim with data sets of `cotenant workloads prepare`. Default: tasks make their own samples.",
-)
+@task_options
 @on_options
 @output_option
 def generate(

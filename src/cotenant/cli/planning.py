@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from cotenant.cli.options import finite
+from cotenant.cli.options import complete_policies, finite
 from cotenant.workloads.generator import MIXES, PlannedJob, mix_named, plan
 from cotenant.workloads.registry import SIZES
 
@@ -81,6 +81,29 @@ def plan_options(*, jobs: int, mix: str) -> Callable[[F], F]:
         return command
 
     return add
+
+
+def task_options(command: F) -> F:
+    """Adds the options of benchmark tasks that only a cluster has."""
+    for option in (
+        click.option(
+            "--volume",
+            metavar="CLAIM",
+            help="PersistentVolumeClaim with data sets of `cotenant workloads prepare`. Default: tasks make their own "
+            "samples.",
+        ),
+        click.option(
+            "--policy",
+            metavar="NAME",
+            shell_complete=complete_policies,
+            help="Placement policy of the jobs in a cluster. Default: that of the cluster.",
+        ),
+        click.option(
+            "--image", metavar="NAME", help="Image with cotenant[workloads], in which the tasks run in a cluster."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def plan_of(

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant workloads`: the data sets of the benchmark tasks, and a manifest for each task."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cotenant.cli.options import complete_policies, folder_option, output_option
+from cotenant.cli.options import folder_option, output_option
+from cotenant.cli.planning import task_options
 from cotenant.errors import InputError
 from cotenant.workloads.registry import SIZES, TASKS, find
 
@@ -69,25 +71,14 @@ def prepare(out: Path, size: str, output: str) -> None:
 
 @workloads.command(epilog=MANIFESTS_EPILOG)
 @click.argument("tasks", nargs=-1, metavar="[TASK]…")
-@click.option("--image", required=True, metavar="NAME", help="Image with cotenant[workloads], in which the tasks run.")
+@task_options
 @click.option("--size", type=click.Choice(SIZES), default="tiny", show_default=True, help="Size of every task's model.")
-@click.option(
-    "--policy",
-    metavar="NAME",
-    shell_complete=complete_policies,
-    help="Placement policy of the jobs. Default: that of the cluster.",
-)
-@click.option(
-    "--volume",
-    metavar="CLAIM",
-    help="PersistentVolumeClaim with data sets; its manifest and a job that fills it come first. Default: tasks make "
-    "their own samples.",
-)
 @folder_option("Folder for one file per task. Default: print all of them.")
 def manifests(
-    tasks: tuple[str, ...], image: str, size: str, policy: str | None, volume: str | None, out: Path | None
+    tasks: tuple[str, ...], image: str | None, size: str, policy: str | None, volume: str | None, out: Path | None
 ) -> None:
-    """Writes the Kubernetes Job of each benchmark task; without a task, those of all. `kubectl apply` creates them."""
+    """Writes the Kubernetes Job of each benchmark task; without a task, those of all. With --volume, the claim and a
+    Job that fills it come first. `kubectl apply` creates them."""
     from cotenant.cli.cluster import yaml_text
 
     found = _manifests([find(name).name for name in tasks] or list(TASKS), image, size, policy, volume)
@@ -104,21 +95,18 @@ def manifests(
 
 
 def _manifests(
-    tasks: list[str], image: str, size: str, policy: str | None, volume: str | None
+    tasks: list[str], image: str | None, size: str, policy: str | None, volume: str | None
 ) -> dict[str, list[dict[str, Any]]]:
     """File name -> its objects."""
-    from cotenant.kube.codec.policy import check_policy
-    from cotenant.kube.deploy.batches import BatchOptions, preparation, request_of
-    from cotenant.kube.deploy.pods import check_claim
+    from cotenant.cli.cluster_batch import batch_options
+    from cotenant.kube.deploy.batches import preparation, request_of
     from cotenant.kube.deploy.training import job_object
     from cotenant.workloads.generator import single
 
-    if policy is not None:
-        check_policy(policy)
-    options = BatchOptions(image=image, policy=policy, claim=volume)
+    options = replace(batch_options(image, policy, compute=False, volume=volume), run=None)
     found: dict[str, list[dict[str, Any]]] = {}
     if volume is not None:
-        found[DATA_FILE] = [_claim(check_claim(volume)), job_object(preparation(volume, image, size))]
+        found[DATA_FILE] = [_claim(volume), job_object(preparation(volume, options.image, size))]
     for task in tasks:
         found[task.replace("_", "-")] = [job_object(request_of(single(task, size), options))]
     return found
