@@ -21,6 +21,7 @@ from tests.cluster.test_serving import cotenant
 
 PODS = "/api/v1/namespaces/default/pods"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "iadeep"
+HAMI = Path(__file__).parents[2] / "examples" / "hami"
 VOLUMES, CLAIMS = "/api/v1/persistentvolumes", "/api/v1/namespaces/default/persistentvolumeclaims"
 TINY = ("--mix", "neumf", "--work", "0.02", "--scale", "0")
 
@@ -117,3 +118,22 @@ def test_after_an_interrupt_jobs_are_cancelled_if_that_was_asked_for(tasks: Engi
     assert "cotenant: submitted 1 job; those that had not ended are cancelled" in errors
     (job,) = json.loads(cotenant(tasks, "jobs", "--on", "kubernetes", "-o", "json"))
     assert job["state"] == "cancelled"
+
+
+def test_the_ai_benchmark_in_a_slice_reports_the_setting_of_its_container(tasks: Engine) -> None:
+    jobs = {job["metadata"]["name"]: job for job in yaml.safe_load_all((HAMI / "ai-benchmark.yaml").read_text())}
+    job = jobs["ai-benchmark-vgpu"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"][:4] == ["cotenant", "ai-benchmark", "--size", "full"]
+    small = ["--size", "tiny", "--case", "5.1", "--seconds", "0.1"]  # the cluster has neither a GPU nor the time
+    container |= {"image": WORKLOADS, "command": ["cotenant", "ai-benchmark", *small, *container["command"][4:]]}
+    tasks.cluster.post(JOBS, job)
+
+    def look() -> Json | None:
+        found = tasks.cluster.get(f"{PODS}?labelSelector=job-name%3Dai-benchmark-vgpu")["items"]
+        return next((pod for pod in found if pod["status"]["phase"] in ("Succeeded", "Failed")), None)
+
+    pod = wait_for("the benchmark", look, 300)
+    (measured,) = json.loads(tasks.log(pod["metadata"]["name"], "main").splitlines()[-1])
+    assert (measured["case"], measured["setting"], measured["device"]) == ("5.1", "vgpu", "cpu")
+    assert measured["samples_per_s"] > 0

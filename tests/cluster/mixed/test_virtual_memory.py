@@ -5,12 +5,14 @@ settings and label, by which it is so."""
 
 import json
 
+from cotenant.kube.codec.inventory import USED
 from tests.cluster.api import wait_for
 from tests.cluster.engine import Engine, gpus_of
 from tests.cluster.examples import SMI, apply, run_in
 from tests.cluster.gpus import uuid
 from tests.cluster.mixed.world import LARGE_CARD_MIB, LARGE_MIB, allocatable, beside_the_driver, cards_of
-from tests.cluster.tenant import FILLS
+from tests.cluster.tenant import FILLS, SOURCE
+from tests.cluster.test_serving import cotenant
 
 ASKS_NVML = f"""
 import ctypes
@@ -20,6 +22,9 @@ assert nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0
 print(memory[2] >> 20)
 """
 """MiB of the large card that are in use, as the node itself sees it"""
+
+
+TAKES = f"{SOURCE}\nprint(take(500), flush=True)\ntime.sleep(600)"
 
 
 def in_use(engine: Engine) -> int:
@@ -51,6 +56,9 @@ def test_tenants_of_an_oversubscribed_gpu_fill_their_slices_at_the_same_time(mix
 
 
 def test_a_hidden_gpu_is_never_assigned_and_a_node_without_the_label_offers_none(mixed: Engine) -> None:
+    mixed.cluster.post("/api/v1/namespaces", {"metadata": {"name": "observed"}})
+    mixed.create("greedy", {"nvidia.com/gpumem": 100}, TAKES, namespace="observed")
+    assert mixed.said("greedy", namespace="observed") == 0
     assert list(cards_of(mixed, "node1")) == [uuid(1, 0), uuid(1, 1)]
     mixed.create("wants-it", {"nvidia.com/gpumem": 1}, annotations={"nvidia.com/use-gpuuuid": uuid(1, 2)})
     mixed.waits("wants-it")
@@ -61,3 +69,11 @@ def test_a_hidden_gpu_is_never_assigned_and_a_node_without_the_label_offers_none
     assert "Insufficient nvidia.com/gpu" in mixed.waits("waits")
     mixed.cluster.patch(node, {"metadata": {"labels": {"gpu": "on"}}})
     mixed.ended("waits")
+    # The new agent looks at once. Nothing limits pods of this namespace, and `inspect` says what follows from that.
+    wait_for("the use", lambda: "beyond" in mixed.node("node1")["metadata"]["annotations"].get(USED, "") or None)
+    notes = cotenant(mixed, "kube", "inspect", "gpushare", "-d", "--unit", "MiB", "node1").splitlines()
+    found = [" ".join(line.split()) for line in notes if line.startswith("NOTE:")]
+    assert found == [
+        "NOTE: no limit of pod observed/greedy is enforced (isolation: none)",
+        "NOTE: pod observed/greedy uses 500 of 100 MiB of GPU1",
+    ]
