@@ -74,11 +74,11 @@ def test_clients_of_nvml_in_a_container_show_the_slice_and_its_processes(engine:
     engine.create("neighbour", {"nvidia.com/gpumem": 3000}, FILLS, annotations=here)
     engine.said("neighbour")
     mount = {"name": "clients", "mountPath": "/clients", "readOnly": True}
-    asks = container("main", ASKS_CLIENTS, {"nvidia.com/gpumem": 1000}, volumeMounts=[mount])
+    asks = container("main", ASKS_CLIENTS, {"nvidia.com/gpumem": 900}, volumeMounts=[mount])
     volume = {"name": "clients", "hostPath": {"path": str(packages)}}
     create_pod(engine.cluster, "asks", asks, annotations=here, volumes=[volume])
     seen = engine.said("asks")
     (card,) = json.loads(seen["gpustat"])["gpus"]
-    assert (card["memory.used"], card["memory.total"]) == (700, 1000)
+    assert (card["memory.used"], card["memory.total"]) == (700, 900)
     assert [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]] == [(seen["pid"], 700)]
-    assert "700.0MiB / 1000.0MiB" in seen["nvitop"]
+    assert "700.0MiB / 900.0MiB" in seen["nvitop"]
