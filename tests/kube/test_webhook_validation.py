@@ -51,8 +51,8 @@ def refused(made: Json, settings: KubeSettings = SETTINGS) -> str:
             " {kubernetes.io/hostname: n1}",
         ),
         (
-            written(SHARED, schedulerName="volcano"),
-            "spec.schedulerName: volcano cannot assign these GPUs; remove it, or write cotenant-scheduler. If cotenant"
+            written(SHARED, schedulerName="yunikorn"),
+            "spec.schedulerName: yunikorn cannot assign these GPUs; remove it, or write cotenant-scheduler. If cotenant"
             " replaces that scheduler, the administrator adds its name to scheduler.replaces",
         ),
     ],
