@@ -40,7 +40,7 @@ SAMPLE = 6
 """mutants of each package in `make bench`; COTENANT_MUTANTS sets another number"""
 LEAST = 75.0
 """target: percent of the mutants that are noticed"""
-TIMES, GRACE_S = 5, 60.0
+TIMES, GRACE_S = 2, 60.0
 """a mutant whose tests take so many times as long as without it, and this, hangs: it counts as noticed"""
 KILLED, SLOW, SURVIVED = "noticed", "noticed, because a test hangs", "NOT NOTICED"
 

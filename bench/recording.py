@@ -20,6 +20,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:  # processes of the code under test import this module, and no pytest
+    from _typeshed import TraceFunction
+
     import pytest
 
 CURRENT, CALLS, TIMES, FAILED = "current", "calls", "times", "failed"
@@ -29,6 +31,7 @@ Function: TypeAlias = tuple[str, int]
 
 _seen: set[int] = set()
 _folder: Path | None = None
+_trace: "TraceFunction | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Recording:
 
 def start(folder: str, sources: str) -> None:
     """Records in a folder which functions below the folder `sources` this process calls."""
-    global _folder
+    global _folder, _trace
     _folder = Path(folder)
 
     def called(frame: FrameType, _event: str, _argument: object) -> None:  # returns None: lines are not of interest
@@ -55,6 +58,7 @@ def start(folder: str, sources: str) -> None:
             if code.co_filename.startswith(sources):
                 _append(CALLS, f"{code.co_filename}\t{code.co_firstlineno}")
 
+    _trace = called
     sys.settrace(called)
     threading.settrace(called)
 
@@ -75,6 +79,8 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     if _folder is not None:
         _seen.clear()
         (_folder / CURRENT).write_text(_file_of(nodeid))
+        # Python ends tracing if the function raises, as it does at the end of the stack in a test of deep recursion.
+        sys.settrace(_trace)
 
 
 def pytest_runtest_logreport(report: "pytest.TestReport") -> None:

@@ -97,6 +97,15 @@ LIMIT = 5
 """
 CALLS_IT = """import subprocess, sys, toy
 
+def test_deep():
+    def deep():
+        deep()
+
+    try:
+        deep()
+    except RecursionError:
+        pass
+
 def test_small():
     assert toy.fits(3) and not toy.fits(5)
     child = "import toy; print(toy.LIMIT, toy.__file__)"
