@@ -20,9 +20,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:  # processes of the code under test import this module, and no pytest
-    from _typeshed import TraceFunction
-
     import pytest
+    from _typeshed import TraceFunction
 
 CURRENT, CALLS, TIMES, FAILED = "current", "calls", "times", "failed"
 
