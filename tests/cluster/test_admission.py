@@ -13,6 +13,7 @@ from cotenant.kube.codec.annotations import RUNTIME_VARIABLES
 from cotenant.kube.codec.assignment import RECORD
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.inherited import INHERITED
+from cotenant.kube.codec.other_systems import VOLCANO
 from cotenant.kube.codec.request import NUMBERS
 from cotenant.kube.codec.settings import DIALECTS
 from cotenant.kube.install.admission import API, webhook_configuration
@@ -358,7 +359,19 @@ def asks(limits: Any) -> Json:
     return {"name": "a", "image": "none", "resources": {"limits": limits}}
 
 
-@pytest.mark.parametrize("resource", sorted(KubeSettings().codec().by_resource))
+@pytest.mark.parametrize(
+    ("scheduler", "waits"),
+    [("kai-scheduler", True), ("cotenant-scheduler", True), ("default-scheduler", False), ("another", False)],
+)
+def test_a_pod_that_asks_as_in_kai_waits_for_the_webhook_if_it_is_ours(
+    webhook: Cluster, scheduler: str, waits: bool
+) -> None:
+    made = pod("p", **{"gpu-fraction": "0.5"})
+    made["spec"]["schedulerName"] = scheduler
+    assert ("gpus.pods.cotenant.io" in wrote(webhook, "POST", f"{PODS}?dryRun=All", made)) == waits
+
+
+@pytest.mark.parametrize("resource", sorted([*KubeSettings().codec().by_resource, *VOLCANO]))
 def test_a_pod_that_asks_for_gpus_waits_for_the_webhook(webhook: Cluster, resource: str) -> None:
     limits = {resource: "1"}
     assert "gpus.pods.cotenant.io" in wrote(webhook, "POST", f"{PODS}?dryRun=All", pod("p", asks(limits)))

@@ -121,3 +121,32 @@ def test_the_amounts_have_the_names_and_the_unit_of_this_cluster() -> None:
     settings = KubeSettings(dialects={"vgpu": ResourceNames(memory="example.com/vram", memory_unit="GiB")})
     assert limits(admitted(kai({MEMORY: "2048"}), settings))["example.com/vram"] == "2"
     assert "units of 1024 MiB" in refusal(mutate(review(kai({MEMORY: "2000"})), settings))
+
+
+def test_a_percentage_of_compute_counts_before_a_number_of_multiprocessors() -> None:
+    pod = admitted(kai({FRACTION: "0.5", "gpu-sm-percentage": "40", "gpu-sm-cores": "16"}))
+    assert limits(pod)["nvidia.com/gpucores"] == "40"
+
+
+def test_an_init_container_can_be_the_one_that_is_named() -> None:
+    name = {FRACTION: "0.5", "gpu-fraction-container-name": "init-0"}
+    pod = admitted(written({}, init=[{}], annotations=name, schedulerName="kai-scheduler"))
+    assert pod["spec"]["initContainers"][0]["resources"]["limits"]["nvidia.com/gpumem-percentage"] == "50"
+    assert not limits(pod)
+
+
+GROUP = {"scheduling.k8s.io/group-name": "job-1"}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "gang", "warned"),
+    [
+        ({"volcano.sh/vgpu-number": 1}, {}, True),
+        ({"volcano.sh/vgpu-number": 1}, {"cotenant.io/gang": "a", "cotenant.io/gang-size": "2"}, False),
+        ({}, {}, False),
+    ],
+)
+def test_the_author_of_a_pod_in_a_group_of_volcano_is_warned(amounts: Json, gang: Json, warned: bool) -> None:
+    made = written(amounts, annotations={**GROUP, **gang}, schedulerName="volcano")
+    warnings = response(mutate(review(made), SETTINGS)).get("warnings", [])
+    assert any("start one by one" in warning for warning in warnings) == warned

@@ -6,7 +6,8 @@ The best set for one request may break up the best sets for the next. Later requ
 every order of sizes in which the rest of the GPUs can be requested. The baseline is the rule of go-gpuallocator: divide
 the free GPUs into sets of the requested size with the largest total link, and take the best of these sets. A set is
 admissible if it leads to no lower total than the baseline, whatever is requested later. Of the admissible sets, the one
-with the largest mean over all orders is taken. So a series of requests never has a lower total than with the baseline.
+with the largest mean over all orders is taken. So a series of requests never has a lower total than with the baseline,
+until GPUs are given back: from then on the two rules have different GPUs free.
 
 Sets of GPUs are bit masks here. The table of a machine with 8 GPUs takes 50 ms, once for each link matrix.
 """
@@ -36,7 +37,7 @@ def lookahead_choice(links: LinkMatrix, free: Gpus, size: int) -> Gpus:
     return _members(_choices(links)[_mask(free)][size])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _choices(links: LinkMatrix) -> _Choices:
     totals, sizes = _total_links(links), range(len(links) + 1)
     subsets = [

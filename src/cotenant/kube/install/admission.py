@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 
 from cotenant.kube.api.names import MUTATE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEBHOOK, Json, object_of
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
+from cotenant.kube.codec.other_systems import FRACTION, KAI, MEMORY, VOLCANO
 from cotenant.kube.codec.settings import Settings
-from cotenant.kube.settings import KubeSettings, WebhookPart, split_label
+from cotenant.kube.settings import DEFAULT_SCHEDULER, KubeSettings, WebhookPart, split_label
 
 API = "admissionregistration.k8s.io/v1"
 NOT_MIRROR = f"!(has(object.metadata.annotations) && {json.dumps(MIRROR)} in object.metadata.annotations)"
@@ -55,7 +56,7 @@ TIMEOUT_S = 5
 
 def webhook_configuration(settings: KubeSettings, certificate: str, url: str | None = None) -> Json:
     """Return the configuration; `url` is the address of the webhook if it is not behind its service."""
-    with_gpus = requests_gpus(settings.codec())
+    with_gpus = f"({requests_gpus(settings.codec())}) || ({_requests_translated(settings)})"
     call = {
         **_call(certificate, url),
         "reinvocationPolicy": "IfNeeded",
@@ -123,8 +124,26 @@ def _when(rule: Json, failure_policy: str, **conditions: str) -> Json:
 
 def requests_gpus(codec: Settings) -> str:
     """CEL: whether a pod requests GPUs in any dialect of the cluster."""
+    return _has_limits(codec.by_resource)
+
+
+def _requests_translated(settings: KubeSettings) -> str:
+    """CEL: whether a pod that we place requests GPUs as in a system whose requests the webhook translates."""
+    ours = ["", DEFAULT_SCHEDULER, settings.scheduler.name, *settings.scheduler.replaces]
+    scheduler = f"(!has(object.spec.schedulerName) || object.spec.schedulerName in {cel(ours)})"
+    of_kai = cel([KAI, settings.scheduler.name])
+    said = " || ".join(f"{cel(name)} in object.metadata.annotations" for name in (FRACTION, MEMORY))
+    kai = (
+        f"has(object.spec.schedulerName) && object.spec.schedulerName in {of_kai}"
+        f" && has(object.metadata.annotations) && ({said})"
+    )
+    return f"{scheduler} && (({_has_limits(VOLCANO)}) || ({kai}))"
+
+
+def _has_limits(names: Iterable[str]) -> str:
+    """CEL: whether a container of a pod has a limit of one of these resources."""
     limits = "has(c.resources) && has(c.resources.limits)"
-    one = f"{limits} && c.resources.limits.exists(name, name in {cel(sorted(codec.by_resource))})"
+    one = f"{limits} && c.resources.limits.exists(name, name in {cel(sorted(names))})"
     return (
         f"object.spec.containers.exists(c, {one})"
         f" || (has(object.spec.initContainers) && object.spec.initContainers.exists(c, {one}))"

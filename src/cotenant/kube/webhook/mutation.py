@@ -28,7 +28,7 @@ from cotenant.kube.webhook.review import (
     refuse,
     to_pod,
 )
-from cotenant.kube.webhook.translation import translate
+from cotenant.kube.webhook.translation import translate, ungrouped
 from cotenant.kube.webhook.units import with_memory_in_mib
 from cotenant.kube.webhook.validation import check_mounts, check_pod
 from cotenant.kube.webhook.wishes import wishes_of
@@ -99,7 +99,7 @@ def _prepare(old: Json, pod: PodManifest, settings: KubeSettings, namespace: str
             spec["runtimeClassName"] = settings.webhook.runtime_class
     else:
         annotations.pop(NUMBERS, None)
-    warnings = (*wishes.warnings, *unenforced(pod_request))
+    warnings = (*wishes.warnings, *unenforced(pod_request), *(ungrouped(pod) if pod_request.containers else ()))
     if annotations == pod.metadata.annotations:
         return {**old, "spec": spec}, warnings
     return {**old, "spec": spec, "metadata": {**old.get("metadata", {}), "annotations": annotations}}, warnings

@@ -15,27 +15,25 @@ from fractions import Fraction
 
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
+from cotenant.kube.codec.other_systems import (
+    COMPUTE,
+    CONTAINER,
+    CORES,
+    DEVICES,
+    FRACTION,
+    GROUP,
+    KAI,
+    LIMIT,
+    MEMORY,
+    VOLCANO,
+    VOLCANO_MODE,
+)
+from cotenant.kube.codec.queueing import GANG, GANG_SIZE
+from cotenant.kube.codec.queueing import GROUP as COSCHEDULING_GROUP
 from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import KubeSettings
 from cotenant.kube.webhook.review import Json, PodManifest
 from cotenant.wire.text import printable
-
-VOLCANO: Mapping[str, str] = {
-    "volcano.sh/vgpu-number": "count",
-    "volcano.sh/vgpu-memory": "memory",
-    "volcano.sh/vgpu-memory-percentage": "memory_percent",
-    "volcano.sh/vgpu-cores": "compute",
-    "volcano.sh/gpu-number": "count",
-    "volcano.sh/gpu-memory": "memory",
-}
-"""Volcano's resources, and the fields of a dialect that name the same resources of ours."""
-VOLCANO_MODE = "volcano.sh/vgpu-mode"
-
-KAI = "kai-scheduler"
-FRACTION, MEMORY, COMPUTE, CORES = "gpu-fraction", "gpu-memory", "gpu-sm-percentage", "gpu-sm-cores"
-DEVICES, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
-LIMIT = ".limit"
-"""Suffix of the annotation that states up to how much memory a pod may use while others leave it free."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _FRACTION = re.compile(r"[0-9]{0,3}\.?[0-9]{1,15}", re.ASCII)
@@ -60,6 +58,14 @@ def translate(pod: Json, manifest: PodManifest, settings: KubeSettings) -> Trans
     if scheduler in (KAI, ours.name) and {FRACTION, MEMORY} & manifest.metadata.annotations.keys():
         return _from_kai(pod, manifest, vgpu)
     return Translation(pod)
+
+
+def ungrouped(manifest: PodManifest) -> tuple[str, ...]:
+    """A warning for the author of a pod with GPUs that belongs to a group of Volcano, which is not read here."""
+    annotations, labels = manifest.metadata.annotations, manifest.metadata.labels
+    if GROUP not in annotations or GANG in annotations or COSCHEDULING_GROUP in labels:
+        return ()
+    return (f"annotation {GROUP}: the pods of this group start one by one; {GANG} and {GANG_SIZE} start them together",)
 
 
 def _from_volcano(pod: Json, vgpu: Dialect) -> Json:
@@ -98,12 +104,13 @@ def _renamed(container: Json, names: Mapping[str, str]) -> Json:
 def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Translation:
     annotations = manifest.metadata.annotations
     wanted, warnings = _kai_amounts(annotations, vgpu)
-    names = [container.name for container in manifest.spec.containers]
-    name = annotations.get(CONTAINER, names[0] if names else "")
-    if name not in names:
+    kinds = {"containers": manifest.spec.containers, "initContainers": manifest.spec.init_containers}
+    places = {one.name: (kind, index) for kind, containers in kinds.items() for index, one in enumerate(containers)}
+    name = annotations.get(CONTAINER, next(iter(places), ""))
+    if name not in places:
         raise InputError(f"annotation {CONTAINER}: the pod has no container {printable(name[:80])!r}")
-    containers = list(pod["spec"]["containers"])
-    index = names.index(name)
+    kind, index = places[name]
+    containers = list(pod["spec"][kind])
     resources = containers[index].get("resources") or {}
     of_vgpu = {
         resource: str(amount)
@@ -118,14 +125,14 @@ def _from_kai(pod: Json, manifest: PodManifest, vgpu: Dialect) -> Translation:
         raise InputError(f"container {printable(name[:80])}: {both}: use one of them")
     parts = {part: {**(resources.get(part) or {}), **wanted} for part in ("limits", "requests")}
     containers[index] = {**containers[index], "resources": {**resources, **parts}}
-    return Translation({**pod, "spec": {**pod["spec"], "containers": containers}}, warnings)
+    return Translation({**pod, "spec": {**pod["spec"], kind: containers}}, warnings)
 
 
 def _kai_amounts(annotations: Mapping[str, str], vgpu: Dialect) -> tuple[dict[str, str], tuple[str, ...]]:
     """The amounts on each GPU by name of the resource, and warnings."""
     if FRACTION in annotations and MEMORY in annotations:
         raise InputError(f"annotations {FRACTION} and {MEMORY} both state the memory: use one of them")
-    if CORES in annotations:
+    if CORES in annotations and COMPUTE not in annotations:
         raise InputError(
             f"annotation {CORES}: cotenant divides the compute of a GPU in percent; write {COMPUTE} instead"
         )

@@ -1,0 +1,24 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How pods of KAI and Volcano request GPUs; the webhook translates these requests into the dialect `vgpu`."""
+
+from collections.abc import Mapping
+
+VOLCANO: Mapping[str, str] = {
+    "volcano.sh/vgpu-number": "count",
+    "volcano.sh/vgpu-memory": "memory",
+    "volcano.sh/vgpu-memory-percentage": "memory_percent",
+    "volcano.sh/vgpu-cores": "compute",
+    "volcano.sh/gpu-number": "count",
+    "volcano.sh/gpu-memory": "memory",
+}
+"""Volcano's resources, and the fields of a dialect that name the same resources of ours."""
+VOLCANO_MODE = "volcano.sh/vgpu-mode"
+
+KAI = "kai-scheduler"
+FRACTION, MEMORY, COMPUTE, CORES = "gpu-fraction", "gpu-memory", "gpu-sm-percentage", "gpu-sm-cores"
+DEVICES, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
+LIMIT = ".limit"
+"""Suffix of the annotation that states up to how much memory a pod may use while others leave it free."""
+GROUP = "scheduling.k8s.io/group-name"
+"""Annotation by which Volcano knows the pods that must start together."""
