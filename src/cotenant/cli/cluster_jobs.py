@@ -3,6 +3,7 @@
 """`--on kubernetes` of the commands for jobs: the same commands for jobs of a cluster."""
 
 import asyncio
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ import click
 from click.core import ParameterSource
 
 from cotenant.cli.cluster import cluster_options, in_cluster, print_manifests
+from cotenant.cli.output import note
 from cotenant.errors import CotenantError, InputError
 
 if TYPE_CHECKING:
     from cotenant.kube.api.client import Client
+    from cotenant.kube.api.names import Json
     from cotenant.wire.local import JobView
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -189,7 +192,12 @@ def retry(where: Where, name: str) -> "JobView":
     from cotenant.kube.deploy.pods import check_name
 
     check_name(name)
-    return in_cluster(lambda client, namespace: again.retry(client, namespace, name), *where)
+
+    def lost(job: "Json") -> None:
+        note(f"{name} no longer exists; `kubectl create -f -` with this manifest creates it again:")
+        note(json.dumps(job))
+
+    return in_cluster(lambda client, namespace: again.retry(client, namespace, name, lost), *where)
 
 
 def pod_to_explain(where: Where, name: str) -> str:

@@ -52,6 +52,10 @@ ALLOCATED and COMPUTE are allocated to jobs; USED and BUSY are measured; SPEED i
 """
 
 
+MACHINE_S, CLUSTER_S = 1.0, 5.0
+"""Seconds between updates by default. In a cluster each one lists all nodes and pods."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What the table shows at one moment."""
 
@@ -62,13 +66,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command(epilog=EPILOG)
 @click.option(
-    "--every", type=click.FloatRange(0.2, 3600), default=1.0, show_default=True, help="Seconds between updates."
+    "--every",
+    type=click.FloatRange(0.2, 3600),
+    show_default="1; in a cluster 5",
+    help="Seconds between updates.",
 )
 @click.option("--once", is_flag=True, help="Print the table once and exit, as json and yaml always do.")
 @on_options
 @output_option
 @click.argument("what", required=False, type=click.Choice(["node", "job", "serving"]))
-def top(every: float, once: bool, output: str, on: str, what: str | None, **where: Any) -> None:
+def top(every: float | None, once: bool, output: str, on: str, what: str | None, **where: Any) -> None:
     """Shows a live table of GPUs and running jobs, or in a cluster of the GPU memory of each node, job or model server;
     Ctrl-C ends it."""
     check_on(on, ("what",), ())
@@ -83,9 +90,9 @@ def top(every: float, once: bool, output: str, on: str, what: str | None, **wher
         return
     try:
         if client is None:
-            watch(lambda: cluster_screen(what or "node", wide, **where), every)
+            watch(lambda: cluster_screen(what or "node", wide, **where), every or CLUSTER_S)
         else:
-            watch(lambda: screen(snapshot(client), wide), every)
+            watch(lambda: screen(snapshot(client), wide), every or MACHINE_S)
     except KeyboardInterrupt:
         click.echo()
 

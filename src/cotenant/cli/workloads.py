@@ -21,7 +21,9 @@ DATA_FILE = "data"
 EPILOG = """\b
 Examples:
   cotenant workloads prepare --out datasets
-  cotenant workloads manifests --image team/workloads:1 --volume datasets | kubectl apply -f -
+  cotenant workloads manifests --image team/workloads:1 --volume datasets --out tasks
+  kubectl apply -f tasks/data.yaml && kubectl wait --for=condition=complete --timeout=10m job/prepare-data
+  kubectl apply -f tasks
 """
 PREPARE_EPILOG = """\b
 Examples:

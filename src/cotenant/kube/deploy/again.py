@@ -4,7 +4,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from cotenant.kube.api.client import Client
 from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.names import Json
 from cotenant.kube.codec.assignment import RECORD, decode_record
-from cotenant.kube.deploy.jobs import EVERY_S, JOBS, MARGIN_S, Job, find, one_job, view_of
+from cotenant.kube.deploy.jobs import EVERY_S, JOBS, MARGIN_S, Job, find, view_of
 from cotenant.kube.deploy.objects import CANCELLED, JOB, OwnPod, labelled
 from cotenant.kube.deploy.session import NOT_FOUND
 from cotenant.kube.deploy.waiting import pods_of
@@ -26,8 +26,8 @@ _OF_THE_CLUSTER = ("controller-uid", "job-name")
 
 async def details(client: Client, namespace: str, name: str) -> dict[str, Any]:
     """Return a job in the words of one machine, with its pods and their GPUs; NoSuchObjectError if there is none."""
-    job, view = await find(client, namespace, name), await one_job(client, namespace, name)
-    pods = await pods_of(client, namespace, JOB, name)
+    job, pods = await find(client, namespace, name), await pods_of(client, namespace, JOB, name)
+    view = view_of(job, pods)
     template = job.spec.get("template", {})
     main: Json = next(iter(template.get("spec", {}).get("containers", [])), {})
     return {
@@ -67,10 +67,11 @@ def _gpus(pod: OwnPod) -> Iterator[str]:
             yield f"{share.gpu}:{share.memory}MiB"
 
 
-async def retry(client: Client, namespace: str, name: str) -> JobView:
+async def retry(client: Client, namespace: str, name: str, lost: Callable[[Json], object]) -> JobView:
     """Queue a job again after it has ended; CotenantError if it has not.
 
-    A cancelled Job goes on. Any other is replaced by a copy, since Kubernetes runs no Job twice.
+    A cancelled Job goes on. Any other is replaced by a copy, since Kubernetes runs no Job twice. If the old one was
+    deleted and the copy could not be created, for whatever reason, `lost` is called with the copy.
     """
     job = await find(client, namespace, name)
     view = view_of(job, await pods_of(client, namespace, JOB, name))
@@ -85,7 +86,11 @@ async def retry(client: Client, namespace: str, name: str) -> JobView:
         await _gone(client, namespace, job)
         return view_of(await client.create(JOBS, copy, namespace=namespace), ())
     except ApiError as error:
-        raise CotenantError(f"{name} was deleted and could not be created again: {error}; submit it again") from None
+        lost(copy)
+        raise CotenantError(f"{name} was deleted and could not be created again: {error}") from None
+    except BaseException:  # an interrupt, too
+        lost(copy)
+        raise
 
 
 def copy_of(job: Job) -> Json:
@@ -96,7 +101,8 @@ def copy_of(job: Job) -> Json:
     labels = metadata.get("labels") or {}
     metadata["labels"] = {key: value for key, value in labels.items() if key.rpartition("/")[2] not in _OF_THE_CLUSTER}
     spec["template"] = {**template, "metadata": metadata}
-    return labelled("Job", "batch/v1", job.metadata.name, JOB, spec)
+    own = {key: value for key, value in job.metadata.labels.items() if key.rpartition("/")[2] not in _OF_THE_CLUSTER}
+    return labelled("Job", "batch/v1", job.metadata.name, JOB, spec, **own)
 
 
 async def _gone(client: Client, namespace: str, job: Job) -> None:
@@ -112,5 +118,5 @@ async def _gone(client: Client, namespace: str, job: Job) -> None:
         if found.metadata.uid != job.metadata.uid:
             return
         if time.monotonic() > until:
-            raise CotenantError(f"{job.metadata.name}: its old pods have not ended after {MARGIN_S:g} s; retry later")
+            raise CotenantError(f"{job.metadata.name}: its old pods have not ended after {MARGIN_S:g} s")
         await asyncio.sleep(EVERY_S)

@@ -36,6 +36,8 @@ DATA = "/data"
 """Folder at which a job reads the volume with the data sets."""
 GRACE_S = 2.0
 """Seconds between SIGTERM and SIGKILL; tasks exit within a second of a signal."""
+FIRST_LIST_S = 15.0
+"""After so many seconds without a complete list, an error such as a missing right is not expected to pass."""
 SILENT_S = 120.0
 """Without any response of the API server for this long, a run gives up; its jobs continue."""
 GONE_S = 120.0
@@ -107,12 +109,17 @@ class Batch:
         self._changed: set[str] = set()
         which = Selection(namespace=namespace, labels=f"{selector(JOB)},{RUN}={run}")
         pace = Pace(watches_s=0.2, lists_s=1.0)
-        self._jobs = Reflector(client, JOBS, self._job_changed, which, pace=pace)
-        self._own_pods = Reflector(client, OWN_PODS, self._pod_changed, which, pace=pace)
+        self._error, self._began = "", time.monotonic()
+        report = self._failed
+        self._jobs = Reflector(client, JOBS, self._job_changed, which, pace=pace, report=report)
+        self._own_pods = Reflector(client, OWN_PODS, self._pod_changed, which, pace=pace, report=report)
 
     def followers(self) -> tuple[Coroutine[None, None, object], ...]:
         """Return what must run to keep the views up to date."""
         return self._jobs.run(), self._own_pods.run()
+
+    def _failed(self, error: str) -> None:
+        self._error = error
 
     async def create(self, job: Json) -> JobView:
         """Create a Job, which must have the label of the run."""
@@ -123,7 +130,10 @@ class Batch:
     def changed(self) -> list[JobView]:
         """Return the jobs that have changed since the last call; CotenantError if one of them can never start, or if
         the API server is silent."""
-        if max(self._jobs.silence_s(), self._own_pods.silence_s()) > SILENT_S and self._jobs.synced.is_set():
+        synced = self._jobs.synced.is_set() and self._own_pods.synced.is_set()
+        if not synced and self._error and time.monotonic() > self._began + FIRST_LIST_S:
+            raise CotenantError(f"the jobs of this run cannot be followed: {self._error}")
+        if synced and max(self._jobs.silence_s(), self._own_pods.silence_s()) > SILENT_S:
             raise CotenantError(
                 f"the API server has not answered for {SILENT_S:g} s; the jobs continue, and "
                 "`cotenant jobs --on kubernetes` lists them"
