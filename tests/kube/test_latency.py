@@ -3,6 +3,7 @@
 """Latency objectives in the scheduler: shares follow the agent's reports within what neighbours were promised."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,9 @@ from cotenant.kube.codec.assignment import RECORD, compute_share, decode_record
 from cotenant.kube.codec.inventory import SERVERS, ServerReport, servers_for
 from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.request import request_of
+from cotenant.kube.scheduler import latency
 from cotenant.kube.scheduler.latency import granted_share, left_on
+from cotenant.kube.scheduler.rewriting import write
 from tests.kube.control_plane import MEMORY, ControlPlane, play, until
 from tests.kube.pods import pod
 from tests.kube.worlds import CORES, GPU, machine, node, place, placer_of, state_of, waiting
@@ -22,13 +25,13 @@ from tests.kube.worlds import CORES, GPU, machine, node, place, placer_of, state
 OBJECTIVE = {LATENCY: "p90=100ms"}
 
 
-def report(plane: ControlPlane, name: str, compute: int, wanted: int, missed: int = 2) -> None:
-    """What the agent of n1 writes about a pod."""
+def report(plane: ControlPlane, name: str, compute: int, wanted: int, missed: int = 2, node: str = "n1") -> None:
+    """What the agent of a node writes about a pod."""
     said = ServerReport(
         percentile=90, objective_ms=100, latency_ms=400.0, missed=missed, compute=compute, wanted=wanted
     )
     text = servers_for({f"uid-{name}": said})
-    plane.server.nodes.merge("n1", {"metadata": {"annotations": {SERVERS: text}}})
+    plane.server.nodes.merge(node, {"metadata": {"annotations": {SERVERS: text}}})
 
 
 def share_of(plane: ControlPlane, name: str) -> int:
@@ -117,6 +120,67 @@ def test_a_report_that_nobody_can_read_or_about_a_pod_without_an_objective_chang
         report(plane, "llm", 100, 150)
         await until(lambda: share_of(plane, "llm") == 150)
         assert share_of(plane, "other") == 0
+
+    play(story)
+
+
+def test_a_report_of_another_node_about_a_pod_changes_nothing() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await a_server_beside(plane, {})
+        plane.add_node("n2")
+        await until(lambda: "n2" in plane.scheduler.state.vendors)
+        report(plane, "llm", 100, 700, node="n2")
+        plane.add_pod("second", annotations=OBJECTIVE)
+        assert await plane.place("second", "n2") == "n2"
+        report(plane, "llm", 100, 150)
+        await until(lambda: share_of(plane, "llm") == 150)
+        report(plane, "llm", 150, 800, node="n2")
+        report(plane, "llm", 150, 200)
+        await until(lambda: share_of(plane, "llm") == 200)
+        await until(lambda: limit_of(plane, "other") == 800)
+
+    play(story)
+
+
+def test_a_node_that_goes_away_during_a_write_does_not_end_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(plane: ControlPlane) -> None:
+        async def write_late(*about: Any) -> bool:
+            if compute_share(about[2].allocation.record) == 300:
+                plane.server.nodes.remove("n1", "")
+                await until(lambda: not plane.scheduler.state.vendors)
+            return await write(*about)
+
+        monkeypatch.setattr(latency, "write", write_late)
+        await a_server_beside(plane, {})
+        report(plane, "llm", 100, 200)
+        await until(lambda: limit_of(plane, "other") == 800)
+        report(plane, "llm", 200, 300)
+        await until(lambda: share_of(plane, "llm") == 300)
+        assert not plane.scheduler.state.vendors
+        monkeypatch.setattr(latency, "write", write)
+        plane.add_node("n1")
+        report(plane, "llm", 300, 400)
+        await until(lambda: share_of(plane, "llm") == 400)
+        await until(lambda: limit_of(plane, "other") == 600)
+
+    play(story)
+
+
+def test_a_defect_about_one_node_is_logged_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(node: str, *about: Any) -> Any:
+        if node == "n2":
+            raise ZeroDivisionError("a defect")
+        return left_on(node, *about)
+
+    async def story(plane: ControlPlane) -> None:
+        monkeypatch.setattr(latency, "left_on", broken)
+        plane.add_node("n2")
+        await until(lambda: plane.scheduler.state.vendors)
+        plane.add_pod("second", annotations=OBJECTIVE)
+        assert await plane.place("second", "n2") == "n2"
+        await until(lambda: any("node n2: unexpected ZeroDivisionError: a defect" in line for line in plane.lines))
+        await a_server_beside(plane, {})
+        await until(lambda: limit_of(plane, "other") == 900)
 
     play(story)
 

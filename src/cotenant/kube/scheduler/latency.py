@@ -12,7 +12,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from enum import Enum, auto
 from typing import NoReturn
 
 import msgspec
@@ -21,6 +23,7 @@ from cotenant.core.model import ContainerKind, Reason
 from cotenant.core.sharing.latency import LEAST_SHARE, MISSES_TO_GROW
 from cotenant.core.units import WHOLE_GPU, MilliGpu
 from cotenant.errors import InputError
+from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.assignment import Held, Record, compute_share, gpus_of
 from cotenant.kube.codec.inventory import SERVERS, ServerReport, servers_of
@@ -119,6 +122,16 @@ def _requested(pod: Pod, settings: Settings) -> MilliGpu:
 # Writing.
 
 
+class Outcome(Enum):
+    """What became of a change of a pod."""
+
+    WRITTEN = auto()
+    LATER = auto()
+    """It has to be tried again."""
+    NEVER = auto()
+    """There is nothing to write, or it would be refused again."""
+
+
 class ObjectiveKeeper:
     """Takes in the reports of agents and the pods; `run` changes shares and limits, node by node."""
 
@@ -134,7 +147,8 @@ class ObjectiveKeeper:
         self._nodes: Counter[str] = Counter()
         """How many of both are on each node."""
         self._noted: dict[str, float] = {}
-        self._due: dict[str, None] = {}
+        self._due: dict[str, float] = {}
+        """When each node is looked at next, by the clock of the event loop."""
         self._wake = asyncio.Event()
 
     def report_of(self, pod: Pod) -> ServerReport | None:
@@ -182,53 +196,66 @@ class ObjectiveKeeper:
         return bound is not None and any(share.most for held in bound.record.containers for share in held.gpus)
 
     def _add(self, node: str) -> None:
-        self._due[node] = None
+        self._due[node] = float("-inf")
         self._wake.set()
 
     async def run(self) -> NoReturn:
         """Keep the objectives until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
-            await self._wake.wait()
+            ready = [node for node, at in self._due.items() if at <= clock()]
+            if not ready:
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(min(self._due.values(), default=None)):
+                        await self._wake.wait()
+                continue
             if self._shared.unready_reason() is not None:
                 await asyncio.sleep(AGAIN_S)
                 continue
-            self._wake.clear()
-            due, self._due = self._due, {}
-            failed = [node for node in due if not await self._settle(node)]
-            if failed:
-                await asyncio.sleep(AGAIN_S)
-                for node in failed:
-                    self._add(node)
+            for node in ready:
+                self._due.pop(node, None)
+                if not await self._settled(node):
+                    self._due.setdefault(node, clock() + AGAIN_S)
+
+    async def _settled(self, node: str) -> bool:
+        """Whether nothing of a node has to be tried again."""
+        try:
+            return await self._settle(node)
+        except Exception as error:  # noqa: BLE001 -- a defect about one node must not end the scheduler
+            self._log(f"node {node}: unexpected {describe(error)}")
+            return False
 
     async def _settle(self, node: str) -> bool:
         """Give the servers of a node their shares, then its other pods their limits; False if a write failed."""
         state, done = self._shared.state, True
-        if node not in state.vendors:
-            return True
         for uid, report in self._reports.get(node, {}).items():
-            if uid in self._servers and state.bound(uid) is not None:
-                done &= await self._adjust(uid, report)
+            now = self._bound(uid, node) if uid in self._servers else None
+            done &= now is None or await self._adjust(now, report) is not Outcome.LATER
         left = left_on(node, state, self._servers)
         for uid in list(state.allocations_on(node)):
-            bound = state.bound(uid)
-            if bound is not None and bound.node == node:
-                record = limited(bound.record, left)
-                done &= record == bound.record or await self._rewrite(uid, bound, record)
+            now = self._bound(uid, node)
+            record = None if now is None else limited(now.record, left)
+            if now is not None and record is not None and record != now.record:
+                done &= await self._rewrite(now, record) is not Outcome.LATER
         return done
 
-    async def _adjust(self, uid: str, report: ServerReport) -> bool:
-        shared, now = self._shared, self._shared.state.bound(uid)
-        pod = None if now is None else self._pod(now)
-        if now is None or pod is None:
-            return True
+    def _bound(self, uid: str, node: str) -> Allocation | None:
+        """What a pod has of the GPUs of this node. None if it is elsewhere, whatever the agent of this node reports, or
+        if the node is gone, which may happen during each write."""
+        state, now = self._shared.state, self._shared.state.bound(uid)
+        return now if now is not None and now.node == node and node in state.vendors else None
+
+    async def _adjust(self, now: Allocation, report: ServerReport) -> Outcome:
+        shared, pod = self._shared, self._pod(now)
         has = compute_share(now.record)
-        if has != report.compute:  # measured with another share than it has by now
-            return True
+        if pod is None or has != report.compute:  # measured with another share than it has by now
+            return Outcome.NEVER
         alone = not _neighbours(now, shared.state)
         try:
             share = has if alone else granted_share(now, report.wanted, _requested(pod, self._settings), shared.state)
         except InputError:  # its annotations were changed since it was placed
-            return True
+            return Outcome.NEVER
         record = _with_share(now.record, share)
         refusal = None
         if share > has:
@@ -236,12 +263,12 @@ class ObjectiveKeeper:
         if share == has or refusal is not None:
             if report.missed >= MISSES_TO_GROW:
                 self._note_miss(pod, report, alone, refusal)
-            return True
-        done = await self._rewrite(uid, now, record)
-        if done:
+            return Outcome.NEVER
+        outcome = await self._rewrite(now, record)
+        if outcome is Outcome.WRITTEN:
             text = f"has {share / 10:g}% of its GPU's compute, had {has / 10:g}%: {describe_report(report)}"
             shared.events.record(pod, LATENCY_SHARE, text)
-        return done
+        return outcome
 
     def _note_miss(self, pod: Pod, report: ServerReport, alone: bool, refusal: Reason | None) -> None:
         now = self._shared.clock()
@@ -255,21 +282,21 @@ class ObjectiveKeeper:
         text = f"misses its objective with {share}: {describe_report(report)}; {why}"
         self._shared.events.record(pod, LATENCY_MISSED, text, warning=True)
 
-    async def _rewrite(self, uid: str, now: Allocation, record: Record) -> bool:
-        """Write another record of a pod; False if it has to be tried again."""
+    async def _rewrite(self, now: Allocation, record: Record) -> Outcome:
+        """Write another record of a pod that has `now`."""
         shared, pod = self._shared, self._pod(now)
         if pod is None or pod.metadata.deletion_timestamp is not None:
-            return True
-        if shared.state.held(uid) is not None or self._is_binding(uid):
-            return False
+            return Outcome.NEVER
+        if shared.state.held(now.uid) is not None or self._is_binding(now.uid):
+            return Outcome.LATER
         guard, machine = shared.lead.guard(), shared.state.cluster.node(now.node).machine
         try:
             rewrite = rewrite_for(pod, now, record, machine, moment=time.time_ns(), settings=self._settings)
         except InputError as error:
             self._log(f"pod {now.namespace}/{now.name}: {error}")
-            return True
+            return Outcome.NEVER
         begin_rewrite(shared.state, now, rewrite)
-        return await write(shared, pod, rewrite, guard, self._log)
+        return Outcome.WRITTEN if await write(shared, pod, rewrite, guard, self._log) else Outcome.LATER
 
     def _pod(self, allocation: Allocation) -> Pod | None:
         pod = self._shared.pods.objects.get((allocation.namespace, allocation.name))
