@@ -94,6 +94,7 @@ def share(_context: click.Context, _option: click.Parameter, text: str) -> Milli
 @click.argument("command", nargs=-1, required=True, shell_complete=complete_files)
 def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **options: Any) -> None:
     """Runs a command in the foreground on a slice of GPUs, and exits with its exit code. The daemon is not needed."""
+    from cotenant.node.limits import VARIABLE
     from cotenant.node.preload import NONE_BUILT, find_library, preload, stage, staged_library
     from cotenant.node.slices import LIMITS, REGION, hold_slice, make_slice, remove_unused_slices, slices_folder
 
@@ -112,7 +113,7 @@ def run(command: tuple[str, ...], strict: bool, summary: bool, output: str, **op
     folder = make_slice(root, name, replace(limits, region=root / name / REGION), for_anyone=is_root)
     with hold_slice(folder) as lock:
         os.set_inheritable(lock, True)  # processes that outlive the command keep the slice alive
-        env["COTENANT_LIMITS"] = str(folder / LIMITS)
+        env[VARIABLE] = str(folder / LIMITS)
         if strict:
             _preload_strictly(env, staged_library(staged), folder)
         code = _run(command, env, folder, output if summary else None)

@@ -11,7 +11,7 @@ from cotenant.core.footprint import claims
 from cotenant.core.model import Demand, Gpu, Gpus, Machine, Slot
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, format_memory
 from cotenant.node.devices.vendors import Vendor
-from cotenant.node.limits import MOST_GPUS, GpuLimit, Limits, Priority
+from cotenant.node.limits import MOST_GPUS, VARIABLE, GpuLimit, Limits, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
 from cotenant.wire.text import counted
@@ -166,7 +166,7 @@ def launch_for(
     env = variables_for(vendor, _gpu_grants(machine, slot, grants)) | {
         "COTENANT_JOB": job,
         "COTENANT_AGENT": str(paths.agent),
-        "COTENANT_LIMITS": str(slice_.limits),
+        VARIABLE: str(slice_.limits),
     }
     if slice_.preload is not None:
         env["LD_PRELOAD"] = slice_.preload

@@ -9,7 +9,8 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +19,10 @@ from typing import NamedTuple
 from cotenant.core.units import WHOLE_GPU, MilliGpu
 from cotenant.errors import InputError
 
+FIXED = Path("/etc/cotenant/limits")
+"""the limits file of containers"""
+VARIABLE = "COTENANT_LIMITS"
+"""the variable that names another one"""
 FIRST_LINE = "cotenant-limits 2"
 MOST_BYTES = 65536
 MOST_GPUS = 16
@@ -144,6 +149,19 @@ def write_read_only(path: Path, text: str) -> None:
         os.fchmod(descriptor, 0o444)  # independent of the umask: the job may run as another user
         file.write(text)
     os.replace(fresh, path)  # not synced: after a crash of the machine no process is left to limit
+
+
+def applying_file(env: Mapping[str, str], fixed: Path = FIXED) -> Path | None:
+    """The limits file of the slice that a process with this environment is in, as native/lib/start.c chooses it."""
+    named = env.get(VARIABLE)
+    try:
+        found = fixed.stat()
+    except OSError:
+        return Path(named) if named else None
+    only_root_writes = found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if stat.S_ISREG(found.st_mode) and only_root_writes:
+        return fixed
+    return Path(named) if named else None
 
 
 def read_limits(path: Path) -> Limits:

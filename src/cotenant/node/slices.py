@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cotenant.errors import CotenantError, InputError
-from cotenant.node.limits import Limits, limits_text, read_limits, write_read_only
+from cotenant.node.limits import VARIABLE, Limits, limits_text, read_limits, write_read_only
 from cotenant.node.ownership import problem_of_folder
 from cotenant.node.region import Region, make_region, read_region
 
@@ -138,7 +138,7 @@ def remove_slice_if_unused(folder: Path) -> None:
 
 def _is_in_an_environment(limits: Path, proc: Path = Path("/proc")) -> bool:
     """Whether a process has this limits file in its environment: it may begin to use the slice at any time."""
-    named = b"COTENANT_LIMITS=" + os.fsencode(limits)
+    named = os.fsencode(f"{VARIABLE}={limits}")
     for environ in proc.glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # a process of another user, or one that has ended
             if named in environ.read_bytes().split(b"\0"):

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ten cases of ai-benchmark, as 4paradigm's vGPU scheduler reports them, and the measurement of one case."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -76,14 +79,23 @@ def command_of(case: Case, size: str, seconds: float) -> list[str]:
 
 
 def measure(
-    case: Case, size: str, seconds: float, setting: Setting, before: Sequence[str], env: Mapping[str, str]
+    case: Case,
+    size: str,
+    seconds: float,
+    setting: Setting,
+    before: Sequence[str],
+    env: Mapping[str, str],
+    timeout: float,
 ) -> Measurement:
     """Runs a case once; `before` is the beginning of the command that puts it into a slice."""
     command = [*before, *command_of(case, size, seconds)]
-    done = subprocess.run(command, env=dict(env), capture_output=True, text=True, errors="replace", check=False)
     about = Measurement(
         case=case.number, model=find(case.task).title, mode=case.mode, size=size, batch=None, setting=setting
     )
+    try:
+        done = _run(command, env, timeout)
+    except subprocess.TimeoutExpired:
+        return msgspec.structs.replace(about, error=f"did not end within {timeout:g} s; raise --timeout")
     try:
         result = json.loads(done.stdout.splitlines()[-1])
         return msgspec.structs.replace(
@@ -92,3 +104,18 @@ def measure(
     except (IndexError, KeyError, TypeError, ValueError):
         said = " ".join(done.stderr.split())[-MOST_ERROR:]
         return msgspec.structs.replace(about, error=f"exit code {done.returncode}: {said or 'no output'}")
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs a command; if it does not end in time or the user interrupts, it is killed with all that it has started."""
+    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(
+        command, env=dict(env), stdin=none, stdout=pipe, stderr=pipe, text=True, errors="replace", process_group=0
+    ) as child:
+        try:
+            output, errors = child.communicate(timeout=timeout)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, output, errors)

@@ -60,6 +60,13 @@ def test_memory_beyond_an_assignment_is_seen_by_pod_and_gpu(tmp_path: Path) -> N
     assert 'cotenant_agent_pod_memory_assigned_mib{namespace="team",pod="one",gpu="GPU-a"} 3072\n' in text
 
 
+def test_a_share_without_an_amount_of_memory_is_never_exceeded(tmp_path: Path) -> None:
+    add_process(tmp_path, 11, f"0::/kubepods/besteffort/pod{ONE}/{'aa' * 32}")
+    (found,) = memory_of_pods([_used("GPU-a", {11: 4000})], [_placed("one", ONE, {"GPU-a": 0})], tmp_path)
+    assert (found.used_mib, found.is_beyond) == (4000, False)
+    assert beyond_assignment([found]) == {}
+
+
 def _used(uuid: str, by_process: dict[int, int | None]) -> GpuUsage:
     processes = tuple(ProcessUsage(pid, None if mib is None else MiB(mib), None) for pid, mib in by_process.items())
     return GpuUsage(uuid=uuid, used_mib=None, utilisation=None, processes=processes)

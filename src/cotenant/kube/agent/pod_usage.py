@@ -28,6 +28,11 @@ class PodMemory(NamedTuple):
     assigned_mib: int
     uid: str
 
+    @property
+    def is_beyond(self) -> bool:
+        """Whether that is more than the pod was assigned; a share without an amount of memory (0) has no limit."""
+        return 0 < self.assigned_mib < self.used_mib
+
     def __str__(self) -> str:
         return f"pod {self.namespace}/{self.pod} uses {self.used_mib} of {self.assigned_mib} MiB of GPU {self.gpu}"
 
@@ -52,7 +57,7 @@ def beyond_assignment(pods: Iterable[PodMemory]) -> dict[str, dict[str, int]]:
     """What pods use of GPUs of which they use more than they were assigned: MiB by UID and UUID."""
     found: dict[str, dict[str, int]] = {}
     for one in pods:
-        if one.used_mib > one.assigned_mib:
+        if one.is_beyond:
             found.setdefault(one.uid, {})[one.gpu] = one.used_mib
     return found
 

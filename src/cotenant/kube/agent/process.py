@@ -405,7 +405,7 @@ class Agent:
     def _write_metrics(self) -> None:
         pods = self._memory_of_pods(self._usage.latest)
         for one in pods:
-            if one.used_mib > one.assigned_mib:
+            if one.is_beyond:
                 self.error_log.report("memory beyond the assignment", str(one))
         text = metrics_text(self._machine, self._drifting, self.error_log.counts, pods, self.servers.latencies())
         try:

@@ -4,9 +4,11 @@
 
 from pathlib import Path
 
-LIMITS_FOLDER = Path("/etc/cotenant")
+from cotenant.node.limits import FIXED
+
+LIMITS_FOLDER = FIXED.parent
 """A downward API volume with the limits of the container; the vGPU library looks here first."""
-LIMITS = "limits"
+LIMITS = FIXED.name
 """Name of the file in it."""
 AGENT_FOLDER = Path("/run/cotenant")
 AGENT_SOCKET = AGENT_FOLDER / "agent.sock"
