@@ -43,6 +43,9 @@ static inline void *ct_real(enum ct_function function) {
 // CALL(cuMemFree_v2, pointer): the driver's answer, or CUDA_ERROR_NOT_SUPPORTED if it has no such function.
 #define CALL(name, ...) (HAS(name) ? REAL(name)(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
 
+// NVML_CALL(nvmlInit_v2): the same of NVML.
+#define NVML_CALL(name, ...) (HAS(name) ? REAL(name)(__VA_ARGS__) : NVML_ERROR_FUNCTION_NOT_FOUND)
+
 // Every hook begins with this, directly or through ct_in_slice: it starts the library on the first call.
 #define CT_ENTER()                                                             \
     do {                                                                       \

@@ -13,7 +13,6 @@
 
 #define CALLS_BETWEEN 64
 #define HANDLES 64
-#define NVML_CALL(name, ...) (HAS(name) ? REAL(name)(__VA_ARGS__) : NVML_ERROR_FUNCTION_NOT_FOUND)
 
 struct gpu {
     _Atomic uint64_t total; // 0: not known yet

@@ -18,6 +18,7 @@
 #define WHOLE 1000
 #define LIMITS_BYTES 65536
 #define PROCESSES 1024
+#define NOT_AVAILABLE (~0ull) // of a number that NVML cannot tell
 #define NAMED "/etc/cotenant/limits"
 
 struct gpu {
@@ -81,9 +82,19 @@ static const char *command_of(unsigned pid, char *text, size_t size) {
     if (file) fclose(file);
     while (got && !text[got - 1]) got--;
     for (size_t i = 0; i < got; i++)
-        if ((unsigned char)text[i] < ' ' || text[i] == '"' || text[i] == '\\' || text[i] == 127) text[i] = ' ';
+        if ((unsigned char)text[i] < ' ' || text[i] == '"' || text[i] == '\\' || text[i] == 127)
+            text[i] = ' ';
+        else if ((unsigned char)text[i] > 127)
+            text[i] = '?'; // the text may be cut within a character, and need not be UTF-8
     text[got] = 0;
     return got ? text : "-";
+}
+
+// MiB of a process, or another word if NVML does not tell it.
+static const char *memory_of(const nvmlProcessInfo_t *process, const char *unknown, char *text, size_t size) {
+    if (process->usedGpuMemory == NOT_AVAILABLE) return unknown;
+    snprintf(text, size, "%llu", process->usedGpuMemory / MIB);
+    return text;
 }
 
 static void print_table(const struct gpu *gpu, unsigned index) {
@@ -95,21 +106,22 @@ static void print_table(const struct gpu *gpu, unsigned index) {
 }
 
 static void print_processes(const struct gpu *gpu, unsigned index) {
-    char text[256];
+    char text[256], memory[32];
     for (unsigned i = 0; i < gpu->processes; i++)
-        printf("%-10u %-4u %10llu  %.80s\n", gpu->process[i].pid, index, gpu->process[i].usedGpuMemory / MIB,
+        printf("%-10u %-4u %10s  %.80s\n", gpu->process[i].pid, index,
+               memory_of(&gpu->process[i], "-", memory, sizeof memory),
                command_of(gpu->process[i].pid, text, sizeof text));
 }
 
 static void print_json(const struct gpu *gpu, unsigned index) {
-    char text[256];
+    char text[256], memory[32];
     printf("%s{\"index\":%u,\"uuid\":\"%s\",\"name\":\"%s\",\"used_mib\":%llu,\"total_mib\":%llu,\"host_mib\":%llu,",
            index ? "," : "", index, gpu->uuid, gpu->name, gpu->memory.used / MIB, gpu->memory.total / MIB,
            gpu->host / MIB);
     printf("\"compute_percent\":%u,\"processes\":[", gpu->compute / 10);
     for (unsigned i = 0; i < gpu->processes; i++)
-        printf("%s{\"pid\":%u,\"used_mib\":%llu,\"command\":\"%s\"}", i ? "," : "", gpu->process[i].pid,
-               gpu->process[i].usedGpuMemory / MIB, command_of(gpu->process[i].pid, text, sizeof text));
+        printf("%s{\"pid\":%u,\"used_mib\":%s,\"command\":\"%s\"}", i ? "," : "", gpu->process[i].pid,
+               memory_of(&gpu->process[i], "null", memory, sizeof memory), command_of(gpu->process[i].pid, text, sizeof text));
     printf("]}");
 }
 

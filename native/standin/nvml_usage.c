@@ -115,6 +115,21 @@ API(nvmlDeviceGetProcessUtilization)
     return NVML_SUCCESS;
 }
 
+API(nvmlDeviceGetProcessesUtilizationInfo)(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
+    nvmlProcessUtilizationSample_t samples[SI_SLOTS];
+    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
+    if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    unsigned room = info->processSamplesCount, many = SI_SLOTS;
+    nvmlReturn_t result = si_nvmlDeviceGetProcessUtilization(device, samples, &many, info->lastSeenTimeStamp);
+    if (result != NVML_SUCCESS) return result;
+    info->processSamplesCount = many;
+    if (!info->procUtilArray || room < many) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < many; i++)
+        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            .timeStamp = samples[i].timeStamp, .pid = samples[i].pid, .smUtil = samples[i].smUtil};
+    return NVML_SUCCESS;
+}
+
 // All of them, into `found`, if the caller's list has room.
 static nvmlReturn_t running(nvmlDevice_t device, unsigned *count, struct usage found[SI_SLOTS]) {
     int index = DEVICE(device);
@@ -140,6 +155,19 @@ API(nvmlDeviceGetComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned *coun
                                        .usedGpuMemory = untold ? (unsigned long long)NVML_VALUE_NOT_AVAILABLE : found[i].memory,
                                        .gpuInstanceId = NOBODY,
                                        .computeInstanceId = NOBODY};
+    return result;
+}
+
+API(nvmlDeviceGetRunningProcessDetailList)(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
+    struct usage found[SI_SLOTS];
+    if (!list) return NVML_ERROR_INVALID_ARGUMENT;
+    if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlReturn_t result = running(device, &list->numProcArrayEntries, found);
+    for (unsigned i = 0; result == NVML_SUCCESS && list->procArray && i < list->numProcArrayEntries; i++)
+        list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = found[i].pid,
+                                                      .usedGpuMemory = found[i].memory,
+                                                      .gpuInstanceId = NOBODY,
+                                                      .computeInstanceId = NOBODY};
     return result;
 }
 

@@ -99,6 +99,9 @@ print("used_v2", newer.used)
 for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
     print(f"process_{one.pid}", one.usedGpuMemory)
 print("utilised", len(pynvml.nvmlDeviceGetProcessUtilization(handle, 0)))
+print("utilised_info", len(pynvml.nvmlDeviceGetProcessesUtilizationInfo(handle, 0)))
+(detail,) = pynvml.nvmlDeviceGetRunningProcessDetailList(handle, pynvml.nvmlProcessDetailList_v1, 0)
+print(f"detail_{detail.pid}", detail.usedGpuMemory)
 print("graphics", len(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)))
 """
 
@@ -151,6 +154,8 @@ def test_pynvml_shows_what_the_slice_has_and_its_processes(place: kit.Slice, sha
         "used_v2": 192 * kit.MIB,
         f"process_{shared[0]}": 192 * kit.MIB,
         "utilised": 1,
+        "utilised_info": 1,
+        f"detail_{shared[0]}": 192 * kit.MIB,
         "graphics": 0,
     }
 
@@ -181,6 +186,22 @@ def test_our_own_program_shows_the_slice(place: kit.Slice, shared: tuple[int, in
     assert (seen["total_mib"], seen["host_mib"], seen["compute_percent"]) == (640, 128, 30)
     assert [one["pid"] for one in seen["processes"]] == [shared[0]]
     assert "memory_probe" in seen["processes"][0]["command"]
+
+
+def test_memory_that_nvml_does_not_tell_and_foreign_letters_are_shown_as_such(place: kit.Slice) -> None:
+    code = f"# {'ü' * 300}\n{CONTAINED}"  # more letters than are shown, of two bytes each
+    held = [sys.executable, "-c", code, str(place.processes), str(kit.smi())]
+    place.write(memory=QUOTA)
+    with subprocess.Popen(held, env=place.env(untold=1), stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        found = identify(int(holder.stdout.readline()))
+        assert found is not None
+        write_list(place.processes, [found])
+        output, _ = holder.communicate(timeout=60)
+    (seen,) = json.loads(output.decode("ascii"))["gpus"]
+    ((command, used),) = ((one["command"], one["used_mib"]) for one in seen["processes"])
+    assert used is None
+    assert command.endswith("??")
 
 
 def test_our_own_program_says_what_is_missing(place: kit.Slice) -> None:

@@ -17,6 +17,7 @@ SUSPECT = re.compile(
     r"|GraphAddNode|GetProcAddress|MemGetInfo|TotalMem|Prefetch|Load|Unload|Library|Export|KernelGetFunction"
 )
 """what a function's name has that may allocate, free, move, load, launch, look another up, or tell how much there is"""
+LISTS_PROCESSES = re.compile(r"^nvmlDeviceGet\w*(Process|Pids)")
 HELD = ("ALLOCATES", "FREES", "MOVES", "LOADS", "LAUNCHES")
 EXPORTED_BESIDES = re.compile(r"dlopen|dlmopen|dlsym|dlvsym|ct_fill_front_end|ct_inherit_limits")
 
@@ -60,6 +61,13 @@ def declared() -> set[str]:
 def test_every_function_that_allocates_frees_or_launches_has_a_policy(major: int) -> None:
     assert len(driver_functions(major)) > 500
     assert undeclared(driver_functions(major), declared() | set(entries("hooks.def", "USED"))) == []
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_every_function_that_lists_processes_has_a_policy(major: int) -> None:
+    lists = {name for name in nvml_functions(major) if LISTS_PROCESSES.search(name)}
+    assert len(lists) > 8
+    assert sorted(lists - declared()) == []
 
 
 @pytest.mark.parametrize("policy", HELD)
