@@ -2,13 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers: their requests are reported by the job library, or read from their own metrics for those that lack it."""
 
+import math
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cotenant.core.sharing.latency import Objective, is_missed, latency_of
+from cotenant.core.units import Seconds
 from cotenant.job import Session, messages, server
 from cotenant.wire.agent import Steps, decode_from_job
 from tests.job.serving import ScriptedAgent, line_of, process, until
@@ -23,6 +30,11 @@ vllm:ttft_bucket{engine="0",le="nonsense"} 5
 vllm:ttft_count{engine="0"} 7
 other_bucket{le="0.1"} 99
 """
+VLLM_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+"""of vllm:time_to_first_token_seconds"""
 
 
 @pytest.fixture
@@ -82,20 +94,76 @@ def test_nonsense_is_not_counted_and_a_server_is_never_paused(session: Session, 
     assert steps(agent).n == 2
 
 
+class Recorder(Session):
+    """Keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.found: Counter[int] = Counter()
+
+    def answered(self, *, seconds: float, requests: int = 1) -> None:
+        self.found[messages.bucket_of(seconds)] += requests
+
+
 def test_a_histogram_is_summed_over_its_labels_and_only_new_requests_are_reported() -> None:
-    first, second = (server.counts_in(TEXT % counts, "vllm:ttft") for counts in ((1, 2, 3), (5, 9, 11)))
-    assert first == {0.1: 2, 0.5: 2, float("inf"): 3}
-    found: list[tuple[float, int]] = []
+    first, second = (TEXT % counts for counts in ((1, 2, 3), (5, 9, 11)))
+    assert server.counts_in(first, "vllm:ttft") == {0.1: 2, 0.5: 2, float("inf"): 3}
+    session = Recorder()
+    reporter = server.Reporter(session, "vllm:ttft")
+    reporter.look(first)
+    assert not session.found
+    reporter.look(second)
+    limit, last = messages.bucket_of(0.1), messages.bucket_of(0.5)
+    assert sum(count for bucket, count in session.found.items() if bucket <= limit) == 4
+    assert sum(count for bucket, count in session.found.items() if limit < bucket <= last) == 3
+    assert session.found[messages.bucket_of(1.0)] == 1
+    assert session.found.total() == 8
+    reporter.look(first)  # the server was started again
+    assert session.found.total() == 8
 
-    class Recorder(Session):
-        def answered(self, *, seconds: float, requests: int = 1) -> None:
-            found.append((seconds, requests))
 
-    server.report(Recorder(), first, second)
-    assert found == [(0.1, 4), (0.5, 3), (1.0, 1)]
-    found.clear()
-    server.report(Recorder(), second, first)  # the server was started again
-    assert not found
+def vllm_shows(counts: Counter[float]) -> str:
+    """The histogram of vLLM; `counts`: of the requests in each of its buckets."""
+    at_most = accumulate(counts[bound] for bound in (*VLLM_BOUNDS, math.inf))
+    bounds = (*map(str, VLLM_BOUNDS), "+Inf")
+    return "\n".join(
+        f'vllm:ttft_bucket{{engine="0",le="{bound}"}} {count:.1f}' for bound, count in zip(bounds, at_most, strict=True)
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+@pytest.mark.parametrize(
+    ("slow", "objective", "missed"),
+    [(0.110, 0.2, False), (0.110, 0.25, False), (0.110, 0.1, True), (0.260, 0.25, True), (0.300, 0.2, True)],
+)
+def test_a_latency_between_two_bounds_of_vllm_is_estimated_as_prometheus_does(
+    slow: float, objective: float, missed: bool, at_once: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """97.5 % of the requests take 50 ms, however many of them are between two looks."""
+    session, counts = Recorder(), Counter[float]()
+    reporter = server.Reporter(session, "vllm:ttft")
+    reporter.look(vllm_shows(counts))
+    for number in range(2000):
+        latency = slow if number % 80 < 2 else 0.05
+        counts[next(bound for bound in VLLM_BOUNDS if latency <= bound)] += 1
+        if counts.total() % at_once == 0:
+            reporter.look(vllm_shows(counts))
+    assert session.found.total() == 2000
+    said = Objective(98, Seconds(objective))
+    found = latency_of(session.found, said)
+    assert found is not None
+    assert is_missed(session.found, said) is missed
+    assert (found > objective) is missed
+    warned = capsys.readouterr().err
+    assert warned.count("\n") == 1
+    assert "between 0.001 and 0.005, 0.005 and 0.01, 0.01 and 0.02, 0.02 and 0.04, 0.1 and 0.25" in warned
+
+
+@given(st.floats(0, 10), st.floats(0.001, 10), st.integers(1, 10**12), st.floats(0, 1, exclude_max=True))
+def test_no_request_of_a_bucket_is_lost_or_outside_of_it(lower: float, width: float, count: int, first: float) -> None:
+    upper = lower + width
+    found = list(server.spread(lower, upper, count, first))
+    assert sum(requests for _, requests in found) == count
+    assert all(requests > 0 and lower < latency <= upper for latency, requests in found)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +186,12 @@ def test_a_server_runs_in_place_of_the_command_and_its_latencies_reach_the_agent
     class Metrics(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             requests[0] += 10
+            if requests[0] == 10:
+                self.wfile.write(b"what no client of HTTP can read\n")
+                return
             self.send_response(200)
             self.end_headers()
-            self.wfile.write((TEXT % (0, requests[0], requests[0])).encode())
+            self.wfile.write((TEXT % (0, requests[0], requests[0])).encode() + b'vllm:ttft_bucket{le="1"} +Inf\n')
 
         def log_message(self, *words: object) -> None:
             pass
@@ -136,7 +207,9 @@ def test_a_server_runs_in_place_of_the_command_and_its_latencies_reach_the_agent
             agent.accept()
             assert agent.read()["job"] == "j-1"
             report = steps(agent)
-            assert report.latencies == {messages.bucket_of(0.5): report.n}
+            assert report.latencies is not None
+            assert sum(report.latencies.values()) == report.n
+            assert messages.bucket_of(0.1) < min(report.latencies) <= max(report.latencies) <= messages.bucket_of(0.5)
             child.kill()
             child.wait()
             assert agent.connection is not None

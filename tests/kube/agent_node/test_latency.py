@@ -16,7 +16,7 @@ from tests.kube.pods import NODE
 
 SLOW, FAST = 96, 64
 """buckets of about 400 ms and 26 ms"""
-WINDOWS = Windows(shortest_s=1, longest_s=10, requests=10, settle_s=3, renewed_s=60)
+WINDOWS = Windows(shortest_s=1, settle_s=3, renewed_s=60)
 
 
 def server(name: str, objective: str | None = "p90=100ms", compute: int = 100) -> Pod:
@@ -44,7 +44,7 @@ class Story:
         self.servers = Servers(lambda: self.pods, self.published.append, WINDOWS)
         self.servers.tick(self.now)
 
-    def window(self, name: str, bucket: int, requests: int = 20, lasting: float = 1.0) -> None:
+    def window(self, name: str, bucket: int, requests: int = 100, lasting: float = 1.0) -> None:
         self.now += lasting
         steps = Steps(n=requests, samples=1, busy_s=0, wall_s=1, batch=1, latencies={bucket: requests})
         self.servers.hear(Reported(f"uid-{name}", self.now, steps))
@@ -82,15 +82,25 @@ def test_a_server_that_misses_twice_should_have_more_and_is_judged_anew_once_it_
 
 def test_a_window_needs_requests_and_time_and_latencies_alone_are_seldom_written() -> None:
     story = Story([server("a")])
-    story.window("a", FAST, requests=3)
-    assert story.published == [None]
-    story.window("a", FAST, requests=3, lasting=9.5)
+    story.window("a", FAST, requests=99)
+    story.window("a", FAST, requests=0, lasting=600.0)
+    assert story.published == [None], "99 requests do not tell whether 90 % are in time, however long that takes"
+    story.window("a", FAST, requests=50, lasting=0.1)
     assert story.reports["uid-a"].latency_ms < 30
-    for bucket in (60, 61, 62):
+    for bucket in (78, 79, 80):  # within the objective, but not by much
         story.window("a", bucket)
     assert len(story.published) == 2
     story.window("a", FAST + 1, lasting=60)
     assert len(story.published) == 3
+
+
+def test_a_clear_miss_is_seen_after_a_few_requests() -> None:
+    story = Story([server("a", "p99=100ms")])
+    story.window("a", SLOW, requests=19)
+    assert story.published == [None]
+    story.window("a", SLOW, requests=1)
+    story.window("a", SLOW, requests=20)
+    assert story.reports["uid-a"].wanted == 200
 
 
 def test_pods_without_an_objective_and_pods_of_others_are_not_measured() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from cotenant.core.sharing.latency import Objective, Search, judge, latency_of
+from cotenant.core.sharing.latency import Objective, Search, Window, is_missed, judge, latency_of
 from cotenant.core.units import MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, has_ended
@@ -27,12 +27,9 @@ MOST_MISSED = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """When the requests of a window are judged."""
+    """Times of the windows in which requests are judged, and of the writes that follow."""
 
     shortest_s: float = 2.0
-    longest_s: float = 30.0
-    requests: int = 20
-    """with which a window ends before it is as long as it may be"""
     settle_s: float = 3.0
     """after a change of the share, until kubelet has brought the limits into the container"""
     renewed_s: float = 60.0
@@ -127,16 +124,16 @@ class Servers:
         ]
 
     def _close_window(self, server: _Server, now: float) -> None:
-        lasted, requests = now - server.since, server.counts.total()
-        complete = lasted >= self._windows.shortest_s and requests >= self._windows.requests
-        if not complete and (lasted < self._windows.longest_s or not requests):
+        """Judges the requests of a server, if they are enough; else they are kept until they are."""
+        missed = is_missed(server.counts, server.objective) if now - server.since >= self._windows.shortest_s else None
+        latency = latency_of(server.counts, server.objective)
+        if missed is None or latency is None:
             return
-        latency = latency_of(server.counts, server.objective.percentile)
-        assert latency is not None
         server.latency, server.since = latency, now
         server.counts.clear()
-        server.missed_total += latency > server.objective.seconds
-        server.search, server.wanted = judge(server.search, server.share, latency, server.objective.seconds)
+        server.missed_total += missed
+        window = Window(latency, missed, Seconds(now))
+        server.search, server.wanted = judge(server.search, server.share, window, server.objective.seconds)
 
     def _take_in(self, now: float) -> None:
         if not self._changed:
