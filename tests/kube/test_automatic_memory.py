@@ -12,7 +12,7 @@ from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import decode_record
 from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import request_of
-from cotenant.kube.codec.settings import DEFAULTS, Settings, Unmeasured
+from cotenant.kube.codec.settings import DEFAULTS, MeasuredMemory, Settings, Unmeasured
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.settings import Defaults, KubeSettings, QueuePart
 from cotenant.kube.webhook.mutation import mutate
@@ -26,7 +26,7 @@ AUTO = {"cotenant.io/memory": "auto", "cotenant.io/workload": "bert@32"}
 
 
 def knowing(mib: int | None, **settings: Any) -> Settings:
-    return replace(DEFAULTS, measured_memory=lambda workload: None if mib is None else MiB(mib), **settings)
+    return replace(DEFAULTS, measured_memory=lambda workload: None if mib is None else MeasuredMemory(MiB(mib)), **settings)
 
 
 def measured(peak: float | None, number: int = 0, **about: Any) -> Any:
@@ -93,11 +93,32 @@ def test_the_amount_is_the_largest_peak_of_all_nodes_and_a_margin() -> None:
     for one in (measured(1000.0), measured(1001.0, node="n2"), measured(None, 1)):
         found.profile_changed(None, one)
     found.refresh(NODES)
-    assert found.memory_of("team/bert@32") == 1502
+    assert found.memory_of("team/bert@32") == MeasuredMemory(MiB(1502))
     assert found.memory_of("evil/bert@32") is None
     found.profile_changed(measured(1001.0, node="n2"), None)
     found.refresh(NODES)
-    assert found.memory_of("team/bert@32") == 1500
+    assert found.memory_of("team/bert@32") == MeasuredMemory(MiB(1500))
+
+
+@pytest.mark.parametrize(
+    ("peaks", "memory", "all_of"),
+    [
+        ({"T4": 14_400.0}, 16_000, "T4"),
+        ({"T4": 13_000.0}, 15_600, None),
+        ({"V100": 14_400.0}, 17_280, None),
+        ({"T4": 14_400.0, "V100": 10_000.0}, 16_000, "T4"),
+        ({"T4": 14_400.0, "V100": 14_400.0}, 17_280, None),
+    ],
+)
+def test_the_margin_never_makes_it_more_than_a_gpu_of_the_type_has(
+    peaks: dict[str, float], memory: int, all_of: str | None
+) -> None:
+    found = Profiles()
+    for number, (kind, peak) in enumerate(peaks.items()):
+        spec = {"alone": {"memoryMiB": peak, "times": 1}, "gpuType": kind}
+        found.profile_changed(None, profile(number, "bert@32", spec=spec))
+    found.refresh(NODES)
+    assert found.memory_of("team/bert@32") == MeasuredMemory(MiB(memory), all_of)
 
 
 def limits_of(plane: ControlPlane, name: str) -> tuple[int, str]:
@@ -128,6 +149,23 @@ def test_the_limits_file_has_the_amount_that_was_counted(limits: dict[str, int])
         assert "it gets 2458 MiB by the profile of team/bert@32" in plane.events("Placed")[0]
         await plane.knows("a", "b")
         assert plane.scheduler.state.cluster.node("n1").free(0).memory == 16_000 - 2 * 2458
+
+    play(story)
+
+
+def test_a_workload_that_uses_nearly_all_of_a_gpu_is_placed_again_and_again() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        await until(lambda: plane.scheduler.state.vendors)
+        await add(plane, measured(0.9 * 16_000))
+        for name in ("a", "b"):
+            ask(plane, name, {GPU: 1})
+            await plane.knows(name)
+            said = "it gets 16000 MiB by the profile of team/bert@32, which is all that a GPU of type T4 has"
+            assert said in str(await plane.why(name))
+            assert await plane.place(name, "n1") == "n1"
+            assert limits_of(plane, name)[0] == 16_000
+            plane.end(name)
 
     play(story)
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.sharing.speeds import tenant_set_of
+from cotenant.core.units import MiB
 from cotenant.kube.api.decoding import UNREADABLE
 from cotenant.kube.api.objects import Condition, Metadata, Pod, PodSpec
 from cotenant.kube.codec.profiles import (
@@ -42,7 +43,7 @@ from tests.kube.pods import pod_object
 from tests.kube.process import kubeconfig
 from tests.kube.test_why import proxy_to
 
-NODES = dict.fromkeys(("n1", "n2"), frozenset({"T4", "V100"}))
+NODES = dict.fromkeys(("n1", "n2"), {"T4": MiB(16_000), "V100": MiB(32_000)})
 LOADS = {"a@16": 0.2, "b@16": 0.5, "c@16": 0.8, "d@16": 1.0}
 """of honest workloads: the more one has, the slower its neighbours are"""
 
@@ -225,7 +226,7 @@ CHANGES = st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 2), st.n
 """one object is written, or deleted if the specification is None"""
 
 
-TYPES = {"n1": frozenset({"T4", "V100"}), "n2": frozenset({"T4"}), "n3": frozenset({"V100"})}
+TYPES = {"n1": NODES["n1"], "n2": {"T4": MiB(15_000)}, "n3": {"V100": MiB(32_000)}}
 
 
 @given(

@@ -8,7 +8,7 @@ report says nothing about the workloads of another.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import msgspec
@@ -157,7 +157,7 @@ def workload_id(name: str) -> WorkloadId:
     return WorkloadId(name, None) if found is None else WorkloadId(found.group(1), int(found.group(2)))
 
 
-def problem_with(profile: WorkloadProfile, types: Mapping[str, frozenset[str]]) -> str | None:
+def problem_with(profile: WorkloadProfile, types: Mapping[str, Collection[str]]) -> str | None:
     """Why an object is not used; None if it is. `types` are the types of the GPUs of each node that has some."""
     if number_of(profile) is None:
         name = printable(profile.metadata.name[:80])

@@ -21,7 +21,7 @@ from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
 from cotenant.kube.codec.constraints import ONE_NUMA, constraints_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import LATENCY, objective_of
-from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, Settings, Unmeasured
+from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Settings, Unmeasured
 from cotenant.node.devices.vendors import Vendor
 from cotenant.wire.text import printable
 
@@ -29,7 +29,7 @@ NUMBERS = own_key("containers")
 """Annotation: the names of all containers at admission; the number of a container is its place in this list."""
 MEMORY, AUTO = own_key("memory"), "auto"
 """Annotation: the memory is that of the workload's profile."""
-UNKNOWN_HERE = MiB(1)
+UNKNOWN_HERE = MeasuredMemory(MiB(1))
 """Stands for an amount that only the scheduler knows: part of a GPU, however much."""
 MOST_CONTAINERS = 100
 """Containers with GPUs."""
@@ -117,9 +117,10 @@ def measured_memory(
             )
         return [*containers], f"no profile of {name} says how much memory it needs, so it gets a whole GPU"
     kind, container = next(one for one in containers_of(pod) if one[1].name == only.name)
-    amounts = _amounts(container, kind, pod.metadata.labels, settings, known)
+    amounts = _amounts(container, kind, pod.metadata.labels, settings, known.memory)
     assert amounts is not None
-    return [replace(only, amounts=amounts)], f"it gets {known} MiB by the profile of {name}"
+    whole = "" if known.all_of is None else f", which is all that a GPU of type {printable(known.all_of[:80])} has"
+    return [replace(only, amounts=amounts)], f"it gets {known.memory} MiB by the profile of {name}{whole}"
 
 
 def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workload: str | None) -> ContainerRequest:

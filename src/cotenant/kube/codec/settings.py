@@ -5,6 +5,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
@@ -34,6 +35,14 @@ class Unmeasured(StrEnum):
     """Nothing: it waits until there is a profile."""
 
 
+class MeasuredMemory(NamedTuple):
+    """The memory that a workload needs by its profiles."""
+
+    memory: MiB
+    all_of: str | None = None
+    """The type of GPU that has no more than this, though the peak and the margin are more; None: they fit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How requests are read; for other names of resources, replace a dialect: `replace(VGPU, count=...)`."""
@@ -53,7 +62,7 @@ class Settings:
     """Whether limits are enforced, in namespaces that `isolation_by_namespace` does not name."""
     isolation_by_namespace: Mapping[str, Isolation] = field(default_factory=dict, hash=False)
     unmeasured: Unmeasured = Unmeasured.WHOLE
-    measured_memory: Callable[[str], MiB | None] | None = field(default=None, compare=False)
+    measured_memory: Callable[[str], MeasuredMemory | None] | None = field(default=None, compare=False)
     """Returns the memory that a workload needs by its profiles, None if there is no profile. None: profiles are not
     known here, as in the webhook and the agents."""
 

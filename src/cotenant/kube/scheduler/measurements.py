@@ -100,10 +100,13 @@ class Measurements:
             if rows := self.rows_of(gpu_type, None):
                 self.rows[gpu_type] = rows
 
-    def peak(self, workload: str) -> float | None:
-        """The most memory that a workload was measured to use alone, in MiB, on any node; None: not measured."""
-        measured = (spec.alone.memory_mi_b for spec in self._alone.get(workload, {}).values() if spec.alone is not None)
-        return max((one for one in measured if one), default=None)
+    def peaks(self, workload: str) -> dict[str, float]:
+        """The most memory that a workload was measured to use, in MiB, on any node, by type of GPU."""
+        peaks: dict[str, float] = {}
+        for spec in self._alone.get(workload, {}).values():
+            if spec.alone is not None and spec.alone.memory_mi_b:
+                peaks[spec.gpu_type] = max(spec.alone.memory_mi_b, peaks.get(spec.gpu_type, 0.0))
+        return peaks
 
     def rows_of(self, gpu_type: str, namespaces: Collection[str] | None) -> tuple[Measured, ...]:
         """The rows of a predictor that knows the workloads of these namespaces; None: of all."""

@@ -21,13 +21,16 @@ from cotenant.core.sharing.orders import company, tenants_on
 from cotenant.core.sharing.speeds import Predicted, TenantSet, mean_speed
 from cotenant.core.units import MiB
 from cotenant.kube.codec.profiles import PodSpeed, ProfileSpec, WorkloadProfile, problem_with
-from cotenant.kube.codec.settings import MOST_MEMORY
+from cotenant.kube.codec.settings import MOST_MEMORY, MeasuredMemory
 from cotenant.kube.scheduler.measurements import Change, Measurements
 from cotenant.kube.state.cluster import ClusterState
 
 MOST_OWN = 16
 """sets of namespaces whose own predictions are kept"""
 MOST_ANSWERS = 10_000
+
+GpuTypes = Mapping[str, Mapping[str, MiB]]
+"""types of the GPUs of each node, with the memory of the largest GPU of each type"""
 
 
 class SharedSpeed(NamedTuple):
@@ -131,8 +134,10 @@ class Profiles:
         """UIDs of the controllers in the status of the objects"""
         self._used: dict[str, dict[str, ProfileSpec]] = {}
         """by node and by the name of an object"""
-        self._types: Mapping[str, frozenset[str]] = {}
-        """types of the GPUs of each node, at the last refresh"""
+        self._types: GpuTypes = {}
+        """at the last refresh"""
+        self._largest: dict[str, MiB] = {}
+        """memory of the largest GPU of each type, at the last refresh"""
         self._changed: dict[str, ProfileSpec | None] = {}
         """what was used, before the last refresh, of objects that have changed since"""
 
@@ -153,14 +158,15 @@ class Profiles:
         if before is None or new is None or before.spec != new.spec:
             self._mark(name, before)
 
-    def refresh(self, types: Mapping[str, frozenset[str]]) -> bool:
+    def refresh(self, types: GpuTypes) -> bool:
         """Takes in changed objects, and those whose node or type of GPU came or went; `types` are those of each node.
         True if predictions may have changed."""
         if types != self._types:
             self.changes += 1
             before, self._types = self._types, dict(types)
             moved = types.keys() ^ before.keys()
-            kinds = frozenset().union(*types.values()) ^ frozenset().union(*before.values())
+            known, self._largest = self._largest, _largest_of(types)
+            kinds = known.keys() ^ self._largest.keys()
             for name, one in self._objects.items():
                 if one.spec.node in moved or one.spec.gpu_type in kinds:
                     self._mark(name, one)
@@ -169,6 +175,8 @@ class Profiles:
             new = self._judge(name)
             if old is not None and (new is None or new.node != old.node):
                 del self._used[old.node][name]
+                if not self._used[old.node]:
+                    del self._used[old.node]
             if new is not None:
                 self._used.setdefault(new.node, {})[name] = new
             if _measured(old) != _measured(new):
@@ -192,10 +200,16 @@ class Profiles:
         problem = self.problems[name] = problem_with(one, self._types)
         return one.spec if problem is None else None
 
-    def memory_of(self, workload: str) -> MiB | None:
+    def memory_of(self, workload: str) -> MeasuredMemory | None:
         """The memory that a pod of a workload needs: its measured peak and a margin; None if it was not measured."""
-        peak = self._measurements.peak(workload)
-        return None if peak is None else MiB(min(MOST_MEMORY, max(1, math.ceil(peak * (100 + self._margin) / 100))))
+        needed = [self._with_margin(peak, kind) for kind, peak in self._measurements.peaks(workload).items()]
+        return max(needed, key=lambda one: one.memory, default=None)
+
+    def _with_margin(self, peak: float, gpu_type: str) -> MeasuredMemory:
+        """At most what the largest GPU of the type has on which the peak was measured: no GPU may have more."""
+        wanted = MiB(min(MOST_MEMORY, max(1, math.ceil(peak * (100 + self._margin) / 100))))
+        largest = self._largest.get(gpu_type, wanted)
+        return MeasuredMemory(wanted) if wanted <= largest else MeasuredMemory(largest, all_of=gpu_type)
 
     def was_separated(self, controller: str) -> bool:
         """Whether a pod of this controller was evicted because it harmed its neighbours, by this leader or another."""
@@ -232,6 +246,14 @@ class Profiles:
             )
             for one, speed in zip(tenants, speeds, strict=True)
         ]
+
+
+def _largest_of(types: GpuTypes) -> dict[str, MiB]:
+    largest: dict[str, MiB] = {}
+    for kinds in types.values():
+        for kind, memory in kinds.items():
+            largest[kind] = max(memory, largest.get(kind, memory))
+    return largest
 
 
 def _measured(spec: ProfileSpec | None) -> ProfileSpec | None:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.model import Slot
+from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
@@ -90,8 +91,8 @@ class ClusterState:
         """names of all nodes, also of those without GPUs"""
         self.vendors: dict[str, Vendor] = {}
         """vendor of each node with an inventory"""
-        self.types: dict[str, frozenset[str]] = {}
-        """types of the GPUs of each such node"""
+        self.types: dict[str, dict[str, MiB]] = {}
+        """types of the GPUs of each such node, with the memory of the largest GPU of each type"""
         self._settings, self._scheduler, self._read = settings, scheduler, read
         self._accounts: dict[str, Account] = {}
         self._reports: dict[str, _Report] = {}
@@ -279,7 +280,9 @@ class ClusterState:
         self.types.pop(name, None)
         if machine is not None and vendor is not None:
             self.vendors[name] = vendor
-            self.types[name] = frozenset(gpu.type for gpu in machine.gpus)
+            # In order of their sizes, so that the largest of a type counts.
+            by_size = sorted(machine.gpus, key=lambda gpu: gpu.memory_capacity)
+            self.types[name] = {gpu.type: gpu.memory_capacity for gpu in by_size}
         self._open.clear()
         self.freed(name)
 
