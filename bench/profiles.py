@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from bench.harness import Figure, at_most, benchmark
 from cotenant.core.sharing.speeds import tenant_set_of
+from cotenant.core.units import MiB
 from cotenant.kube.api.objects import Metadata
 from cotenant.kube.codec.profiles import MOST_PER_NODE, Alone, Beside, ProfileSpec, WorkloadProfile, object_name
 from cotenant.kube.scheduler.profiles import Profiles
@@ -19,7 +20,7 @@ UPDATES = 40
 @benchmark("profile-update")
 def profile_update() -> Iterator[Figure]:
     """Changes one object at a time, and then predicts a pair of its namespace, which needs a new predictor."""
-    types = frozenset(f"type {number}" for number in range(TYPES))
+    types = {f"type {number}": MiB(16_000) for number in range(TYPES)}
     nodes = {f"n{number}": types for number in range(OBJECTS // MOST_PER_NODE)}
     profiles, objects = Profiles(), [_object(number, 1) for number in range(OBJECTS)]
     start = time.process_time()

@@ -26,7 +26,8 @@ AUTO = {"cotenant.io/memory": "auto", "cotenant.io/workload": "bert@32"}
 
 
 def knowing(mib: int | None, **settings: Any) -> Settings:
-    return replace(DEFAULTS, measured_memory=lambda workload: None if mib is None else MeasuredMemory(MiB(mib)), **settings)
+    known = None if mib is None else MeasuredMemory(MiB(mib))
+    return replace(DEFAULTS, measured_memory=lambda workload: known, **settings)
 
 
 def measured(peak: float | None, number: int = 0, **about: Any) -> Any:

@@ -43,7 +43,7 @@ from tests.kube.pods import pod_object
 from tests.kube.process import kubeconfig
 from tests.kube.test_why import proxy_to
 
-NODES = dict.fromkeys(("n1", "n2"), {"T4": MiB(16_000), "V100": MiB(32_000)})
+NODES = {node: {"T4": MiB(16_000), "V100": MiB(32_000)} for node in ("n1", "n2")}
 LOADS = {"a@16": 0.2, "b@16": 0.5, "c@16": 0.8, "d@16": 1.0}
 """of honest workloads: the more one has, the slower its neighbours are"""
 

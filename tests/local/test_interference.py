@@ -194,12 +194,16 @@ class Trials:
 
     trial: Trial | None
     measured_elsewhere: bool = False
+    asked: int | None = None
 
     def solo(self, job: str) -> float | None:
         return None
 
     def untuned(self, job: str) -> Trial | None:
         return self.trial
+
+    def batch(self, job: str) -> int | None:
+        return self.asked
 
 
 def test_where_sizes_are_tuned_the_trial_at_the_job_s_own_size_is_what_counts(tmp_path: Path) -> None:
@@ -212,6 +216,21 @@ def test_where_sizes_are_tuned_the_trial_at_the_job_s_own_size_is_what_counts(tm
         monitor.tick(6.5)
         (kept,) = known.find()
     assert (kept.samples_per_second, kept.step_seconds, kept.utilisation) == (640.0, 0.05, 0.5)
+
+
+def test_memory_at_a_tuned_batch_size_is_not_that_of_the_workload(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.db") as journal:
+        known, trials, used = ProfileStore(journal, V100), Trials(None), [300]
+        known.add(msgspec.structs.replace(BERT, memory_mib=200.0))
+        monitor = InterferenceMonitor(known, trials, lambda job: JobUsage(memory_mib=used[-1]), exclusive_steps=True)
+        monitor.add(placed("j", request(workload="bert", batch=32), gpu_type="V100", since=1.0))
+        for second, asked, memory in ((2.0, 32, 300), (20.0, 128, 900), (40.0, 32, 900)):
+            trials.asked = asked
+            used.append(memory)
+            monitor.tick(second)
+        monitor.remove("j", 50.0)
+        (kept,) = known.find()
+    assert kept.memory_mib == 300, "a framework keeps what a larger batch needed"
 
 
 class Unpredicted(ProfileStore):

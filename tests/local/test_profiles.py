@@ -23,6 +23,7 @@ from cotenant.local.profiles import ProfileStore
 from cotenant.local.views import usage_by_job
 from cotenant.node.agent import Reported
 from cotenant.node.devices.backend import GpuUsage, Running
+from cotenant.node.interference import PEAK_EVERY_S
 from cotenant.node.measurement import LOADING_S, OBSERVE_S, JobUsage, Meter, TenantMeasurement
 from cotenant.wire.agent import Steps
 from cotenant.wire.local import JobRequest
@@ -111,6 +112,72 @@ def test_a_job_that_is_held_to_a_share_says_nothing_of_its_workload_alone(tmp_pa
             return engine.profiles.find()
 
     assert asyncio.run(scene()) == []
+
+
+def peak_of(engine: Engine) -> float | None:
+    (profile,) = engine.profiles.find()
+    return profile.memory_mib
+
+
+def test_the_peak_follows_a_job_after_its_first_measurement(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with one_card(tmp_path) as (engine, _):
+            job, since = started(engine)
+            engine._devices._used = {job: JobUsage(memory_mib=300)}
+            last = reports(engine, job, since, int(OBSERVE_S) + 2)
+            assert peak_of(engine) == 300
+            engine._devices._used = {job: JobUsage(memory_mib=900)}
+            last = reports(engine, job, last, int(PEAK_EVERY_S))
+            assert peak_of(engine) == 900
+            engine._devices._used = {job: JobUsage(memory_mib=901)}
+            last = reports(engine, job, last, 1)
+            engine._devices._used = {job: JobUsage(memory_mib=200)}
+            last = reports(engine, job, last, 1)
+            engine.interference.remove(job, last)
+            assert peak_of(engine) == 901, "a job that ends leaves what it used last"
+            (profile,) = engine.profiles.find()
+            assert profile.samples_per_second == pytest.approx(320.0)
+            assert profile.times == 1, "only the peak changed"
+
+    asyncio.run(scene())
+
+
+def test_the_peak_rises_beside_a_neighbour_too_but_a_job_that_was_never_measured_leaves_none(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with one_card(tmp_path, "binpack") as (engine, _):
+            engine.profiles.add(msgspec.structs.replace(BERT, memory_mib=100.0))
+            one, since = started(engine, workload="bert", batch=32)
+            other, _ = started(engine, workload="other")
+            engine._devices._used = {one: JobUsage(memory_mib=118), other: JobUsage(memory_mib=50)}
+            engine.interference.tick(since + 1)
+            engine.interference.remove(one, since + 2)
+            assert peak_of(engine) == 118, "it came near its limit, so the next one gets more"
+
+    asyncio.run(scene())
+
+
+def test_a_job_that_is_held_to_a_share_says_how_much_memory_its_workload_needs(tmp_path: Path) -> None:
+    async def scene() -> list[JobProfile]:
+        with one_card(tmp_path) as (engine, _):
+            job, since = started(engine, compute="30%")
+            engine._devices._used = {job: JobUsage(memory_mib=300, utilisation=20.0)}
+            reports(engine, job, since, int(OBSERVE_S) + 2)
+            return engine.profiles.find()
+
+    (profile,) = asyncio.run(scene())
+    assert profile.memory_mib == 300
+    assert (profile.step_seconds, profile.samples_per_second, profile.utilisation) == (None, None, None)
+
+
+def test_a_profile_without_step_times_hides_none_that_has_them(tmp_path: Path) -> None:
+    two = Machine(name="local", gpus=(V100.gpus[0], Gpu(uuid="GPU-1", type="T4", memory=MiB(1024))))
+    with Journal.open(tmp_path / "journal.db") as journal:
+        known = ProfileStore(journal, two)
+        known.add(msgspec.structs.replace(BERT, step_seconds=None, samples_per_second=None))
+        known.add(msgspec.structs.replace(BERT, card="T4"))
+        found = known.measured_here(BERT.workload)
+    assert found is not None
+    assert found.card == "T4"
 
 
 def test_a_short_job_leaves_a_profile_when_it_ends(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ class ProfileStore:
         return self._profiles.get((workload.name, gpu_type))
 
     def measured_here(self, workload: WorkloadId) -> JobProfile | None:
-        """The profile for the first GPU type of this machine that has one."""
-        return next((one for gpu_type in self._types if (one := self.profile(workload, gpu_type))), None)
+        """The profile for the first GPU type of this machine that has one, if possible one with the time of a step."""
+        found = [one for gpu_type in self._types if (one := self.profile(workload, gpu_type))]
+        return next((one for one in found if one.step_seconds is not None), found[0] if found else None)
 
     def add(self, profile: JobProfile, *, replace: bool = False) -> JobProfile:
         """Stores a profile, averaged with the stored one unless it replaces it; the oldest of too many is removed."""

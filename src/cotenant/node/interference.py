@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from cotenant.core.interference import ABSURD, Speed
 from cotenant.core.model import Gpus
 from cotenant.core.sharing.objectives import latency_at
@@ -30,6 +32,8 @@ VIOLATIONS_TO_ACT = 2
 """violations in a row after which the newest neighbour is removed"""
 NOTED_EVERY_S = 60.0
 """between two events about the latency objective of one job"""
+PEAK_EVERY_S = 10.0
+"""between two writes of a larger peak of the memory of one job"""
 
 
 class Wishes(Protocol):
@@ -103,6 +107,10 @@ class TunerRates(Protocol):
 
     def untuned(self, job: str) -> Trial | None: ...
 
+    def batch(self, job: str) -> int | None:
+        """The batch size that a job was last asked to use; None: it was asked for none."""
+        ...
+
 
 class Newcomer(NamedTuple):
     """The tenant that was placed last on a GPU, once it and its neighbours have been measured together."""
@@ -145,17 +153,26 @@ class TenantState:
     """time of the last event about its objective"""
     rejected: bool = False
     """an event about its impossible reports was sent"""
+    peak: int | None = None
+    """the most memory that it used at its own batch size, in MiB"""
+    peak_stored_at: float = -PEAK_EVERY_S
+    tuned: bool = False
+    """it was asked to use another batch size, so its memory no longer says what it needs at its own"""
 
     @property
     def gpu(self) -> int | None:
         """Its GPU; None: it has several."""
         return self.job.gpus[0] if len(self.job.gpus) == 1 else None
 
+    @property
+    def limited(self) -> bool:
+        """Whether it is limited to a compute share."""
+        return 0 < self.job.compute < WHOLE_GPU
+
     def comparable(self, measurement: TenantMeasurement) -> bool:
         """Whether it ran at its own batch size and was not limited to a compute share, as profiles describe it."""
-        limited = 0 < self.job.compute < WHOLE_GPU
         own_batch = self.default_batch or measurement.batch
-        return not limited and (not measurement.steps or measurement.batch == own_batch)
+        return not self.limited and (not measurement.steps or measurement.batch == own_batch)
 
 
 class InterferenceMonitor:
@@ -203,13 +220,15 @@ class InterferenceMonitor:
         self._tenants_changed(job, job.since)
 
     def remove(self, job: str, at: float | None = None) -> None:
-        """The run has ended. A run that was alone leaves a profile even if its period was not complete."""
+        """The run has ended. A run that was alone leaves a profile even if its period was not complete, and each run
+        leaves its peak memory."""
         now = time.monotonic() if at is None else at
         tenant, period = self._tenants.get(job), self._meter.period(job)
         if tenant is None:
             return
         if period is not None and period.jobs == (job,) and not period.complete and period.usable:
-            self._add_profile(job, period.tenants[job], now - period.since)
+            self._measured_alone(job, period.tenants[job], now - period.since)
+        self._store_peak(tenant)
         del self._tenants[job]
         self._tenants_changed(tenant.job, now)
 
@@ -256,6 +275,7 @@ class InterferenceMonitor:
 
     def tick(self, at: float) -> None:
         self._now = at
+        self._see_memory(at)
         self._use_tuner_trials()
         self._tuner.measured_elsewhere = self._meter.tick(self._usage_of, at)
         self._profiles.save(at)
@@ -276,9 +296,44 @@ class InterferenceMonitor:
     def _measured(self, gpu: int, measurements: Mapping[str, TenantMeasurement], seconds: float) -> None:
         if len(measurements) == 1:
             ((job, measurement),) = measurements.items()
-            self._add_profile(job, measurement, seconds)
+            self._measured_alone(job, measurement, seconds)
         else:
             self._compare(gpu, measurements)
+
+    def _measured_alone(self, job: str, measurement: TenantMeasurement, seconds: float) -> None:
+        """Stores a profile. If the tenant is limited to a compute share, its memory is all that is known of it alone;
+        it is stored unless a profile says more."""
+        tenant = self._tenants[job]
+        if not tenant.limited:
+            self._add_profile(job, measurement, seconds)
+        elif tenant.peak is not None and self._profiles.profile(tenant.workload, tenant.gpu_type) is None:
+            empty = TenantMeasurement(memory=tenant.peak)
+            profile = validated(_profile(tenant, empty, seconds, self._exclusive_steps))
+            if profile is not None:
+                self._profiles.add(profile)
+
+    def _see_memory(self, at: float) -> None:
+        """Follows the memory of all tenants as long as they run: it depends neither on neighbours nor on shares, and a
+        job may need the most of it at its end."""
+        for job, tenant in self._tenants.items():
+            asked = self._tuner.batch(job)
+            if asked is not None and tenant.default_batch is not None and asked != tenant.default_batch:
+                tenant.tuned = True
+            used = None if tenant.gpu is None or tenant.tuned else self._usage_of(job).memory_mib
+            if used is not None:
+                tenant.peak = max(tenant.peak or 0, used)
+            if at - tenant.peak_stored_at >= PEAK_EVERY_S:
+                tenant.peak_stored_at = at
+                self._store_peak(tenant)
+
+    def _store_peak(self, tenant: TenantState) -> None:
+        """Raises the peak in the profile of a workload, if there is one: a run that has just begun says too little."""
+        profile = self._profiles.profile(tenant.workload, tenant.gpu_type)
+        if profile is None or tenant.peak is None or tenant.peak <= (profile.memory_mib or 0):
+            return
+        raised = validated(msgspec.structs.replace(profile, memory_mib=tenant.peak))
+        if raised is not None:
+            self._profiles.add(raised, replace=True)
 
     def _add_profile(
         self, job: str, measurement: TenantMeasurement, seconds: float, *, replace: bool = False

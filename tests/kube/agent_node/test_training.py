@@ -174,6 +174,21 @@ def test_the_peak_of_the_memory_that_the_driver_reports_is_in_the_profile_and_ne
     assert (alone.memory_mi_b, alone.samples_per_second) == (900.0, 750.0)
 
 
+def test_the_memory_that_a_pod_used_last_is_in_the_profile_when_it_is_gone() -> None:
+    profiles, key = no_server(), Key("team", "small@32", "T4")
+    node = node_of(pod("a", "small@32"), profiles=profiles)
+    node.connect("a")
+    node.training.set_memory({"uid-a": 500})
+    node.work(lambda name, all_: 1000.0, lambda: key in profiles._entries and profiles._entries[key].spec.alone)
+    node.training.set_memory({"uid-a": 1900})
+    node.tick()
+    node.set_pods()
+    node.tick()
+    alone = profiles._entries[key].spec.alone
+    assert alone is not None
+    assert (alone.memory_mi_b, alone.samples_per_second, alone.times) == (1900.0, 1000.0, 1)
+
+
 def goodput(name: str, running: dict[str, int]) -> float:
     """Larger batches do more work in the same time."""
     return 4.0 * running[name] / (1 + 0.01 * running[name]) / len(running)
