@@ -51,6 +51,9 @@ def test_our_own_annotations_are_understood_in_every_dialect() -> None:
         ({"aliyun.com/gpu": 2}, {}, True),
         ({"aliyun.com/gpu": 1}, {}, False),  # nothing to check, and such pods are placed faster
         ({"aliyun.com/gpu": 2}, {"cotenant.io/one-numa": "false"}, False),
+        ({"nvidia.com/gpu": 2}, {}, True),
+        ({"nvidia.com/gpu": 2}, {"nvidia.com/numa-bind": "false"}, False),
+        ({"nvidia.com/gpu": 2}, {"nvidia.com/use-gputype": "A100"}, True),
     ],
 )
 def test_one_numa_node_can_be_the_default(limits: Any, annotations: dict[str, str], together: bool) -> None:

@@ -15,10 +15,11 @@ from cotenant.cli.kube import kube
 from cotenant.errors import InputError
 from cotenant.kube.scheduler.leadership import WRITER, Candidacy
 from cotenant.kube.scheduler.lease import ElectedLeader
-from cotenant.kube.settings import KubeSettings
+from cotenant.kube.settings import SCHEDULER_NAME, KubeSettings
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import KNOWS, LEASE, ControlPlane, a_scheduler, passes, until
 from tests.kube.http import ask
+from tests.kube.pods import pod_object
 from tests.kube.process import a_process, free_port, kubeconfig
 
 LANDING_S = 0.4
@@ -93,6 +94,26 @@ def test_one_places_pods_and_the_other_answers_all_but_kube_scheduler() -> None:
         await two.knows("a")
         assert (await two.why("a"))["gpus"][0]["gpu"] == "GPU-n1-0"
         assert (await ask(two.api_port, "GET", "/why/team/b", headers=KNOWS)).status == 200
+
+    play(story)
+
+
+def test_a_request_for_gpus_that_no_node_has_is_seen_by_the_next_leader() -> None:
+    """kube-scheduler refuses it while no process leads."""
+
+    async def story(one: ControlPlane, two: ControlPlane) -> None:
+        hold(one.server, "")
+        await until(lambda: one.scheduler.lead.unready_reason() is not None)
+        mlus = pod_object([{"cambricon.com/mlunum": 1}], [], {}, None, {"schedulerName": SCHEDULER_NAME})
+        mlus["metadata"] |= {"name": "mlus", "uid": "uid-mlus"}
+        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        one.server.merge("mlus", {**mlus, "status": {"phase": "Pending", "conditions": [refused]}}, "team")
+        for plane in (one, two):
+            await plane.knows("mlus")
+        assert not one.events("NoRoom")
+        hold(one.server, "two")
+        await until(lambda: one.events("NoRoom"))
+        assert one.events("NoRoom")[0].startswith("no node of this cluster has Cambricon GPUs")
 
     play(story)
 

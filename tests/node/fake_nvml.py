@@ -235,7 +235,7 @@ class FakeNvml:
         self._ask(card, "affinity")
         if card.affinity is None:
             raise NVMLError(3)
-        return [card.affinity, *[0] * (size - 1)]
+        return [card.affinity >> 64 * place & (1 << 64) - 1 for place in range(size)]
 
     def nvmlDeviceGetNvLinkState(self, card: GpuModel, link: int) -> int:
         self._ask(card, "nvlink")

@@ -65,7 +65,9 @@ def test_a_negative_numa_node_means_unknown(tmp_path: Path) -> None:
     assert NvmlBackend(FakeNvml(GpuModel("GPU-a", bus=1)), sysfs=tmp_path).machine().gpus[0].numa is None
 
 
-@pytest.mark.parametrize(("affinity", "node"), [(None, None), (0b1, 0), (0b100, 2), (0b11, None)])
+@pytest.mark.parametrize(
+    ("affinity", "node"), [(None, None), (0, None), (0b1, 0), (0b100, 2), (0b11, None), (1 << 70, 70), (1 << 70 | 1, None)]
+)
 def test_the_driver_tells_the_numa_node_that_the_kernel_does_not(
     tmp_path: Path, affinity: int | None, node: int | None
 ) -> None:
@@ -73,9 +75,11 @@ def test_the_driver_tells_the_numa_node_that_the_kernel_does_not(
     assert NvmlBackend(nvml, sysfs=tmp_path).machine().gpus[0].numa == node
 
 
-def test_a_gpu_whose_numa_node_cannot_be_told_is_healthy(tmp_path: Path) -> None:
-    (gpu,) = NvmlBackend(FakeNvml(GpuModel("GPU-a", broken={"affinity": 999})), sysfs=tmp_path).machine().gpus
-    assert (gpu.uuid, gpu.numa, gpu.healthy) == ("GPU-a", None, True)
+def test_a_gpu_that_is_lost_when_its_numa_node_is_read_is_unhealthy_and_the_others_are_not(tmp_path: Path) -> None:
+    nvml = FakeNvml(GpuModel("GPU-a", broken={"affinity": 15}), GpuModel("GPU-b", affinity=1))
+    backend = NvmlBackend(nvml, sysfs=tmp_path)
+    assert healthy(backend) == [False, True]
+    assert list(backend.faults().values()) == ["GPU is lost"]
 
 
 def test_the_first_note_counts_the_models() -> None:

@@ -25,22 +25,25 @@ _LISTS = {
 """Lists of names: the key in our annotations, and the field of a dialect that has its own key."""
 _OTHERS = ("exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed")
 
-ONE_NUMA = own_key("one-numa")
-
 T = TypeVar("T")
 
 
-def constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
-    """A Demand without amounts; InputError if an annotation cannot be understood."""
+def constraints_of(
+    annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect], *, one_numa: bool = False
+) -> Demand:
+    """A Demand without amounts; InputError if an annotation cannot be understood.
+
+    `one_numa` is for pods without an annotation about NUMA nodes.
+    """
     used = tuple(dialects)
     if _keys(used).isdisjoint(annotations):  # nearly always
-        return _no_constraints(used)
-    return _constraints_of(annotations, namespace, used)
+        return _no_constraints(used, one_numa)
+    return _constraints_of(annotations, namespace, used, one_numa)
 
 
 @lru_cache(maxsize=64)
-def _no_constraints(dialects: tuple[Dialect, ...]) -> Demand:
-    return _constraints_of({}, "", dialects)
+def _no_constraints(dialects: tuple[Dialect, ...], one_numa: bool) -> Demand:
+    return _constraints_of({}, "", dialects, one_numa)
 
 
 @lru_cache(maxsize=64)
@@ -50,7 +53,9 @@ def _keys(dialects: tuple[Dialect, ...]) -> frozenset[str]:
     return frozenset((*map(own_key, (*_LISTS, *_OTHERS)), *(key for key in theirs if key is not None)))
 
 
-def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect]) -> Demand:
+def _constraints_of(
+    annotations: Mapping[str, str], namespace: str, dialects: Collection[Dialect], one_numa: bool
+) -> Demand:
     def listed(ours: str) -> list[str]:
         keys = [own_key(ours), *(key for one in dialects if (key := getattr(one, _LISTS[ours])) is not None)]
         return list(dict.fromkeys(name for key in keys for name in _read(annotations, key, _names) or ()))
@@ -63,7 +68,8 @@ def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Co
         if one.mode is not None:
             _read(annotations, one.mode, partial(_check_mode, one))
     prefixes = tuple(one.type_prefix for one in dialects if one.type_prefix)
-    numa = [ONE_NUMA, *(one.one_numa for one in dialects if one.one_numa is not None)]
+    numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
+    together = [said for key in numa if (said := _read(annotations, key, _truth)) is not None]
     types = [pattern for one in dialects for pattern in one.vendor.row.types]
     return Demand(
         gpus=0,
@@ -73,7 +79,7 @@ def _constraints_of(annotations: Mapping[str, str], namespace: str, dialects: Co
         avoid_types=_patterns(listed("avoid-types"), prefixes),
         use_uuids=frozenset(listed("use-uuids")),
         avoid_uuids=frozenset(listed("avoid-uuids")),
-        one_numa=any(_read(annotations, key, _truth) for key in numa),
+        one_numa=any(together) if together else one_numa,
         link=_read(annotations, own_key("link"), _link),
         affinity=named("affinity"),
         anti_affinity=named("anti-affinity"),

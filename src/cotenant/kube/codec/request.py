@@ -18,7 +18,7 @@ from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NAMES
 from cotenant.kube.api.objects import Pod, PodContainer, containers_of, resources_of
 from cotenant.kube.codec.amounts import Amounts, amounts_of, has_gpu_alone
-from cotenant.kube.codec.constraints import ONE_NUMA, constraints_of
+from cotenant.kube.codec.constraints import constraints_of
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.settings import DEFAULTS, MOST_GPUS, MeasuredMemory, Settings, Unmeasured
@@ -203,16 +203,17 @@ def _demand_for(containers: tuple[Container, ...], constraints: Demand) -> Deman
 
 def _constraints(pod: Pod, containers: Sequence[ContainerRequest], settings: Settings) -> Demand:
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in containers}
-    constraints = constraints_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values())
+    several = sum(one.amounts.container.gpus for one in containers) > 1
+    together = settings.one_numa and several  # unless the pod says otherwise
+    constraints = constraints_of(
+        pod.metadata.annotations, pod.metadata.namespace, dialects.values(), one_numa=together
+    )
     alone = all(has_gpu_alone(one.amounts) for one in containers)
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
     exclusive = constraints.exclusive or alone
-    several = sum(one.amounts.container.gpus for one in containers) > 1
-    numa_by_default = settings.one_numa and several and ONE_NUMA not in pod.metadata.annotations
-    together = constraints.one_numa or numa_by_default
-    if (exclusive, together, priority) == (constraints.exclusive, constraints.one_numa, constraints.priority):
+    if (exclusive, priority) == (constraints.exclusive, constraints.priority):
         return constraints
-    return replace(constraints, exclusive=exclusive, one_numa=together, priority=priority)
+    return replace(constraints, exclusive=exclusive, priority=priority)
 
 
 def _vendor(containers: Sequence[ContainerRequest]) -> Vendor:

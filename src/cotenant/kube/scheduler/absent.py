@@ -6,6 +6,8 @@ kube-scheduler refuses such a pod by the names of its resources and never calls 
 the author would see: "Insufficient cambricon.com/mlunum".
 """
 
+from functools import partial
+
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, is_unschedulable
 from cotenant.kube.codec.request import PodRequest, request_of
@@ -14,17 +16,30 @@ from cotenant.kube.scheduler.shared import Shared
 
 
 class AbsentVendors:
-    """Looks at each pod that kube-scheduler could not place."""
+    """Looks once at each pod that kube-scheduler could not place."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared, self._codec = shared, shared.settings.codec()
+        self._unseen: dict[str, Pod] = {}
+        """Unschedulable pods by UID. They are kept while this process may not write events: it may lead later."""
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Record an event if the pod has just become unschedulable and no node has GPUs of its vendor."""
-        if new is None or not is_unschedulable(new) or (old is not None and is_unschedulable(old)):
+        """Note a pod that has just become unschedulable."""
+        if new is None or not is_unschedulable(new):
+            if (gone := new or old) is not None:
+                self._unseen.pop(gone.metadata.uid, None)
+        elif old is None or not is_unschedulable(old):
+            self._unseen[new.metadata.uid] = new
+            self.look()
+
+    def look(self) -> None:
+        """Record an event on each pod that was not looked at yet and whose vendor has no GPUs in this cluster."""
+        if not self._unseen or self._shared.unready_reason() is not None:
             return
-        if self._shared.unready_reason() is None and self._text(new):
-            self._shared.events.record(new, NO_ROOM, lambda: self._text(new), warning=True)
+        unseen, self._unseen = self._unseen, {}
+        for pod in unseen.values():
+            if self._text(pod):
+                self._shared.events.record(pod, NO_ROOM, partial(self._text, pod), warning=True)
 
     def _text(self, pod: Pod) -> str:
         """The text of the event; empty if the pod no longer waits, or a node has such GPUs."""

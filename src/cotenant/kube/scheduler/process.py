@@ -176,7 +176,7 @@ class Scheduler:
         queue = Queue(
             slots, self.gangs, self.backfill, settings.queue, scheduler=part.name, hold_s=part.hold_s, settings=codec
         )
-        self.retrier, self.preemptor = Retrier(shared), Preemptor(shared)
+        self.retrier, self.preemptor, self.absent_vendors = Retrier(shared), Preemptor(shared), AbsentVendors(shared)
         self.releaser = Releaser(shared, queue, self.preemptor.can_preempt)
         self.binder = Binder(shared, self.releaser.join_gang)
         self.resizer = Resizer(shared, self.binder.is_binding)
@@ -189,7 +189,7 @@ class Scheduler:
             self.releaser.pod_changed,
             self.separator.pod_changed,
             self.objectives.pod_changed,
-            AbsentVendors(shared).pod_changed,
+            self.absent_vendors.pod_changed,
         )
         signals.node_changed.subscribe(self.objectives.node_changed)
         # A pod that the sharing gate refused may be placed by what is known now.
@@ -247,6 +247,7 @@ class Scheduler:
         while True:
             await asyncio.sleep(TICK_S)
             self.state.expire(time.monotonic())
+            self.absent_vendors.look()
             for node, messages in islice(self.state.closed.items(), MOST_LOGGED):
                 self.errors.report(f"node {node} takes no new pods", "; ".join(messages.values()))
 

@@ -34,6 +34,8 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the GPU (NVIDIA's XID catalogue; its device plugin skips the same ones)."""
 
 _IN_MIG_MODE = "in MIG mode; its instances are not used yet, so it takes no jobs"
+_NUMA_WORDS = 16
+"""Words of 64 bits for a set of NUMA nodes: Linux has 1,024 at most."""
 _MOST_EVENTS = 100
 """Events read in one poll, so that a storm of events cannot delay it."""
 
@@ -242,10 +244,9 @@ class NvmlBackend:
         known = None if bus is None else numa_node(self._sysfs, bus)
         if known is not None:
             return known
-        try:
-            mask = int(self._nvml.nvmlDeviceGetMemoryAffinity(handle, 1, self._nvml.NVML_AFFINITY_SCOPE_NODE)[0])
-        except self._nvml.NVMLError:  # a GPU without a known NUMA node works all the same
-            return None
+        scope = self._nvml.NVML_AFFINITY_SCOPE_NODE
+        words = self._query("nvmlDeviceGetMemoryAffinity", handle, _NUMA_WORDS, scope) or ()
+        mask = sum(int(word) << 64 * place for place, word in enumerate(words))
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _memory_fault(self, gpu: _Gpu, handle: Handle) -> str | None:
