@@ -123,6 +123,13 @@ def test_a_record_that_was_tampered_with_is_refused(change: dict[str, Any], said
         decode_record(json.dumps(good | change))
 
 
+def test_what_a_later_version_adds_to_a_share_is_ignored() -> None:
+    share = {"gpu": "g", "memory": 1, "compute": 2}
+    good = {"version": 1, "pod": UID, "node": "n1", "containers": [{"number": 0, "gpus": [share]}]}
+    later = {**good, "containers": [{"number": 0, "gpus": [{**share, "later": {"a": [1]}}]}]}
+    assert decode_record(json.dumps(later)) == decode_record(json.dumps(good))
+
+
 def test_a_record_of_many_megabytes_is_not_even_read() -> None:
     with pytest.raises(InputError, match="expected at most 262144"):
         decode_record("[" * 50_000_000)

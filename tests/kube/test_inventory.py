@@ -18,10 +18,13 @@ from cotenant.kube.codec.inventory import (
     INSTANCE_TYPE_LABEL,
     INVENTORY,
     ORPHANS,
+    USED,
     inventory_for,
     machine_of,
     orphans_for,
     orphans_of,
+    used_for,
+    used_of,
 )
 from cotenant.node.devices.vendors import Vendor
 from tests.kube.pods import NODE, UID
@@ -84,6 +87,12 @@ def test_cards_are_cordoned_by_annotation(key: str) -> None:
     found = machine_of(node({INVENTORY: inventory_for(CARDS, Vendor.NVIDIA), key: " GPU-a, GPU-zzz ,"}))
     assert found is not None
     assert [gpu.cordoned for gpu in found[0].gpus] == [True, False, False]
+
+
+def test_what_a_later_agent_adds_to_the_use_of_memory_is_ignored() -> None:
+    now = used_for({"GPU-a": 5000}, {UID: {"GPU-a": 4000}})
+    later = json.dumps({**json.loads(now), "later": {"a": [1]}})
+    assert used_of(node({USED: later})) == used_of(node({USED: now}))
 
 
 def test_orphans_come_back_as_they_were() -> None:

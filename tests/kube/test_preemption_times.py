@@ -350,6 +350,35 @@ def test_pods_that_left_are_forgotten_and_those_that_still_leave_are_not() -> No
     assert sorted(victims.leaving) == ["uid-leaves"]
 
 
+def test_who_may_be_evicted_for_a_priority() -> None:
+    state = state_of(node(machine("n1")))
+    victims, placer = Victims(PreemptionPart()), placer_of(state)
+    for name, priority in (("low", 1), ("equal", 5), ("leaves", 1), ("spared", 1)):
+        victims.pod_changed(None, place(state, placer, waiting(name, {GPU: 1, MEMORY: 1000}, priority=priority), "n1"), 0.0)
+    victims.mark_leaving("uid-leaves", 0.0)
+    victims.spare("uid-spared", 9.0)
+
+    def evictable(now: float) -> list[str]:
+        uids = [f"uid-{name}" for name in ("low", "equal", "leaves", "spared", "unknown")]
+        return [uid for uid in uids if victims.stake_of(uid, 5, now) is not None]
+
+    assert evictable(8.0) == ["uid-low"]
+    assert evictable(9.0) == ["uid-low", "uid-spared"]
+
+
+def test_evictions_are_taken_over_only_if_every_node_has_victims_and_all_have_gpus() -> None:
+    async def story(world: World) -> None:
+        def taken_over(**victims: set[str]) -> set[str]:
+            named = {node: frozenset(f"uid-{name}" for name in names) for node, names in victims.items()}
+            return set(world.preemptor.take_over_evictions(world.high, named))
+
+        assert taken_over(n1={"a"}, n2={"b"}) == {"n1", "n2"}
+        assert taken_over(n1={"a"}, n2={"b", "web"}) == set()
+        assert taken_over(n1={"a"}, n2=set()) == set()
+
+    live(story)
+
+
 def test_no_pod_is_evicted_if_capacity_is_freed_meanwhile() -> None:
     async def story(world: World) -> None:
         look = asyncio.create_task(world.refuse())

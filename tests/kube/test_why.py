@@ -219,6 +219,11 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(reply: Reply, said: str)
     assert said in said_when(reply)
 
 
+def test_a_missing_right_and_a_missing_service_are_not_confused() -> None:
+    assert "you may not ask the scheduler" in said_when(status_reply(403, "no"))
+    assert "you may not ask the scheduler" not in said_when(status_reply(404, "no"))
+
+
 def test_a_server_that_is_not_there_is_said() -> None:
     with pytest.raises(CotenantError, match=r"cannot reach the API server: .*127.0.0.1 port 1"):
         asyncio.run(ask_scheduler(access(1), "team", "a"))

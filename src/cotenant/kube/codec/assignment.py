@@ -33,8 +33,11 @@ Uuid = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9][A-Za-z0-9/:._-]{{0,{LONGEST_U
 Identity = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
-class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What a container was given of one GPU."""
+class Share(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a container was given of one GPU.
+
+    Unknown fields are ignored: nodes are updated one after the other, and a later version may add an optional field.
+    """
 
     gpu: Uuid
     memory: Annotated[int, Meta(ge=0, le=1_000_000_000)]

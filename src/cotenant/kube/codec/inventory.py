@@ -92,8 +92,8 @@ Amount = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 """MiB."""
 
 
-class MemoryInUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Memory in use on the GPUs of a node."""
+class MemoryInUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Memory in use on the GPUs of a node. Unknown fields are ignored: a later agent may add an optional field."""
 
     version: int
     mib: dict[Uuid, Amount]
