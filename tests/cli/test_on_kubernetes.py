@@ -2,12 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--on kubernetes` without a cluster: the manifest of a job, refusals, and the words for its states."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from cotenant.kube.deploy.jobs import Job, JobCondition, JobStatus, view_of
+from cotenant.errors import InputError
+from cotenant.kube.api.access import Access
+from cotenant.kube.api.client import Client
+from cotenant.kube.api.error_log import ErrorLog
+from cotenant.kube.api.server import Listener, Reply, Route, application, json_reply, listen
+from cotenant.kube.deploy.jobs import Job, JobCondition, JobStatus, priority_class, view_of
 from cotenant.kube.deploy.objects import (
     CANCELLED,
     About,
@@ -19,6 +25,7 @@ from cotenant.kube.deploy.objects import (
 )
 from cotenant.wire.local import described_state
 from tests.cli.command import refusal, run
+from tests.kube.http import serving
 
 SUBMIT = ("submit", "--on", "kubernetes")
 IMAGE = ("--image", "team/train:1")
@@ -37,6 +44,11 @@ def test_a_job_requests_what_its_options_say() -> None:
     job = manifest(*words, "--type", "V100", "--exclusive", "--estimate", "2h", "--workload", "bert", "--env", "A=b")
     pod = job["spec"]["template"]
     (main,) = pod["spec"]["containers"]
+    assert (job["metadata"]["name"], main["image"], main["env"]) == (
+        "one",
+        "team/train:1",
+        [{"name": "A", "value": "b"}],
+    )
     assert main["resources"]["limits"] == {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 30}
     assert main["command"] == ["python", "train.py", "$$(HOME)"]  # kubelet turns `$$` into `$`
     assert (job["spec"]["backoffLimit"], pod["spec"]["terminationGracePeriodSeconds"]) == (3, 5)
@@ -96,6 +108,27 @@ def test_an_array_has_indices_and_replicas_are_a_gang() -> None:
 )
 def test_bad_input_is_refused_with_a_sentence(words: tuple[str, ...], sentence: str) -> None:
     assert sentence in refusal(*words)
+
+
+def test_a_priority_is_that_of_a_priority_class() -> None:
+    async def classes(words: tuple[str, ...], _body: bytes) -> Reply:
+        assert words[-1] == "priorityclasses"
+        items = [{"metadata": {"name": name}, "value": value} for name, value in (("low", -5), ("high", 500))]
+        return json_reply({"metadata": {"resourceVersion": "1"}, "items": items})
+
+    async def chosen(*priorities: int) -> list[str | None]:
+        bound = listen("127.0.0.1", 0)
+        door = Listener(bound, application({"apis": Route(method="GET", answer=classes, segments=3)}, ErrorLog(print)))
+        async with serving([door]):
+            client = Client(Access(host="127.0.0.1", port=bound.getsockname()[1]))
+            try:
+                return [await priority_class(client, priority) for priority in priorities]
+            finally:
+                await client.close()
+
+    assert asyncio.run(chosen(0, -5, 500)) == [None, "low", "high"]
+    with pytest.raises(InputError, match=r"--priority 7: .* it has -5, 500"):
+        asyncio.run(chosen(7))
 
 
 def job_with(condition: str = "", **status: Any) -> Job:

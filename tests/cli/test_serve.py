@@ -64,10 +64,12 @@ def test_vllm_reports_its_latencies_only_if_it_has_an_objective() -> None:
 
 
 def test_a_custom_server_runs_its_own_command_with_its_volumes_and_variables() -> None:
-    words = ("--image", "team/chat:1", "--port", "9000", "--volume", "models:/models", "--env", "A=b$(c)")
+    ports = ("--port", "9000", "--grpc-port", "9001")
+    words = ("--image", "team/chat:1", *ports, "--volume", "models:/models", "--env", "A=b$(c)")
     custom = ("serve", "custom", "--name", "chat", "--memory", "1GiB", *words)
     done = run(*custom, "--dry-run", "-o", "json", "--", "python", "serve.py", "$(HOME)")
-    deployment, _ = json.loads(done.stdout)["items"]
+    deployment, service = json.loads(done.stdout)["items"]
+    assert {one["name"]: one["port"] for one in service["spec"]["ports"]} == {"http": 9000, "grpc": 9001}
     spec = deployment["spec"]["template"]["spec"]
     (main,) = spec["containers"]
     # kubelet turns `$$` into `$` again, and would replace `$(HOME)`

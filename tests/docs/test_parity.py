@@ -39,7 +39,9 @@ def names_in(file: Path) -> list[str]:
     """The tests of a file: functions that pytest collects, or the cases of a YAML table."""
     if file.suffix == ".yaml":
         return [case["name"] for case in yaml.safe_load_all(file.read_text())]
-    functions = [one.name for one in ast.parse(file.read_text()).body if isinstance(one, ast.FunctionDef)]
+    functions = [
+        one.name for one in ast.parse(file.read_text()).body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     return [name for name in functions if file.name.startswith("test_") and name.startswith("test_")]
 
 

@@ -59,9 +59,19 @@ def test_a_dialect_has_a_policy_unless_the_pod_names_one(limits: Any, annotation
     assert placer.why(waiting("a", limits, annotations=annotations)).policy == policy
 
 
+def test_the_policy_of_iadeep_takes_an_idle_gpu_first() -> None:
+    state = state_of(node(machine("n1", cards=2)))
+    here = {"cotenant.io/workload": "bert"}
+    both = [
+        place(state, placer_of(state), waiting(name, {"gpushare/gpu-mem": 2}, annotations=here), "n1") for name in "ab"
+    ]
+    assert sorted(pod.metadata.annotations["ALIYUN_COM_GPU_MEM_IDX"] for pod in both) == ["0", "1"]
+
+
 def test_the_policy_of_a_dialect_is_a_setting() -> None:
-    settings = parse_settings(b"dialects: {topology: {policy: spread}, iadeep: {policy: fgd}}").codec()
-    placer = placer_of(state_of(node(machine("n1"))), settings=settings)
+    text = b"dialects: {topology: {policy: spread}, iadeep: {policy: fgd}, vgpu: {policy: spread/binpack}}"
+    placer = placer_of(state_of(node(machine("n1"))), settings=parse_settings(text).codec())
+    assert placer.why(waiting("a", {GPU: 1})).policy == "spread/binpack"
     assert placer.why(waiting("a", {"aliyun.com/gpu": 1})).policy == "spread"
     assert (
         placer.why(waiting("a", {"gpushare/gpu-mem": 1}, annotations={"cotenant.io/workload": "bert"})).policy == "fgd"

@@ -214,6 +214,17 @@ def test_an_agent_writes_to_these_folders_of_its_node_and_no_others(strict: bool
     assert {path for path, one in mounts.items() if one["readOnly"]} == readable
 
 
+def test_every_part_has_the_image_that_was_chosen_and_those_that_serve_are_probed() -> None:
+    objects = made()
+    every = [one for key in WORKLOADS for one in pod_of(objects[key])["containers"]]
+    assert {one["image"] for one in every if one["name"] != "kube-scheduler"} == {IMAGES.ours}
+    (stock,) = (one for one in every if one["name"] == "kube-scheduler")
+    assert stock["image"] == IMAGES.kube_scheduler
+    for name in (SCHEDULER, WEBHOOK):
+        for container in pod_of(objects["Deployment", name])["containers"]:
+            assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
 def test_agents_go_where_they_are_told_and_run_as_pods_with_gpus_do(tmp_path: Path) -> None:
     settings = written(tmp_path / "settings", "webhook: {runtime-class: nvidia}\n")
     pod = pod_of(made(settings, nodes={"gpu": "on"})["DaemonSet", AGENT])

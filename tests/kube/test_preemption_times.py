@@ -354,7 +354,8 @@ def test_who_may_be_evicted_for_a_priority() -> None:
     state = state_of(node(machine("n1")))
     victims, placer = Victims(PreemptionPart()), placer_of(state)
     for name, priority in (("low", 1), ("equal", 5), ("leaves", 1), ("spared", 1)):
-        victims.pod_changed(None, place(state, placer, waiting(name, {GPU: 1, MEMORY: 1000}, priority=priority), "n1"), 0.0)
+        pod = waiting(name, {GPU: 1, MEMORY: 1000}, priority=priority)
+        victims.pod_changed(None, place(state, placer, pod, "n1"), 0.0)
     victims.mark_leaving("uid-leaves", 0.0)
     victims.spare("uid-spared", 9.0)
 

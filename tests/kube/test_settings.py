@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings file of the Kubernetes engine: what it may say, what wins, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cotenant.core.placement.policies import QUEUES
-from cotenant.core.units import MiB
+from cotenant.core.units import MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DIALECTS
@@ -27,6 +28,22 @@ def test_resources_may_have_other_names() -> None:
     assert request_of(pod({"nvidia.com/gpu": 1}), said.codec()).containers == ()
 
 
+@pytest.mark.parametrize(
+    ("dialect", "names"),
+    [
+        ("vgpu", ("count", "memory", "memory-percent", "compute", "priority")),
+        ("cambricon", ("count", "memory", "compute")),
+        ("cambricon-smlu", ("count", "memory", "compute")),
+    ],
+)
+def test_every_resource_of_a_dialect_may_have_another_name(dialect: str, names: tuple[str, ...]) -> None:
+    others = {name: f"example.com/{name}" for name in names}
+    said = parse_settings(json.dumps({"dialects": {dialect: others}}).encode())
+    (found,) = (one for one in said.codec().dialects if one.name == dialect)
+    assert {name: getattr(found, name.replace("-", "_")) for name in names} == others
+    assert set(others.values()) <= said.codec().by_resource.keys()
+
+
 def test_a_dialect_that_is_null_is_not_spoken() -> None:
     codec = parse_settings(b"dialects: {topology: null}").codec()
     assert "aliyun.com/gpu" not in codec.by_resource
@@ -34,23 +51,26 @@ def test_a_dialect_that_is_null_is_not_spoken() -> None:
 
 
 def test_what_a_pod_does_not_say_is_settable() -> None:
-    codec = parse_settings(b"defaults: {memory: 2000, compute: 30}").codec()
-    assert request_of(pod({"nvidia.com/gpu": 2}), codec).demand.memory == MiB(2000)
+    codec = parse_settings(b"defaults: {gpus: 2, memory: 2000, compute: 30}").codec()
+    demand = request_of(pod({"nvidia.com/gpumem": 1000}), codec).demand
+    assert (demand.gpus, demand.memory, demand.compute) == (2, MiB(1000), MilliGpu(300))
+    demand = request_of(pod({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 10}), codec).demand
+    assert (demand.gpus, demand.memory, demand.compute) == (1, MiB(2000), MilliGpu(100))
 
 
 def test_the_nearest_word_on_a_card_wins() -> None:
     said = parse_settings(
         b"""
-        gpus: {split: 8, memory-scaling: 120}
+        gpus: {split: 8, memory-scaling: 120, compute-scaling: 110}
         nodes:
-          n1: {split: 4, gpus: {GPU-a: {memory-scaling: 200}, "1": {split: 2}}, hide: [GPU-c, "3"]}
+          n1: {split: 4, compute-scaling: 99, gpus: {GPU-a: {memory-scaling: 200}, "1": {split: 2}}, hide: [GPU-c, "3"]}
         """
     )
-    assert said.sharing_of("n1", "GPU-a", 0) == GpuSharing(split=4, memory_scaling=200)
-    assert said.sharing_of("n1", "GPU-b", 1) == GpuSharing(split=2, memory_scaling=120)
+    assert said.sharing_of("n1", "GPU-a", 0) == GpuSharing(split=4, memory_scaling=200, compute_scaling=99)
+    assert said.sharing_of("n1", "GPU-b", 1) == GpuSharing(split=2, memory_scaling=120, compute_scaling=99)
     assert said.sharing_of("n1", "GPU-c", 2) is None
     assert said.sharing_of("n1", "GPU-d", 3) is None
-    assert said.sharing_of("n2", "GPU-c", 3) == GpuSharing(split=8, memory_scaling=120)
+    assert said.sharing_of("n2", "GPU-c", 3) == GpuSharing(split=8, memory_scaling=120, compute_scaling=110)
 
 
 @pytest.mark.parametrize(

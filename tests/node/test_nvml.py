@@ -66,7 +66,8 @@ def test_a_negative_numa_node_means_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("affinity", "node"), [(None, None), (0, None), (0b1, 0), (0b100, 2), (0b11, None), (1 << 70, 70), (1 << 70 | 1, None)]
+    ("affinity", "node"),
+    [(None, None), (0, None), (0b1, 0), (0b100, 2), (0b11, None), (1 << 70, 70), (1 << 70 | 1, None)],
 )
 def test_the_driver_tells_the_numa_node_that_the_kernel_does_not(
     tmp_path: Path, affinity: int | None, node: int | None

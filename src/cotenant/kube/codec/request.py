@@ -205,9 +205,7 @@ def _constraints(pod: Pod, containers: Sequence[ContainerRequest], settings: Set
     dialects = {one.amounts.dialect.name: one.amounts.dialect for one in containers}
     several = sum(one.amounts.container.gpus for one in containers) > 1
     together = settings.one_numa and several  # unless the pod says otherwise
-    constraints = constraints_of(
-        pod.metadata.annotations, pod.metadata.namespace, dialects.values(), one_numa=together
-    )
+    constraints = constraints_of(pod.metadata.annotations, pod.metadata.namespace, dialects.values(), one_numa=together)
     alone = all(has_gpu_alone(one.amounts) for one in containers)
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, pod.spec.priority or 0))
     exclusive = constraints.exclusive or alone
