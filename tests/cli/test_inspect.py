@@ -22,6 +22,8 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.inventory import USED, used_for
+from cotenant.kube.inspect.arena import left_out, link_maps
+from cotenant.kube.inspect.report import ClusterUse, NodeUse
 from tests.cli.command import START, environment, run
 from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.worlds import CORES, GPU, MEMORY, PERCENT, machine, node, place, placer_of, state_of, waiting
@@ -206,6 +208,15 @@ def test_links_are_printed_as_arena_reads_them(beside: Beside) -> None:
         "devices": {"0": "Healthy", "1": "Healthy"},
         "linkType": [["N-A", "NV2"], ["NV2", "N-A"]],
     }
+
+
+def test_a_node_whose_name_no_label_can_have_has_no_links_for_arena() -> None:
+    empty = NodeUse(name="", address=None, type="T4", gpus=(), links=((0,),), pods=(), pending=(), closed=())
+    names = ["n" * 63, "n" * 64]
+    nodes = tuple(msgspec.structs.replace(empty, name=name) for name in names)
+    seen = ClusterUse(nodes=nodes, pending=(), policy=None)
+    assert [one["metadata"]["labels"]["nodename"] for one in link_maps(seen)["items"]] == names[:1]
+    assert left_out(seen) == names[1:]
 
 
 def test_wide_tables_tell_more(beside: Beside) -> None:

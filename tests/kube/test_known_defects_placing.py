@@ -20,6 +20,7 @@ from cotenant.kube.codec.keys import container_key
 from cotenant.kube.scheduler.protocol import HIGHEST
 from cotenant.kube.settings import parse_settings
 from cotenant.kube.state.cluster import ClusterState
+from cotenant.node.devices.vendors import Vendor
 from tests.kube.worlds import (
     GPU,
     MEMORY,
@@ -150,7 +151,7 @@ def test_cards_are_known_by_their_uuid_where_numbers_have_gaps() -> None:
     """gpushare: the scheduler counted cards 0 to n-1 and the plugin by device file, so a gap was a card not found."""
     hidden = parse_settings(b"nodes: {n1: {hide: ['1']}}")
     links = tuple(tuple(10 * a + b for b in range(3)) for a in range(3))
-    shown = shared_machine(replace(machine("n1", cards=3), links=links), "n1", hidden)
+    shown = shared_machine(replace(machine("n1", cards=3), links=links), "n1", hidden, Vendor.NVIDIA)
     assert shown.links == ((0, 2), (20, 22))
     pod = place(state := state_of(node(shown)), placer_of(state), waiting("both", {GPU: 2}), "n1")
     assert given(pod) == ["GPU-n1-0", "GPU-n1-2"]

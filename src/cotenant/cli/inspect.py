@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cotenant.cli.options import kube_output_option
-from cotenant.cli.output import aligned, or_dash, render
+from cotenant.cli.output import aligned, note, or_dash, render
 from cotenant.core.links import link_word
 from cotenant.wire.text import printable
 
@@ -88,8 +88,10 @@ def gpu(details: bool, output: str, arena: bool, **which: Any) -> None:
     """Shows the number of GPUs of each node and how many are in use; with --details how they are linked."""
     seen = read(**which)
     if arena:
-        from cotenant.kube.inspect.arena import link_maps
+        from cotenant.kube.inspect.arena import MOST_LABEL, left_out, link_maps
 
+        for name in left_out(seen):
+            note(f"node {name} is left out: its name has more than {MOST_LABEL} characters, which a label cannot have")
         render(link_maps(seen), "json" if output == "json" else "yaml", lambda wide: None)
         return
     show(seen, output, lambda wide: gpu_details(seen) if details else gpu_summary(seen, wide))

@@ -15,7 +15,7 @@ from cotenant.core.model import Gpu, Machine
 from cotenant.core.units import MiB, Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.publishing import OwnNode, take_back
-from cotenant.kube.agent.reporting import annotations_for, host_memory_note, shared_machine, topology_text
+from cotenant.kube.agent.reporting import annotations_for, host_memory_note, scaling_note, shared_machine, topology_text
 from cotenant.kube.api.client import Client
 from cotenant.kube.api.objects import decode_node
 from cotenant.kube.codec.inventory import GPU_TOPOLOGY, INVENTORY, OWN_TOTALS, machine_of
@@ -43,31 +43,35 @@ TOTALS = {"nvidia.com/gpumem": 16000, "nvidia.com/gpucores": 100}
 
 
 def test_each_card_is_shared_as_the_settings_say_and_hidden_ones_are_left_out() -> None:
-    shared = shared_machine(FOUND, "n1", SETTINGS)
+    shared = shared_machine(FOUND, "n1", SETTINGS, Vendor.NVIDIA)
     assert shared.name == "n1"
     assert [(gpu.uuid, gpu.slots, gpu.memory_capacity, gpu.compute_capacity) for gpu in shared.gpus] == [
         ("GPU-0", 4, 24576, 1000),
         ("GPU-2", 9, 24576, 2000),
     ]
     assert shared.links == ((0, 30), (30, 0))
-    assert [gpu.uuid for gpu in shared_machine(FOUND, "another", SETTINGS).gpus] == ["GPU-0", "GPU-1", "GPU-2"]
+    assert [gpu.uuid for gpu in shared_machine(FOUND, "another", SETTINGS, Vendor.NVIDIA).gpus] == [
+        "GPU-0",
+        "GPU-1",
+        "GPU-2",
+    ]
 
 
 def test_simulated_cards_of_two_nodes_have_different_names_that_stay() -> None:
-    one, other = (shared_machine(FOUND, node, SETTINGS, simulated=True) for node in ("n2", "n3"))
+    one, other = (shared_machine(FOUND, node, SETTINGS, Vendor.NVIDIA, simulated=True) for node in ("n2", "n3"))
     assert not {gpu.uuid for gpu in one.gpus} & {gpu.uuid for gpu in other.gpus}
-    assert one == shared_machine(FOUND, "n2", SETTINGS, simulated=True)
+    assert one == shared_machine(FOUND, "n2", SETTINGS, Vendor.NVIDIA, simulated=True)
 
 
 def test_more_cards_than_an_inventory_can_hold_are_refused_in_a_sentence() -> None:
     many = Machine(name="local", gpus=tuple(Gpu(uuid=f"GPU-{i}") for i in range(65)))
     with pytest.raises(InputError, match="65 GPUs, expected at most 64"):
-        shared_machine(many, "n", SETTINGS)
+        shared_machine(many, "n", SETTINGS, Vendor.NVIDIA)
 
 
 def test_the_scheduler_reads_the_machine_that_was_published() -> None:
     shared = shared_machine(
-        replace(FOUND, gpus=(replace(FOUND.gpus[0], healthy=False), *FOUND.gpus[1:])), "n1", SETTINGS
+        replace(FOUND, gpus=(replace(FOUND.gpus[0], healthy=False), *FOUND.gpus[1:])), "n1", SETTINGS, Vendor.NVIDIA
     )
     annotations = {key: value for key, value in annotations_for(shared, Vendor.NVIDIA, DEFAULTS).items() if value}
     node = decode_node(json.dumps({"metadata": {"name": "n1", "annotations": annotations}}).encode())
@@ -304,3 +308,14 @@ def test_more_host_memory_than_there_is_is_said() -> None:
         "memory-scaling assigns up to 16 GiB of the host's memory to pods, and the host has 8 GiB: lower "
         "memory-scaling of node n1, or pods can exhaust its memory"
     )
+
+
+def test_no_more_memory_than_there_is_is_handed_out_of_gpus_that_have_no_virtual_memory() -> None:
+    shared = shared_machine(FOUND, "n1", SETTINGS, Vendor.CAMBRICON)
+    assert [(gpu.memory_capacity, gpu.compute_capacity) for gpu in shared.gpus] == [(16384, 1000), (16384, 2000)]
+    said = scaling_note(FOUND, "n1", SETTINGS, Vendor.CAMBRICON)
+    assert said == ("memory-scaling above 100 has no effect on Cambricon GPUs; only NVIDIA GPUs have virtual memory")
+    assert scaling_note(FOUND, "n1", SETTINGS, Vendor.NVIDIA) is None
+    assert scaling_note(FOUND, "another", SETTINGS, Vendor.CAMBRICON) is None
+    less = parse_settings(b"gpus: {memory-scaling: 50}")
+    assert shared_machine(FOUND, "n1", less, Vendor.AMD).gpus[0].memory_capacity == 8192

@@ -35,6 +35,7 @@ from cotenant.kube.agent.reporting import (
     UsageReport,
     annotations_for,
     host_memory_note,
+    scaling_note,
     shared_machine,
 )
 from cotenant.kube.agent.totals import NodeTotals
@@ -270,7 +271,11 @@ class Agent:
         backend = await self._found()
         try:
             vendor = self._vendor_of(backend)
-            self._machine = self._shared(await asyncio.to_thread(backend.machine), backend)
+            found = await asyncio.to_thread(backend.machine)
+            self._machine = self._shared(found, backend)
+            scaling = scaling_note(found, self._options.node, self._settings, vendor)
+            if scaling is not None:
+                self._say(f"agent: {scaling}")
             plugins = Plugins(
                 lambda: self._machine,
                 vendor,
@@ -316,7 +321,8 @@ class Agent:
         simulated = backend.vendor is Vendor.SIMULATED
         if simulated and self._options.gpu_type is not None:
             found = replace(found, gpus=tuple(replace(gpu, type=self._options.gpu_type) for gpu in found.gpus))
-        return shared_machine(found, self._options.node, self._settings, simulated=simulated)
+        vendor = self._vendor_of(backend)
+        return shared_machine(found, self._options.node, self._settings, vendor, simulated=simulated)
 
     async def _keep_looking(self, backend: Backend, plugins: Plugins, members: SliceMembers) -> NoReturn:
         while True:

@@ -32,6 +32,7 @@ USE_S = 30.0
 """Pause between two looks at the use of GPUs."""
 MUCH = 50
 """A change of use is published if it is at least one part in so many of a GPU's memory."""
+NOT_SCALED = Percent(100)
 _NVLINKS = ("Single NVLink", "Two NVLinks", "Three NVLinks", "Four NVLinks", "Five NVLinks", "Six NVLinks")
 _LINKS = {
     Link.SYS: "Cross CPU socket",
@@ -46,8 +47,13 @@ _LINKS = {
 # The inventory
 
 
-def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulated: bool = False) -> Machine:
-    """The GPUs that a node hands out, each shared as the settings say; hidden ones are left out."""
+def shared_machine(
+    found: Machine, node: str, settings: KubeSettings, vendor: Vendor, *, simulated: bool = False
+) -> Machine:
+    """The GPUs that a node hands out, each shared as the settings say; hidden ones are left out.
+
+    Only the vGPU library can put memory of the host behind a GPU, so no more than there is of other GPUs is handed out.
+    """
     ways = [settings.sharing_of(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
     shown = [index for index, way in enumerate(ways) if way is not None]
     if len(shown) > MOST_NODE_GPUS:
@@ -56,7 +62,7 @@ def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulat
         replace(
             _named_by(node, found.gpus[index]) if simulated else found.gpus[index],
             slots=way.split,
-            memory_scaling=Percent(way.memory_scaling),
+            memory_scaling=Percent(way.memory_scaling if vendor.row.preload else min(way.memory_scaling, NOT_SCALED)),
             compute_scaling=Percent(way.compute_scaling),
         )
         for index, way in enumerate(ways)
@@ -64,6 +70,15 @@ def shared_machine(found: Machine, node: str, settings: KubeSettings, *, simulat
     )
     links = found.links and tuple(tuple(found.links[a][b] for b in shown) for a in shown)
     return Machine(name=node, gpus=gpus, links=links)
+
+
+def scaling_note(found: Machine, node: str, settings: KubeSettings, vendor: Vendor) -> str | None:
+    """A sentence if the settings scale the memory of GPUs that have no virtual memory; else None."""
+    ways = [settings.sharing_of(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
+    if vendor.row.preload or all(way is None or way.memory_scaling <= NOT_SCALED for way in ways):
+        return None
+    none = f"memory-scaling above {NOT_SCALED} has no effect on {vendor.row.title} GPUs"
+    return f"{none}; only NVIDIA GPUs have virtual memory"
 
 
 def host_memory_note(machine: Machine, host: MiB) -> str | None:

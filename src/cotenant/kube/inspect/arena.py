@@ -16,13 +16,21 @@ from cotenant.kube.inspect.report import ClusterUse, NodeUse
 NAMESPACE = "kube-system"
 MODE = {"ack.node.gpu.schedule": "topology"}
 """Label of these ConfigMaps, and of the nodes that arena lists with their links."""
+MOST_LABEL = 63
+"""characters of a label's value"""
 
 Json = dict[str, Any]
 
 
 def link_maps(seen: ClusterUse) -> Json:
-    """A list of ConfigMaps for `kubectl apply`, one for each node whose links are known."""
-    return {"apiVersion": "v1", "kind": "List", "items": [_link_map(node) for node in seen.nodes if node.links]}
+    """A list of ConfigMaps for `kubectl apply`, one for each node whose links are known and whose name fits a label."""
+    nodes = [node for node in seen.nodes if node.links and len(node.name) <= MOST_LABEL]
+    return {"apiVersion": "v1", "kind": "List", "items": [_link_map(node) for node in nodes]}
+
+
+def left_out(seen: ClusterUse) -> list[str]:
+    """The nodes with links whose names are too long for the label."""
+    return [node.name for node in seen.nodes if node.links and len(node.name) > MOST_LABEL]
 
 
 def _link_map(node: NodeUse) -> Json:
