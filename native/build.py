@@ -81,7 +81,9 @@ def standin(headers: Path, out: Path, *, cc: str | None = None, sanitize: str | 
 
 def smi(out: Path, *, cc: str | None = None) -> Path:
     """Builds cotenant-smi, which shows a slice from inside a container."""
-    return _compile(out / SMI, [*HARDENED, str(HERE / "smi" / "smi.c"), "-ldl"], cc, None)
+    # Its own start, and the library that had dlopen before glibc 2.34: it runs with older glibc than it is built with.
+    linking = ["-nostartfiles", "-Wl,--no-as-needed", "-l:libdl.so.2"]
+    return _compile(out / SMI, [*HARDENED, *_sources(HERE / "smi"), *linking], cc, None)
 
 
 def program(

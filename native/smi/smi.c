@@ -13,6 +13,9 @@
 #include <string.h>
 
 #include "nvml.h"
+#include "start.h"
+
+__asm__(".symver dlopen, dlopen@" OLDEST "\n.symver dlsym, dlsym@" OLDEST);
 
 #define MIB (1024 * 1024)
 #define WHOLE 1000

@@ -4,6 +4,7 @@
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,9 @@ def test_a_static_program_starts_quietly(place: kit.Slice, tmp_path: Path) -> No
     assert starts_as_ever(program, environment(place.write(memory=kit.MIB), tmp_path / "staged"))
 
 
-def test_the_library_asks_for_nothing_that_an_old_glibc_lacks() -> None:
-    command = [kit.tool("readelf"), "-V", "-W", str(kit.library())]
+@pytest.mark.parametrize("built", [kit.library, kit.smi])
+def test_what_containers_get_asks_for_nothing_that_an_old_glibc_lacks(built: Callable[[], Path]) -> None:
+    command = [kit.tool("readelf"), "-V", "-W", str(built())]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     versions = {tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([\d.]+)", said)}
     assert versions
