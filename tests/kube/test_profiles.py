@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.core.interference import MOST_ROWS
 from cotenant.core.sharing.speeds import tenant_set_of
 from cotenant.core.units import MiB
 from cotenant.kube.api.decoding import UNREADABLE
@@ -32,6 +33,7 @@ from cotenant.kube.codec.profiles import (
     workload_id,
 )
 from cotenant.kube.install.profiles import profile_definition
+from cotenant.kube.scheduler import measurements
 from cotenant.kube.scheduler.measurements import MOST_OF_NAMESPACE
 from cotenant.kube.scheduler.profiles import Profiles
 from cotenant.kube.scheduler.separation import Separator
@@ -232,9 +234,16 @@ TYPES = {"n1": NODES["n1"], "n2": {"T4": MiB(15_000)}, "n3": {"V100": MiB(32_000
 @given(
     rounds=st.lists(
         st.tuples(st.lists(CHANGES, max_size=6), st.sets(st.sampled_from(["n1", "n2", "n3"]))), min_size=1, max_size=5
-    )
+    ),
+    most_rows=st.sampled_from([2, MOST_ROWS]),
 )
-def test_what_was_learned_step_by_step_is_what_a_new_scheduler_learns_at_once(rounds: Any) -> None:
+def test_what_was_learned_step_by_step_is_what_a_new_scheduler_learns_at_once(rounds: Any, most_rows: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measurements, "MOST_ROWS", most_rows)
+        learn_step_by_step(rounds)
+
+
+def learn_step_by_step(rounds: Any) -> None:
     companies = [
         tenant_set_of(gpu_type, names)
         for gpu_type in ("T4", "V100")
@@ -255,12 +264,27 @@ def test_what_was_learned_step_by_step_is_what_a_new_scheduler_learns_at_once(ro
             at_once.profile_changed(None, one)
         at_once.refresh({node: TYPES[node] for node in nodes})
         assert step_by_step.problems == at_once.problems
-        for table in vars(at_once._measurements):
+        assert step_by_step._used == at_once._used
+        for table in vars(at_once._measurements).keys() - {"changes"}:
             assert getattr(step_by_step._measurements, table) == getattr(at_once._measurements, table), table
         assert step_by_step.reported("uid-a", "team", "n1") == at_once.reported("uid-a", "team", "n1")
         for company in companies:
             assert step_by_step.belief.speeds(company) == at_once.belief.speeds(company)
         assert step_by_step.belief.mildness("T4", "team/a@16") == at_once.belief.mildness("T4", "team/a@16")
+
+
+def test_a_speed_that_counts_in_its_namespace_only_changes_the_bounds_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "MOST_ROWS", 2)
+    others = [profile(i, f"w{i}@8", {f"x/w{j}@8": 0.5 for j in range(2)}, node="n2", namespace="x") for i in range(2)]
+    before, after = (
+        profile(0, "a@16", {"team/old@16": 0.5, "team/b@16": speed, "team/new@16": 0.5}) for speed in (0.9, 0.2)
+    )
+    found = learned(before, *others)
+    pair = tenant_set_of("T4", ("team/a@16", "team/b@16"))
+    assert found.belief.speeds(pair) == learned(before, *others).belief.speeds(pair)
+    found.profile_changed(before, after)
+    found.refresh(NODES)
+    assert found.belief.speeds(pair) == learned(after, *others).belief.speeds(pair)
 
 
 def rows_of(found: Profiles) -> set[str]:
@@ -547,21 +571,71 @@ def test_another_leader_does_not_evict_a_pod_of_the_same_controller_again() -> N
             async with a_scheduler(server, EVICTING) as plane:  # it remembers nothing
                 await placed(plane, "d", "large@16", OWNED)
                 await learn(plane, 0.06)
-                await placed_elsewhere(plane, "x", "other@16")
+                await evicted_elsewhere(plane)
         assert server.evicted == ["c", "x"]
 
-    async def placed_elsewhere(plane: ControlPlane, name: str, workload: str) -> None:
-        """A newcomer of another controller on a GPU of its own, which is evicted after `d` was judged."""
-        owner = [{**OWNED[0], "uid": "uid-other"}]
-        plane.add_node("n2")
-        await until(lambda: "n2" in plane.scheduler.state.vendors)
-        await add(plane, profile(2, workload, {f"team/{workload}": 0.95}, times=8))
-        for one in ("y", name):
-            await placed(plane, one, workload, owner if one == name else [], "n2")
-        await add(plane, profile(2, workload, {f"team/{workload}": 0.06}, times=8))
-        await until(lambda: len(plane.server.evicted) > 1)
-
     asyncio.run(story())
+
+
+async def evicted_elsewhere(plane: ControlPlane) -> None:
+    """A newcomer of another controller on a GPU of its own is evicted, after the pods that were placed before it were
+    judged once more."""
+    owner, workload = [{**OWNED[0], "uid": "uid-other"}], "other@16"
+    plane.add_node("n2")
+    await until(lambda: "n2" in plane.scheduler.state.vendors)
+    await add(plane, profile(2, workload, {f"team/{workload}": 0.95}, times=8))
+    for one in ("y", "x"):
+        await placed(plane, one, workload, owner if one == "x" else [], "n2")
+    await add(plane, profile(2, workload, {f"team/{workload}": 0.06}, times=8))
+    await until(lambda: "x" in plane.server.evicted)
+
+
+def test_a_leader_remembers_whose_pod_it_evicted_if_the_profile_goes_away() -> None:
+    async def story(plane: ControlPlane) -> None:
+        plane.add_node("n1")
+        await until(lambda: plane.scheduler.state.vendors)
+        await learn(plane, 0.95)
+        await placed(plane, "a", "small@16", [])
+        await placed(plane, "c", "large@16", OWNED)
+        await learn(plane, 0.06)
+        await until(lambda: plane.server.evicted == ["c"])
+        plane.end("c")
+        plane.server.profiles.merge("n1.1", {"status": None})
+        await until(lambda: not plane.scheduler.profiles.was_separated("uid-j"))
+        await learn(plane, 0.95)
+        await placed(plane, "d", "large@16", OWNED)
+        await learn(plane, 0.06)
+        await evicted_elsewhere(plane)
+        assert plane.server.evicted == ["c", "x"]
+
+    play(story, EVICTING)
+
+
+def test_a_pod_whose_eviction_cannot_be_recorded_stays_and_does_not_keep_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with an older definition of the custom resource, which drops the field without an error."""
+
+    async def story(plane: ControlPlane) -> None:
+        profiles, merge = plane.server.profiles, plane.server.profiles.merge
+
+        def pruned(name: str, patch: dict[str, Any], *more: Any, **options: Any) -> Any:
+            if name == "n1.1":
+                patch.get("status", {}).pop("separations", None)
+            return merge(name, patch, *more, **options)
+
+        monkeypatch.setattr(profiles, "merge", pruned)
+        plane.add_node("n1")
+        await until(lambda: plane.scheduler.state.vendors)
+        await learn(plane, 0.95)
+        await placed(plane, "a", "small@16", [])
+        await placed(plane, "c", "large@16", OWNED)
+        await learn(plane, 0.06)
+        await until(lambda: "WorkloadProfile n1.1 does not keep it" in str(plane.events("SeparationRefused")))
+        await evicted_elsewhere(plane)
+        assert plane.server.evicted == ["x"]
+
+    play(story, EVICTING)
 
 
 async def learn(plane: ControlPlane, speed: float) -> None:

@@ -109,7 +109,7 @@ class ProfileSpec(_Part, frozen=True, kw_only=True):
 
 
 class Separation(_Part, frozen=True, kw_only=True):
-    """A pod of the workload that was evicted because it harmed its neighbours."""
+    """A pod of the workload whose eviction was requested because it harmed its neighbours."""
 
     controller: Name
     """UID of the pod's controller, which loses no other pod this way."""

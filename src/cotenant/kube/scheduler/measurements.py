@@ -70,6 +70,8 @@ class Measurements:
         """by workload"""
         self.rows: dict[str, tuple[Measured, ...]] = {}
         """by type of GPU, the newest last; those that a predictor takes"""
+        self.changes = 0
+        """of speeds, also of those that are not among the rows of all namespaces"""
         self._specs: dict[_Group, dict[str, dict[str, ProfileSpec]]] = {}
         """by node and by the name of an object"""
         self._newest: dict[_Group, dict[str, _Newest]] = {}
@@ -143,7 +145,9 @@ class Measurements:
             _set(newest, node, _newest_first(specs[node]) if node in specs else None)
         _set(self._specs, group, specs or None)
         _set(self._newest, group, newest or None)
-        _set(self._speeds, group, _averaged(newest) or None)
+        speeds = _averaged(newest)
+        self.changes += speeds != self._speeds.get(group, [])
+        _set(self._speeds, group, speeds or None)
 
     def _is_other_signature(self, workload: str) -> bool:
         """Renews the signature of a workload; whether it differs from before.

@@ -59,6 +59,8 @@ class BoundedBelief:
     def __init__(self, measurements: Measurements) -> None:
         self.version = 0
         self._measurements = measurements
+        self._learned = 0
+        """changes of speeds that were taken in: those of one namespace bound predictions even if no row of all does"""
         self._all = Predicted()
         self._own: dict[_Own, tuple[int, Predicted]] = {}
         """with the version up to which it has learned; the most recently used last"""
@@ -66,7 +68,8 @@ class BoundedBelief:
 
     def learn(self) -> bool:
         """Takes in the measurements as they are now; True if they differ from before."""
-        if not self._all.recall(self._measurements.signatures, self._measurements.rows):
+        learned, self._learned = self._learned, self._measurements.changes
+        if not self._all.recall(self._measurements.signatures, self._measurements.rows) and learned == self._learned:
             return False
         self._answers.clear()
         self.version += 1

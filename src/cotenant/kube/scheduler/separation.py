@@ -3,8 +3,9 @@
 """Separation: a pod that was measured to slow its neighbours down more than its policy allows is evicted, once.
 
 Only the newest pod of a GPU is judged, only if it was placed a short time ago while this process led, and only if all
-its neighbours were measured beside it. "Once" is once for each controller. It is written in the status of a profile of
-the workload before the eviction, so it holds for the next leader too, for as long as that profile is kept.
+its neighbours were measured beside it. "Once" is once for each controller, as long as this process runs. It is written
+in the status of a profile of the workload before the eviction, so it holds for the next leader too, for as long as that
+profile is kept.
 
 It needs a controller that creates it again: a pod without one would be lost. The new pod is placed with what was
 learned, so it does not come back to the same neighbours.
@@ -32,6 +33,8 @@ from cotenant.wire.text import counted
 JUDGED_S = 900.0
 """a pod that was placed longer ago has done too much work to lose it"""
 MOST_REMEMBERED = 1000
+"""pods that were placed"""
+MOST_CONTROLLERS = 10_000
 
 
 class _Placed(NamedTuple):
@@ -56,6 +59,8 @@ class Separator:
         self._shared, self._profiles = shared, profiles
         self._enabled = shared.settings.scheduler.sharing.evict_newcomers
         self._placed: dict[str, _Placed] = {}
+        self._separated: dict[str, None] = {}
+        """UIDs of the controllers of which this process evicted a pod: a profile goes away with its node"""
         self._wake = asyncio.Event()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -90,26 +95,30 @@ class Separator:
     async def _separate(self) -> None:
         now = self._shared.clock()
         self._placed = {uid: one for uid, one in self._placed.items() if now - one.at <= JUDGED_S}
-        found = next((one for uid in list(self._placed) if (one := self._judge(uid)) is not None), None)
-        if found is None:
-            return
+        for uid in list(self._placed):
+            found = self._judge(uid) if uid in self._placed else None
+            if found is None:
+                continue
+            try:
+                if await self._record(found):
+                    await self._evict(found)
+                    return
+            except ApiError as error:  # of one pod: another may be evicted all the same
+                if error.reason == NOT_LEADING:
+                    return
+                if error.status not in (404, 409):
+                    self._refused(found, error.summary)
+
+    async def _evict(self, found: _Found) -> None:
         shared, about = self._shared, found.pod.metadata
-        try:
-            if not await self._record(found):
-                return
-            await shared.client.evict(about.name, namespace=about.namespace, uid=about.uid, guard=shared.lead.guard())
-        except ApiError as error:
-            if error.reason != NOT_LEADING and error.status not in (404, 409):
-                text = f"slows its neighbours down, and cannot be evicted: {error.summary}"
-                shared.events.record(found.pod, SEPARATION_REFUSED, text, warning=True)
-            return
+        await shared.client.evict(about.name, namespace=about.namespace, uid=about.uid, guard=shared.lead.guard())
         beside = counted(found.neighbours, "neighbour")
         text = f"evicted from node {found.pod.spec.node_name} after it was measured beside {beside}: {found.reason}"
         shared.events.record(found.pod, SEPARATED, text, warning=True)
         shared.log(f"pod {about.namespace}/{about.name} {text}")
 
     async def _record(self, found: _Found) -> bool:
-        """Writes down that the pod's controller has lost a pod; False if it has lost one before.
+        """Writes down that the pod's controller loses a pod; False if it has lost one before, or if this is not kept.
 
         What the API server has is read first, because the watch may be late. If the eviction is refused afterwards, the
         pod stays: one eviction too few is better than a pod that is evicted again and again.
@@ -122,8 +131,20 @@ class Separator:
             return False
         new = Separation(controller=about.controller.uid, pod=about.name, at=time_text(datetime.now(UTC)))
         patch = {"status": {"separations": msgspec.to_builtins((*before, new)[-MOST_SEPARATED:])}}
-        await shared.client.patch(PROFILES, found.profile, patch, part="status", guard=shared.lead.guard())
+        after = await shared.client.patch(PROFILES, found.profile, patch, part="status", guard=shared.lead.guard())
+        if new not in after.status.separations:  # an older definition of the resource does not have the field
+            self._refused(
+                found, f"WorkloadProfile {found.profile} does not keep it; update the definition of the resource"
+            )
+            return False
+        self._separated[about.controller.uid] = None
+        if len(self._separated) > MOST_CONTROLLERS:
+            del self._separated[next(iter(self._separated))]
         return True
+
+    def _refused(self, found: _Found, why: str) -> None:
+        text = f"slows its neighbours down, and cannot be evicted: {why}"
+        self._shared.events.record(found.pod, SEPARATION_REFUSED, text, warning=True)
 
     def _judge(self, uid: str) -> _Found | None:
         """Why a pod must leave its neighbours; None if it may stay."""
@@ -131,7 +152,9 @@ class Separator:
         allocation, about = shared.state.bound(uid), placed.pod.metadata
         if allocation is None or allocation.node not in shared.state.vendors or about.deletion_timestamp is not None:
             return None
-        if about.controller is None or self._profiles.was_separated(about.controller.uid):
+        if about.controller is None or about.controller.uid in self._separated:
+            return None
+        if self._profiles.was_separated(about.controller.uid):
             return None
         if shared.settings.scheduler.preemption.protects(about.namespace, about.labels):
             return None
