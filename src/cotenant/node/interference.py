@@ -135,6 +135,8 @@ class TenantState:
     """of the pass that placed it beside others; None: its GPU was idle, or it was judged already"""
     default_batch: int | None
     """its batch size unless it is tuned"""
+    limit: MilliGpu = MilliGpu(0)
+    """the compute share to which it is limited although it claims none; 0: it is not limited"""
     rate: float | None = None
     """samples per second in its last report"""
     busy: float = 0.0
@@ -167,7 +169,7 @@ class TenantState:
     @property
     def limited(self) -> bool:
         """Whether it is limited to a compute share."""
-        return 0 < self.job.compute < WHOLE_GPU
+        return 0 < (self.job.compute or self.limit) < WHOLE_GPU
 
     def comparable(self, measurement: TenantMeasurement) -> bool:
         """Whether it ran at its own batch size and was not limited to a compute share, as profiles describe it."""
@@ -218,6 +220,14 @@ class InterferenceMonitor:
         if tenant.gpu is not None and len(self._on(tenant.gpu)) > 1:
             tenant.crowding = job.crowding
         self._tenants_changed(job, job.since)
+
+    def set_limit(self, job: str, limit: MilliGpu, at: float) -> None:
+        """The compute share to which a tenant that claims none is limited from now on; 0: it is not limited."""
+        tenant = self._tenants.get(job)
+        if tenant is not None and tenant.limit != limit:
+            was_limited, tenant.limit = tenant.limited, limit
+            if tenant.limited != was_limited:
+                self._tenants_changed(tenant.job, at)
 
     def remove(self, job: str, at: float | None = None) -> None:
         """The run has ended. A run that was alone leaves a profile even if its period was not complete, and each run

@@ -35,10 +35,17 @@ SOON = WritePace(passes_s=0.01, objects_s=0.01)
 
 
 def pod(
-    name: str, workload: str | None, gpus: tuple[str, ...] = ("GPU-0",), *, tune: bool = True, memory: int = 4000
+    name: str,
+    workload: str | None,
+    gpus: tuple[str, ...] = ("GPU-0",),
+    *,
+    tune: bool = True,
+    memory: int = 4000,
+    compute: int = 0,
+    most: int = 0,
 ) -> Pod:
     """A pod with part of these GPUs."""
-    shares = tuple(Share(gpu=gpu, memory=memory, compute=0) for gpu in gpus)
+    shares = tuple(Share(gpu=gpu, memory=memory, compute=compute, most=most) for gpu in gpus)
     record = Record(pod=f"uid-{name}", node="n1", containers=(Held(number=0, gpus=shares),))
     notes = {RECORD: encode_record(record)} | ({} if tune else {"cotenant.io/tune": "false"})
     notes |= {} if workload is None else {"cotenant.io/workload": workload}
@@ -274,6 +281,34 @@ def test_a_pod_that_changes_is_tuned_anew_though_it_said_its_hello_long_ago(memo
     assert node.paused == set()
     node.work(goodput, node.is_tuned)
     assert not node.notes
+
+
+def test_a_pod_keeps_its_tuned_batch_size_while_a_server_beside_it_looks_for_its_share() -> None:
+    node = node_of(pod("a", "small@16", most=900), pod("llm", None, compute=100))
+    node.connect("a", 16, (4, 64))
+    node.work(goodput, lambda: node.is_tuned() and node.batches["a"] != 16)
+    tuned, sent = node.batches["a"], len(node.sent)
+    for share in (200, 400, 350):
+        node.set_pods(pod("a", "small@16", most=1000 - share), pod("llm", None, compute=share))
+        node.tick()
+    assert node.batches == {"a": tuned}
+    assert node.sent[sent:] == []
+
+
+def test_a_pod_that_is_limited_beside_a_server_leaves_no_profile_until_it_is_not_limited() -> None:
+    profiles, key = no_server(), Key("team", "small@32", "T4")
+    node = node_of(pod("a", "small@32", most=900), profiles=profiles)
+    node.connect("a")
+    node.work(lambda name, all_: 500.0, node.is_measured)
+    node.set_pods(pod("a", "small@32", most=800))
+    node.tick()
+    assert node.is_measured(), "another limit is no reason to measure again"
+    assert key not in profiles._entries
+    node.set_pods(pod("a", "small@32"))
+    node.work(lambda name, all_: 1000.0, lambda: key in profiles._entries)
+    alone = profiles._entries[key].spec.alone
+    assert alone is not None
+    assert alone.samples_per_second == 1000.0
 
 
 def test_a_pod_whose_owner_turns_tuning_off_goes_back_to_its_own_batch_size() -> None:

@@ -65,8 +65,11 @@ class PodTenant:
     gpu_type: str | None
     memory: MiB | None
     compute: MilliGpu
+    """What it claims."""
     workload: WorkloadId
     request: PodWishes
+    limit: MilliGpu = field(default=MilliGpu(0), compare=False)
+    """Of a pod that claims no compute. A server beside it changes it often, and the pod stays the same tenant."""
     since: float = field(default_factory=time.monotonic, compare=False)
     digest: str = NO_DIGEST
     crowding: None = None
@@ -90,7 +93,8 @@ def tenant_of(pod: Pod, record: Record, machine: Machine) -> PodTenant | None:
         gpus=gpus,
         gpu_type=machine.gpus[gpus[0]].type,
         memory=MiB(sum(one.memory for one in first)) or None,
-        compute=MilliGpu(sum(one.compute or one.most for one in first)),
+        compute=MilliGpu(sum(one.compute for one in first)),
+        limit=MilliGpu(sum(one.most for one in first)),
         workload=workload_of_pod(about.namespace, workload, about.uid),
         request=PodWishes(tune=about.annotations.get(TUNE, "").strip().lower() != "false", workload=workload),
     )
@@ -174,6 +178,7 @@ class Training:
                 monitor.add(tenant)
                 if uid in self._hellos:
                     tuner.hear(replace(self._hellos[uid], at=now))
+            monitor.set_limit(uid, tenant.limit, now)
         self._reports = {uid: one for uid, one in self._reports.items() if uid in self._tenants}
 
     def _reset(self, uid: str) -> None:
