@@ -14,12 +14,14 @@ from cotenant.kube.codec.queueing import GATE
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.codec.settings import DEFAULTS, MeasuredMemory, Settings, Unmeasured
 from cotenant.kube.scheduler.profiles import Profiles
+from cotenant.kube.scheduler.rewriting import rewrite_for
 from cotenant.kube.settings import Defaults, KubeSettings, QueuePart
 from cotenant.kube.webhook.mutation import mutate
 from tests.kube.control_plane import ControlPlane, play, until
 from tests.kube.pods import pod, pod_object
 from tests.kube.reviews import SETTINGS, admitted, refusal, review, written
 from tests.kube.test_profiles import NODES, add, profile
+from tests.kube.worlds import bound, chosen, machine, node, placer_of, state_of, waiting
 
 GPU, MEMORY, GPUSHARE = "nvidia.com/gpu", "nvidia.com/gpumem", "aliyun.com/gpu-mem"
 AUTO = {"cotenant.io/memory": "auto", "cotenant.io/workload": "bert@32"}
@@ -169,6 +171,20 @@ def test_a_workload_that_uses_nearly_all_of_a_gpu_is_placed_again_and_again() ->
             plane.end(name)
 
     play(story)
+
+
+@pytest.mark.parametrize("mib", [2458, None])
+def test_a_rewrite_of_an_unchanged_assignment_gives_the_same_annotations(mib: int | None) -> None:
+    settings = knowing(mib)
+    state = state_of(node(machine("n1")))
+    placer = placer_of(state, settings=settings)
+    waits = waiting("a", {GPUSHARE: 3}, annotations=AUTO)
+    choice = chosen(placer, waits, "n1")
+    there = bound(waits, choice)
+    assert choice.allocation is not None
+    now = choice.allocation
+    again = rewrite_for(there, now, now.record, state.cluster.node("n1").machine, moment=1, settings=settings)
+    assert again.annotations == choice.annotations
 
 
 def test_a_pod_without_a_profile_has_its_gpu_alone_and_its_event_says_why() -> None:

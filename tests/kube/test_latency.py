@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latency objectives in the scheduler: shares follow the agent's reports within what neighbours were promised."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.sharing.latency import LEAST_SHARE
+from cotenant.core.units import MiB
 from cotenant.errors import InputError
 from cotenant.kube.codec.assignment import RECORD, compute_share, decode_record
 from cotenant.kube.codec.inventory import SERVERS, ServerReport, servers_for
 from cotenant.kube.codec.objective import LATENCY, objective_of
 from cotenant.kube.codec.request import request_of
+from cotenant.kube.codec.settings import DEFAULTS, MeasuredMemory
 from cotenant.kube.scheduler import latency
-from cotenant.kube.scheduler.latency import granted_share, left_on
+from cotenant.kube.scheduler.latency import granted_share, least_share, left_on
+from cotenant.kube.scheduler.resize import RESIZE
 from cotenant.kube.scheduler.rewriting import write
 from tests.kube.control_plane import MEMORY, ControlPlane, play, until
 from tests.kube.pods import pod
@@ -94,6 +98,112 @@ def test_a_server_gets_no_more_than_the_shares_of_its_neighbours_leave_and_its_o
         assert (share_of(plane, "llm"), limit_of(plane, "other")) == (300, 700)
 
     play(story)
+
+
+def test_neighbours_that_claim_nothing_share_what_is_left() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await a_server_beside(plane, {})
+        plane.add_pod("third", 1000)
+        assert await plane.place("third", "n1") == "n1"
+        await until(lambda: (limit_of(plane, "other"), limit_of(plane, "third")) == (450, 450))
+        report(plane, "llm", 100, 1000)
+        await until(lambda: share_of(plane, "llm") == 800)
+        await until(lambda: (limit_of(plane, "other"), limit_of(plane, "third")) == (100, 100))
+
+    play(story)
+
+
+def test_a_neighbour_does_not_escape_its_limit_by_an_annotation_that_cannot_be_understood() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await a_server_beside(plane, {})
+        await until(lambda: limit_of(plane, "other") == 900)
+        plane.server.merge("other", {"metadata": {"annotations": {LATENCY: "x"}}}, "team")
+        await plane.knows("other")
+        report(plane, "llm", 100, 400)
+        await until(lambda: limit_of(plane, "other") == 600)
+        plane.end("llm")
+        await until(lambda: limit_of(plane, "other") == 1000)
+
+    play(story)
+
+
+@pytest.mark.parametrize("changed", [None, "x"])
+def test_a_server_without_its_objective_gives_its_share_back(changed: str | None) -> None:
+    async def story(plane: ControlPlane) -> None:
+        await a_server_beside(plane, {})
+        report(plane, "llm", 100, 400)
+        await until(lambda: limit_of(plane, "other") == 600)
+        plane.server.merge("llm", {"metadata": {"annotations": {LATENCY: changed}}}, "team")
+        await until(lambda: share_of(plane, "llm") == 0)
+        await until(lambda: limit_of(plane, "other") == 1000)
+        await until(lambda: any("no latency objective any more" in one for one in plane.events("LatencyShare")))
+
+    play(story)
+
+
+def test_a_server_that_becomes_alone_gives_back_what_it_did_not_request() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await a_server_beside(plane, {})
+        report(plane, "llm", 100, 400)
+        await until(lambda: share_of(plane, "llm") == 400)
+        plane.end("other")
+        await until(lambda: share_of(plane, "llm") == LEAST_SHARE)
+
+    play(story)
+
+
+def test_a_resize_sets_the_least_share_of_a_server() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await a_server_beside(plane, {})
+        report(plane, "llm", 100, 400)
+        await until(lambda: share_of(plane, "llm") == 400)
+
+        def write_resize(text: str) -> None:
+            plane.server.merge("llm", {"metadata": {"annotations": {RESIZE: text}}}, "team")
+
+        write_resize("compute=20,memory=5Gi")  # takes away no compute
+        await until(lambda: "5120" in (plane.annotation("llm", "assignment") or ""))
+        assert share_of(plane, "llm") == 400
+        report(plane, "llm", 400, 150, missed=0)
+        await until(lambda: share_of(plane, "llm") == 200)
+        write_resize("compute=30,memory=5Gi")
+        await until(lambda: share_of(plane, "llm") == 300)
+        report(plane, "llm", 300, 250, missed=0)
+        report(plane, "llm", 300, 350)
+        await until(lambda: share_of(plane, "llm") == 350)
+        report(plane, "llm", 350, 100, missed=0)
+        await until(lambda: share_of(plane, "llm") == 300)
+
+    play(story)
+
+
+def test_an_objective_of_which_nothing_is_reported_is_told() -> None:
+    async def story(plane: ControlPlane) -> None:
+        await a_server_beside(plane, {})
+        await plane.knows("llm")
+        assert "no requests reported yet for its objective p90=100ms" in (await plane.why("llm"))["notes"]
+        report(plane, "llm", 100, 100, missed=0)
+        await until(lambda: plane.scheduler.objectives.report_of(plane.scheduler.watches.pods.objects["team", "llm"]))
+        answer = await plane.why("llm")
+        assert answer["latency"]
+        assert not answer["notes"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(("stated", "least"), [({}, LEAST_SHARE), ({CORES: 30}, 300)])
+def test_a_server_that_leaves_its_memory_to_a_profile_does_not_take_the_whole_gpu(stated: Any, least: int) -> None:
+    about = {**OBJECTIVE, "cotenant.io/memory": "auto", "cotenant.io/workload": "bert@32"}
+    known = dataclasses.replace(DEFAULTS, measured_memory=lambda workload: MeasuredMemory(MiB(2458)))
+    waits = waiting("llm", {GPU: 1, **stated}, annotations=about)
+    state = state_of(node(machine("n1", 1, 64_000)))
+    there = place(state, placer_of(state, settings=known), waits, "n1")
+    now = state.bound("uid-llm")
+    assert now is not None
+    assert compute_share(now.record) == least
+    assert least_share(there, now, known) == least
+    place(state, placer_of(state), waiting("other", {GPU: 1, MEMORY: 1000}), "n1")
+    assert granted_share(now, 400, least_share(there, now, known), state) == 400
 
 
 def test_a_server_that_is_alone_keeps_its_share_and_its_owner_is_told() -> None:
@@ -200,7 +310,10 @@ def test_no_share_is_below_what_was_requested_or_takes_from_a_neighbour(claims: 
     share = granted_share(now, wanted, 200, state)
     assert 200 <= share <= max(200, 1000 - 10 * promised)
     (left,) = left_on("n1", state, {"uid-llm"}).values()
-    assert left == max(LEAST_SHARE, 1000 - 200 - 10 * promised)
+    unclaimed = [one.record for one in state.allocations_on("n1").values() if not compute_share(one.record)]
+    assert left == max(LEAST_SHARE, (1000 - 200 - 10 * promised) // max(1, len(unclaimed)))
+    if share > 200:
+        assert share <= 1000 - 10 * promised - LEAST_SHARE * len(unclaimed)
 
 
 @pytest.mark.parametrize(

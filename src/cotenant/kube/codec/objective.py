@@ -21,6 +21,14 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _OBJECTIVE = re.compile(r"p(\d{1,2})\s*=\s*(\d{1,9}(?:\.\d{1,9})?)(us|ms|s|m)", re.ASCII)
 
 
+def has_objective(annotations: Mapping[str, str]) -> bool:
+    """Whether a pod states an objective that can be understood."""
+    try:
+        return objective_of(annotations) is not None
+    except InputError:
+        return False
+
+
 def objective_of(annotations: Mapping[str, str]) -> Objective | None:
     """The objective that a pod states, None if it states none; InputError if it cannot be understood."""
     text = annotations.get(LATENCY)

@@ -87,8 +87,13 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
     if gpus > MOST_GPUS:  # each one adds annotations, and the API server limits their size
         raise InputError(f"{gpus} GPUs in {len(containers)} containers: expected at most {MOST_GPUS}")
     constraints, note = _constraints(pod, containers, settings), ""
-    if MEMORY in pod.metadata.annotations and not pod.spec.node_name:  # the assignment of a placed pod says how much
-        containers, note = measured_memory(pod, containers, constraints.workload, settings)
+    if MEMORY in pod.metadata.annotations:
+        if pod.spec.node_name:  # its assignment says how much it has
+            containers = [_placed_automatic(pod, one, settings) for one in containers]
+        else:
+            containers, note = measured_memory(pod, containers, constraints.workload, settings)
+        # A profile says MiB. The unit must not depend on whether there is one: it may come or go while the pod runs.
+        containers = [replace(one, amounts=replace(one.amounts, unit=MiB(1))) for one in containers]
         constraints = _constraints(pod, containers, settings)
     if objective_of(pod.metadata.annotations) is not None:
         containers = _serving(containers)
@@ -121,6 +126,27 @@ def measured_memory(
     assert amounts is not None
     whole = "" if known.all_of is None else f", which is all that a GPU of type {printable(known.all_of[:80])} has"
     return [replace(only, amounts=amounts)], f"it gets {known.memory} MiB by the profile of {name}{whole}"
+
+
+def placed_request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
+    """The request of a placed pod, also if a label or an annotation was changed since to what would be refused: then
+    only what cannot be changed counts. InputError if its resources are not known here."""
+    try:
+        return request_of(pod, settings)
+    except InputError:
+        kept = {key: value for key, value in pod.metadata.annotations.items() if key == NUMBERS}
+        metadata = msgspec.structs.replace(pod.metadata, labels={}, annotations=kept)
+        return request_of(msgspec.structs.replace(pod, metadata=metadata), settings)
+
+
+def _placed_automatic(pod: Pod, one: ContainerRequest, settings: Settings) -> ContainerRequest:
+    """A container of a placed pod that left its memory to a profile. No amount does not mean the whole GPU, so it
+    claims the compute that it states."""
+    kind, container = next(found for found in containers_of(pod) if found[1].name == one.name)
+    measured = _amounts(container, kind, pod.metadata.labels, settings, UNKNOWN_HERE.memory)
+    assert measured is not None
+    stated = replace(one.amounts.container, compute=measured.container.compute)
+    return replace(one, amounts=replace(one.amounts, container=stated))
 
 
 def _checked_automatic(pod: Pod, containers: Sequence[ContainerRequest], workload: str | None) -> ContainerRequest:

@@ -10,6 +10,7 @@ from cotenant.core.model import Reason
 from cotenant.kube.api.objects import Pod, has_ended, unschedulable_message
 from cotenant.kube.codec.assignment import Record
 from cotenant.kube.codec.inventory import ServerReport
+from cotenant.kube.codec.objective import LATENCY, has_objective
 from cotenant.kube.scheduler.naming import visible_to
 from cotenant.kube.scheduler.placement import Placer, Refused, Why
 from cotenant.kube.scheduler.preemption import Plan
@@ -80,7 +81,7 @@ def explain(
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
         latency=_latency(server),
-        notes=(*own_notes, *placer.unenforced(pod), *_not_offered(pod, why)),
+        notes=(*own_notes, *placer.unenforced(pod), *_not_offered(pod, why), *_not_reported(pod, placed, server)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
 
@@ -89,6 +90,12 @@ def _not_offered(pod: Pod, why: Why) -> Iterable[str]:
     """What is not known yet about the nodes on which a waiting pod fits."""
     if why.fits and why.allocation is None and not why.offered and unschedulable_message(pod) is None:
         yield f"{NOT_ASKED}: its node selector, affinity or tolerations may exclude nodes on which it fits"
+
+
+def _not_reported(pod: Pod, placed: bool, server: ServerReport | None) -> Iterable[str]:
+    """Why nothing is said of the latency of a placed pod with an objective."""
+    if placed and server is None and has_objective(pod.metadata.annotations):
+        yield f"no requests reported yet for its objective {pod.metadata.annotations[LATENCY].strip()}"
 
 
 def _reasons(why: Why, plan: Plan | None, said: str | None) -> Iterable[str]:

@@ -3,9 +3,11 @@
 """Latency objectives: a server that misses its objective gets more of its GPU's compute, and one that holds it easily
 less, as the agent of its node measured.
 
-A server never has less than it requested, and never more than the shares of the other pods on its GPUs leave. Pods that
-claim no compute have no share to lose: beside a server, they are limited to what all shares leave, but never to less
-than a tenth of the GPU, and when the server is gone, they are not limited any more.
+A server never has less than it requested, or than its owner last wrote as a resize, and never more than the shares of
+the other pods on its GPUs leave. While it is alone, it claims no more than that, since no share would make it faster;
+without an objective, it has what it requested again. Pods that claim no compute have no share to lose: beside a server,
+they are limited to equal parts of what all shares leave, but never to less than a tenth of the GPU each, and when the
+server is gone, they are not limited any more.
 """
 
 import asyncio
@@ -27,18 +29,18 @@ from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
 from cotenant.kube.codec.assignment import Held, Record, compute_share, gpus_of
 from cotenant.kube.codec.inventory import SERVERS, ServerReport, servers_of
-from cotenant.kube.codec.objective import LATENCY
-from cotenant.kube.codec.request import request_of
+from cotenant.kube.codec.objective import has_objective
+from cotenant.kube.codec.request import placed_request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.events import LATENCY_MISSED, LATENCY_SHARE
-from cotenant.kube.scheduler.resize import growth_refusal
+from cotenant.kube.scheduler.resize import growth_refusal, least_compute
 from cotenant.kube.scheduler.rewriting import begin_rewrite, rewrite_for, write
 from cotenant.kube.scheduler.shared import Shared
 from cotenant.kube.state.allocation import Allocation
 from cotenant.kube.state.cluster import ClusterState
 
-AGAIN_S = 5.0
-"""after a write that failed, and while the state of the cluster cannot be relied on"""
+AGAIN_S = 1.0
+"""after a write that failed or a bind that was not known yet, and while the state of the cluster is not reliable"""
 NOTED_S = 60.0
 """between two events about one pod that misses its objective"""
 
@@ -50,23 +52,31 @@ def granted_share(now: Allocation, wanted: int, least: int, state: ClusterState)
     """The share that a server gets if it should have `wanted`, requested `least`, and has `now`."""
     node, has = state.without(now.uid).node(now.node), compute_share(now.record)
     gpus = gpus_of([share for held in _staying(now.record) for share in held.gpus], node.machine)
-    free = min((node.compute[gpu] for gpu in gpus if gpu < len(node.machine.gpus)), default=0)
-    if _unclaimed(now, state):
-        free -= LEAST_SHARE
+    unclaimed = Counter(
+        gpu
+        for one in _neighbours(now, state)
+        for held in _staying(one.record)
+        for gpu, share in zip(gpus_of(held.gpus, node.machine), held.gpus, strict=True)
+        if not share.compute
+    )
+    present = [gpu for gpu in gpus if gpu < len(node.machine.gpus)]
+    free = min((node.compute[gpu] - LEAST_SHARE * unclaimed[gpu] for gpu in present), default=0)
     return MilliGpu(max(least, min(wanted, WHOLE_GPU, max(has, free))))
 
 
 def left_on(node: str, state: ClusterState, servers: Collection[str]) -> dict[str, MilliGpu]:
-    """What is left of the compute of each GPU with a server for pods that claim none, by UUID."""
+    """What is left of the compute of each GPU with a server for each container that claims none, by UUID."""
     claimed: Counter[str] = Counter()
+    unclaimed: Counter[str] = Counter()
     shared = set()
     for uid, allocation in state.allocations_on(node).items():
         for held in _staying(allocation.record):
             for share in held.gpus:
                 claimed[share.gpu] += share.compute
+                unclaimed[share.gpu] += not share.compute
                 if uid in servers:
                     shared.add(share.gpu)
-    return {gpu: MilliGpu(max(LEAST_SHARE, WHOLE_GPU - claimed[gpu])) for gpu in shared}
+    return {gpu: MilliGpu(max(LEAST_SHARE, (WHOLE_GPU - claimed[gpu]) // max(1, unclaimed[gpu]))) for gpu in shared}
 
 
 def limited(record: Record, left: Mapping[str, int]) -> Record:
@@ -109,13 +119,12 @@ def _neighbours(now: Allocation, state: ClusterState) -> list[Allocation]:
     ]
 
 
-def _unclaimed(now: Allocation, state: ClusterState) -> bool:
-    """Whether a neighbour claims no compute."""
-    return any(not compute_share(one.record) for one in _neighbours(now, state))
-
-
-def _requested(pod: Pod, settings: Settings) -> MilliGpu:
-    containers = (one.amounts.container for one in request_of(pod, settings).containers)
+def least_share(pod: Pod, now: Allocation, settings: Settings) -> MilliGpu:
+    """What a pod has at least: what its owner wrote as a resize, once it has it, or else what it requested."""
+    resized = least_compute(pod, now.record)
+    if resized is not None:
+        return MilliGpu(min(resized, compute_share(now.record)))
+    containers = (one.amounts.container for one in placed_request_of(pod, settings).containers)
     return MilliGpu(max((one.compute for one in containers if one.kind is not ContainerKind.INIT), default=0))
 
 
@@ -142,6 +151,8 @@ class ObjectiveKeeper:
         """By node, then by UID."""
         self._servers: set[str] = set()
         """UIDs of the placed pods with an objective."""
+        self._former: set[str] = set()
+        """UIDs of those that no longer have one, and may still have the share that was found for it."""
         self._limited: set[str] = set()
         """UIDs of the pods with a limit."""
         self._nodes: Counter[str] = Counter()
@@ -176,7 +187,11 @@ class ObjectiveKeeper:
         uid, node = pod.metadata.uid, pod.spec.node_name
         gone = new is None or has_ended(new)
         was = node in self._nodes
-        is_server, has_limit = LATENCY in pod.metadata.annotations, self._has_limit(uid)
+        is_server, has_limit = has_objective(pod.metadata.annotations), self._has_limit(uid)
+        if uid in self._servers and not is_server:
+            self._former.add(uid)
+        elif is_server:
+            self._former.discard(uid)
         for found, known in ((is_server and not gone, self._servers), (has_limit and not gone, self._limited)):
             if found and uid not in known:
                 known.add(uid)
@@ -187,6 +202,7 @@ class ObjectiveKeeper:
         if not self._nodes[node]:
             del self._nodes[node]
         if gone:
+            self._former.discard(uid)
             self._noted.pop(uid, None)
         if was or node in self._nodes:
             self._add(node)
@@ -232,6 +248,9 @@ class ObjectiveKeeper:
         for uid, report in self._reports.get(node, {}).items():
             now = self._bound(uid, node) if uid in self._servers else None
             done &= now is None or await self._adjust(now, report) is not Outcome.LATER
+        for uid in list(self._former.intersection(state.allocations_on(node))):
+            now = self._bound(uid, node)
+            done &= now is None or await self._give_back(now) is not Outcome.LATER
         left = left_on(node, state, self._servers)
         for uid in list(state.allocations_on(node)):
             now = self._bound(uid, node)
@@ -248,26 +267,43 @@ class ObjectiveKeeper:
 
     async def _adjust(self, now: Allocation, report: ServerReport) -> Outcome:
         shared, pod = self._shared, self._pod(now)
-        has = compute_share(now.record)
-        if pod is None or has != report.compute:  # measured with another share than it has by now
+        has, alone = compute_share(now.record), not _neighbours(now, shared.state)
+        is_old = has != report.compute  # measured with another share than it has by now
+        if pod is None or (is_old and not alone):
             return Outcome.NEVER
-        alone = not _neighbours(now, shared.state)
         try:
-            share = has if alone else granted_share(now, report.wanted, _requested(pod, self._settings), shared.state)
-        except InputError:  # its annotations were changed since it was placed
+            least = least_share(pod, now, self._settings)
+        except InputError:  # the settings were changed since it was placed
             return Outcome.NEVER
+        share = MilliGpu(min(has, least)) if alone else granted_share(now, report.wanted, least, shared.state)
         record = _with_share(now.record, share)
         refusal = None
         if share > has:
             refusal = growth_refusal(now, replace(now, record=record), shared.state, shared.quotas)
         if share == has or refusal is not None:
-            if report.missed >= MISSES_TO_GROW:
+            if report.missed >= MISSES_TO_GROW and not is_old:
                 self._note_miss(pod, report, alone, refusal)
             return Outcome.NEVER
         outcome = await self._rewrite(now, record)
         if outcome is Outcome.WRITTEN:
-            text = f"has {share / 10:g}% of its GPU's compute, had {has / 10:g}%: {describe_report(report)}"
-            shared.events.record(pod, LATENCY_SHARE, text)
+            why = "it has its GPU to itself" if alone else describe_report(report)
+            shared.events.record(pod, LATENCY_SHARE, _describe_change(has, share, why))
+        return outcome
+
+    async def _give_back(self, now: Allocation) -> Outcome:
+        """Give a pod that no longer has an objective the share that it requested."""
+        pod, has = self._pod(now), compute_share(now.record)
+        try:
+            share = has if pod is None else least_share(pod, now, self._settings)
+        except InputError:  # the settings were changed since it was placed
+            share = has
+        less = pod is not None and share < has
+        outcome = await self._rewrite(now, _with_share(now.record, share)) if less else Outcome.NEVER
+        if outcome is not Outcome.LATER:
+            self._former.discard(now.uid)
+        if pod is not None and outcome is Outcome.WRITTEN:
+            text = _describe_change(has, share, "it has no latency objective any more")
+            self._shared.events.record(pod, LATENCY_SHARE, text)
         return outcome
 
     def _note_miss(self, pod: Pod, report: ServerReport, alone: bool, refusal: Reason | None) -> None:
@@ -304,6 +340,10 @@ class ObjectiveKeeper:
 
     def _log(self, text: str) -> None:
         self._shared.errors.report("latency", text)
+
+
+def _describe_change(had: int, has: int, why: str) -> str:
+    return f"has {has / 10:g}% of its GPU's compute, had {had / 10:g}%: {why}"
 
 
 def describe_report(report: ServerReport) -> str:

@@ -7,6 +7,9 @@
 
 The annotation may stay: a pod that already has what it says is not changed. If the pod has changed since then, nothing
 is written (`rewriting.py`), and everything is decided again.
+
+The compute share of a pod with a latency objective also follows its latencies (`latency.py`). For such a pod the
+annotation says the least share: a resize gives it more, and leaves a larger share alone.
 """
 
 import asyncio
@@ -25,6 +28,7 @@ from cotenant.kube.api.client import Guard
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.codec.assignment import Held, Record, tenant_for
 from cotenant.kube.codec.keys import own_key
+from cotenant.kube.codec.objective import has_objective
 from cotenant.kube.codec.request import container_names
 from cotenant.kube.codec.settings import DEFAULTS, MOST_MEMORY, Settings
 from cotenant.kube.scheduler.events import RESIZE_REFUSED, RESIZED
@@ -73,6 +77,8 @@ def resize(
     machine = state.cluster.node(now.node).machine
     try:
         record = _resized(now.record, _amounts(text, pod), machine)
+        if has_objective(pod.metadata.annotations):
+            record = _no_less_compute(record, now.record)
         if record == now.record:
             return None
         rewrite = rewrite_for(pod, now, record, machine, moment=moment, settings=settings)
@@ -83,6 +89,37 @@ def resize(
         return refusal
     begin_rewrite(state, now, rewrite)
     return rewrite
+
+
+def least_compute(pod: Pod, record: Record) -> MilliGpu | None:
+    """The compute share that a pod should have by the annotation; None if it states none."""
+    text = pod.metadata.annotations.get(RESIZE)
+    try:
+        wanted = {} if text is None else _amounts(text, pod)
+        stated = [
+            _compute(amounts.compute)
+            for held in record.containers
+            if held.kind is not ContainerKind.INIT
+            and (amounts := wanted.get(held.number, wanted.get(None))) is not None
+            and amounts.compute is not None
+        ]
+    except InputError:
+        return None
+    return max(stated, default=None)
+
+
+def _no_less_compute(record: Record, than: Record) -> Record:
+    containers = tuple(
+        msgspec.structs.replace(
+            new,
+            gpus=tuple(
+                msgspec.structs.replace(share, compute=max(share.compute, before.compute))
+                for share, before in zip(new.gpus, old.gpus, strict=True)
+            ),
+        )
+        for new, old in zip(record.containers, than.containers, strict=True)
+    )
+    return msgspec.structs.replace(record, containers=containers)
 
 
 def _amounts(text: str, pod: Pod) -> dict[int | None, _Amounts]:

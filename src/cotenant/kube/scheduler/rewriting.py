@@ -18,9 +18,9 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.annotations import binding_annotations
-from cotenant.kube.codec.assignment import RECORD, Record, Share
+from cotenant.kube.codec.assignment import RECORD, Record
 from cotenant.kube.codec.paths import REGION
-from cotenant.kube.codec.request import request_of
+from cotenant.kube.codec.request import placed_request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
 from cotenant.kube.scheduler.shared import Shared
 from cotenant.kube.scheduler.watches import get_pod
@@ -44,7 +44,7 @@ def rewrite_for(
 ) -> Rewrite:
     """The annotations of a pod with this record; InputError if it cannot have them. `moment` is in nanoseconds since
     1970."""
-    request = request_of(pod, settings)
+    request = placed_request_of(pod, settings)
     if not {held.number for held in record.containers} <= {one.number for one in request.containers}:
         raise InputError("the pod requested GPUs by resource names that are not enabled here")
     annotations = binding_annotations(pod, request, record, machine, moment=moment, region=REGION, settings=settings)
@@ -91,7 +91,7 @@ def _larger(one: Record, other: Record) -> Record:
         msgspec.structs.replace(
             a,
             gpus=tuple(
-                Share(gpu=x.gpu, memory=max(x.memory, y.memory), compute=max(x.compute, y.compute))
+                msgspec.structs.replace(y, memory=max(x.memory, y.memory), compute=max(x.compute, y.compute))
                 for x, y in zip(a.gpus, b.gpus, strict=True)
             ),
         )
