@@ -58,12 +58,12 @@ def test_a_server_gets_the_share_that_holds_its_objective_and_says_when_none_doe
     (gpu,) = {gpu_of(example, name) for name in ("llm", "trainer")}
 
     def held() -> Any:
-        answer = shown(example)
-        return answer if answer["latency"] is not None and answer["latency"]["held"] else None
+        """The answer once it has more than it requested: it may hold the objective until the trainer is busy."""
+        answer, share = shown(example), compute_share(example.record("llm"))
+        return answer if share > 50 and answer["latency"] is not None and answer["latency"]["held"] else None
 
     answer = wait_for("the objective to be held", held, LONG)
-    share = compute_share(example.record("llm"))
-    assert 50 < share < 1000, "more than it requested, and not all"
+    assert compute_share(example.record("llm")) < 1000
     assert (answer["latency"]["percentile"], answer["latency"]["objective_ms"]) == (90, 60.0)
     (changed,) = wait_for("the change to be told", lambda: events(example, LATENCY_SHARE) or None)
     assert "the objective is 60 ms" in changed
