@@ -64,9 +64,7 @@ def test_every_row_says_how_and_when_it_was_measured() -> None:
         assert row["command"] == f"make bench ONLY={row['bench']}"
 
 
-UNMEASURED = {
-    "mutants": "runs all tests of five packages once and parts of them for each mutant",
-}
+UNMEASURED: dict[str, str] = {}
 """benchmarks without rows, and why; no page may name their figures"""
 
 
