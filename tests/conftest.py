@@ -3,6 +3,7 @@
 """What all tests share."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Matrices here are small: a second thread of the algebra library only gets in the way of the other test process.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell starts background commands with SIGINT ignored, which children inherit: no test of Ctrl-C could pass then.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline for one example would measure how busy the machine is.
 settings.register_profile("cotenant", deadline=None)
