@@ -9,7 +9,9 @@ import pytest
 from tests.cluster.api import wait_for
 from tests.cluster.engine import T4, V100, Engine, gpus_of
 from tests.cluster.gpus import uuid
-from tests.cluster.pods import is_gone, path_of
+from tests.cluster.observing import devices
+from tests.cluster.pods import container, create_pod, is_gone, path_of
+from tests.cluster.tenant import STAYS
 
 ALL_MEMORY = {"nvidia.com/gpu": 3, "nvidia.com/gpumem": T4.memory_mib}
 """of the smallest card, on each"""
@@ -39,6 +41,40 @@ def test_a_deleted_pod_keeps_its_memory_until_its_containers_have_ended(engine: 
     assert "not enough GPU memory" in engine.waits("next")
     assert engine.machine("node1").processes("time.sleep(599)")
     engine.kill("time.sleep(599)")
+    engine.ended("next")
+
+
+def test_a_pod_that_is_deleted_while_the_agent_hangs_does_not_start_without_its_limits(engine: Engine) -> None:
+    first, main = container("first", ENDS_WHEN_TOLD), container("main", STAYS, {"nvidia.com/gpumem": 100})
+    create_pod(engine.cluster, "late", main, initContainers=[first])
+
+    def first_is(state: str) -> str | None:
+        pod = engine.cluster.get(path_of("late"))
+        statuses = pod["status"].get("initContainerStatuses", [])
+        return str(pod["metadata"]["uid"]) if any(state in one["state"] for one in statuses) else None
+
+    uid, node = wait_for("the init container", lambda: first_is("running")), engine.machine("node1")
+    engine.kill("kube agent", number=signal.SIGSTOP)
+    try:
+        engine.kill("signal.SIGTERM", number=signal.SIGTERM)
+        wait_for("its end", lambda: first_is("terminated"))  # kubelet calls the agent and waits
+        engine.delete("late", force=True)
+        wait_for(
+            "kubelet to forget its devices", lambda: "late" not in [one.pod for one in devices(node) or ()] or None
+        )
+    finally:
+        engine.kill("kube agent", number=signal.SIGCONT)
+
+    def said() -> bool:
+        logs = (node.folder / "pods" / "pods").glob(f"default_late_{uid}/main/*.log")
+        return any(log.read_text() for log in logs)
+
+    def is_over() -> bool | None:
+        assert not said(), "it has started"
+        return not node.inside(f"/var/lib/kubelet/pods/{uid}").exists() or None
+
+    wait_for("kubelet to remove it", is_over)
+    engine.create("next", ALL_MEMORY, "")
     engine.ended("next")
 
 

@@ -4,7 +4,6 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,13 +12,6 @@ import pytest
 from cotenant.job import Session
 from cotenant.job.adapters import TorchLoop, count_samples, jax_noise, jax_step, keras_callback
 from tests.job.serving import ScriptedAgent
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
-    scripted = ScriptedAgent(tmp_path / "agent")
-    yield scripted
-    scripted.die()
 
 
 @pytest.fixture

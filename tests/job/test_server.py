@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -35,14 +34,6 @@ VLLM_BOUNDS = (
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 """of vllm:time_to_first_token_seconds"""
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
-    scripted = ScriptedAgent(tmp_path / "agent")
-    yield scripted
-    if scripted.listener.fileno() >= 0:
-        scripted.die()
 
 
 @pytest.fixture

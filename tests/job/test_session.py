@@ -20,14 +20,6 @@ from tests.job.test_messages import NONSENSE
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
-    scripted = ScriptedAgent(tmp_path / "agent")
-    yield scripted
-    if scripted.listener.fileno() >= 0:
-        scripted.die()
-
-
-@pytest.fixture
 def session(agent: ScriptedAgent) -> Iterator[Session]:
     with Session(agent=agent.path, job="j-1", batch=64, batch_range=(16, 512), lr_rule="sqrt", floor=0.5) as session:
         agent.accept()

@@ -2,9 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch adapter with the real PyTorch, which is too big to be installed for every test run."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from cotenant.job import Session
@@ -12,13 +9,6 @@ from cotenant.job.adapters import TorchLoop
 from tests.job.serving import ScriptedAgent
 
 torch = pytest.importorskip("torch", reason="needs PyTorch, several GB: make test-torch installs it")
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
-    scripted = ScriptedAgent(tmp_path / "agent")
-    yield scripted
-    scripted.die()
 
 
 def test_a_model_learns_while_its_batch_size_changes(agent: ScriptedAgent) -> None:

@@ -34,6 +34,13 @@ class Metrics:
         )
 
 
+def slowdown(ours: Life, theirs: Life | None) -> float | None:
+    """Run time in the first run divided by that in the second, start-up included; None if the job failed in one."""
+    if theirs is None or not ours.state == theirs.state == "done":
+        return None
+    return ours.ran / theirs.ran if ours.ran and theirs.ran else None
+
+
 def metrics_table(headings: tuple[str, str], ours: Metrics, theirs: Metrics) -> str:
     """The metrics of two runs side by side."""
     rows = zip(_rows(ours), _rows(theirs), strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from cotenant.cli.comparison import Metrics, metrics_table, outcome
+from cotenant.cli.comparison import Metrics, metrics_table, outcome, slowdown
 from cotenant.cli.output import or_dash, table
 from cotenant.wire.local import JobView
 from cotenant.wire.text import counted
@@ -64,8 +64,7 @@ class JobComparison:
 
     @property
     def slowdown(self) -> float | None:
-        """Run time on a shared GPU divided by the run time alone, start-up included."""
-        return self.shared.ran / self.alone.ran if self.done and self.shared.ran and self.alone.ran else None
+        return slowdown(self.shared, self.alone)
 
     @property
     def choices(self) -> list[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from cotenant.cli.comparison import Metrics, metrics_list, metrics_table, outcome
+from cotenant.cli.comparison import Metrics, metrics_list, metrics_table, outcome, slowdown
 from cotenant.cli.output import or_dash, table
 from cotenant.wire.text import counted
 from cotenant.workloads.driving import Life
@@ -58,10 +58,7 @@ class JobRow:
 
     @property
     def slowdown(self) -> float | None:
-        """Run time in the first run divided by that in the second; None if one of them failed."""
-        if self.theirs is None or not self.ours.ran or not self.theirs.ran:
-            return None
-        return self.ours.ran / self.theirs.ran if self.ours.state == self.theirs.state == "done" else None
+        return slowdown(self.ours, self.theirs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -285,9 +286,10 @@ class InterferenceMonitor:
 
     def tick(self, at: float) -> None:
         self._now = at
-        self._see_memory(at)
+        usage_of = cache(self._usage_of)  # each job's is read once
+        self._see_memory(usage_of, at)
         self._use_tuner_trials()
-        self._tuner.measured_elsewhere = self._meter.tick(self._usage_of, at)
+        self._tuner.measured_elsewhere = self._meter.tick(usage_of, at)
         self._profiles.save(at)
 
     def _use_tuner_trials(self) -> None:
@@ -322,14 +324,14 @@ class InterferenceMonitor:
             if profile is not None:
                 self._profiles.add(profile)
 
-    def _see_memory(self, at: float) -> None:
+    def _see_memory(self, usage_of: Callable[[str], JobUsage], at: float) -> None:
         """Follows the memory of all tenants as long as they run: it depends neither on neighbours nor on shares, and a
         job may need the most of it at its end."""
         for job, tenant in self._tenants.items():
             asked = self._tuner.batch(job)
             if asked is not None and tenant.default_batch is not None and asked != tenant.default_batch:
                 tenant.tuned = True
-            used = None if tenant.gpu is None or tenant.tuned else self._usage_of(job).memory_mib
+            used = None if tenant.gpu is None or tenant.tuned else usage_of(job).memory_mib
             if used is not None:
                 tenant.peak = max(tenant.peak or 0, used)
             if at - tenant.peak_stored_at >= PEAK_EVERY_S:

@@ -135,8 +135,9 @@ def test_containers_to_which_kubelet_gives_one_slot_have_a_region_each_however_o
     async def scenario() -> None:
         async with registered() as (here, kubelet):
             inodes = []
-            for _ in range(2):
+            for name in ("one", "two"):
                 await kubelet.allocate(GPU, "GPU-a::0")
+                kubelet.has(name, "app-0", GPU, "GPU-a::0")
             with ExitStack() as mounted:
                 for _ in range(3):
                     await kubelet.pre_start(GPU, "GPU-a::0")
@@ -158,8 +159,35 @@ def test_a_container_is_not_started_without_its_region() -> None:
                 await kubelet.pre_start(GPU, "GPU-a::0")
             assert "a slice cannot be made there" in str(refused.value.details())
             here.host.slices.seen.mkdir()
+            kubelet.has("one", "app-0", GPU, "GPU-a::0")
             await kubelet.pre_start(GPU, "GPU-a::0")
             assert read_region(region_of(here.host, GPU, ["GPU-a::0"])).processes == ()
+
+    asyncio.run(scenario())
+
+
+def test_a_container_whose_pod_was_deleted_while_the_agent_hung_is_not_started() -> None:
+    """Kubelet would start it with the GPUs of its record and without the library."""
+
+    async def scenario() -> None:
+        async with node() as here, kubelet_in(here.kubelet) as kubelet, here.plugins(known_s=0.2):
+            await until(lambda: GPU in kubelet.registered)
+            here.pods.append(bound("other", held(0, "GPU-a")))
+            await kubelet.allocate(GPU, "GPU-a::0")
+            with pytest.raises(grpc.aio.AioRpcError, match="no pod that we know with GPU-a::0"):
+                await kubelet.pre_start(GPU, "GPU-a::0")
+
+    asyncio.run(scenario())
+
+
+def test_an_init_container_which_kubelet_does_not_list_is_started() -> None:
+    async def scenario() -> None:
+        async with node() as here, kubelet_in(here.kubelet) as kubelet, here.plugins(known_s=0.2):
+            await until(lambda: GPU in kubelet.registered)
+            here.pods.append(bound("one", held(0, "GPU-a", kind=ContainerKind.INIT), init=1))
+            await kubelet.pre_start(GPU, "GPU-a::0")
+            with pytest.raises(grpc.aio.AioRpcError, match="no pod that we know with GPU-a::0, GPU-b::0"):
+                await kubelet.pre_start(GPU, "GPU-a::0", "GPU-b::0")
 
     asyncio.run(scenario())
 

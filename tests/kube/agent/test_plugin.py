@@ -39,6 +39,7 @@ def test_kubelet_learns_of_all_slots_with_their_numa_nodes() -> None:
             assert options == kubelet.registered[GPU].options
             assert options.get_preferred_allocation_available
             assert options.pre_start_required  # or kubelet starts a container without what Allocate gave it
+            kubelet.has("one", "app-0", GPU, "GPU-a::0")
             await kubelet.pre_start(GPU, "GPU-a::0")
 
     asyncio.run(scenario())

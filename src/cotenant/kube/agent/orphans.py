@@ -24,7 +24,7 @@ from cotenant.kube.api.client import Client, Selection
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod, has_ended
 from cotenant.kube.api.reflector import Pace, Reflector
-from cotenant.kube.codec.assignment import RECORD, Record, decode_record, encode_record, record_of
+from cotenant.kube.codec.assignment import RECORD, Record, decode_record, encode_record, valid_record
 from cotenant.kube.codec.inventory import orphans_for
 from cotenant.kube.codec.keys import MOST_BYTES
 
@@ -173,10 +173,7 @@ class OrphanTracker:
             self._candidates.setdefault(record.pod, _Candidate(record, now, deleted=False, sure=True))
 
     def _recorded(self, pod: Pod) -> None:
-        try:
-            record = record_of(pod)
-        except InputError:  # not ours
-            return
+        record = valid_record(pod)
         if record is not None and self._present.get(record.pod) != record:
             self._present[record.pod] = record
             self._records.save(record)

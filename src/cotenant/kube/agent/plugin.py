@@ -15,18 +15,16 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from cotenant.core.model import ContainerKind, Machine
-from cotenant.errors import CotenantError, InputError
+from cotenant.core.model import Machine
+from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import HostPlaces, Unclaimed, prepare, tidy_slices
 from cotenant.kube.agent.podresources import Listed, list_devices
 from cotenant.kube.agent.proto import deviceplugin_pb2 as pb
 from cotenant.kube.agent.regions import Regions
 from cotenant.kube.agent.rpc import Handler, RpcError, Server, call, serve
-from cotenant.kube.agent.service import PluginState, Pods, Service
+from cotenant.kube.agent.service import PluginState, Pods, Service, init_sizes
 from cotenant.kube.agent.strict import tidy_specs
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
-from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.assignment import record_of
 from cotenant.kube.codec.settings import Settings
 from cotenant.node.devices.vendors import Vendor
 from cotenant.node.preload import find_library
@@ -211,7 +209,7 @@ class Plugins:
         try:
             listed = await self.listed()
             # Kubelet does not list plain init containers, so nothing is removed while one may run.
-            tidy_slices(host, listed, None if any(map(_is_initialising, self._state.pods())) else self._slices)
+            tidy_slices(host, listed, None if any(map(init_sizes, self._state.pods())) else self._slices)
             tidy_specs(host.cdi, listed, self._specs)
         except (CotenantError, OSError) as error:
             error_log.report("tidying", str(error))
@@ -233,13 +231,3 @@ class Plugins:
                     error_log.report("regions", error)
         finally:
             regions.close()
-
-
-def _is_initialising(pod: Pod) -> bool:
-    if pod.status.phase not in ("", "Pending"):
-        return False
-    try:
-        record = record_of(pod)
-    except InputError:
-        return False
-    return record is not None and any(held.kind is ContainerKind.INIT for held in record.containers)

@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.errors import InputError
 from cotenant.kube.agent.jobs import PROC, pod_of
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.assignment import Record, record_of
+from cotenant.kube.codec.assignment import Record, valid_record
 from cotenant.node.devices.backend import GpuUsage
 
 
@@ -39,7 +38,7 @@ class PodMemory(NamedTuple):
 
 def memory_of_pods(usage: Iterable[GpuUsage], pods: Collection[Pod], proc: Path = PROC) -> list[PodMemory]:
     """The use of all pods that have GPUs, in the order of their names; a pod that uses none has a row too."""
-    with_gpus = {pod.metadata.uid: (pod, record) for pod in pods if (record := _record(pod)) is not None}
+    with_gpus = {pod.metadata.uid: (pod, record) for pod in pods if (record := valid_record(pod)) is not None}
     used: Counter[tuple[str, str]] = Counter()
     for gpu in usage if with_gpus else ():
         for process in gpu.processes or ():
@@ -60,13 +59,6 @@ def beyond_assignment(pods: Iterable[PodMemory]) -> dict[str, dict[str, int]]:
         if one.is_beyond:
             found.setdefault(one.uid, {})[one.gpu] = one.used_mib
     return found
-
-
-def _record(pod: Pod) -> Record | None:
-    try:
-        return record_of(pod)
-    except InputError:
-        return None
 
 
 def _assigned(record: Record) -> Iterator[tuple[str, int]]:

@@ -45,7 +45,7 @@ from cotenant.kube.api.client import Client
 from cotenant.kube.api.error_log import ErrorLog, to_stderr
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.api.reflector import Pace
-from cotenant.kube.codec.assignment import Record, record_of
+from cotenant.kube.codec.assignment import Record, valid_record
 from cotenant.kube.codec.inventory import AWAY, ORPHANS, SERVERS, USED
 from cotenant.kube.settings import KubeSettings, read_settings
 from cotenant.node.agent import JobEvent
@@ -444,11 +444,4 @@ def _unhealthy(machine: Machine) -> Machine:
 def _running_records(pods: Collection[Pod]) -> dict[PodKey, Record | None]:
     """The records of running pods; kubelet may not have given devices to the others yet."""
     running = [pod for pod in pods if pod.status.phase == "Running"]
-    return {(pod.metadata.namespace, pod.metadata.name): _record(pod) for pod in running}
-
-
-def _record(pod: Pod) -> Record | None:
-    try:
-        return record_of(pod)
-    except InputError:
-        return None
+    return {(pod.metadata.namespace, pod.metadata.name): valid_record(pod) for pod in running}

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from dataclasses import dataclass, field
 from typing import Never, TypeVar
 
-from cotenant.core.model import Machine
-from cotenant.errors import CotenantError, InputError
+from cotenant.core.model import ContainerKind, Machine
+from cotenant.errors import CotenantError
 from cotenant.kube.agent.allocating import (
     GRACE_S,
     CommonMounts,
@@ -40,7 +40,7 @@ from cotenant.kube.agent.strict import (
 )
 from cotenant.kube.api.error_log import ErrorLog
 from cotenant.kube.api.objects import Pod
-from cotenant.kube.codec.assignment import record_of
+from cotenant.kube.codec.assignment import valid_record
 from cotenant.node.devices.vendors import Vendor
 
 SERVICE = "v1beta1.DevicePlugin"
@@ -214,6 +214,8 @@ class Service:
                 owned = await self._owned(ids)
                 edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
                 write_spec(state.host.cdi, device_name(self._resource, ids), state.vendor, owned, edits)
+            else:
+                await self._known(ids, self._is_held)  # last, since the pod may be deleted meanwhile
         except CotenantError as error:
             return await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()
@@ -232,14 +234,32 @@ class Service:
         return make()
 
     async def _owned(self, ids: frozenset[str]) -> Owned:
-        """The GPUs of the container with these devices; waits, since kubelet may know a pod earlier than the agent."""
+        """The GPUs of the container with these devices."""
+
+        def owned(ids: frozenset[str], listed: Sequence[Listed]) -> Owned | None:
+            pod = pod_with(self._resource, ids, listed, self._state.pods())
+            return None if pod is None else owned_by(pod, self._resource, ids, listed)
+
+        return await self._known(ids, owned)
+
+    def _is_held(self, ids: frozenset[str], listed: Sequence[Listed]) -> bool | None:
+        """Whether a container still has these devices, which kubelet forgets if the pod is deleted during this call.
+
+        It would start the container all the same, with the GPUs of its record and without our library.
+        """
+        if holders_of(self._resource, ids, listed):
+            return True
+        # Kubelet does not list plain init containers.
+        return any(len(ids) in init_sizes(pod) for pod in self._state.pods()) or None
+
+    async def _known(self, ids: frozenset[str], find: Callable[[frozenset[str], Sequence[Listed]], T | None]) -> T:
+        """What is found about these devices; waits, since kubelet may know a pod earlier than the agent."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._state.known_s
         while True:
             listed = await list_devices(self._state.host.pod_resources, [self._resource])
-            pod = pod_with(self._resource, ids, listed, self._state.pods())
-            if pod is not None:
-                return owned_by(pod, self._resource, ids, listed)
+            if (found := find(ids, listed)) is not None:
+                return found
             if loop.time() >= until:
                 raise CotenantError(f"{self._resource}: {_unowned(ids, holders_of(self._resource, ids, listed))}")
             await asyncio.sleep(LOOK_S)
@@ -271,6 +291,15 @@ def devices_of(machine: Machine) -> pb.ListAndWatchResponse:
     return pb.ListAndWatchResponse(devices=devices)
 
 
+def init_sizes(pod: Pod) -> set[int]:
+    """The numbers of GPUs of the init containers that a pod may be starting."""
+    if pod.status.phase not in ("", "Pending"):
+        return set()
+    record = valid_record(pod)
+    held = () if record is None else record.containers
+    return {len(one.gpus) for one in held if one.kind is ContainerKind.INIT}
+
+
 # GetPreferredAllocation. A device ID carries no meaning to the container, so a wrong guess at its GPUs does no harm. A
 # right one lets kubelet align cores and memory with the GPUs, and makes its list of devices readable.
 
@@ -279,10 +308,7 @@ def likely_gpus(pods: Iterable[Pod], size: int) -> tuple[str, ...]:
     """The GPUs of the oldest container that waits with so many: kubelet too starts the oldest pod first."""
     waiting = [pod for pod in pods if pod.status.phase in ("", "Pending") and not pod.status.container_statuses]
     for pod in sorted(waiting, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)):
-        try:
-            record = record_of(pod)
-        except InputError:
-            continue
+        record = valid_record(pod)
         for held in () if record is None else record.containers:
             if len(held.gpus) == size:
                 return tuple(share.gpu for share in held.gpus)

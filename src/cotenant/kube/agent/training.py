@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cotenant.core.model import ContainerKind, Gpus, Machine
 from cotenant.core.units import MiB, MilliGpu
-from cotenant.errors import InputError
 from cotenant.kube.agent.profiles import NO_DIGEST, Key, OwnProfiles, workload_of_pod
 from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.codec.assignment import Record, record_of
+from cotenant.kube.codec.assignment import Record, valid_record
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.profiles import LARGEST_GAIN, LARGEST_RATE, LONGEST_WORKLOAD, PodSpeed
 from cotenant.node.agent import Connected, JobEvent, Reported
@@ -258,10 +257,7 @@ class Training:
         for pod in self._pods():
             if has_ended(pod):
                 continue
-            try:
-                record = record_of(pod)
-            except InputError:  # not ours
-                continue
+            record = valid_record(pod)
             tenant = None if record is None else tenant_of(pod, record, machine)
             if tenant is not None:
                 yield tenant

@@ -5,7 +5,7 @@
 It carries the pod's UID and node, so a copy of it (in a template, on a pod that was created again) is not valid.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby, islice
 from typing import Annotated
@@ -112,6 +112,14 @@ def record_of(pod: Pod) -> Record | None:
     return record
 
 
+def valid_record(pod: Pod) -> Record | None:
+    """The record of a pod; None if it has none, or one that is not about this pod and node."""
+    try:
+        return record_of(pod)
+    except InputError:
+        return None
+
+
 def tenant_for(record: Record, constraints: Demand, machine: Machine) -> Tenant:
     """The tenant that uses the shares of this record and has these constraints, and no more of a GPU than it has:
     an assignment that another system made may state any amount for a percentage."""
@@ -127,10 +135,32 @@ def tenant_for(record: Record, constraints: Demand, machine: Machine) -> Tenant:
     return Tenant(record.pod, demand, gpus_of([share for held in record.containers for share in held.gpus], machine))
 
 
+def with_shares(record: Record, change: Callable[[Held, Share], Share]) -> Record:
+    """The record with each share of each container changed."""
+    return msgspec.structs.replace(
+        record,
+        containers=tuple(
+            msgspec.structs.replace(held, gpus=tuple(change(held, share) for share in held.gpus))
+            for held in record.containers
+        ),
+    )
+
+
+def combined(record: Record, other: Record, choose: Callable[[Share, Share], Share]) -> Record:
+    """The record with each share chosen from both; they have the same containers on the same GPUs."""
+    both = zip(record.containers, other.containers, strict=True)
+    shares = iter([pair for one, two in both for pair in zip(one.gpus, two.gpus, strict=True)])
+    return with_shares(record, lambda _held, _share: choose(*next(shares)))
+
+
 def compute_share(record: Record) -> MilliGpu:
     """The largest compute share of a container that stays; 0: none claims one."""
-    staying = (held for held in record.containers if held.kind is not ContainerKind.INIT)
-    return MilliGpu(max((share.compute for held in staying for share in held.gpus), default=0))
+    return MilliGpu(max((share.compute for held in staying(record) for share in held.gpus), default=0))
+
+
+def staying(record: Record) -> list[Held]:
+    """What the containers have that run on after the init containers have ended."""
+    return [held for held in record.containers if held.kind is not ContainerKind.INIT]
 
 
 def _bounded(share: Share, most: Mapping[str, int]) -> Share:

@@ -27,7 +27,7 @@ from cotenant.core.units import WHOLE_GPU, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.error_log import describe
 from cotenant.kube.api.objects import Node, Pod, has_ended
-from cotenant.kube.codec.assignment import Held, Record, compute_share, gpus_of
+from cotenant.kube.codec.assignment import Held, Record, Share, compute_share, gpus_of, staying, with_shares
 from cotenant.kube.codec.inventory import SERVERS, ServerReport, servers_of
 from cotenant.kube.codec.objective import has_objective
 from cotenant.kube.codec.request import placed_request_of
@@ -51,11 +51,11 @@ NOTED_S = 60.0
 def granted_share(now: Allocation, wanted: int, least: int, state: ClusterState) -> MilliGpu:
     """The share that a server gets if it should have `wanted`, requested `least`, and has `now`."""
     node, has = state.without(now.uid).node(now.node), compute_share(now.record)
-    gpus = gpus_of([share for held in _staying(now.record) for share in held.gpus], node.machine)
+    gpus = gpus_of([share for held in staying(now.record) for share in held.gpus], node.machine)
     unclaimed = Counter(
         gpu
         for one in _neighbours(now, state)
-        for held in _staying(one.record)
+        for held in staying(one.record)
         for gpu, share in zip(gpus_of(held.gpus, node.machine), held.gpus, strict=True)
         if not share.compute
     )
@@ -70,7 +70,7 @@ def left_on(node: str, state: ClusterState, servers: Collection[str]) -> dict[st
     unclaimed: Counter[str] = Counter()
     shared = set()
     for uid, allocation in state.allocations_on(node).items():
-        for held in _staying(allocation.record):
+        for held in staying(allocation.record):
             for share in held.gpus:
                 claimed[share.gpu] += share.compute
                 unclaimed[share.gpu] += not share.compute
@@ -81,33 +81,17 @@ def left_on(node: str, state: ClusterState, servers: Collection[str]) -> dict[st
 
 def limited(record: Record, left: Mapping[str, int]) -> Record:
     """The record with what is left as the limit of each container that claims no compute."""
-    containers = tuple(
-        msgspec.structs.replace(
-            held,
-            gpus=tuple(
-                msgspec.structs.replace(share, most=0 if share.compute else left.get(share.gpu, 0))
-                for share in held.gpus
-            ),
-        )
-        for held in record.containers
+    return with_shares(
+        record,
+        lambda _, share: msgspec.structs.replace(share, most=0 if share.compute else left.get(share.gpu, 0)),
     )
-    return msgspec.structs.replace(record, containers=containers)
 
 
 def _with_share(record: Record, compute: int) -> Record:
-    containers = tuple(
-        held
-        if held.kind is ContainerKind.INIT
-        else msgspec.structs.replace(
-            held, gpus=tuple(msgspec.structs.replace(share, compute=compute) for share in held.gpus)
-        )
-        for held in record.containers
-    )
-    return msgspec.structs.replace(record, containers=containers)
+    def change(held: Held, share: Share) -> Share:
+        return share if held.kind is ContainerKind.INIT else msgspec.structs.replace(share, compute=compute)
 
-
-def _staying(record: Record) -> list[Held]:
-    return [held for held in record.containers if held.kind is not ContainerKind.INIT]
+    return with_shares(record, change)
 
 
 def _neighbours(now: Allocation, state: ClusterState) -> list[Allocation]:

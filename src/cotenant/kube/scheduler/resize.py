@@ -26,7 +26,7 @@ from cotenant.core.units import MilliGpu, parse_memory, parse_percent
 from cotenant.errors import InputError
 from cotenant.kube.api.client import Guard
 from cotenant.kube.api.objects import Pod, has_ended
-from cotenant.kube.codec.assignment import Held, Record, tenant_for
+from cotenant.kube.codec.assignment import Held, Record, combined, tenant_for
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.objective import has_objective
 from cotenant.kube.codec.request import container_names
@@ -109,17 +109,11 @@ def least_compute(pod: Pod, record: Record) -> MilliGpu | None:
 
 
 def _no_less_compute(record: Record, than: Record) -> Record:
-    containers = tuple(
-        msgspec.structs.replace(
-            new,
-            gpus=tuple(
-                msgspec.structs.replace(share, compute=max(share.compute, before.compute))
-                for share, before in zip(new.gpus, old.gpus, strict=True)
-            ),
-        )
-        for new, old in zip(record.containers, than.containers, strict=True)
+    return combined(
+        record,
+        than,
+        lambda share, before: msgspec.structs.replace(share, compute=max(share.compute, before.compute)),
     )
-    return msgspec.structs.replace(record, containers=containers)
 
 
 def _amounts(text: str, pod: Pod) -> dict[int | None, _Amounts]:

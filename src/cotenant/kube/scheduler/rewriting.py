@@ -18,7 +18,7 @@ from cotenant.kube.api.connection import ApiError
 from cotenant.kube.api.decoding import PODS
 from cotenant.kube.api.objects import Pod
 from cotenant.kube.codec.annotations import binding_annotations
-from cotenant.kube.codec.assignment import RECORD, Record
+from cotenant.kube.codec.assignment import RECORD, Record, combined
 from cotenant.kube.codec.paths import REGION
 from cotenant.kube.codec.request import placed_request_of
 from cotenant.kube.codec.settings import DEFAULTS, Settings
@@ -87,14 +87,8 @@ async def _write(shared: Shared, pod: Pod, rewrite: Rewrite, guard: Guard, repor
 
 def _larger(one: Record, other: Record) -> Record:
     """The larger of two records of the same containers on the same GPUs, amount by amount."""
-    containers = tuple(
-        msgspec.structs.replace(
-            a,
-            gpus=tuple(
-                msgspec.structs.replace(y, memory=max(x.memory, y.memory), compute=max(x.compute, y.compute))
-                for x, y in zip(a.gpus, b.gpus, strict=True)
-            ),
-        )
-        for a, b in zip(one.containers, other.containers, strict=True)
+    return combined(
+        one,
+        other,
+        lambda x, y: msgspec.structs.replace(y, memory=max(x.memory, y.memory), compute=max(x.compute, y.compute)),
     )
-    return msgspec.structs.replace(one, containers=containers)
