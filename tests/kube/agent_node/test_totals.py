@@ -3,6 +3,7 @@
 """Kubelet never refuses what the core has placed: no sum of what pods ask for is above a total."""
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.core.cluster import Node
-from cotenant.core.model import Gpu, Machine, Slot
+from cotenant.core.model import Gpu, Gpus, Machine, Slot
 from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.slots import slots_of
 from cotenant.core.units import MiB, Percent
@@ -116,13 +117,15 @@ cards = st.builds(
 )
 
 
-@pytest.mark.defect("gpushare: totals in the node's status are below what is placed")
-@given(st.data())
-def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:
-    gpus = data.draw(st.lists(cards, min_size=1, max_size=3))
-    machine = Machine(name="n1", gpus=tuple(replace(gpu, uuid=f"GPU-{i}") for i, gpu in enumerate(gpus)))
+Limits = dict[str, Any]
+
+
+def placed_on(
+    machine: Machine, wanted: Iterable[tuple[Sequence[Limits], Sequence[Limits]]], choose: Callable[[list[Gpus]], Gpus]
+) -> list[Pod]:
+    """Those of the pods (app containers, init containers) that the core places, one after the other."""
     node, here = Node.of(machine), list[Pod]()
-    for apps, init in data.draw(st.lists(pods, max_size=12)):
+    for apps, init in wanted:
         fresh = pod(*apps, init=init, node="n1")
         try:
             request = request_of(fresh)
@@ -131,12 +134,48 @@ def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:
         slots = slots_of(feasibility(request.demand), node)
         if not slots or not _are_counted([*here, fresh], machine):
             continue
-        record = record_for(fresh, request, Slot("n1", data.draw(st.sampled_from(list(slots)))), machine)
+        record = record_for(fresh, request, Slot("n1", choose(slots)), machine)
         node = node.with_tenant(tenant_of(fresh, record, machine))
         here.append(pod(*apps, init=init, node="n1", annotations={RECORD: encode_record(record)}))
+    return here
+
+
+def check_totals(machine: Machine, here: list[Pod]) -> None:
     totals = NodeTotals(Vendor.NVIDIA, DEFAULTS).of(machine)
     assert not _too_much(here, totals)
     assert NodeTotals(Vendor.NVIDIA, DEFAULTS).of(machine, here) == totals  # placed as asked, they add nothing
+
+
+@pytest.mark.defect("gpushare: totals in the node's status are below what is placed")
+@given(st.data())
+def test_whatever_the_core_places_kubelet_takes(data: st.DataObject) -> None:
+    gpus = data.draw(st.lists(cards, min_size=1, max_size=3))
+    machine = Machine(name="n1", gpus=tuple(replace(gpu, uuid=f"GPU-{i}") for i, gpu in enumerate(gpus)))
+    wanted = data.draw(st.lists(pods, max_size=12))
+    check_totals(machine, placed_on(machine, wanted, lambda slots: data.draw(st.sampled_from(slots))))
+
+
+WHOLE: Limits = {"aliyun.com/gpu": 1, "cotenant.io/topology-slots": 1}
+
+
+@pytest.mark.parametrize(
+    ("slots", "wanted", "together"),
+    [
+        (2, [([WHOLE], [{**WHOLE, "sidecar": True}])], 2),
+        (5, [([{"nvidia.com/gpu": 1, "nvidia.com/gpucores": 10}, WHOLE], [])] * 3, 2),
+        (5, [([WHOLE, WHOLE, WHOLE], [])], 0),
+    ],
+    ids=["containers of a pod", "pods", "more than the compute"],
+)
+def test_whole_gpus_of_unknown_memory_are_as_many_as_their_oversubscribed_compute(
+    slots: int, wanted: list[tuple[list[Limits], list[Limits]]], together: int
+) -> None:
+    machine = Machine(name="n1", gpus=(Gpu(uuid="GPU-0", slots=slots, compute_scaling=Percent(250)),))
+    here = placed_on(machine, wanted, lambda slots: slots[0])
+    assert sum(kubelet_sum(one, WHOLE)["aliyun.com/gpu"] for one in here) == together
+    check_totals(machine, here)
+    assert dialect_totals(TOPOLOGY, machine) == {"aliyun.com/gpu": 2}
+    assert dialect_totals(GPUSHARE, machine)["aliyun.com/gpu-count"] == 1
 
 
 def test_fifteen_tenants_of_seven_percent_of_a_small_card_are_more_than_all_of_it_and_fit() -> None:

@@ -7,12 +7,13 @@ place on the node: neither by rounding, nor for a pod that was made smaller, nor
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
 from cotenant.core.footprint import memory_on
 from cotenant.core.model import ContainerKind, Gpu, Machine
+from cotenant.core.units import WHOLE_GPU
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Pod, containers_of, has_ended, resources_of
 from cotenant.kube.codec.amounts import parse_quantity
@@ -77,13 +78,24 @@ def dialect_totals(dialect: Dialect, machine: Machine) -> dict[str, int]:
     slots = sum(gpu.slots for gpu in gpus)
     amounts = {
         dialect.memory: sum(gpu.memory_capacity // dialect.memory_unit for gpu in gpus),
-        dialect.count if dialect.slots is not None else None: len(gpus),
+        dialect.count if dialect.slots is not None else None: _whole_gpus(dialect, gpus),
         dialect.memory_mib: sum(gpu.memory_capacity for gpu in gpus),
         dialect.memory_percent: sum(most_percent(gpu, max(gpu.slots, min(MOST_CONTAINERS, slots))) for gpu in gpus),
         dialect.compute: sum(gpu.compute_capacity // 10 for gpu in gpus),
         dialect.priority: slots,
     }
     return {name: amount for name, amount in amounts.items() if name is not None}
+
+
+def _whole_gpus(dialect: Dialect, gpus: Sequence[Gpu]) -> int:
+    """How many GPUs pods can request at the same time: as many as there are.
+
+    If the memory of a GPU is not known, all of it is 0 MiB. Then compute alone bounds the containers on the GPU that
+    request all of it, and compute may be oversubscribed.
+    """
+    if dialect.moves_count:
+        return len(gpus)
+    return sum(1 if gpu.memory_capacity else max(1, min(gpu.slots, gpu.compute_capacity // WHOLE_GPU)) for gpu in gpus)
 
 
 def most_percent(gpu: Gpu, tenants: int) -> int:
