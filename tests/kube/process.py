@@ -4,7 +4,7 @@
 
 import asyncio
 import json
-import socket
+import re
 import ssl
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -19,6 +19,8 @@ import trustme
 from tests.kube.api_server import ApiServer
 
 LONGEST_S = 40.0
+ANY_PORT = "127.0.0.1:0"
+"""the process chooses a free port itself and says which: no other process can take it in between"""
 
 
 def kubeconfig(folder: Path, port: int) -> Path:
@@ -82,18 +84,19 @@ async def a_ready_process(
     (folder / "settings.yaml").write_text(f"version: 1\nscheduler: {{hold-s: {hold_s}}}\n")
     tls = ssl.create_default_context()
     authority.configure_trust(tls)
-    extender, webhook, log = free_port(), free_port(), folder / "log"
+    log = folder / "log"
     options = {
         "kubeconfig": kubeconfig(folder, server.port),
         "settings": folder / "settings.yaml",
-        "extender": f"127.0.0.1:{extender}",
+        "extender": ANY_PORT,
     }
     with log.open("ab") as file:
         async with (
             a_process(*words_of(options), *more, env=env, log=file, longest_s=None) as process,
-            a_webhook(folder, webhook, env=env, log=file) as other,
+            a_webhook(folder, env=env, log=file) as (other, webhook),
         ):
             assert process.stdout is not None
+            (extender,) = await ports_of(process)
             while b"is ready" not in (line := await process.stdout.readline()):
                 assert line, log.read_text()
             yield Doors(extender, webhook, tls, folder / "ca.crt", log, (process.pid, other.pid))
@@ -107,20 +110,28 @@ def words_of(options: Mapping[str, object]) -> list[object]:
 
 @asynccontextmanager
 async def a_webhook(
-    folder: Path, port: int, *, env: Mapping[str, str] | None = None, log: IO[bytes] | int = PIPE
-) -> AsyncIterator[Process]:
-    """The webhook's process, which listens with the certificate and the settings in this folder."""
+    folder: Path, *, env: Mapping[str, str] | None = None, log: IO[bytes] | int = PIPE
+) -> AsyncIterator[tuple[Process, int]]:
+    """The webhook's process, which has the certificate and the settings in this folder, and the port where it
+    listens."""
     options = {
         "settings": folder / "settings.yaml",
-        "listen": f"127.0.0.1:{port}",
+        "listen": ANY_PORT,
         "certificate": folder / "tls.crt",
         "key": folder / "tls.key",
     }
     async with a_process(*words_of(options), program="webhook", env=env, log=log, longest_s=None) as process:
-        assert process.stdout is not None
-        assert b"the webhook listens at https://" in await process.stdout.readline()
+        (port,) = await ports_of(process)
         await until_listening(port)
-        yield process
+        yield process, port
+
+
+async def ports_of(process: Process) -> list[int]:
+    """Where a process listens, as its first line says."""
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    assert "listens at " in line, line
+    return [int(port) for port in re.findall(r"https?://127\.0\.0\.1:(\d+)", line)]
 
 
 async def until_listening(port: int) -> None:
@@ -135,9 +146,3 @@ async def is_listening(port: int) -> bool:
         return False
     writer.transport.abort()
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])

@@ -20,7 +20,7 @@ from tests.kube.api_server import ApiServer, Refusal
 from tests.kube.control_plane import KNOWS, LEASE, ControlPlane, a_scheduler, passes, until
 from tests.kube.http import ask
 from tests.kube.pods import pod_object
-from tests.kube.process import a_process, free_port, kubeconfig
+from tests.kube.process import ANY_PORT, a_process, kubeconfig
 
 LANDING_S = 0.4
 
@@ -318,7 +318,7 @@ def test_a_process_leads_beside_the_holder_and_resigns_when_it_is_stopped(tmp_pa
         server = ApiServer()
         hold(server, gethostname())
         async with server.serving():
-            options = ("--kubeconfig", kubeconfig(tmp_path, server.port), "--extender", f"127.0.0.1:{free_port()}")
+            options = ("--kubeconfig", kubeconfig(tmp_path, server.port), "--extender", ANY_PORT)
             async with a_process(*options, "--lease", "/".join(LEASE)) as process:
                 assert process.stderr is not None
                 assert b"leads now" in await process.stderr.readline()

@@ -10,7 +10,7 @@ from pathlib import Path
 import trustme
 
 from tests.kube.http import ask
-from tests.kube.process import a_webhook, free_port
+from tests.kube.process import a_webhook
 from tests.kube.reviews import response, review, written
 
 
@@ -31,14 +31,14 @@ async def shown(port: int, tls: ssl.SSLContext) -> bytes | None:
 
 
 def test_it_reviews_pods_without_a_cluster_and_renews_its_certificate_and_ends_late(tmp_path: Path) -> None:
-    authority, tls, port = trustme.CA(), ssl.create_default_context(), free_port()
+    authority, tls = trustme.CA(), ssl.create_default_context()
     authority.configure_trust(tls)
     first = write_pair(tmp_path, authority)
     (tmp_path / "settings.yaml").write_text("webhook: {allow-privileged: true}\n")
     nowhere = {name: value for name, value in os.environ.items() if "KUBE" not in name} | {"HOME": str(tmp_path)}
 
     async def told() -> None:
-        async with asyncio.timeout(40), a_webhook(tmp_path, port, env=nowhere) as process:
+        async with asyncio.timeout(40), a_webhook(tmp_path, env=nowhere) as (process, port):
             made = written({"nvidia.com/gpumem": 500})
             made["spec"]["containers"][0]["securityContext"] = {"privileged": True}
             answer = await ask(port, "POST", "/mutate", review(made), tls=tls)

@@ -3,6 +3,7 @@
 """A real daemon in a state folder of its own, that tests may kill."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,12 @@ class Daemon:
         with (self.state / "daemon.log").open("ab") as log:
             self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         until(lambda: self._answers())
+
+    @property
+    def port(self) -> int:
+        """Where it listens on TCP: with `--listen 0` on a port that no other process can have taken in between."""
+        log = (self.state / "daemon.log").read_text()
+        return int(re.findall(r"listens on TCP, too, at https?://[0-9.]+:(\d+)\n", log)[-1])
 
     def _answers(self) -> bool:
         assert self._process is not None

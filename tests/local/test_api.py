@@ -5,7 +5,6 @@
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -242,9 +241,8 @@ def test_tcp_is_not_opened_without_a_good_token(
 def test_tcp_is_for_this_machine_and_those_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "token").chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with running_daemon("--listen", str(port), "--token-file", str(tmp_path / "token")) as one:
+    with running_daemon("--listen", "0", "--token-file", str(tmp_path / "token")) as one:
+        port = one.port
         listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         assert f"0100007F:{port:04X}" in listening
         assert f"00000000:{port:04X}" not in listening

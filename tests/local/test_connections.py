@@ -110,9 +110,7 @@ def test_a_port_that_other_machines_can_reach_is_warned_of(tmp_path: Path, host:
     token = tmp_path / "token"
     token.write_text("x" * 20)
     token.chmod(0o600)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with running_daemon("--listen", f"{host}:{port}", "--token-file", str(token)) as daemon:
+    with running_daemon("--listen", f"{host}:0", "--token-file", str(token)) as daemon:
         log = (daemon.state / "daemon.log").read_text()
+        assert f"at http://{host}:{daemon.port}\n" in log
         assert ("is not encrypted" in log) is warned

@@ -41,12 +41,6 @@ class Served(NamedTuple):
     log: str
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def token_in(folder: Path) -> Path:
     token = folder / "token"
     token.write_text("a token that is long enough")
@@ -55,10 +49,10 @@ def token_in(folder: Path) -> Path:
 
 
 def served(folder: Path, *options: str) -> Iterator[Served]:
-    token, port = token_in(folder), free_port()
-    with running_daemon("--listen", str(port), "--token-file", str(token), *options) as one:
-        env = environment(COTENANT_URL=f"https://127.0.0.1:{port}", COTENANT_TOKEN_FILE=str(token))
-        yield Served(port, env, (one.state / "daemon.log").read_text())
+    token = token_in(folder)
+    with running_daemon("--listen", "0", "--token-file", str(token), *options) as one:
+        env = environment(COTENANT_URL=f"https://127.0.0.1:{one.port}", COTENANT_TOKEN_FILE=str(token))
+        yield Served(one.port, env, (one.state / "daemon.log").read_text())
 
 
 @pytest.fixture(scope="module")

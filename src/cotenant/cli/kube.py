@@ -233,9 +233,9 @@ def _install_options(
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parses `HOST:PORT`."""
+    """Parses `HOST:PORT`. Port 0 is any free port."""
     host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+    if not (host and colon and port.isdecimal() and int(port) < 65536):
         raise InputError(f"{text!r}: expected HOST:PORT, such as 127.0.0.1:8888")
     return host.strip("[]"), int(port)
 

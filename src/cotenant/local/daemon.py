@@ -156,6 +156,10 @@ async def serve(
             "token and run programs here; add --tls, or listen on 127.0.0.1 and use an SSH tunnel"
         )
     print(f"cotenant: {engine.queries.status()['notice']}; state in {options.state}", flush=True)
+    for bound in (bound for bound, token in sockets if token is not None):
+        host, port = bound.getsockname()
+        url = f"{'http' if certificate is None else 'https'}://{host}:{port}"
+        print(f"cotenant: listens on TCP, too, at {url}", flush=True)
     if certificate is not None:
         engine.queries.notes.append(f"TCP is encrypted; fingerprint of the certificate: {certificate.fingerprint}")
         print(f"cotenant: {engine.queries.notes[-1]}", flush=True)
