@@ -93,7 +93,7 @@ def kube_interference() -> Iterator[Figure]:
 def learn(engine: Engine) -> None:
     """Runs each task alone and then beside each other one, until its profile has the speeds."""
     with running(engine, [[task] for task in TASKS]):
-        wait_for("the profiles of all tasks", lambda: len(alone(engine)) == len(TASKS) or None, LEARN_S)
+        wait_for("the profiles of all tasks", lambda: len(alone(engine)) == len(TASKS), LEARN_S)
     pairs = list(combinations_with_replacement(TASKS, 2))
     for start in range(0, len(pairs), GPUS):
         some = pairs[start : start + GPUS]
@@ -101,10 +101,10 @@ def learn(engine: Engine) -> None:
             wait_for("the speeds of pairs", knows(engine, some), LEARN_S)
 
 
-def knows(engine: Engine, pairs: Sequence[Sequence[str]]) -> Callable[[], bool | None]:
-    def look() -> bool | None:
+def knows(engine: Engine, pairs: Sequence[Sequence[str]]) -> Callable[[], bool]:
+    def look() -> bool:
         speeds = measured(engine)
-        return all(b in speeds.get(a, {}) and a in speeds.get(b, {}) for a, b in pairs) or None
+        return all(b in speeds.get(a, {}) and a in speeds.get(b, {}) for a, b in pairs)
 
     return look
 
@@ -147,13 +147,13 @@ def mean_completion(engine: Engine, policy: str) -> float:
         submit(engine, f"job-{number}", task, STEPS, {"cotenant.io/policy": policy})
     ended: dict[str, float] = {}
 
-    def look() -> bool | None:
+    def look() -> bool:
         for name, pod in pods(engine).items():
             if pod["status"]["phase"] == "Failed":
                 raise RuntimeError(f"{name} failed: {pod['status']}")
             if pod["status"]["phase"] == "Succeeded":
                 ended.setdefault(name, time.monotonic())
-        return len(ended) == len(began) or None
+        return len(ended) == len(began)
 
     wait_for(f"all pods under {policy}", look, RUN_S)
     remove_pods(engine)
@@ -166,7 +166,7 @@ def pods(engine: Engine) -> dict[str, Json]:
 
 def remove_pods(engine: Engine) -> None:
     engine.cluster.delete(PODS)
-    wait_for("all pods to be gone", lambda: not pods(engine) or None)
+    wait_for("all pods to be gone", lambda: not pods(engine))
 
 
 def specs(engine: Engine) -> list[dict[str, Any]]:

@@ -245,7 +245,7 @@ def _scale(engine: Engine, replicas: int) -> None:
     if replicas:
         engine.wait_for_scheduler()
     else:
-        wait_for("our scheduler to be gone", lambda: not engine.our_pods(SCHEDULER) or None)
+        wait_for("our scheduler to be gone", lambda: not engine.our_pods(SCHEDULER))
 
 
 def _clean(engine: Engine) -> None:
@@ -253,8 +253,8 @@ def _clean(engine: Engine) -> None:
     _scale(engine, 0)
     pods = f"/api/v1/namespaces/{WHERE}/pods"
 
-    def look() -> bool | None:
+    def look() -> bool:
         engine.cluster.delete(f"{pods}?gracePeriodSeconds=0")
-        return not engine.cluster.get(f"{pods}?limit=1")["items"] or None
+        return not engine.cluster.get(f"{pods}?limit=1")["items"]
 
     wait_for("the pods to be gone", look, GONE_S)

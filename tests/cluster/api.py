@@ -45,12 +45,13 @@ def ask(
 
 
 def wait_for(what: str, look: Callable[[], T | None], seconds: float = 120.0) -> T:
-    """What `look` finds once it finds something; a server that does not answer yet has nothing."""
+    """The first true value that `look` finds, so an empty list, 0 or False goes on waiting; a server that does not
+    answer yet has nothing."""
     last = "nothing yet"
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
-            if (found := look()) is not None:
+            if found := look():
                 return found
         except (OSError, http.client.HTTPException, RefusedError) as error:
             last = repr(error)

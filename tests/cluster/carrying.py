@@ -209,20 +209,18 @@ class Run:
         self._unwanted |= {name.partition("-")[0] for name in names}
         for name in names:
             self._insisting(partial(delete_pod_now, self._engine, name, force=False))
-        wait_for("all pods to be gone", lambda: all(is_gone(self._engine.cluster, name) for name in names) or None)
+        wait_for("all pods to be gone", lambda: all(is_gone(self._engine.cluster, name) for name in names))
         for machine in self._engine.cluster.machines:
             wait_for(f"{machine.name} to be free", partial(self._is_free, machine))
             self._engine.fits({"nvidia.com/gpu": len(CARDS)}, machine.name)
 
-    def _is_free(self, machine: Machine) -> bool | None:
+    def _is_free(self, machine: Machine) -> bool:
         """By kubelet, by the kernel, and by the agent, who has asked the driver."""
         said = self._engine.node(machine.name)["metadata"]["annotations"]
         held, used = json.loads(said[ORPHANS])["held"], json.loads(said[USED])["mib"]
         with contextlib.suppress(grpc.RpcError):
-            return (
-                devices(machine) == [] and not any(tenants(machine)) and not held and not any(used.values())
-            ) or None
-        return None
+            return devices(machine) == [] and not any(tenants(machine)) and not held and not any(used.values())
+        return False
 
 
 def containers_for(wish: Wish) -> tuple[list[Json], list[Json]]:

@@ -130,7 +130,7 @@ class Cluster:
                     "status": {"capacity": has, "allocatable": has, "conditions": [ready]},
                 },
             )
-        wait_for("the fake nodes", lambda: set(names) <= self._schedulable() or None)
+        wait_for("the fake nodes", lambda: set(names) <= self._schedulable())
 
     def start_first(self, scheduler: Mapping[str, Any], gpus: Sequence[GpuModel], grace: str) -> None:
         """Starts the control plane and the node beside it."""
@@ -166,12 +166,10 @@ class Cluster:
 
     def _wait_for_node(self, machine: Machine) -> None:
         socket = machine.inside(components.CONTAINERD_SOCKET)
-        wait_for(f"containerd on {machine.name}", lambda: socket.exists() or None)
+        wait_for(f"containerd on {machine.name}", socket.exists)
         for image in self.images:
             _import_image(machine, image)
-        wait_for(
-            f"{machine.name} to be ready (logs: {machine.folder})", lambda: machine.name in self._schedulable() or None
-        )
+        wait_for(f"{machine.name} to be ready (logs: {machine.folder})", lambda: machine.name in self._schedulable())
 
     def _schedulable(self) -> set[str]:
         ready = {"type": "Ready", "status": "True"}

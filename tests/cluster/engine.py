@@ -55,11 +55,8 @@ class Engine:
     def said(self, name: str, container: str | None = None, namespace: str = "default") -> Any:
         """The JSON that a container wrote in one line, once it is there."""
 
-        def look() -> Any:
-            lines = self.log(name, container, namespace).splitlines()
-            return json.loads(lines[-1]) if lines else None
-
-        return wait_for(f"{name} to say something", look)
+        lines = wait_for(f"{name} to say something", lambda: self.log(name, container, namespace).splitlines())
+        return json.loads(lines[-1])
 
     def delete(self, name: str, namespace: str = "default", *, force: bool = False) -> None:
         """Deletes a pod; unless by force, returns when it is gone."""
@@ -71,7 +68,7 @@ class Engine:
         for namespace in {pod["metadata"]["namespace"] for pod in self.cluster.get(others)["items"]}:
             # Python as the first process of a container hears no SIGTERM: without a short grace, its pod stays 30 s.
             self.cluster.delete(f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=1")
-        wait_for("all pods to be gone", lambda: not self.cluster.get(others)["items"] or None)
+        wait_for("all pods to be gone", lambda: not self.cluster.get(others)["items"])
         self.cluster.delete("/api/v1/namespaces/default/events")
 
     def record(self, name: str, namespace: str = "default") -> Record:
@@ -110,12 +107,12 @@ class Engine:
     def wait_for_agent(self, node: str, registrations: int = 1) -> None:
         """Returns when the node's GPUs are known and kubelet can hand them out, after so many registrations with it."""
 
-        def look() -> bool | None:
+        def look() -> bool:
             found = self.node(node)
             slots = found["status"].get("allocatable", {}).get(COUNT, "0")
             said = found["metadata"].get("annotations", {})
             told = INVENTORY in said and AWAY not in said and int(slots) > 0
-            return (told and self._registrations(node) >= registrations) or None
+            return told and self._registrations(node) >= registrations
 
         wait_for(f"the agent of {node}", look)
 
@@ -130,7 +127,7 @@ class Engine:
     def wait_for_deployment(self, name: str) -> None:
         """Returns when a pod of it is ready."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}"
-        wait_for(name, lambda: self.cluster.get(path)["status"].get("readyReplicas") or None)
+        wait_for(name, lambda: self.cluster.get(path)["status"].get("readyReplicas"))
 
     def our_pods(self, name: str) -> list[Json]:
         """The pods of the scheduler, the webhook or the agents."""

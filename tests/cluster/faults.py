@@ -36,8 +36,8 @@ class Faults:
             for machine in self.engine.cluster.machines:
                 wait_for(f"{part} of {machine.name}", partial(self._found, part, machine.name))
 
-    def _found(self, part: str, node: str) -> bool | None:
-        return bool(self._running(part, node)) or None
+    def _found(self, part: str, node: str) -> bool:
+        return bool(self._running(part, node))
 
     def inflict(self, fault: Fault) -> None:
         """Returns when it has healed."""
@@ -61,7 +61,7 @@ class Faults:
             return self._cut(fault.node)
         if fault.part in IN_CONTAINERS:
             return _signalled(self._running(fault.part, fault.node), fault.how)
-        wait_for(f"{fault.part} of {fault.node}", lambda: (machine.folder / f"{fault.part}.pid").read_text() or None)
+        wait_for(f"{fault.part} of {fault.node}", lambda: (machine.folder / f"{fault.part}.pid").read_text())
         if fault.how == "hang":
             return machine.hanging(fault.part)
         if fault.how == "away":

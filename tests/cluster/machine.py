@@ -101,9 +101,7 @@ class Machine:
         """Ends a program by a signal, and waits until it has been started again."""
         before = (self.folder / f"{program}.pid").read_text()
         self.send(program, number)
-        wait_for(
-            f"{program} of {self.name} to be another process", lambda: self._pid(program) not in (None, before) or None
-        )
+        wait_for(f"{program} of {self.name} to be another process", lambda: self._pid(program) not in (None, before))
 
     @contextlib.contextmanager
     def without(self, program: str) -> Iterator[None]:
@@ -112,7 +110,7 @@ class Machine:
         held.touch()
         try:
             self.send(program, signal.SIGKILL)
-            wait_for(f"the end of {program} of {self.name}", lambda: self._pid(program) is None or None)
+            wait_for(f"the end of {program} of {self.name}", lambda: self._pid(program) is None)
             yield
         finally:
             held.unlink()

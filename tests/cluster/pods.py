@@ -52,6 +52,24 @@ def ended(cluster: Cluster, name: str, namespace: str = "default") -> Json:
     return pod_in(cluster, name, "Succeeded", namespace=namespace)
 
 
+def pod_of_job(cluster: Cluster, job: str, namespace: str = "default") -> Json:
+    """The pod of a Job once the Job is complete; a Job that has failed instead is told of at once."""
+
+    def look() -> Json | None:
+        status = cluster.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}")["status"]
+        ended = {one["type"] for one in status.get("conditions", [])}  # "SuccessCriteriaMet" comes before "Complete"
+        if not ended & {"Complete", "Failed"}:
+            return None
+        found = cluster.get(f"{path_of('', namespace)[:-1]}?labelSelector=job-name%3D{job}")["items"]
+        assert "Complete" in ended, (
+            status,
+            [log_of(cluster, one["metadata"]["name"], None, namespace) for one in found],
+        )
+        return dict(found[0])
+
+    return wait_for(f"job {job} to be complete", look, 300)
+
+
 def log_of(cluster: Cluster, name: str, container: str | None = None, namespace: str = "default") -> str:
     """What a container wrote; nothing where it has not begun."""
     which = "" if container is None else f"?container={container}"
@@ -65,7 +83,7 @@ def delete_pod(cluster: Cluster, name: str, namespace: str = "default", *, force
     """Deletes a pod; unless by force, returns when it is gone."""
     cluster.delete(f"{path_of(name, namespace)}{'?gracePeriodSeconds=0' if force else ''}")
     if not force:
-        wait_for(f"pod {name} to be gone", lambda: is_gone(cluster, name, namespace) or None)
+        wait_for(f"pod {name} to be gone", lambda: is_gone(cluster, name, namespace))
 
 
 def is_gone(cluster: Cluster, name: str, namespace: str = "default") -> bool:

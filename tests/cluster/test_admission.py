@@ -120,11 +120,11 @@ def policed(namespace: Cluster) -> Iterator[Cluster]:
     for path, one in zip(paths, made, strict=True):
         namespace.post(path, one)
     forged, seeing = pod("probe", **{RECORD: "1"}), pod("probe", seen("all"))
-    wait_for("the policy for assignments", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", forged) or None)
-    wait_for("the policy for visibility", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", seeing) or None)
-    wait_for("the policy for agents", lambda: says_of_node1(namespace, "node2") or None)
+    wait_for("the policy for assignments", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", forged))
+    wait_for("the policy for visibility", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", seeing))
+    wait_for("the policy for agents", lambda: says_of_node1(namespace, "node2"))
     old = of_other_system("probe", **{WORD: "0"})
-    wait_for("the policy for inheritance", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", old) or None)
+    wait_for("the policy for inheritance", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", old))
     yield namespace
     for path, one in zip(paths, made, strict=True):
         namespace.delete(f"{path}/{one['metadata']['name']}")
@@ -350,7 +350,7 @@ def webhook(namespace: Cluster) -> Iterator[Cluster]:
         webhook["namespaceSelector"]["matchExpressions"].append(here)
     namespace.post(path, made)
     asking = pod("probe", asks({"nvidia.com/gpu": "1"}))
-    wait_for("the webhook", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", asking) or None)
+    wait_for("the webhook", lambda: wrote(namespace, "POST", f"{PODS}?dryRun=All", asking))
     yield namespace
     namespace.delete(f"{path}/test")
 

@@ -140,8 +140,8 @@ def test_a_tenant_that_fills_its_usage_region_takes_no_more_of_the_node_and_no_s
     assert "its tenant wrote too much" in engine.agent_log("node1")
     engine.delete("filling", TEAM)
 
-    def free() -> bool | None:
-        return int(machine.run("stat", "--file-system", "--format=%f", regions)) * 4096 > 100 << 20 or None
+    def free() -> bool:
+        return int(machine.run("stat", "--file-system", "--format=%f", regions)) * 4096 > 100 << 20
 
     wait_for("the agent to truncate the region", free)
 

@@ -127,7 +127,7 @@ def test_nothing_of_a_cluster_is_left(programs: Binaries, tmp_path: Path, way: s
             owner.send_signal(signal.SIGKILL)
         else:
             owner.communicate("\n")
-    wait_for("the end of what it owned", lambda: not processes_in(spaces) or None)  # killed, yet not at once gone
+    wait_for("the end of what it owned", lambda: not processes_in(spaces))  # killed, yet not at once gone
     if way == "killed":
         remove_cgroups()  # as the next cluster does
     assert not list(CGROUPS.rglob(f"{CGROUP_PREFIX}{first}"))
@@ -160,3 +160,10 @@ def test_a_demo_is_refused_on_a_cluster_without_shared_gpus(cluster: Cluster) ->
         "`cotenant kube install` prints the manifests that install it",
     )
     assert not [one for one in cluster.get("/api/v1/namespaces")["items"] if "demo" in one["metadata"]["name"]]
+
+
+def test_a_wait_ends_with_the_first_true_value() -> None:
+    values: Iterator[object] = iter([None, False, [], 0, "found", "later"])
+    assert wait_for("something", lambda: next(values)) == "found"
+    with pytest.raises(TimeoutError, match="waited 0 s for what never is: nothing yet"):
+        wait_for("what never is", list[str], 0.0)

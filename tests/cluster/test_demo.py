@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant kube demo` on a real cluster: its report, and that nothing remains, whatever ends it."""
 
+import contextlib
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.cluster.api import Json, wait_for
 from tests.cluster.engine import Engine
 from tests.cluster.images import WORKLOADS, workloads_image
-from tests.cluster.test_serving import refused, run_cotenant
+from tests.cluster.test_serving import command, refused, run_cotenant
 
 DEMO = ("kube", "demo", "--image", WORKLOADS, "--mix", "neumf", "--scale", "0")
 
@@ -60,7 +60,7 @@ def test_ctrl_c_removes_everything(engine: Engine) -> None:
     engine.cluster.add_image(workloads_image())
     before = left(engine)
     with in_background(engine, *DEMO, "--jobs", "2", "--work", "1000", "--baseline", "none") as process:
-        wait_for("a running task", lambda: running(engine, "cotenant-demo-") or None)
+        wait_for("a running task", lambda: running(engine, "cotenant-demo-"))
         engine.kill("cotenant kube demo", number=signal.SIGINT)
         said, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
@@ -69,14 +69,16 @@ def test_ctrl_c_removes_everything(engine: Engine) -> None:
     assert left(engine) == before
 
 
-def in_background(engine: Engine, *words: str) -> subprocess.Popen[str]:
-    """The command as a user runs it; `engine.kill` sends it a signal."""
-    cluster = engine.cluster
-    credentials = f"KUBECONFIG={cluster.credentials / 'admin.kubeconfig'}"
-    command: Sequence[str] = ["env", credentials, sys.executable, "-m", "cotenant", *words]
-    return subprocess.Popen(
-        cluster.machines[0].enter(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@contextlib.contextmanager
+def in_background(engine: Engine, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a user runs it; `engine.kill` sends it a signal. A command that still runs when its test has
+    failed is killed, so that no later test finds it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(engine, *words), stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def running(engine: Engine, namespace: str) -> list[Json]:

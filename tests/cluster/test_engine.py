@@ -99,7 +99,7 @@ def test_a_process_that_outlives_its_pod_keeps_its_memory_taken(engine: Engine) 
     machine = engine.machine("node1")
     with machine.hanging("kubelet"):  # or it would end the process at once
         engine.delete("ghost", force=True)
-        wait_for("the agent to tell", lambda: held(engine) or None)
+        wait_for("the agent to tell", lambda: held(engine))
         engine.create("after", {"nvidia.com/gpumem": 100}, SEES)
         engine.waits("after")
         assert machine.processes("time.sleep(600)")

@@ -55,12 +55,12 @@ def test_the_example_of_gpushare(engine: Engine, plugins: Plugins) -> None:
         assert [gpus_of(pod) for pod in pods] == [GPUS[:1]] * 3
         names = [pod["metadata"]["name"] for pod in pods]
         line = f"3 of {TOTALS[0]} GiB on GPU 0\n"
-        wait_for("their lines", lambda: [engine.log(name) for name in names] == [line] * 3 or None)
+        wait_for("their lines", lambda: [engine.log(name) for name in names] == [line] * 3)
         with applied(engine, "-f", str(GPUSHARE / "several.yaml")):
             several = engine.started("several")
             gpus = gpus_of(several)
             assert [(share.memory, share.compute) for share in engine.record("several").held_by(0)] == [(4096, 200)] * 2
-            wait_for("its line", lambda: engine.log("several") == f"GPUs {','.join(gpus)}\n" or None)
+            wait_for("its line", lambda: engine.log("several") == f"GPUs {','.join(gpus)}\n")
             check_clients(engine, plugins, several, names)
 
 

@@ -46,10 +46,10 @@ def scale(engine: Engine, count: int, name: str = SCHEDULER) -> None:
 def wait_until_ready(engine: Engine, count: int = 2, name: str = SCHEDULER) -> None:
     """Returns when there are so many pods of a deployment, all of them ready."""
 
-    def look() -> bool | None:
+    def look() -> bool:
         found = engine.our_pods(name)
         ready = [pod for pod in found if is_ready(pod)]
-        return (len(found) == len(ready) == count) or None
+        return len(found) == len(ready) == count
 
     wait_for(f"{count} pods of {name}", look)
 
@@ -138,7 +138,7 @@ def stopped(*words: str) -> Blow:
         finally:
             send(engine, pod, signal.SIGCONT, *words)
         if STOCK in words:  # it looks ready until it sees that it lost the lease and ends; it could not take over
-            wait_for("kube-scheduler to restart", lambda: restarts(engine, pod) > before or None)
+            wait_for("kube-scheduler to restart", lambda: restarts(engine, pod) > before)
 
     return strike
 
@@ -235,7 +235,7 @@ def survive(engine: Engine, blow: str, random: Random) -> Wait:
         let_go(engine, "next")
         took = placed_at(engine, "next") - began
         taken = datetime.fromisoformat(engine.cluster.get(LEASE_PATH)["spec"]["acquireTime"]).timestamp() - now
-        wait_for("all cards to be given", lambda: len(placed(engine)) > LARGE_CARDS or None)
+        wait_for("all cards to be given", lambda: len(placed(engine)) > LARGE_CARDS)
         assert_no_memory_twice(engine)
     wait_until_ready(engine)
     leader(engine)

@@ -56,11 +56,11 @@ def nobody_answers(engine: Engine) -> Iterator[None]:
     engine.cluster.patch(path, {"webhooks": [{**one, "clientConfig": away} for one in before]})
     probe = annotated("probe", {}, spec={"containers": [container("main", "", SLICE)]})
     try:
-        wait_for("the webhook to be away", lambda: "failed calling webhook" in tried(engine, probe) or None)
+        wait_for("the webhook to be away", lambda: "failed calling webhook" in tried(engine, probe))
         yield
     finally:
         engine.cluster.patch(path, {"webhooks": before})
-        wait_for("the webhook to be back", lambda: tried(engine, probe) == "" or None)
+        wait_for("the webhook to be back", lambda: tried(engine, probe) == "")
 
 
 def tried(engine: Engine, pod: Json) -> str:

@@ -33,12 +33,12 @@ def node_of(engine: Engine, name: str) -> str | None:
 
 def test_a_gang_starts_when_the_last_of_it_is_there(engine: Engine) -> None:
     add(engine, "g0", LARGE, "pair", 2)
-    wait_for("an event", lambda: messages(engine, "g0", "GangWaits") or None)
+    wait_for("an event", lambda: messages(engine, "g0", "GangWaits"))
     assert "only 1 of the 2 pods of its gang exist" in why(engine, "g0")
     add(engine, "g1", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000}, "pair", 2)
     for name in ("g0", "g1"):
         engine.started(name)
-        wait_for("an event", lambda: messages(engine, name, "Released") or None)  # noqa: B023
+        wait_for("an event", lambda: messages(engine, name, "Released"))  # noqa: B023
 
 
 def test_a_gang_without_room_takes_nothing_and_starts_whole_when_there_is_room(engine: Engine) -> None:
@@ -59,7 +59,7 @@ def test_a_gang_without_room_takes_nothing_and_starts_whole_when_there_is_room(e
 def test_a_gang_that_kube_scheduler_cannot_bind_whole_gives_its_slots_up(engine: Engine) -> None:
     add(engine, "g0", LARGE, "stuck", 2)
     add(engine, "g1", LARGE, "stuck", 2, nodeSelector={"kubernetes.io/hostname": "nowhere"})
-    given_up = wait_for("the gang to be given up", lambda: messages(engine, "g0", "GangGivenUp") or None)
+    given_up = wait_for("the gang to be given up", lambda: messages(engine, "g0", "GangGivenUp"))
     assert "waits again as a whole" in given_up[0]
     assert node_of(engine, "g0") is None, "not even the one that could have been bound"
     engine.create("other", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 30_000})
@@ -89,11 +89,11 @@ def unbindable(engine: Engine, name: str) -> Iterator[None]:
     for kind, body in zip(kinds, made, strict=True):
         engine.cluster.post(f"{api}/{kind}", body)
 
-    def is_refused() -> bool | None:
+    def is_refused() -> bool:
         binding = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": "node1"}}
         with pytest.raises(RefusedError) as refused:
             engine.cluster.post(f"{path_of(name)}/binding?dryRun=All", binding)
-        return "not now" in str(refused.value) or None
+        return "not now" in str(refused.value)
 
     try:
         wait_for("the rule to hold", is_refused)
@@ -131,9 +131,7 @@ def test_a_scheduler_that_dies_while_it_lets_a_gang_go_is_followed_by_one_that_d
     engine.cluster.delete(path_of("fills"))
     wait_for(
         "a gate to be gone",
-        lambda: (
-            any("schedulingGates" not in engine.cluster.get(path_of(name))["spec"] for name in ("g0", "g1")) or None
-        ),
+        lambda: any("schedulingGates" not in engine.cluster.get(path_of(name))["spec"] for name in ("g0", "g1")),
     )
     kill_scheduler(engine)
     assert_apart(engine.started("g0"), engine.started("g1"))
@@ -147,12 +145,12 @@ def test_a_name_from_another_namespace_helps_nobody_and_no_gang_is_beyond_all_bo
     spec = {"containers": [container("main", "", SLICE)]}
     assert not refusal(engine, mallory, "POST", PODS, annotated("foreign", foreign, spec=spec))
     for pod, namespace in (("g0", "default"), ("foreign", TEAM)):
-        wait_for("a word", lambda: "only 1 of the 2 pods" in why(engine, pod, namespace=namespace) or None)  # noqa: B023
+        wait_for("a word", lambda: "only 1 of the 2 pods" in why(engine, pod, namespace=namespace))  # noqa: B023
     huge = annotated("huge", {GANG: "huge", GANG_SIZE: "1000000"}, spec=spec)
     assert "from 1 to 256" in refusal(engine, mallory, "POST", PODS, huge)
     later = {"metadata": {"annotations": {GANG_SIZE: "1000000"}}}
     assert not refusal(engine, mallory, "PATCH", f"{PODS}/foreign", later), "nobody but itself waits for that"
-    wait_for("a word", lambda: "from 1 to 256" in why(engine, "foreign", namespace=TEAM) or None)
+    wait_for("a word", lambda: "from 1 to 256" in why(engine, "foreign", namespace=TEAM))
     add(engine, "g1", LARGE, "mine", 2)
     engine.started("g0")
     engine.started("g1")

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cluster.api import Json, RefusedError, wait_for
+from tests.cluster.api import RefusedError, wait_for
 from tests.cluster.engine import Engine
 from tests.cluster.images import WORKLOADS, workloads_image
+from tests.cluster.pods import pod_of_job
 from tests.cluster.test_demo import in_background, running
 from tests.cluster.test_jobs import JOBS
 from tests.cluster.test_serving import cotenant
 
 PODS = "/api/v1/namespaces/default/pods"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "iadeep"
-HAMI = Path(__file__).parents[2] / "examples" / "hami"
 VOLUMES, CLAIMS = "/api/v1/persistentvolumes", "/api/v1/namespaces/default/persistentvolumeclaims"
 TINY = ("--mix", "neumf", "--work", "0.02", "--scale", "0")
 
@@ -64,19 +64,6 @@ def volume(tasks: Engine) -> Iterator[Engine]:
     tasks.cluster.delete(f"{VOLUMES}/datasets")
 
 
-def completed(engine: Engine, name: str) -> Json:
-    """The pod of a Job that is done."""
-
-    def look() -> bool | None:
-        status = engine.cluster.get(f"{JOBS}/{name}")["status"]
-        assert not status.get("failed"), status
-        return bool(status.get("succeeded")) or None
-
-    wait_for(f"job {name}", look, 300)
-    path = f"/api/v1/namespaces/default/pods?labelSelector=cotenant.io%2Fjob%3D{name}"
-    return dict(engine.cluster.get(path)["items"][0])
-
-
 def test_the_manifests_of_the_example_are_accepted_and_run_on_their_data(volume: Engine) -> None:
     cluster = volume.cluster
     cluster.kubectl("apply", "--filename", str(EXAMPLE / "data.yaml"))
@@ -90,10 +77,10 @@ def test_the_manifests_of_the_example_are_accepted_and_run_on_their_data(volume:
         mine = "default-scheduler" if file.stem == "data" else "cotenant-scheduler"
         assert pod["spec"]["schedulerName"] == mine, file
 
-    written = volume.log(completed(volume, "prepare-data")["metadata"]["name"])
+    written = volume.log(pod_of_job(cluster, "prepare-data")["metadata"]["name"])
     assert written.count("written") == 6
     cluster.kubectl("apply", "--filename", str(EXAMPLE / "lstm.yaml"))
-    pod = completed(volume, "lstm")
+    pod = pod_of_job(cluster, "lstm")
     assert pod["metadata"]["annotations"]["cotenant.io/policy"] == "iadeep"
     result = json.loads(volume.log(pod["metadata"]["name"]).splitlines()[-1])
     assert (result["task"], result["stopped"]) == ("lstm", False)
@@ -111,32 +98,10 @@ def test_the_manifests_of_the_example_are_accepted_and_run_on_their_data(volume:
 def test_after_an_interrupt_jobs_are_cancelled_if_that_was_asked_for(tasks: Engine, tmp_path: Path) -> None:
     words = ("generate", "--on", "kubernetes", "--image", WORKLOADS, "--jobs", "1", "--mix", "neumf", "--work", "1000")
     with in_background(tasks, *words, "--cancel-on-interrupt", "--csv", str(tmp_path / "jobs.csv")) as process:
-        wait_for("a running task", lambda: running(tasks, "default") or None)
+        wait_for("a running task", lambda: running(tasks, "default"))
         tasks.kill("cotenant generate", number=signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "cotenant: submitted 1 job; those that had not ended are cancelled" in errors
     (job,) = json.loads(cotenant(tasks, "jobs", "--on", "kubernetes", "-o", "json"))
     assert job["state"] == "cancelled"
-
-
-def test_the_ai_benchmark_in_a_slice_reports_the_setting_of_its_container(tasks: Engine, tmp_path: Path) -> None:
-    jobs = {job["metadata"]["name"]: job for job in yaml.safe_load_all((HAMI / "ai-benchmark.yaml").read_text())}
-    job = jobs["ai-benchmark-vgpu"]
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["command"][:4] == ["cotenant", "ai-benchmark", "--size", "full"]
-    small = ["--size", "tiny", "--case", "5.1", "--seconds", "0.1"]  # the cluster has neither a GPU nor the time
-    container |= {"image": WORKLOADS, "command": ["cotenant", "ai-benchmark", *small, *container["command"][4:]]}
-    tasks.cluster.post(JOBS, job)
-
-    def look() -> Json | None:
-        found = tasks.cluster.get(f"{PODS}?labelSelector=job-name%3Dai-benchmark-vgpu")["items"]
-        return next((pod for pod in found if pod["status"]["phase"] in ("Succeeded", "Failed")), None)
-
-    pod = wait_for("the benchmark", look, 300)
-    log = tmp_path / "vgpu.json"
-    log.write_text(tasks.log(pod["metadata"]["name"], "main"))
-    assert "samples/s" in log.read_text(), "the log has notes before the result, and is read all the same"
-    (measured,) = json.loads(cotenant(tasks, "ai-benchmark", "--merge", str(log), "-o", "json"))
-    assert (measured["case"], measured["setting"], measured["device"]) == ("5.1", "vgpu", "cpu")
-    assert measured["samples_per_s"] > 0

@@ -45,7 +45,7 @@ def test_slices_are_where_and_as_large_as_their_pods_say(engine: Engine) -> None
 
 def test_mlus_are_not_there_and_an_event_says_so(engine: Engine) -> None:
     engine.create("mlu", {"cambricon.com/mlumem": 1000})
-    said = wait_for("an event", lambda: messages(engine, "mlu", "NoRoom") or None)
+    said = wait_for("an event", lambda: messages(engine, "mlu", "NoRoom"))
     assert said[0].startswith("no node of this cluster has Cambricon GPUs, which cambricon.com/mlunum requests")
 
 

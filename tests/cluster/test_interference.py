@@ -71,7 +71,7 @@ def test_the_example_of_coscheml(engine: Engine) -> None:
     with without_profiles(engine, *names):
         apply(engine, "profiles.yaml")
         engine.restart_agent("node2")
-        wait_for("the profiles to be used", lambda: all(is_used(engine, name) for name in names) or None)
+        wait_for("the profiles to be used", lambda: all(is_used(engine, name) for name in names))
         apply(engine, "tenants.yaml")
         tenants = {name: engine.started(name) for name in ("resnet-1", "resnet-2", "resnet-3", "lstm")}
         assert len({gpu for pod in tenants.values() for gpu in gpus_of(pod)}) == 4, "each is alone"
@@ -136,7 +136,7 @@ def test_each_policy_that_predicts_speeds_avoids_the_neighbour_that_binpack_choo
             here = {"cotenant.io/use-uuids": gpus[name], "cotenant.io/workload": name}
             engine.create(name, {"nvidia.com/gpumem": memory}, STAYS, namespace=SPACE, annotations=here)
             engine.started(name, SPACE)
-        wait_for("the profiles to be used", lambda: all(is_used(engine, name) for name in names) or None)
+        wait_for("the profiles to be used", lambda: all(is_used(engine, name) for name in names))
         for name, limits, annotations, beside in PLACED_BY:
             these = {"cotenant.io/use-uuids": ",".join(gpus.values()), "cotenant.io/workload": "new", **annotations}
             engine.create(name, limits, STAYS, namespace=SPACE, annotations=these)
@@ -170,13 +170,13 @@ def test_the_next_pod_gets_the_peak_that_the_agent_measured(engine: Engine) -> N
     assert mib >= 600
     engine.delete("first")
 
-    def second() -> bool | None:
+    def second() -> bool:
         """Tried again until the scheduler, too, has seen the profile."""
         engine.create("second", {"nvidia.com/gpu": 1}, TAKES, annotations=here)
         engine.started("second")
         if engine.record("second").held_by(0)[0].memory == math.ceil(1.2 * mib):
             return True
         engine.delete("second")
-        return None
+        return False
 
     wait_for("the next pod to get as much", second)

@@ -4,18 +4,16 @@
 waits, in the words of one machine."""
 
 import json
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.api import Json, wait_for
 from tests.cluster.engine import Engine
 from tests.cluster.images import PYTHON
-from tests.cluster.test_serving import command, cotenant, refused, run_cotenant
+from tests.cluster.test_demo import in_background
+from tests.cluster.test_serving import cotenant, refused, run_cotenant
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 ON = ("--on", "kubernetes")
@@ -29,25 +27,6 @@ def jobs(engine: Engine) -> Iterator[Engine]:
     """The engine, without jobs afterwards."""
     yield engine
     engine.cluster.delete(f"{JOBS}?propagationPolicy=Background")
-
-
-class Live:
-    """A command that goes on until it is interrupted."""
-
-    def __init__(self, engine: Engine, *words: str) -> None:
-        self._process = subprocess.Popen(command(engine, *words), stdout=subprocess.PIPE, text=True)
-
-    def line_with(self, word: str) -> str:
-        assert self._process.stdout is not None
-        return next(line for line in self._process.stdout if word in line)
-
-    def interrupt(self) -> None:
-        """Ctrl-C; it must end well."""
-        outside = self._process.pid  # that enters the machine; the command itself is its child
-        (inside,) = Path(f"/proc/{outside}/task/{outside}/children").read_text().split()
-        os.kill(int(inside), signal.SIGINT)
-        self._process.communicate(timeout=60)
-        assert self._process.returncode == 0
 
 
 def listed(engine: Engine, name: str) -> Json:
@@ -68,15 +47,19 @@ def test_an_array_runs_and_its_output_is_that_of_all_indices(jobs: Engine) -> No
 
 def test_a_gang_is_cancelled_and_its_pods_end(jobs: Engine) -> None:
     assert cotenant(jobs, *SUBMIT, "--name", "pair", "--replicas", "2", "--", "python3", "-c", SLEEP) == "pair\n"
-    wait_for("the gang to run", lambda: listed(jobs, "pair")["state"] == "running" or None)
+    wait_for("the gang to run", lambda: listed(jobs, "pair")["state"] == "running")
     path = "/api/v1/namespaces/default/pods?labelSelector=cotenant.io%2Fjob%3Dpair"
     assert {pod["metadata"]["annotations"]["cotenant.io/gang"] for pod in jobs.cluster.get(path)["items"]} == {"pair"}
     used = json.loads(cotenant(jobs, "top", "job", *ON, "-o", "json"))
     assert [(one["name"], one["pods"], one["allocated_mib"]) for one in used] == [("pair", 2, 2048)]
     assert "node1" in cotenant(jobs, "top", "node", *ON, "--once")
-    live = Live(jobs, "top", "job", *ON, "--every", "0.2")
-    assert [live.line_with("pair").split()[2] for _ in range(2)] == ["2", "2"], "it is drawn again and again"
-    live.interrupt()
+    with in_background(jobs, "top", "job", *ON, "--every", "0.2") as live:
+        assert live.stdout is not None
+        drawn = (line.split()[2] for line in live.stdout if "pair" in line)
+        assert [next(drawn), next(drawn)] == ["2", "2"], "it is drawn again and again"
+        jobs.kill("cotenant top", number=signal.SIGINT)
+        _, errors = live.communicate(timeout=60)
+    assert live.returncode == 0, errors
     shown = json.loads(cotenant(jobs, "show", *ON, "pair", "-o", "json"))
     assert (shown["state"], shown["request"]["image"]) == ("running", PYTHON)
     assert [(one["state"], one["node"], one["gpus"].endswith(":1024MiB")) for one in shown["pods"]] == [
@@ -87,7 +70,7 @@ def test_a_gang_is_cancelled_and_its_pods_end(jobs: Engine) -> None:
     assert jobs.cluster.get(path)["items"] == []
     assert listed(jobs, "pair")["state"] == "cancelled"
     assert cotenant(jobs, "retry", *ON, "pair").splitlines()[1].split()[:3] == ["pair", "pair", "queued"]
-    wait_for("the gang to run again", lambda: listed(jobs, "pair")["state"] == "running" or None)
+    wait_for("the gang to run again", lambda: listed(jobs, "pair")["state"] == "running")
 
 
 def test_a_failure_and_a_job_that_waits_are_explained(jobs: Engine) -> None:
@@ -100,7 +83,7 @@ def test_a_failure_and_a_job_that_waits_are_explained(jobs: Engine) -> None:
     before = jobs.cluster.get(f"{JOBS}/bad")["metadata"]["uid"]
     cotenant(jobs, "retry", *ON, "bad")
     assert jobs.cluster.get(f"{JOBS}/bad")["metadata"]["uid"] != before
-    wait_for("its second failure", lambda: listed(jobs, "bad")["code"] == 7 or None)
+    wait_for("its second failure", lambda: listed(jobs, "bad")["code"] == 7)
     large = ("submit", *ON, "--image", PYTHON, "--memory", "40GiB", "--name", "large")
     cotenant(jobs, *large, "--", "python3", "-c", SLEEP)
 

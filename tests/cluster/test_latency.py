@@ -65,7 +65,7 @@ def test_a_server_gets_the_share_that_holds_its_objective_and_says_when_none_doe
     answer = wait_for("the objective to be held", held, LONG)
     assert compute_share(example.record("llm")) < 1000
     assert (answer["latency"]["percentile"], answer["latency"]["objective_ms"]) == (90, 60.0)
-    (changed,) = wait_for("the change to be told", lambda: events(example, LATENCY_SHARE) or None)
+    (changed,) = wait_for("the change to be told", lambda: events(example, LATENCY_SHARE))
     assert "the objective is 60 ms" in changed
     limit = wait_for("the trainer's limit", lambda: trainers_limit(example) if trainers_limit(example) < 1000 else None)
     assert limit <= 1000 - 50
@@ -73,10 +73,10 @@ def test_a_server_gets_the_share_that_holds_its_objective_and_says_when_none_doe
 
     # No share answers in less than the kernel takes: the server gets all that its neighbour can spare, and no more.
     example.cluster.kubectl("annotate", "--overwrite", "pod", "llm", f"{LATENCY}=p90=2ms")
-    (missed,) = wait_for("the miss to be told", lambda: events(example, LATENCY_MISSED) or None, LONG)
+    (missed,) = wait_for("the miss to be told", lambda: events(example, LATENCY_MISSED), LONG)
     assert "misses its objective with 90%" in missed
     assert "the objective is 2 ms" in missed
-    assert wait_for("the limit", lambda: trainers_limit(example) == LEFT_AT_LEAST or None)
+    assert wait_for("the limit", lambda: trainers_limit(example) == LEFT_AT_LEAST)
     assert not shown(example)["latency"]["held"]
     metrics = example.machine("node1").run("cat", str(HOST_PASSING / METRICS_FILE))
     label = 'namespace="default",pod="llm",percentile="90"'
@@ -87,5 +87,5 @@ def test_a_server_gets_the_share_that_holds_its_objective_and_says_when_none_doe
 
     # The neighbour has the GPU back when the server is gone.
     example.delete("llm")
-    assert wait_for("no limit", lambda: trainers_limit(example) == 1000 or None)
+    assert wait_for("no limit", lambda: trainers_limit(example) == 1000)
     assert gpu_of(example, "trainer") == gpu

@@ -86,7 +86,7 @@ def test_an_evicted_pod_makes_room(engine: Engine) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "evicted", "namespace": "default"}}
     engine.cluster.post(f"{path_of('evicted')}/eviction", eviction)
     assert gpus_of(engine.ended("next")) == [uuid(1, card) for card in range(3)], "all that the evicted one had"
-    wait_for("the evicted pod to be gone", lambda: is_gone(engine.cluster, "evicted") or None)
+    wait_for("the evicted pod to be gone", lambda: is_gone(engine.cluster, "evicted"))
 
 
 def test_a_quota_holds_for_all_cards_together_and_for_percentages(engine: Engine) -> None:

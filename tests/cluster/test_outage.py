@@ -46,7 +46,7 @@ def test_while_the_extender_does_not_answer_pods_with_gpus_wait_and_all_others_s
     send(engine, ours, signal.SIGSTOP, EXTENDER)
     try:
         engine.create("waits", GPU)  # the webhook is another process
-        wait_for("kube-scheduler to say so", lambda: "/filter" in engine.waits("waits") or None)
+        wait_for("kube-scheduler to say so", lambda: "/filter" in engine.waits("waits"))
         pods.create_pod(engine.cluster, "plain", pods.container("main", ""))
         pods.create_pod(engine.cluster, "ours", pods.container("main", ""), schedulerName=SCHEDULER_NAME)
         engine.ended("plain")
@@ -109,7 +109,7 @@ def without_webhook(installed: Engine) -> Iterator[Engine]:
     pods.create_pod(cluster, "debugged", pods.container("main", "import time; time.sleep(600)"))
     installed.started("debugged")
     scale(installed, 0, WEBHOOK)
-    wait_for("the end of the webhook", lambda: refusal(cluster, pods_in("default"), pod("p", asks(GPU))) or None)
+    wait_for("the end of the webhook", lambda: refusal(cluster, pods_in("default"), pod("p", asks(GPU))))
     yield installed
     scale(installed, 1, WEBHOOK)
     cluster.delete("/api/v1/namespaces/skipped")
@@ -168,11 +168,11 @@ def test_when_the_webhook_is_back_pods_with_gpus_are_taken(without_webhook: Engi
         without_webhook.create("taken", GPU)
     scale(without_webhook, 1, WEBHOOK)
 
-    def is_taken() -> bool | None:
+    def is_taken() -> bool:
         with contextlib.suppress(RefusedError):  # it is ready a moment before the API server knows where to ask it
             without_webhook.create("taken", GPU)
             return True
-        return None
+        return False
 
     wait_for("the webhook to be asked again", is_taken)
     without_webhook.started("taken")
@@ -220,11 +220,11 @@ def test_settings_decide_which_pods_with_gpus_are_refused_while_nobody_answers(
     namespaces.post(path, made)
     try:
         canary = next(name for name, is_asked in asked.items() if is_asked)
-        wait_for("the webhook", lambda: refusal(namespaces, pods_in(canary), pod("p", asks(GPU))) or None)
+        wait_for("the webhook", lambda: refusal(namespaces, pods_in(canary), pod("p", asks(GPU))))
         for name, is_asked in asked.items():
             said = refusal(namespaces, pods_in(name), pod("p", asks(GPU)))
             assert "gpus.pods.cotenant.io" in said if is_asked else not said, (name, said)
             assert not refusal(namespaces, pods_in(name), pod("p"))
     finally:
         namespaces.delete(f"{path}/outage")
-        wait_for("its end", lambda: None if refusal(namespaces, pods_in(canary), pod("p", asks(GPU))) else True)
+        wait_for("its end", lambda: not refusal(namespaces, pods_in(canary), pod("p", asks(GPU))))

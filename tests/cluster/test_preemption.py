@@ -42,7 +42,7 @@ def budget(engine: Engine, selector: Json) -> Iterator[None]:
     generation = made["metadata"]["generation"]
     wait_for(
         "the budget to hold",
-        lambda: engine.cluster.get(f"{BUDGETS}/keep").get("status", {}).get("observedGeneration") == generation or None,
+        lambda: engine.cluster.get(f"{BUDGETS}/keep").get("status", {}).get("observedGeneration") == generation,
     )
     try:
         yield
@@ -62,12 +62,12 @@ def stays(engine: Engine, name: str) -> bool:
 
 def leaves(engine: Engine, name: str) -> None:
     """Returns when the pod is gone; the newcomer may start when its containers have ended, a moment earlier."""
-    wait_for(f"pod {name} to be gone", lambda: is_gone(engine.cluster, name) or None)
+    wait_for(f"pod {name} to be gone", lambda: is_gone(engine.cluster, name))
 
 
 def told(engine: Engine, name: str, reason: str) -> str:
     """What an event says, once it is there: they are written in the background."""
-    return wait_for(f"event {reason}", lambda: messages(engine, name, reason) or None)[0]
+    return wait_for(f"event {reason}", lambda: messages(engine, name, reason))[0]
 
 
 def test_for_want_of_memory_the_least_important_leaves_and_its_card_is_the_newcomers(engine: Engine) -> None:
@@ -130,9 +130,7 @@ def test_a_budget_for_everything_keeps_all_who_run_says_so_and_counts_only_while
         engine.create("high", LARGE, priorityClassName="highest")
         wait_for(
             "the more important one to be asked for, after the other",
-            lambda: (
-                any("cannot evict middle: 429" in text for text in messages(engine, "high", PREEMPTION_REFUSED)) or None
-            ),
+            lambda: any("cannot evict middle: 429" in text for text in messages(engine, "high", PREEMPTION_REFUSED)),
         )
         assert "not enough GPU memory" in engine.waits("high")
         assert stays(engine, "low")
@@ -178,9 +176,9 @@ def test_a_member_of_a_gang_that_was_displaced_has_a_successor_when_there_is_roo
         engine.started(name)
     engine.create("high", LARGE, priorityClassName="high")
     engine.started("high")
-    wait_for("one of them to be gone", lambda: sum(is_gone(engine.cluster, name) for name in ("g0", "g1")) or None)
+    wait_for("one of them to be gone", lambda: sum(is_gone(engine.cluster, name) for name in ("g0", "g1")))
     assert sum(not is_gone(engine.cluster, name) and stays(engine, name) for name in ("g0", "g1")) == 1
     engine.create("g2", LARGE, priorityClassName="low", annotations=pair)
-    wait_for("the queue", lambda: "gang of 2" in why(engine, "g2") or None)
+    wait_for("the queue", lambda: "gang of 2" in why(engine, "g2"))
     engine.delete("high")
     engine.started("g2")

@@ -108,8 +108,8 @@ def test_the_scheduler_says_whether_it_uses_an_object_and_a_list_shows_it(engine
         del one["metadata"]["ownerReferences"]
         engine.cluster.post(PATH, one)
     try:
-        wait_for("the first to be used", lambda: accepted(engine, "node1.97") == "True" or None)
-        wait_for("the other to be ignored", lambda: accepted(engine, "nowhere.98") == "False" or None)
+        wait_for("the first to be used", lambda: accepted(engine, "node1.97") == "True")
+        wait_for("the other to be ignored", lambda: accepted(engine, "nowhere.98") == "False")
         listed = engine.cluster.kubectl("get", "wlp").splitlines()
         assert listed[0].split()[:3] == ["NAME", "NAMESPACE", "WORKLOAD"]
         rows = [row.split()[:3] for row in listed[1:] if row.startswith(("node1.97 ", "nowhere.98 "))]
@@ -125,8 +125,15 @@ def test_the_scheduler_says_whether_it_uses_an_object_and_a_list_shows_it(engine
 
 
 def test_the_profiles_of_a_node_that_is_gone_are_deleted(engine: Engine) -> None:
-    engine.cluster.post(PATH, profile(99, node="gone"))
-    wait_for("the profile to be deleted", lambda: not names(engine) & {"gone.99"} or None)
+    stays = profile(98)
+    stays["metadata"]["ownerReferences"][0]["uid"] = engine.node("node1")["metadata"]["uid"]
+    engine.cluster.post(PATH, stays)
+    try:
+        engine.cluster.post(PATH, profile(99, node="gone"))
+        wait_for("the profile to be deleted", lambda: "gone.99" not in names(engine))
+        assert "node1.98" in names(engine)
+    finally:
+        engine.cluster.delete(f"{PATH}/node1.98")
 
 
 def names(engine: Engine) -> set[str]:

@@ -54,7 +54,7 @@ def test_the_shorter_job_goes_first_when_there_is_room(queue: Engine) -> None:
     assert is_gated(queue, "short")
     wait_for(
         "the place in the queue",
-        lambda: "with 1 before it in the queue (aged)" in why(queue, "long", namespace=QUEUED) or None,
+        lambda: "with 1 before it in the queue (aged)" in why(queue, "long", namespace=QUEUED),
     )
     queue.delete("runs", QUEUED)
     queue.started("short", QUEUED)
@@ -77,7 +77,7 @@ def test_a_restarted_scheduler_goes_on_with_the_queue(queue: Engine) -> None:
     queue.started("runs", QUEUED)
     queue.create("next", BOTH, namespace=QUEUED)
     queue.restart_scheduler()
-    wait_for("its place", lambda: "with 0 before it" in why(queue, "next", namespace=QUEUED) or None)
+    wait_for("its place", lambda: "with 0 before it" in why(queue, "next", namespace=QUEUED))
     assert is_gated(queue, "next")
     queue.delete("runs", QUEUED)
     queue.started("next", QUEUED)
@@ -94,7 +94,7 @@ def test_who_would_exceed_the_quota_waits_and_starts_when_that_is_raised(queue: 
         queue.create("first", both, namespace=QUEUED)
         queue.started("first", QUEUED)
         queue.create("second", both, namespace=QUEUED)
-        wait_for("its place", lambda: "with 0 before it" in why(queue, "second", namespace=QUEUED) or None)
+        wait_for("its place", lambda: "with 0 before it" in why(queue, "second", namespace=QUEUED))
         assert is_gated(queue, "second")
         api.patch(f"{quotas}/gpus", {"spec": {"hard": {"requests.nvidia.com/gpumem": "2000"}}})
         queue.started("second", QUEUED)
@@ -104,9 +104,11 @@ def test_who_would_exceed_the_quota_waits_and_starts_when_that_is_raised(queue: 
 
 def test_what_kube_scheduler_cannot_place_does_not_hold_the_queue_up(queue: Engine) -> None:
     queue.create("nowhere", BOTH, namespace=QUEUED, nodeSelector={"kubernetes.io/hostname": "nowhere"})
-    wait_for("its turn", lambda: not is_gated(queue, "nowhere") or None)
+    wait_for("its turn", lambda: not is_gated(queue, "nowhere"))
     queue.create("next", BOTH, namespace=QUEUED)
     queue.started("next", QUEUED)
+    assert "nodeName" not in queue.cluster.get(path_of("nowhere", QUEUED))["spec"]
+    assert not is_gated(queue, "nowhere")
 
 
 def test_the_order_of_srpt_under_the_policy_cotenant(programs: Binaries, tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_the_order_of_srpt_under_the_policy_cotenant(programs: Binaries, tmp_pat
         order = ["short", "resumed", "long", "unknown"]
         for place, name in enumerate(order):
             words = f"with {place} before it in the queue (srpt)"
-            wait_for(f"{name}: {words}", lambda: words in why(engine, name, namespace=QUEUED) or None)  # noqa: B023
+            wait_for(f"{name}: {words}", lambda: words in why(engine, name, namespace=QUEUED))  # noqa: B023
         for before, name in zip(["runs", *order], order, strict=False):
             engine.delete(before, QUEUED)
             engine.started(name, QUEUED)

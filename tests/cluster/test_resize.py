@@ -62,8 +62,8 @@ def told(engine: Engine, owner: str, name: str, reason: str) -> list[str]:
 
 
 def tells(engine: Engine, owner: str, name: str, reason: str, *words: str) -> None:
-    def look() -> bool | None:
-        return any(all(word in line for word in words) for line in told(engine, owner, name, reason)) or None
+    def look() -> bool:
+        return any(all(word in line for word in words) for line in told(engine, owner, name, reason))
 
     wait_for(f"{name} to be told {reason} with {words}", look)
 
@@ -132,14 +132,17 @@ def test_more_than_there_is_is_refused_in_numbers_until_there_is(engine: Engine,
 def test_a_quota_of_the_namespace_holds_for_resizes(engine: Engine, owner: str) -> None:
     quotas = f"/api/v1/namespaces/{SPACE}/resourcequotas"
     engine.cluster.post(quotas, {"metadata": {"name": "most"}, "spec": {"hard": {"requests.nvidia.com/gpumem": 2500}}})
-    wait_for("the quota", lambda: engine.cluster.get(f"{quotas}/most").get("status", {}).get("used"))
-    start(engine, "pair", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000})
-    sees(engine, "pair", totals=[1000, 1000])
-    resize(engine, owner, "pair", "memory=1251")
-    tells(engine, owner, "pair", RESIZE_REFUSED, "needs 2502 MiB", "quota most leaves its namespace 2500")
-    resize(engine, owner, "pair", "memory=1250")
-    sees(engine, "pair", totals=[1250, 1250])
-    engine.cluster.delete(f"{quotas}/most")
+    try:
+        wait_for("the quota", lambda: engine.cluster.get(f"{quotas}/most").get("status", {}).get("used"))
+        start(engine, "pair", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000})
+        sees(engine, "pair", totals=[1000, 1000])
+        resize(engine, owner, "pair", "memory=1251")
+        tells(engine, owner, "pair", RESIZE_REFUSED, "needs 2502 MiB", "quota most leaves its namespace 2500")
+        assert engine.said("pair", namespace=SPACE)["totals"] == [1000, 1000]
+        resize(engine, owner, "pair", "memory=1250")
+        sees(engine, "pair", totals=[1250, 1250])
+    finally:
+        engine.cluster.delete(f"{quotas}/most")
 
 
 def test_what_was_resized_stays_so_when_container_and_scheduler_are_started_again(engine: Engine, owner: str) -> None:

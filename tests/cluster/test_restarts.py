@@ -4,15 +4,17 @@
 
 import time
 from collections.abc import Callable
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cotenant.kube.api.names import AGENT
 from tests.cluster.engine import V100, Engine
 from tests.cluster.pods import path_of
 from tests.cluster.tenant import REPEATS
 
 WHOLE_MEMORY = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": V100.memory_mib}
+MOST_PODS = 40
 RESTARTS: dict[str, Callable[[Engine], None]] = {
     "kubelet": lambda engine: engine.restart_kubelet("node1"),
     "containerd": lambda engine: engine.machine("node1").restart("containerd"),
@@ -41,12 +43,19 @@ def test_running_pods_are_undisturbed_and_counted_after_a_restart(engine: Engine
 
 def test_no_pod_is_lost_while_the_agent_of_its_node_is_replaced(engine: Engine) -> None:
     """Kubelet gives a pod up for good that comes while no device plugin answers; so none is sent there meanwhile."""
-    replacing = Thread(target=engine.restart_agent, args=("node1",))
-    replacing.start()
-    names = [f"meanwhile-{number}" for number in range(12)]
-    for name in names:
-        engine.create(name, {"nvidia.com/gpumem": 100}, "")
-        time.sleep(0.4)
-    replacing.join()
-    for name in names:
-        engine.ended(name)
+    (before,) = agents(engine)
+    names = list[str]()
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(engine.restart_agent, "node1")
+        while not replacing.done() and len(names) < MOST_PODS:
+            names.append(f"meanwhile-{len(names)}")
+            engine.create(names[-1], {"nvidia.com/gpumem": 100}, "")
+            time.sleep(0.4)
+        replacing.result()
+    (after,) = agents(engine)
+    assert after != before
+    assert {engine.ended(name)["spec"]["nodeName"] for name in names} == {"node1"}
+
+
+def agents(engine: Engine) -> list[str]:
+    return [pod["metadata"]["uid"] for pod in engine.our_pods(AGENT) if pod["spec"].get("nodeName") == "node1"]

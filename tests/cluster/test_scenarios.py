@@ -10,7 +10,7 @@ in the order that a table's queue gives them.
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -177,13 +177,13 @@ class Play:
             return self._place(pod)
         reasons: dict[str, str] = {
             one["node"].removeprefix(self.prefix): f"{one['check']} {one['needed']} {one['available']}"
-            for one in why(cluster, name)["refusals"]
+            for one in wait_for(f"why {name} waits", lambda: why(cluster, name))["refusals"]
             if one["node"].startswith(self.prefix)
         }
         expected = self.scenario.expect[self.policy].get(job.id)
         for at, reason in expected.items() if isinstance(expected, dict) else ():
             words = HOST.get(reason.split()[0])
-            if words is not None and words in str(unscheduled(pod)):
+            if words is not None and words in unscheduled(pod):
                 reasons[at] = reason
         return reasons
 
@@ -229,10 +229,16 @@ def priority_class(value: int) -> str:
     return f"table-priority-{value}"
 
 
-def unscheduled(pod: Json) -> str | None:
-    """What kube-scheduler says of a pod that it found no node for."""
+def unscheduled(pod: Json) -> str:
+    """What kube-scheduler says of a pod that it found no node for, or that it could not try because of an error."""
     found = [one for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"]
-    return str(found[0].get("message")) if found and found[0]["status"] == "False" else None
+    return str(found[0].get("message")) if found and found[0]["status"] == "False" else ""
+
+
+def is_decided(pod: Json) -> bool:
+    """Whether the pod is placed or refused. An error, such as an extender that did not answer in time, is neither:
+    kube-scheduler tries the pod again."""
+    return "nodeName" in pod["spec"] or " nodes are available" in unscheduled(pod)
 
 
 def why(cluster: Cluster, pod: str) -> Json:
@@ -242,13 +248,21 @@ def why(cluster: Cluster, pod: str) -> Json:
     return dict(json.loads(ask(cluster.door, "GET", f"{WHY_PATH}/{pod}", headers=key)))
 
 
-def wait_until_decided(cluster: Cluster, names: set[str]) -> None:
-    def look() -> bool | None:
-        known = cluster.get("/api/v1/namespaces/default/pods")["items"]
-        done = {pod["metadata"]["name"] for pod in known if "nodeName" in pod["spec"] or unscheduled(pod)}
-        return names <= done or None
+def wait_until(is_done: Callable[[Json], bool], cluster: Cluster, names: set[str]) -> None:
+    """Returns when this is true of all these pods; else the error says what kube-scheduler says of the others."""
+    left: dict[str, str] = {}
 
-    wait_for("pods to be placed or refused", look)
+    def look() -> bool:
+        nonlocal left
+        known = cluster.get("/api/v1/namespaces/default/pods")["items"]
+        waiting = {pod["metadata"]["name"]: unscheduled(pod) for pod in known if not is_done(pod)}
+        left = {name: said for name, said in waiting.items() if name in names}
+        return not left
+
+    try:
+        wait_for("pods to be placed or refused", look)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}; these are not: {left}") from None
 
 
 def perform(cluster: Cluster) -> None:
@@ -264,13 +278,13 @@ def perform(cluster: Cluster) -> None:
     # Whoever can use the last node has heard of all.
     act = next(last.acts())
     cluster.post("/api/v1/namespaces/default/pods", act)
-    wait_for("the last node", lambda: cluster.get(pods.path_of(act["metadata"]["name"]))["spec"].get("nodeName"))
+    wait_until(lambda pod: "nodeName" in pod["spec"], cluster, {act["metadata"]["name"]})
     scenes = [list(play.acts()) for play in PLAYS]
     for number in range(max(map(len, scenes))):
         now = [scene[number] for scene in scenes if number < len(scene)]
         for pod in now:
             cluster.post("/api/v1/namespaces/default/pods", pod)
-        wait_until_decided(cluster, {pod["metadata"]["name"] for pod in now})
+        wait_until(is_decided, cluster, {pod["metadata"]["name"] for pod in now})
 
 
 def clear(cluster: Cluster) -> None:

@@ -95,7 +95,7 @@ def test_a_model_server_is_created_listed_changed_and_deleted(servers: Engine) -
     assert cotenant(servers, "serve", "list") == "no model servers\n"
     with pytest.raises(RefusedError, match="404"):
         servers.cluster.get(f"{SERVICES}/demo")
-    wait_for("the pods to be gone", lambda: not pods_of(servers, "demo") or None)
+    wait_for("the pods to be gone", lambda: not pods_of(servers, "demo"))
     assert refused(servers, "serve", "delete", "demo")[0] == 4
 
 

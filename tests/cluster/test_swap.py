@@ -62,8 +62,8 @@ def swapped(engine: Engine, number: int) -> list[Json]:
 
 
 def wait_until_bound(engine: Engine, names: Sequence[str]) -> None:
-    def look() -> bool | None:
+    def look() -> bool:
         pods = engine.cluster.get("/api/v1/namespaces/default/pods")["items"]
-        return {pod["metadata"]["name"] for pod in pods if "nodeName" in pod["spec"]} >= set(names) or None
+        return {pod["metadata"]["name"] for pod in pods if "nodeName" in pod["spec"]} >= set(names)
 
     wait_for("all of them to be bound", look)

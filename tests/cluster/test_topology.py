@@ -22,7 +22,7 @@ from tests.cluster.gpus import GpuModel, uuid
 from tests.cluster.images import PYTHON
 from tests.cluster.observing import PODRESOURCES
 from tests.cluster.plugins import Plugins
-from tests.cluster.pods import path_of
+from tests.cluster.pods import path_of, pod_of_job
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topology"
 TELLS = "import os; print(os.environ['NVIDIA_VISIBLE_DEVICES'])"
@@ -152,18 +152,8 @@ def test_the_example_trains_on_two_linked_gpus(linked: Engine, tmp_path: Path) -
     (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
     linked.cluster.kubectl("apply", "-k", str(tmp_path))
     try:
-        job = "/apis/batch/v1/namespaces/default/jobs/two-gpus"
-        pods = "/api/v1/namespaces/default/pods?labelSelector=job-name%3Dtwo-gpus"
-
-        def ending() -> set[str] | None:
-            said = {one["type"] for one in linked.cluster.get(job)["status"].get("conditions", [])}
-            return said & {"Complete", "Failed"} or None  # "SuccessCriteriaMet" comes a moment before
-
-        done = wait_for("the Job", ending, 300)
-        (pod,) = linked.cluster.get(pods)["items"]
-        name = pod["metadata"]["name"]
-        assert done == {"Complete"}, linked.log(name)
-        said = linked.said(name)
+        pod = pod_of_job(linked.cluster, "two-gpus")
+        said = linked.said(pod["metadata"]["name"])
         assert said["gpus"] == gpus_of(pod)
         a, b = sorted(indices(linked, pod))
         links = json.loads(linked.node(pod["spec"]["nodeName"])["metadata"]["annotations"]["GPU_TOPOLOGY"])

@@ -69,10 +69,10 @@ def test_two_pods_are_tuned_together_whoever_is_killed(engine: Engine) -> None:
         engine.started(name)
 
     # The agent is killed before the first episode can end. The programs go on, and tuning begins anew.
-    wait_for("steps", lambda: all(said(engine, name)["steps"] > 20 for name in NAMES) or None)
+    wait_for("steps", lambda: all(said(engine, name)["steps"] > 20 for name in NAMES))
     engine.kill("kube agent", "node1", signal.SIGKILL)
     before = {name: said(engine, name)["steps"] for name in NAMES}
-    wait_for("more steps", lambda: all(said(engine, name)["steps"] > before[name] + 20 for name in NAMES) or None)
+    wait_for("more steps", lambda: all(said(engine, name)["steps"] > before[name] + 20 for name in NAMES))
     engine.wait_for_agent("node1")
 
     found = wait_for("both to be tuned", lambda: tuned(engine), LONG)
@@ -81,7 +81,7 @@ def test_two_pods_are_tuned_together_whoever_is_killed(engine: Engine) -> None:
     assert all(0 < one["predicted"] <= 1 and one["measured"] > 1 for one in found.values())
     assert any(one["batch"] != 16 for one in found.values()), "larger batches do more work in the same time"
     sizes = {name: one["batch"] for name, one in found.items()}
-    wait_for("the sizes to be used", lambda: {name: said(engine, name)["size"] for name in NAMES} == sizes or None)
+    wait_for("the sizes to be used", lambda: {name: said(engine, name)["size"] for name in NAMES} == sizes)
 
     # What was measured outlives the scheduler.
     profiles = {one["spec"]["workload"]: one for one in engine.cluster.get(PATH)["items"]}

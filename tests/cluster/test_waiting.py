@@ -42,7 +42,7 @@ def test_a_pod_that_waits_says_the_numbers_and_starts_when_there_is_room(engine:
     engine.create("waits", MOST)
     assert "not enough GPU memory" in engine.waits("waits")
     missing = "needs 3 GPUs, each with 10000 MiB free; the node has 2"
-    assert missing in wait_for("an event", lambda: messages(engine, "waits", "NoRoom") or None)[0]
+    assert missing in wait_for("an event", lambda: messages(engine, "waits", "NoRoom"))[0]
     said = why(engine, "waits").splitlines()
     assert said[0].startswith("pod default/waits is pending (policy binpack):")
     assert [line.split() for line in said[1:]] == [["node1", *missing.split()]]
@@ -130,15 +130,15 @@ def test_nodes_that_affinity_a_taint_or_spreading_excludes_are_never_said_to_fit
 def waits(engine: Engine, pod: str, *, excluded: set[str], refused: set[str]) -> None:
     """The pod waits, and both `why` and the event give these nodes these reasons and say of none that it fits."""
 
-    def look() -> bool | None:
+    def look() -> bool:
         answer = json.loads(why(engine, pod, "--output", "json"))
         checks = {one["node"]: one["check"] for one in answer["refusals"]}
         by_us = {node for node, check in checks.items() if check == "memory"}
         theirs = {node for node, check in checks.items() if check == "excluded"}
-        return (not answer["fits"] and excluded <= theirs and refused <= by_us) or None
+        return not answer["fits"] and excluded <= theirs and refused <= by_us
 
     wait_for(f"the reasons of {pod}", look)
-    (event,) = wait_for("an event", lambda: messages(engine, pod, "NoRoom") or None)
+    (event,) = wait_for("an event", lambda: messages(engine, pod, "NoRoom"))
     assert "kube-scheduler excludes it by a node selector, affinity, a taint" in event
     assert "fits" not in event
 
@@ -147,8 +147,8 @@ def test_a_pod_that_no_node_takes_whatever_its_gpus_is_explained_in_the_words_of
     engine.create("nowhere", {"nvidia.com/gpumem": 100}, nodeSelector={"kubernetes.io/hostname": "none"})
     assert "didn't match Pod's node affinity/selector" in engine.waits("nowhere")
 
-    def look() -> bool | None:
-        return "didn't match Pod's node affinity/selector" in why(engine, "nowhere") or None
+    def look() -> bool:
+        return "didn't match Pod's node affinity/selector" in why(engine, "nowhere")
 
     wait_for("the words of kube-scheduler", look)
 

@@ -64,13 +64,13 @@ def test_a_hidden_gpu_is_never_assigned_and_a_node_without_the_label_offers_none
     mixed.waits("wants-it")
     node = "/api/v1/nodes/node1"
     mixed.cluster.patch(node, {"metadata": {"labels": {"gpu": None}}})
-    wait_for("the agent to leave", lambda: allocatable(mixed, "node1", "nvidia.com/gpu") == 0 or None)
+    wait_for("the agent to leave", lambda: allocatable(mixed, "node1", "nvidia.com/gpu") == 0)
     mixed.create("waits", {"nvidia.com/gpumem": 1}, "")
     assert "Insufficient nvidia.com/gpu" in mixed.waits("waits")
     mixed.cluster.patch(node, {"metadata": {"labels": {"gpu": "on"}}})
     mixed.ended("waits")
     # The new agent looks at once. Nothing limits pods of this namespace, and `inspect` says what follows from that.
-    wait_for("the use", lambda: "beyond" in mixed.node("node1")["metadata"]["annotations"].get(USED, "") or None)
+    wait_for("the use", lambda: "beyond" in mixed.node("node1")["metadata"]["annotations"].get(USED, ""))
     notes = cotenant(mixed, "kube", "inspect", "gpushare", "-d", "--unit", "MiB", "node1").splitlines()
     found = [" ".join(line.split()) for line in notes if line.startswith("NOTE:")]
     assert found == [
