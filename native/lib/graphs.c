@@ -23,7 +23,7 @@ static _Atomic uint32_t allocating;
 static _Thread_local struct ct_draw draw[CT_DEVICES] __attribute__((tls_model("initial-exec")));
 
 bool ct_node_fits(int device, uint64_t bytes) {
-    return device < 0 || bytes <= atomic_load_explicit(&ct_limits_now[device].memory, memory_order_relaxed);
+    return device < 0 || bytes <= ct_quota(device);
 }
 
 static bool fits(const CUDA_MEM_ALLOC_NODE_PARAMS *node, int *device) {

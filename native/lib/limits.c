@@ -75,6 +75,8 @@ static bool is_same_version(const struct identity *a, const struct identity *b) 
 static void put_in_force(struct ct_gpu_limits_now *now, const struct ct_gpu_limits *limits) {
     now->memory = limits->memory;
     now->host = limits->host;
+    now->request = limits->request;
+    now->most = limits->most;
     now->compute = limits->compute;
     now->paused = limits->paused;
 }
@@ -301,6 +303,14 @@ void ct_refresh_limits(void) {
     struct ct_thread_state before = ct_save_thread();
     next_look = now + LOOK_NS;
     look(now);
+    ct_set_free(&looking);
+    ct_restore_thread(before);
+}
+
+void ct_confirm_limits(void) {
+    struct ct_thread_state before = ct_save_thread();
+    ct_acquire(&looking);
+    if (has_changed(&limits_file)) read_limits();
     ct_set_free(&looking);
     ct_restore_thread(before);
 }

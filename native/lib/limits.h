@@ -11,10 +11,16 @@
 //   overhead ignored             (counted or ignored: memory that the driver takes uncounted; counted if absent)
 //   default memory=0 compute=1000
 //   gpu GPU-8f… memory=2147483648 host=0 compute=300 paused=0
+//   gpu GPU-9a… memory=1073741824 request=2147483648 most=3221225472 host=0 compute=300 paused=0
 //   processes /run/cotenant/slices/abc/processes   (the list of its processes; which they are is unknown if absent)
 //   end
 //
 // memory and host are bytes; memory=none is no limit. compute is thousandths of the GPU, 1 to 1000; 1000 is no limit.
+// request is there if the limit on memory is granted anew while the slice runs: memory is what it may use now, request
+// what it is guaranteed, most what it could be granted at present. Then an allocation beyond memory and within request or
+// most waits until memory is raised, at most CT_GRANT_SECONDS; and each allocation reads the file again after it is
+// announced, so whoever lowers memory and then reads the region knows all that was allocated before. A slice has request
+// from its start or never.
 // paused=1 holds launches back on that GPU while the file was written or touched in the last CT_PAUSE_SECONDS: the
 // agent touches it every second, so that no tenant waits for ever if the agent is killed. `default` applies to GPUs
 // that no line names; without it they are unlimited. A file without its `end` line is truncated. Unknown lines and
@@ -50,6 +56,7 @@
 #define CT_WHOLE 1000
 #define CT_PAUSE_SECONDS 3
 #define CT_PROCESSES 256
+#define CT_GRANT_SECONDS 10
 
 enum ct_policy { CT_CONSERVING, CT_ALWAYS, CT_NEVER };
 enum ct_priority { CT_HIGH, CT_LOW };
@@ -58,6 +65,8 @@ struct ct_gpu_limits {
     char uuid[CT_UUID_BYTES];
     uint64_t memory;
     uint64_t host;
+    uint64_t request; // 0: memory is fixed
+    uint64_t most;
     uint32_t compute;
     uint32_t paused;
 };
@@ -94,10 +103,18 @@ enum ct_parsed ct_parse_processes(const char *text, size_t length, struct ct_pro
 struct ct_gpu_limits_now {
     _Atomic uint64_t memory;
     _Atomic uint64_t host;
+    _Atomic uint64_t request;
+    _Atomic uint64_t most;
     _Atomic uint32_t compute;
     _Atomic uint32_t paused;
 };
 extern struct ct_gpu_limits_now ct_limits_now[CT_DEVICES];
+// Bytes that the slice is guaranteed or has: what a program may count on.
+static inline uint64_t ct_quota(int device) {
+    uint64_t memory = atomic_load_explicit(&ct_limits_now[device].memory, memory_order_relaxed);
+    uint64_t request = atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed);
+    return memory > request ? memory : request;
+}
 extern _Atomic int ct_policy_now;   // enum ct_policy
 extern _Atomic int ct_priority_now; // enum ct_priority
 extern _Atomic bool ct_ignores_overhead;
@@ -123,5 +140,8 @@ extern _Atomic bool ct_limited;
 
 // Reads the file again if it has changed, at most every 20 ms; otherwise costs one reading of a coarse clock.
 void ct_refresh_limits(void);
+
+// Reads the file again if it has changed, now.
+void ct_confirm_limits(void);
 
 #endif

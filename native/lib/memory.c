@@ -28,7 +28,8 @@ bool ct_claim_slowly(int device, uint64_t bytes) {
     ct_refresh_limits();
     bool freed = ct_forget_closed_files();
     freed = ct_review_overhead(device) || freed;
-    return (quota(device) > before || ct_trim_reserves(device) || freed) && ct_reserve(device, CT_DEVICE, bytes);
+    bool has_more = quota(device) > before || ct_trim_reserves(device) || freed;
+    return (has_more && ct_reserve(device, CT_DEVICE, bytes)) || ct_await_grant(device, bytes);
 }
 
 CUresult ct_refuse(int device) {

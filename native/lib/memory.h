@@ -46,6 +46,9 @@ bool ct_may_keep(int device, uint64_t before);
 bool ct_has_room(int device); // asks before a call that cannot be undone; false: the slice is full
 void ct_forget_overhead(void); // in a forked child
 
+// grants.c: if the slice may get more memory, asks for it and waits; true: these bytes are reserved.
+bool ct_await_grant(int device, uint64_t bytes);
+
 static inline bool ct_claim(int device, uint64_t bytes) {
     if (bytes == 0) return true; // also while the slice holds more than its limit
     if (bytes >= CT_LARGE || ++ct_small_claims % CT_SMALL_BETWEEN == 0) {

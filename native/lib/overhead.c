@@ -81,12 +81,8 @@ static uint64_t look(int device) {
     return atomic_load_explicit(&ct_measured[device].uncounted, memory_order_relaxed);
 }
 
-static uint64_t limit_of(int device) {
-    return atomic_load_explicit(&ct_limits_now[device].memory, memory_order_relaxed);
-}
-
 static bool counts(int device) {
-    return device >= 0 && limit_of(device) != CT_UNLIMITED &&
+    return device >= 0 && ct_quota(device) != CT_UNLIMITED &&
            !atomic_load_explicit(&ct_ignores_overhead, memory_order_relaxed);
 }
 
@@ -106,7 +102,7 @@ static void wait_for_list(void) {
 
 void ct_watch_memory(int device, uint64_t bytes) {
     if (device < 0) return;
-    uint64_t limit = limit_of(device);
+    uint64_t limit = ct_quota(device);
     uint64_t growth = limit / GROWTH_PARTS > LEAST_GROWTH ? limit / GROWTH_PARTS : LEAST_GROWTH;
     uint64_t mine = atomic_load_explicit(&ct_own_use[CT_DEVICE][device], memory_order_relaxed);
     uint64_t looked = atomic_load_explicit(&looked_at[device], memory_order_relaxed);
@@ -135,7 +131,7 @@ bool ct_review_overhead(int device) {
 // together must be little.
 bool ct_may_keep(int device, uint64_t before) {
     uint64_t more = minus(ct_measure_overhead(device), before);
-    if (ct_used(device, CT_DEVICE) <= limit_of(device)) {
+    if (ct_used(device, CT_DEVICE) <= ct_quota(device)) {
         little[device] = 0;
         return true;
     }
@@ -146,7 +142,7 @@ bool ct_may_keep(int device, uint64_t before) {
 
 bool ct_has_room(int device) {
     ct_measure_overhead(device);
-    uint64_t used = ct_used(device, CT_DEVICE), limit = limit_of(device);
+    uint64_t used = ct_used(device, CT_DEVICE), limit = ct_quota(device);
     return used <= limit || used - limit <= LEAST_GROWTH;
 }
 

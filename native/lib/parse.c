@@ -61,6 +61,8 @@ static bool read_setting(struct words setting, struct ct_gpu_limits *gpu) {
     }
     if (is(name, "memory")) return read_number(setting, CT_UNLIMITED - 1, &gpu->memory);
     if (is(name, "host")) return read_number(setting, CT_UNLIMITED - 1, &gpu->host);
+    if (is(name, "request")) return read_number(setting, CT_UNLIMITED - 1, &gpu->request);
+    if (is(name, "most")) return read_number(setting, CT_UNLIMITED - 1, &gpu->most);
     if (is(name, "compute")) {
         if (!read_number(setting, CT_WHOLE, &number) || number == 0) return false;
         gpu->compute = (uint32_t)number;

@@ -195,13 +195,21 @@ static uint64_t limit_of(int device, enum ct_where where) {
     return atomic_load_explicit(limit, memory_order_relaxed);
 }
 
+// A limit that is granted anew while the slice runs is read after the bytes are announced: whoever lowers it reads the
+// region afterwards, so one of the two sees what the other did.
+static uint64_t limit_in_force(int device, enum ct_where where) {
+    if (where == CT_DEVICE && atomic_load_explicit(&ct_limits_now[device].request, memory_order_relaxed))
+        ct_confirm_limits();
+    return limit_of(device, where);
+}
+
 // Announces the bytes, then sums: if two processes want the same bytes, at least one of them sees the other's. So the
 // limit is never exceeded; both may be refused, which reserve_slowly resolves.
 static bool announce(int device, enum ct_where where, uint64_t bytes) {
     struct ct_slot *slot = ct_my_slot();
     uint64_t mine = atomic_fetch_add(&ct_own_use[where][device], bytes) + bytes;
     atomic_fetch_add(&account(slot, where)[device], bytes);
-    uint64_t limit = limit_of(device, where);
+    uint64_t limit = limit_in_force(device, where);
     if (limit == CT_UNLIMITED || (mine <= limit && used_by_others(slot, device, where) <= limit - mine)) {
         note_peak(slot, device, where, mine);
         return true;

@@ -56,7 +56,8 @@ struct ct_slot {
     _Atomic uint64_t launches[CT_DEVICES];  // kernels and graphs
     _Atomic uint64_t busy[CT_DEVICES];      // device-nanoseconds charged
     _Atomic uint64_t waited[CT_DEVICES];    // nanoseconds that launches were held back
-    uint64_t reserved[12];
+    _Atomic uint32_t wanted[CT_DEVICES];    // MiB for which allocations wait, beyond what memory of the slice says
+    uint64_t reserved[4];
 };
 
 // Device-nanoseconds that the processes of a slice may still take of one GPU, together; negative is debt.

@@ -33,11 +33,11 @@ static inline uint64_t left(uint64_t of, uint64_t used) { return used < of ? of 
 static inline uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
 
 static inline uint64_t shown_total(int device, uint64_t total) {
-    return sum(smaller(load(&ct_limits_now[device].memory), total), load(&ct_limits_now[device].host));
+    return sum(smaller(ct_quota(device), total), load(&ct_limits_now[device].host));
 }
 
 static inline uint64_t shown_free(int device, uint64_t total, uint64_t free, uint64_t used) {
-    uint64_t on_device = smaller(left(smaller(load(&ct_limits_now[device].memory), total), used), free);
+    uint64_t on_device = smaller(left(smaller(ct_quota(device), total), used), free);
     uint64_t host = load(&ct_limits_now[device].host);
     return __builtin_expect(host != 0, 0) ? sum(on_device, left(host, ct_used(device, CT_HOST))) : on_device;
 }

@@ -21,7 +21,7 @@ SCENARIOS = {"two": 600, "three": 800, "unlike": 1000, "again": 1000}
 
 ADD = "    atomic_fetch_add(&account(slot, where)[device], bytes);\n"
 UNDO = "    take_off(&account(slot, where)[device], bytes);\n"
-LIMIT_LINE = "    uint64_t limit = limit_of(device, where);\n"
+LIMIT_LINE = "    uint64_t limit = limit_in_force(device, where);\n"
 SUM = "used_by_others(slot, device, where)"
 GRANT = f"    if (limit == CT_UNLIMITED || (mine <= limit && {SUM} <= limit - mine)) {{\n"
 LOOP = "for (uint32_t i = 0; i < high; i++)"

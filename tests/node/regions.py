@@ -31,7 +31,7 @@ def write_slot(path: Path, slot: int, who: ProcessIdentity, uses: Sequence[GpuUs
     """What a process there says it uses."""
     columns = [[*column, *[0] * (16 - len(uses))] for column in zip(*uses, strict=True)]
     words = [word for column in ([*faults, *[0] * (16 - len(faults))], *columns) for word in column]
-    content = SLOT.pack(1, who.pid, who.pid_space, who.started, 0, *words, *[0] * 12)
+    content = SLOT.pack(1, who.pid, who.pid_space, who.started, 0, *words, *[0] * 4)
     with open(path, "r+b") as file:
         file.seek(HEADER.size + slot * SLOT.size)
         file.write(content)

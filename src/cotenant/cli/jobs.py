@@ -48,6 +48,7 @@ SUBMIT_EPILOG = """\b
 Examples:
   cotenant submit -- python train.py --epochs 3
   cotenant submit --memory 4GiB --compute 30% --name small -- python train.py
+  cotenant submit --memory 2GiB:6GiB --compute 20%:60% -- python train.py
   cotenant submit --gpus 2 --batch 64 --batch-range 16-512 --wait -- python train.py
   cotenant submit --on kubernetes --image team/train:1 --memory 4GiB --array 8 -- python train.py
 """

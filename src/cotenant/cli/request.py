@@ -63,9 +63,12 @@ def _seconds(text: str) -> float:
 OPTIONS = (
     click.option("--gpus", type=click.IntRange(0, 1024), default=1, show_default=True, help="Number of GPUs."),
     click.option(
-        "--memory", metavar="4GiB|50%", help="Memory on each GPU. Default: all of it; no other job shares the GPUs."
+        "--memory",
+        metavar="4GiB|50%|2GiB:6GiB",
+        help="Memory on each GPU, or a request and a limit that may be used while other jobs leave it free. "
+        "Default: all of it; no other job shares the GPUs.",
     ),
-    click.option("--compute", metavar="30%", help="Compute share of each GPU."),
+    click.option("--compute", metavar="30%|20%:60%", help="Compute share of each GPU, or a request and a limit."),
     click.option("--type", "types", multiple=True, metavar="NAME", help="Acceptable GPU type; repeatable."),
     click.option("--exclusive", is_flag=True, help="Share the GPUs with no other job."),
     click.option(

@@ -32,6 +32,15 @@ def memory_on(request: Demand | Container, gpu: Gpu) -> MiB:
     return MiB(memory_of(request, int(gpu.memory_capacity)))
 
 
+def memory_limit_on(request: Demand | Container, gpu: Gpu) -> MiB:
+    """MiB that it may use on this GPU while others leave it free: at least what it requests, at most what there is."""
+    limit = request.memory_limit
+    if request.memory_limit_percent is not None:
+        limit = MiB(gpu.memory_capacity * request.memory_limit_percent // 100)
+    requested = memory_on(request, gpu)
+    return requested if limit is None else max(requested, min(limit, gpu.memory_capacity))
+
+
 def claims(demand: Demand, chosen: Gpus, gpus: Sequence[Gpu]) -> Mapping[int, Claim]:
     """The peak claim on each GPU of a slot; a GPU that was removed has nothing to claim."""
     if demand.claim is not None:

@@ -60,11 +60,17 @@ class Container:
     memory: MiB = MiB(0)
     memory_percent: Percent | None = None
     compute: MilliGpu = WHOLE_GPU
+    memory_limit: MiB | None = None
+    memory_limit_percent: Percent | None = None
+    compute_limit: MilliGpu | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """What a job needs of each GPU it runs on, and of the host.
+
+    Its amounts are requests: guaranteed, and all that placement counts. A limit above a request may be used while other
+    tenants leave it free (`sharing/surplus.py`).
 
     A policy cannot tell two jobs with equal demands apart, so scores can be remembered by demand.
     """
@@ -77,6 +83,12 @@ class Demand:
     """of the memory of each GPU, instead of `memory`"""
     compute: MilliGpu = WHOLE_GPU
     """on each GPU; 0 claims no share of compute"""
+    memory_limit: MiB | None = None
+    """on each GPU, at least `memory`; None: what is requested"""
+    memory_limit_percent: Percent | None = None
+    """of the memory of each GPU, instead of `memory_limit`"""
+    compute_limit: MilliGpu | None = None
+    """on each GPU, at least `compute`; None: what is requested"""
     exclusive: bool = False
     """only on GPUs that no other job uses"""
     use_types: tuple[str, ...] = ()

@@ -10,10 +10,10 @@ from cotenant.core.model import Demand, Job, Machine
 from cotenant.core.placement.deciding import place_gang
 from cotenant.core.placement.ranking import Policy
 from cotenant.core.sharing.objectives import demands_for
-from cotenant.core.units import Seconds
+from cotenant.core.units import MiB, Seconds, format_memory
 from cotenant.errors import CotenantError, InputError
 from cotenant.local.profiles import ProfileStore
-from cotenant.wire.local import JobRequest, job_of
+from cotenant.wire.local import JobRequest, demand_of, job_of
 from cotenant.wire.profile import WorkloadId, workload_of
 
 
@@ -41,11 +41,13 @@ class Admission:
     def replace_machine(self, machine: Machine) -> None:
         """Requests are tried on the empty machine with every GPU healthy and uncordoned: only that refuses for good."""
         gpus = tuple(replace(gpu, healthy=True, cordoned=False) for gpu in machine.gpus)
+        self._gpus = gpus
         self._empty = Cluster.of([replace(machine, gpus=gpus)])
 
     def admit(self, job_id: str, request: JobRequest, submitted: float) -> Job:
         """The job of a request; RefusedError if it would not fit on the empty machine."""
         self._refuse_impossible_latency(request)
+        self._refuse_impossible_limit(request)
         job = self.job_of(job_id, request, submitted)
         ranker = self._learner.ranker
         if place_gang(ranker, job, self._empty) is None:
@@ -76,6 +78,17 @@ class Admission:
             demand = replace(demand, use_types=(profile.card,))
         busy = 1.0 if profile.utilisation is None else profile.utilisation
         return demands_for(demand, Seconds(latency_s), Seconds(profile.step_seconds), busy) or (demand,)
+
+    def _refuse_impossible_limit(self, request: JobRequest) -> None:
+        """InputError if no GPU has as much memory as the limit: it would promise what cannot be."""
+        limit, largest = (
+            demand_of(request).memory_limit,
+            max((gpu.memory_capacity for gpu in self._gpus), default=MiB(0)),
+        )
+        if limit is not None and limit > largest:
+            raise InputError(
+                f"--memory {request.memory}: the limit is above the largest GPU here ({format_memory(largest)})"
+            )
 
     def _refuse_impossible_latency(self, request: JobRequest) -> None:
         """InputError if no profile says how long a step takes, or a step takes too long even alone."""

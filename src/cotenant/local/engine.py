@@ -25,6 +25,7 @@ from cotenant.local.admission import Admission
 from cotenant.local.config import Resources, Settings
 from cotenant.local.devices import Devices
 from cotenant.local.events import Events, log_error
+from cotenant.local.grants import JobGrants
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.journal import JournalError
 from cotenant.local.launching import Launcher
@@ -83,6 +84,7 @@ class Engine:
         self._admission = Admission(self._learner, self.profiles, machine)
         self._queue = JobQueue(self._learner.policy)
         self._launcher = Launcher(resources)
+        self._grants = JobGrants(resources.slices, self._devices)
         self._runs = Runs(resources.jobs)
         self._tenants = Tenants(machine, self._runs)
         self._tuning = TuningLoop(resources.paths, self._tenants.supervisor_of, backend.cores, settings.tuning)
@@ -107,6 +109,7 @@ class Engine:
             self._tuner,
             self.interference,
             self._unrecorded,
+            self._grants,
         )
         self._wake = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -127,6 +130,8 @@ class Engine:
         self._runs.changed.subscribe(self._on_run_change)
         self._tenants.added.subscribe(self._tuner.add)
         self._tenants.added.subscribe(self.interference.add)
+        self._tenants.added.subscribe(self._grants.add)
+        self._tenants.removed.subscribe(self._grants.remove)
         # The tuner forgets a job last: saving its history and measuring it read from the tuner.
         self._tenants.removed.subscribe(resources.containment.remove)
         self._tenants.removed.subscribe(resources.shares.remove)
@@ -141,6 +146,8 @@ class Engine:
         self.interference.newcomer_measured.subscribe(self._on_newcomer_measured)
         self.interference.harmful.subscribe(self._revert)
         self.interference.noted.subscribe(self.events.record)
+        self._grants.noted.subscribe(self.events.record)
+        self._grants.evicted.subscribe(self._evict)
 
     # Commands
 
@@ -294,7 +301,7 @@ class Engine:
         """Schedules after every change until it is asked to stop; the jobs keep running without it."""
         baseline, slices = self._launcher.baseline, self._resources.slices
         watching = self._devices.watch(lambda: self._tenants.running(baseline))
-        priorities = [] if slices is None else [slices.watch()]
+        of_slices = [] if slices is None else [slices.watch(), self._grants.watch()]
         helpers = [
             asyncio.create_task(helper)
             for helper in (
@@ -302,7 +309,7 @@ class Engine:
                 watching,
                 self._runs.continue_stopped(),
                 self._prune_regularly(),
-                *priorities,
+                *of_slices,
             )
         ]
         for helper in helpers:
@@ -367,7 +374,7 @@ class Engine:
         placement = self._tenants.placed[record.id].placement
         folder, machine = self.queries.folder(record), self._devices.machine
         start = self._launcher.starter(folder, machine, placement, request_of(record))
-        self._runs.begin(record.id, record.attempts, start)
+        self._grants.begin(record.id, lambda: self._runs.begin(record.id, record.attempts, start))
 
     def _adopt(self, record: JobRecord) -> None:
         """A job that was starting or running when the last daemon stopped."""
@@ -376,6 +383,7 @@ class Engine:
                 self.queries.folder(record)
             )  # the last daemon may have been killed before it sent the signal
         if attempts.was_started(self.queries.folder(record)):
+            self._grants.found(record.id)
             self._runs.look(record.id, record.attempts)
         else:  # the last daemon was killed between the journal and the process: nothing has run
             self._begin(record)
@@ -432,11 +440,19 @@ class Engine:
             self._revert(newcomer.job, f"{newcomer.text}; {reason}")
 
     def _revert(self, job: str, why: str) -> None:
-        """Stops a job and queues it again. If that fails the job stays: only speed is lost."""
+        """If that fails the job stays: only speed is lost."""
+        self._ask_to_leave(job, Stop.REVERT, why)
+
+    def _evict(self, job: str, why: str) -> None:
+        """If that fails the job stays for now: it is asked again as long as another job waits for its memory."""
+        self._ask_to_leave(job, Stop.EVICT, why)
+
+    def _ask_to_leave(self, job: str, stop: Stop, why: str) -> None:
+        """Stops a job and queues it again."""
         try:
             record = self._journal.job(job)
             if record.state in ACTIVE and record.stop is None:
-                self._stop(record, StopRequested(Stop.REVERT, f"asked to leave its GPU: {why}"))
+                self._stop(record, StopRequested(stop, f"asked to leave its GPU: {why}"))
         except CotenantError as error:
             log_error(f"{job} cannot be asked to leave its GPU: {error}")
 

@@ -48,12 +48,12 @@ class JobSlices:
 
     def paths(self, job: str, before: str | None) -> Slice:
         """The paths that a job gets in its environment; `before` is its own LD_PRELOAD."""
-        folder = self._folder(job)
+        folder = self.folder(job)
         own = None if self.library is None else preload(self.library, before)
         return Slice(limits=folder / LIMITS, region=folder / REGION, processes=folder / PROCESSES, preload=own)
 
     def make(self, job: str, limits: Limits) -> None:
-        make_slice(self.root, self._folder(job).name, limits)
+        make_slice(self.root, self.folder(job).name, limits)
 
     def remove(self, job: str, record: Path) -> None:
         """Removes the slice of a run that has ended, and writes its faults to the job's folder `record`."""
@@ -63,7 +63,7 @@ class JobSlices:
                 (record / FAULTS).write_bytes(msgspec.json.encode(faults))
             except OSError as error:
                 log_error(f"the faults of {job} could not be written: {error}")
-        remove_slice(self._folder(job))
+        remove_slice(self.folder(job))
 
     def sweep(self, alive: Collection[str]) -> None:
         """Removes the slices of all jobs except those in `alive`."""
@@ -88,7 +88,7 @@ class JobSlices:
 
     def faults(self, job: str, record: Path, usage: Iterable[GpuUsage]) -> SliceFaults:
         """The faults of a job's slice: of the present run, else as written when the last run ended."""
-        seen = None if self.library is None else read_slice(self._folder(job))
+        seen = None if self.library is None else read_slice(self.folder(job))
         if seen is None:
             return _recorded(record / FAULTS)
         view = slice_view(seen, driver_usage(usage))
@@ -104,7 +104,8 @@ class JobSlices:
         finally:
             pauser.close()
 
-    def _folder(self, job: str) -> Path:
+    def folder(self, job: str) -> Path:
+        """The folder of a job's slice."""
         return self.root / f"{self.owner}.{job}"
 
 

@@ -47,7 +47,7 @@ class Stop(StrEnum):
     CANCEL = "cancel"
     """its owner cancelled it"""
     EVICT = "evict"
-    """its GPU is drained; the job is queued again"""
+    """its GPU is drained, or another job needs the memory that it uses above its request; the job is queued again"""
     REVERT = "revert"
     """it slows its neighbours down more than the policy allows; the job is queued again"""
 
@@ -204,9 +204,12 @@ def _placed(job: JobRecord, event: Placed, now: float) -> Change:
 def _stop_requested(job: JobRecord, event: StopRequested, now: float) -> Change | None:
     if job.state in ACTIVE:
         kind = {Stop.CANCEL: "cancelling", Stop.EVICT: "evicting", Stop.REVERT: "reverting"}[event.stop]
-        return Change(job.state, {"stop": event.stop}, kind, event.why)
+        columns: Columns = {"stop": event.stop}
+        if event.stop is Stop.EVICT:
+            columns["reason"] = event.why
+        return Change(job.state, columns, kind, event.why)
     if job.state is JobState.QUEUED and event.stop is Stop.CANCEL:
-        columns: Columns = {"ended": now, "outcome": "cancelled"}
+        columns = {"ended": now, "outcome": "cancelled"}
         return Change(JobState.CANCELLED, columns, "cancelled", "cancelled before it started")
     return None
 
@@ -215,7 +218,8 @@ def _exited(job: JobRecord, end: Exit) -> Change:
     """Back into the queue if it was evicted or reverted, or failed with retries left; else ended."""
     if end.outcome == "cancelled" and job.stop in (Stop.EVICT, Stop.REVERT):
         kind = "evicted" if job.stop == Stop.EVICT else "reverted"
-        text = f"{kind} from GPU {gpus_text(gpus_of(job))}"
+        why = f": {job.reason}" if job.stop == Stop.EVICT and job.reason else ""
+        text = f"{kind} from GPU {gpus_text(gpus_of(job))}{why}"
         return Change(JobState.QUEUED, _requeued(text, job.forgiven + 1), kind, text)
     if _failed(end) and job.attempts - job.forgiven <= request_of(job).retries:
         number = end.code if end.code is not None else end.signal

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace as replaced
 
 from cotenant import __version__
@@ -19,6 +20,7 @@ from cotenant.local import attempts
 from cotenant.local.admission import Admission, predicts
 from cotenant.local.config import Resources
 from cotenant.local.devices import Devices
+from cotenant.local.grants import JobGrants
 from cotenant.local.job_queue import JobQueue
 from cotenant.local.job_slices import NO_FAULTS, SliceFaults
 from cotenant.local.launching import Launcher
@@ -74,11 +76,13 @@ class Queries:
         tuner: Tuner,
         interference: InterferenceMonitor,
         unrecorded: UnrecordedCancels,
+        grants: JobGrants,
     ) -> None:
         self._resources, self._journal, self._devices = resources, resources.journal, devices
         self._learner, self._admission, self._queue = learner, admission, queue
         self._launcher, self._runs, self._tenants = launcher, runs, tenants
         self._tuner, self._interference, self._unrecorded = tuner, interference, unrecorded
+        self._grants = grants
         self.set_aside: dict[str, str] = {}
         """queued jobs that this version cannot read, and why; another version may, so they stay in the journal"""
         self.notes: list[str] = []
@@ -120,7 +124,11 @@ class Queries:
             **(self._overtaken(record) if record.id in self._queue.jobs else {}),
             "policy": self._learner.policy.name,
             "company": self._interference.company(record.id),
-            "notes": [note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None],
+            "grants": [msgspec.to_builtins(one) for one in self._grants.views(record.id)],
+            "notes": [
+                *(note for note in (self._resources.backend.vendor.row.unenforced(),) if note is not None),
+                *self._grants.notes(record.id),
+            ],
         }
 
     def gpus(self) -> list[GpuView]:
@@ -225,6 +233,7 @@ class Queries:
             speed=self._interference.speed(record.id),
             predicted=self._interference.predicted(record.id),
             slo_violations=self._interference.violations(record.id),
+            grants=self._grants.views(record.id),
         )
 
     def _enforcement(self, record: JobRecord, request: JobRequest) -> tuple[str, ...]:

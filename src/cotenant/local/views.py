@@ -18,7 +18,7 @@ from cotenant.core.units import Seconds
 from cotenant.local.lifecycle import JobRecord, JobState, gpus_of
 from cotenant.node.devices.backend import GpuUsage, Running
 from cotenant.node.measurement import UNKNOWN_USAGE, JobUsage
-from cotenant.wire.local import GpuView, JobView
+from cotenant.wire.local import GpuView, GrantView, JobView
 from cotenant.wire.text import counted
 
 
@@ -42,6 +42,7 @@ def job_view(
     speed: float | None,
     predicted: float | None = None,
     slo_violations: int = 0,
+    grants: tuple[GrantView, ...] = (),
 ) -> JobView:
     """A job as the journal stores it, with what is measured now."""
     try:
@@ -68,6 +69,7 @@ def job_view(
         slo_violations=slo_violations,
         memory_used_mib=usage.memory_mib,
         utilisation=usage.utilisation,
+        grants=grants,
     )
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from cotenant.core.footprint import claims
+from cotenant.core.footprint import claims, memory_limit_on
 from cotenant.core.model import Demand, Gpu, Gpus, Machine, Slot
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, format_memory
 from cotenant.node.devices.vendors import Vendor
+from cotenant.node.grants import margin_of
 from cotenant.node.limits import MOST_GPUS, VARIABLE, GpuLimit, Limits, Priority
 from cotenant.node.preload import NONE_BUILT
 from cotenant.node.shares import Means, Shares
@@ -27,6 +28,14 @@ class Grant(NamedTuple):
     """No amount of memory was requested: the job may use all that the GPU has."""
     host: MiB = MiB(0)
     """How much of `memory` is memory of the host, because more of the GPU is assigned than it has."""
+    limit: MiB = MiB(0)
+    """Above `memory`: what the job may use while others leave it free; else `memory` or less."""
+    margin: int = 0
+    """Bytes that a job with such a limit is granted at its start, if it requests as much (see `grants.py`)."""
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.limit > self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +234,7 @@ def enforcement(vendor: Vendor, launch: Launch, means: Means) -> list[str]:
         f"memory: {format_memory(whole)} above the runtime's own {launch.memory_baseline_mib} MiB; one process "
         f"that reserves {RESERVED} times that is refused it (RLIMIT_DATA), all of them are ended as out of memory",
         _simulated_compute(launch, means),
+        *(["limits above requests: not granted on simulated GPUs"] if any(g.is_elastic for g in launch.grants) else []),
         "steps: only programs that use the job library wait for the compute lock; others just share the cores",
         "not enforced: caches, memory bandwidth, and memory that is shared between processes or mapped from files "
         "until it is resident",
@@ -234,32 +244,46 @@ def enforcement(vendor: Vendor, launch: Launch, means: Means) -> list[str]:
 def _grants(machine: Machine, slot: Slot, demand: Demand) -> tuple[Grant, ...]:
     claimed = claims(demand, slot.gpus, machine.gpus)
     return tuple(
-        _grant(machine.gpus[gpu], claimed[gpu].memory, claimed[gpu].compute) for gpu in dict.fromkeys(slot.gpus)
+        _grant(machine.gpus[gpu], claimed[gpu].memory, claimed[gpu].compute, demand) for gpu in dict.fromkeys(slot.gpus)
     )
 
 
-def _grant(gpu: Gpu, memory: MiB, compute: MilliGpu) -> Grant:
+def _grant(gpu: Gpu, memory: MiB, compute: MilliGpu, demand: Demand) -> Grant:
     amount = memory or gpu.memory_capacity
-    return Grant(gpu.uuid, amount, compute, whole=not memory, host=gpu.host_part(amount))
+    limit = MiB(0) if demand.containers else memory_limit_on(demand, gpu)
+    margin = margin_of(gpu.memory * MIB_BYTES)
+    return Grant(gpu.uuid, amount, compute, whole=not memory, host=gpu.host_part(amount), limit=limit, margin=margin)
+
+
+def compute_limit_of(demand: Demand) -> MilliGpu:
+    """The share of compute that a job may have while nobody requests it: at least what it requests."""
+    return demand.compute if demand.compute_limit is None else max(demand.compute, demand.compute_limit)
 
 
 def _limits(grants: tuple[Grant, ...], demand: Demand, slice_: Slice) -> Limits:
     """Limits for the vGPU library; on GPUs that are not the job's, it may allocate no memory."""
     return Limits(
-        gpus=tuple(
-            GpuLimit(
-                grant.uuid,
-                None if grant.whole else (grant.memory - grant.host) * MIB_BYTES,
-                grant.compute if is_throttled(grant.compute) else WHOLE_GPU,
-                host_bytes=grant.host * MIB_BYTES,
-            )
-            for grant in grants[:MOST_GPUS]
-        ),
+        gpus=tuple(_gpu_limit(grant, is_granted_live=slice_.preload is not None) for grant in grants[:MOST_GPUS]),
         others=GpuLimit("", 0) if len(grants) <= MOST_GPUS else None,  # the file cannot name more
         region=slice_.region,
         processes=slice_.processes,
         priority=Priority.LOW if demand.priority < 0 else Priority.HIGH,
     )
+
+
+def _gpu_limit(grant: Grant, is_granted_live: bool) -> GpuLimit:
+    request = (grant.memory - grant.host) * MIB_BYTES
+    limit = GpuLimit(
+        grant.uuid,
+        None if grant.whole else request,
+        grant.compute if is_throttled(grant.compute) else WHOLE_GPU,
+        host_bytes=grant.host * MIB_BYTES,
+    )
+    if not grant.is_elastic or not is_granted_live:
+        return limit
+    # What it could be granted is not known yet: until the first round of grants, allocations wait rather than fail.
+    first = min(request, grant.margin)
+    return limit._replace(memory_bytes=first, request_bytes=request, most_bytes=grant.limit * MIB_BYTES)
 
 
 def _gpu_grants(machine: Machine, slot: Slot, grants: tuple[Grant, ...]) -> GpuGrants:
@@ -302,10 +326,20 @@ def _real_enforcement(vendor: Vendor, launch: Launch) -> list[str]:
         f"compute: {percent_of(compute)} % while others want the GPU, by the vGPU library"
         if is_throttled(compute)
         else "compute: not limited",
+        *_elastic_words(launch),
         *(["priority: low, so it waits while a job of priority 0 or more works on its GPU"] if _is_low(launch) else []),
         f"{devices}finds no memory on the others",
         "not enforced: on programs that are linked statically or empty LD_PRELOAD; this is resource control, not a "
         "security boundary",
+    ]
+
+
+def _elastic_words(launch: Launch) -> list[str]:
+    amounts = sorted({grant.limit for grant in launch.grants if grant.is_elastic})
+    return [
+        f"memory above the request: up to {format_memory(amount)} on each GPU while other jobs leave it free; if a job "
+        "needs it within its request, growth is refused first, then the job furthest above its request is queued again"
+        for amount in amounts
     ]
 
 

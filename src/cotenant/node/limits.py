@@ -60,6 +60,10 @@ class GpuLimit(NamedTuple):
     """budget of host memory for allocations beyond `memory_bytes`"""
     paused: bool = False
     """launches wait"""
+    request_bytes: int | None = None
+    """what is guaranteed, if `memory_bytes` is granted anew while the slice runs; None: it is fixed"""
+    most_bytes: int = 0
+    """what `memory_bytes` could be raised to at present, if more is wanted"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +205,11 @@ def _amounts(limit: GpuLimit) -> str:
     memory = "none" if limit.memory_bytes is None else _bytes(limit.memory_bytes)
     if not 1 <= limit.compute <= WHOLE_GPU:
         raise InputError(f"compute of {limit.compute} thousandths of a GPU: expected 1 to {WHOLE_GPU}")
-    return f"memory={memory} host={_bytes(limit.host_bytes)} compute={limit.compute} paused={int(limit.paused)}"
+    granted = ""
+    if limit.request_bytes is not None:
+        granted = f" request={_bytes(limit.request_bytes)} most={_bytes(limit.most_bytes)}"
+    rest = f"host={_bytes(limit.host_bytes)} compute={limit.compute} paused={int(limit.paused)}"
+    return f"memory={memory}{granted} {rest}"
 
 
 def _bytes(amount: int) -> int:
@@ -219,6 +227,8 @@ def _limit(uuid: str, amounts: str) -> GpuLimit:
         compute=MilliGpu(int(words.get("compute", WHOLE_GPU))),
         host_bytes=int(words.get("host", 0)),
         paused=words.get("paused", "0") == "1",
+        request_bytes=int(words["request"]) if "request" in words else None,
+        most_bytes=int(words.get("most", 0)),
     )
 
 

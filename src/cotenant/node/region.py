@@ -46,8 +46,9 @@ LARGEST_COUNT = (1 << 63) - 1
 
 HEADER = struct.Struct("<QIIIIIIQ16Q768s256x128x2776x")
 """magic, version, header_bytes, slot_bytes, slots, devices, high, created, faults, uuid, bucket, spilled, reserved"""
-SLOT = struct.Struct("<IIQQQ16Q16Q16Q16Q16Q16Q16Q16Q12Q")
-"""state, pid, pid_space, started, beat, faults, memory, host, peak, refused, launches, busy, waited, reserved"""
+SLOT = struct.Struct("<IIQQQ16Q16Q16Q16Q16Q16Q16Q16Q16I4Q")
+"""state, pid, pid_space, started, beat, faults, memory, host, peak, refused, launches, busy, waited, wanted (32 bits),
+reserved"""
 SIZE = HEADER.size + SLOTS * SLOT.size
 UNFINISHED = ".new"
 """end of the name of a region that is being made"""
@@ -70,6 +71,8 @@ class GpuUse(NamedTuple):
     """device time"""
     waited_ns: int = 0
     """time that launches were held back"""
+    wanted_mib: int = 0
+    """for which allocations wait until more memory is granted"""
 
 
 class ProcessIdentity(NamedTuple):

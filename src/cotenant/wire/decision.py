@@ -30,6 +30,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "compute_scaling": (1, 10_000),
     "memory_scaling": (0, 10_000),
     "memory_percent": (0, 100),
+    "memory_limit_percent": (0, 100),
+    "compute_limit": (0, 100_000),
     "seen": (1, 1e15),
     "priority": (-1e9, 1e9),
     "submitted": (0, 1e12),

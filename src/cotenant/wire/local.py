@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -54,9 +54,10 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     name: Name | None = None
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 1
     memory: str | None = None
-    """on each GPU: `4GiB`, or `50%` of the GPU's memory; null: all of it"""
+    """on each GPU: `4GiB`, or `50%` of the GPU's memory; `2GiB:6GiB` is a request and a limit; null: all of it"""
     compute: str | None = None
-    """on each GPU: `30%`; null: a whole GPU if `memory` is null too, else no compute share"""
+    """on each GPU: `30%`, or `20%:60%` as a request and a limit; null: a whole GPU if `memory` is null too, else no
+    compute share"""
     types: tuple[Name, ...] = ()
     exclusive: bool = False
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
@@ -74,6 +75,20 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """latency objective in seconds from one step to the next; needs a profile"""
     revert: bool = True
     """whether it may be stopped and queued again soon after its start if it slows its neighbours down too much"""
+
+
+class GrantView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job requests of a GPU, what it may use at most, and what it is granted at present."""
+
+    gpu: int
+    memory_request_mib: int
+    memory_limit_mib: int
+    memory_granted_mib: int
+    memory_used_mib: int
+    compute_request: int
+    """thousandths of the GPU"""
+    compute_limit: int
+    compute_granted: int
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +119,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """summed over its GPUs, at the last measurement; null: not known"""
     utilisation: float | None = None
     """percent of its GPUs' time that it used, at the last measurement; null: not known"""
+    grants: tuple[GrantView, ...] = ()
+    """on each of its GPUs, if its limits are above its requests"""
     request: JobRequest | None = None
     enforcement: tuple[str, ...] = ()
     faults: dict[str, int] = {}
@@ -214,12 +231,8 @@ def demand_of(request: JobRequest) -> Demand:
     """The demand of a request; InputError if the request contradicts itself."""
     if request.gpus == 0 and (request.memory or request.compute):
         raise InputError("--gpus 0: memory and compute need at least 1 GPU")
-    memory, percent = _memory(request.memory) if request.gpus else (MiB(0), None)
-    compute = MilliGpu(0) if request.memory and not request.compute else WHOLE_GPU
-    if request.compute is not None:
-        compute = _parsed(parse_compute, request.compute, "--compute")
-        if compute > WHOLE_GPU:
-            raise InputError(f"--compute {request.compute}: more than a whole GPU; request several with --gpus")
+    memory, memory_limit = _memories(request.memory) if request.gpus else (Amount(), None)
+    compute, compute_limit = _computes(request)
     if request.batch_range is not None:
         low, high = request.batch_range
         if not 1 <= low <= high:
@@ -228,9 +241,12 @@ def demand_of(request: JobRequest) -> Demand:
             raise InputError(f"--batch {request.batch} is outside --batch-range {low}-{high}")
     return Demand(
         gpus=request.gpus,
-        memory=memory,
-        memory_percent=percent,
+        memory=memory.memory,
+        memory_percent=memory.percent,
         compute=compute if request.gpus else MilliGpu(0),
+        memory_limit=None if memory_limit is None or memory_limit.percent is not None else memory_limit.memory,
+        memory_limit_percent=None if memory_limit is None else memory_limit.percent,
+        compute_limit=compute_limit,
         exclusive=request.exclusive,
         use_types=request.types,
         priority=request.priority,
@@ -248,9 +264,56 @@ def job_of(job_id: str, request: JobRequest, submitted: float) -> Job:
     )
 
 
-def _memory(text: str | None) -> tuple[MiB, Percent | None]:
+class Amount(NamedTuple):
+    """Memory of a GPU."""
+
+    memory: MiB = MiB(0)
+    percent: Percent | None = None
+    """instead of `memory`"""
+
+
+def _memories(text: str | None) -> tuple[Amount, Amount | None]:
+    """The request, and the limit if there is one above it."""
     if text is None:
-        return MiB(0), WHOLE_MEMORY
+        return Amount(percent=WHOLE_MEMORY), None
+    requested, colon, most = text.partition(":")
+    request = _memory(requested)
+    if not colon:
+        return request, None
+    limit = _memory(most)
+    if (request.percent is None) != (limit.percent is None):
+        raise InputError(f"--memory {text}: give request and limit in one unit, for example 2GiB:6GiB or 20%:60%")
+    if (request.memory, request.percent or 0) > (limit.memory, limit.percent or 0):
+        raise InputError(f"--memory {text}: the request is above the limit; write the smaller amount first")
+    return request, None if limit == request else limit
+
+
+def _computes(request: JobRequest) -> tuple[MilliGpu, MilliGpu | None]:
+    """The request, and the limit if there is one above it."""
+    if request.compute is None:
+        return MilliGpu(0) if request.memory else WHOLE_GPU, None
+    requested, colon, most = request.compute.partition(":")
+    compute = _compute(requested, request.compute)
+    if not colon:
+        return compute, None
+    limit = _compute(most, request.compute)
+    if compute == 0:
+        raise InputError(f"--compute {request.compute}: a request of 0 guarantees nothing; request at least 1%")
+    if compute > limit:
+        raise InputError(f"--compute {request.compute}: the request is above the limit; write the smaller share first")
+    if request.latency_s is not None:
+        raise InputError(f"--compute {request.compute}: --latency chooses the share; leave out the limit")
+    return compute, limit if limit > compute else None
+
+
+def _compute(text: str, option: str) -> MilliGpu:
+    compute = _parsed(parse_compute, text, "--compute")
+    if compute > WHOLE_GPU:
+        raise InputError(f"--compute {option}: more than a whole GPU; request several with --gpus")
+    return compute
+
+
+def _memory(text: str) -> Amount:
     if not _UNIT.fullmatch(text.strip()):
         raise InputError(f"--memory {text}: give a unit, for example 4GiB, 4096MiB or 50%")
     amount, percent = MiB(0), None
@@ -260,7 +323,7 @@ def _memory(text: str | None) -> tuple[MiB, Percent | None]:
         amount = _parsed(parse_memory, text, "--memory")
     if not (amount or percent):
         raise InputError(f"--memory {text}: less than 1 MiB or 1%; leave the option out to request whole GPUs")
-    return amount, percent
+    return Amount(amount, percent)
 
 
 def _parsed(parse: Callable[[str], T], text: str, option: str) -> T:

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: 2026 The cotenant authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that is granted while the slice runs. An allocation that does not fit now, and may fit soon, is announced in
+// this process's slot as wanted; whoever grants memory sees it there and raises the limit, after it has lowered that of
+// others.
+
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "compute.h"
+#include "lock.h"
+#include "memory.h"
+
+#define SECOND UINT64_C(1000000000)
+#define PAUSE_NS 2000000
+#define MIB_BYTES (UINT64_C(1) << 20)
+
+static uint64_t load(_Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static uint32_t in_mib(uint64_t bytes) {
+    uint64_t mib = bytes / MIB_BYTES + (bytes % MIB_BYTES != 0);
+    return mib < UINT32_MAX ? (uint32_t)mib : UINT32_MAX;
+}
+
+// Whether the bytes fit into what the slice is guaranteed, or into what it could be granted at present.
+static bool may_come(int device, uint64_t used, uint64_t bytes) {
+    uint64_t most = larger(load(&ct_limits_now[device].request), load(&ct_limits_now[device].most));
+    return bytes <= most && used <= most - bytes;
+}
+
+// The slot's number is the sum of what the threads of this process want. What no account has counts, too: whoever
+// grants memory adds the number to the accounts.
+static void want(int device, uint32_t *announced, uint32_t mib) {
+    _Atomic uint32_t *wanted = &ct_my_slot()->wanted[device];
+    if (mib > *announced) atomic_fetch_add(wanted, mib - *announced);
+    uint32_t less = mib < *announced ? *announced - mib : 0, before = atomic_fetch_sub(wanted, less);
+    if (before < less) atomic_fetch_add(wanted, less - before); // another slot than the one it was announced in
+    *announced = mib;
+}
+
+bool ct_await_grant(int device, uint64_t bytes) {
+    if (device < 0 || device >= CT_DEVICES || !load(&ct_limits_now[device].request)) return false;
+    struct ct_thread_state before = ct_save_thread();
+    uint64_t end = ct_monotonic() + CT_GRANT_SECONDS * SECOND;
+    uint32_t announced = 0;
+    bool is_reserved = false;
+    for (;;) {
+        ct_confirm_limits();
+        uint64_t used = ct_used(device, CT_DEVICE), counted = ct_counted(device);
+        if (!may_come(device, used, bytes)) break;
+        want(device, &announced, in_mib(bytes + (used > counted ? used - counted : 0)));
+        is_reserved = ct_reserve(device, CT_DEVICE, bytes);
+        if (is_reserved || ct_monotonic() >= end) break;
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    }
+    want(device, &announced, 0);
+    ct_restore_thread(before);
+    return is_reserved;
+}

@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose limits are above their requests, with a real daemon over the stand-in driver: a GPU of 4 GiB."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.cli.client import RefusedByDaemonError
+from cotenant.wire.local import JobView
+from tests.local.daemon import Daemon, until
+from tests.native import kit
+
+CARD_MIB = 4096
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Daemon]:
+    state = Path(tempfile.mkdtemp(prefix="ct"))
+    one = Daemon(state)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
+        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
+        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
+        changed.setenv("STANDIN_STATE", str(state / "gpus"))
+        changed.setenv("STANDIN_MEMORY_MIB", str(CARD_MIB))
+        try:
+            one.up("--policy", "binpack")
+            yield one
+        finally:
+            one.clear()
+            one.stop()
+            shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture
+def daemon(running: Daemon) -> Iterator[Daemon]:
+    yield running
+    running.clear()
+
+
+def submit(daemon: Daemon, mib: int, memory: str, **request: object) -> JobView:
+    """A job that allocates once, and then computes until it is cancelled."""
+    env = {
+        "LD_LIBRARY_PATH": str(kit.standin()),
+        "STANDIN_STATE": str(daemon.state / "gpus"),
+        "STANDIN_MEMORY_MIB": str(CARD_MIB),
+        "STANDIN_BACKING": "none",
+    }
+    command = [str(kit.program("run_probe")), str(mib), "600000"]
+    return daemon.submit(*command, env=env, memory=memory, **request)
+
+
+def allocated(daemon: Daemon, job: JobView) -> int:
+    """The driver's answer to the allocation of a job, as soon as it has one."""
+
+    def said() -> tuple[int] | None:
+        text = b"".join(daemon.client.lines(f"/v1/jobs/{job.id}/log?follow=0")).decode()
+        answer = kit.values(text).get("allocated") if text.endswith("\n") else None
+        return None if answer is None else (answer,)
+
+    return until(said)[0]
+
+
+def why(daemon: Daemon, job: JobView) -> dict[str, Any]:
+    return daemon.client.get(f"/v1/jobs/{job.id}/why", dict[str, Any])
+
+
+def test_a_job_uses_more_than_it_requests_while_that_is_free(daemon: Daemon) -> None:
+    job = submit(daemon, 3000, "1GiB:3500MiB", compute="20%:60%")
+    assert allocated(daemon, job) == 0
+    until(lambda: daemon.job(job.id).grants[0].memory_used_mib == 3000)
+    (listed,) = daemon.client.get("/v1/jobs?state=running", list[JobView])
+    (grant,) = listed.grants
+    assert (grant.gpu, grant.memory_request_mib, grant.memory_limit_mib) == (0, 1024, 3500)
+    assert 3000 <= grant.memory_granted_mib <= 3500
+    assert (grant.compute_request, grant.compute_limit, grant.compute_granted) == (200, 600, 600)
+    assert "memory on GPU 0: 1 GiB requested, at most 3500 MiB" in why(daemon, job)["notes"][0]
+    assert any("above the request: up to 3500 MiB" in line for line in daemon.job(job.id).enforcement)
+
+
+def test_a_job_that_needs_its_request_gets_it_and_the_other_one_is_queued_again(daemon: Daemon) -> None:
+    borrower = submit(daemon, 3000, "1GiB:3500MiB")
+    assert allocated(daemon, borrower) == 0
+    owner = submit(daemon, 1500, "2GiB:3GiB")
+    assert allocated(daemon, owner) == 0
+    again = until(lambda: view if (view := daemon.job(borrower.id)).attempts == 2 else None)
+    assert again.ended is None  # it was queued again, and runs within its request
+    assert daemon.job(owner.id).attempts == 1
+    told = events_until(daemon, borrower, "evicted")
+    assert f"its memory may not grow on GPU 0: {owner.id} needs" in told["reclaiming"]
+    assert f"above its request on GPU 0, and {owner.id} needs" in told["evicting"]
+    assert f"and {owner.id} needs" in told["evicted"]
+
+
+def events_until(daemon: Daemon, job: JobView, kind: str) -> dict[str, str]:
+    """What happened to a job up to an event of a kind: texts by kind."""
+    told: dict[str, str] = {}
+    rest = b""
+    for chunk in daemon.client.lines("/v1/events?after=0"):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: "):
+                event = msgspec.json.decode(line.removeprefix(b"data: "), type=dict[str, Any])
+                if event["job"] == job.id:
+                    told[event["kind"]] = event["text"]
+        if kind in told:
+            break
+    return told
+
+
+def test_a_job_without_a_surplus_starts_when_its_whole_request_is_free(daemon: Daemon) -> None:
+    borrower = submit(daemon, 3000, "1GiB:3500MiB")
+    assert allocated(daemon, borrower) == 0
+    newcomer = submit(daemon, 2048, "2GiB")
+    assert allocated(daemon, newcomer) == 0
+    until(lambda: daemon.job(borrower.id).attempts == 2)
+    assert daemon.job(newcomer.id).grants == ()
+
+
+def test_grants_survive_a_kill_of_the_daemon(daemon: Daemon) -> None:
+    borrower = submit(daemon, 3000, "1GiB:3500MiB")
+    assert allocated(daemon, borrower) == 0
+    daemon.kill()
+    daemon.up("--policy", "binpack")
+    until(lambda: daemon.job(borrower.id).grants and daemon.job(borrower.id).grants[0].memory_used_mib == 3000)
+    owner = submit(daemon, 2000, "2GiB:3GiB")
+    assert allocated(daemon, owner) == 0
+    until(lambda: daemon.job(borrower.id).attempts == 2)
+
+
+@pytest.mark.parametrize(
+    ("memory", "compute", "said"),
+    [
+        ("6GiB:2GiB", None, "the request is above the limit"),
+        ("2GiB:900GiB", None, "the limit is above the largest GPU here .4 GiB."),
+        ("0GiB:2GiB", None, "less than 1 MiB"),
+        ("2GiB:", None, "give a unit"),
+        ("1GiB:50%", None, "in one unit"),
+        ("1GiB", "60%:20%", "the request is above the limit"),
+        ("1GiB", "0%:20%", "a request of 0 guarantees nothing"),
+        ("1GiB", "20%:200%", "is not a percentage"),
+    ],
+)
+def test_an_impossible_range_is_refused(daemon: Daemon, memory: str, compute: str | None, said: str) -> None:
+    with pytest.raises(RefusedByDaemonError, match=said):
+        submit(daemon, 1, memory, **({} if compute is None else {"compute": compute}))

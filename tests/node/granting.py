@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants of one stand-in GPU whose limits are above their requests, and the rounds in which it is granted to them."""
+
+import contextlib
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from cotenant.node.grants import POLL_S, Member, Round, grant, margin_of
+from cotenant.node.limits import GpuLimit, Limits
+from cotenant.node.slices import PROCESSES, REGION, make_slice
+from tests.native import kit
+from tests.native.kit import MIB
+from tests.native.probe import Probe, probe
+
+EVICT_AFTER_S = 0.3
+
+
+class Tenants:
+    """Slices on one GPU; their processes are started by the test."""
+
+    def __init__(self, root: Path, memory_mib: int) -> None:
+        self.root, self.capacity = root, memory_mib * MIB
+        self.settings: dict[str, str | int] = {"memory_mib": memory_mib, "state": str(root / "gpus")}
+        self.members: list[Member] = []
+        self.last: Round | None = None
+        self._lacking_since: float | None = None
+
+    def add(self, name: str, request_mib: int, limit_mib: int) -> kit.Slice:
+        request, limit, margin = request_mib * MIB, limit_mib * MIB, margin_of(self.capacity)
+        first = min(request, margin) if limit > request else request
+        gpu = GpuLimit(kit.gpu(), first)
+        if limit > request:
+            gpu = gpu._replace(request_bytes=request, most_bytes=first)
+        folder = self.root / name
+        limits = Limits(gpus=(gpu,), region=folder / REGION, processes=folder / PROCESSES)
+        self.members.append(Member(name, make_slice(self.root, name, limits), request, limit))
+        return kit.Slice(folder)
+
+    def round(self) -> list[str]:
+        """One round; who has to leave now, because those above their requests were given time to free memory."""
+        self.last = grant(kit.gpu(), self.capacity, margin_of(self.capacity), self.members)
+        if not self.last.waiting or not self.last.evict:
+            self._lacking_since = None
+            return []
+        now = time.monotonic()
+        self._lacking_since = self._lacking_since or now
+        return list(self.last.evict) if now - self._lacking_since >= EVICT_AFTER_S else []
+
+    def probe(self, place: kit.Slice) -> AbstractContextManager[Probe]:
+        """A process of a tenant that makes the driver calls that the test sends it."""
+        return probe(place, memory_mib=self.settings["memory_mib"], state=self.settings["state"])
+
+    @contextlib.contextmanager
+    def process(self, place: kit.Slice, *argv: str | Path) -> Iterator["subprocess.Popen[str]"]:
+        env = place.env(**self.settings)
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+class Allocation:
+    """An allocation that may wait for a grant, while the test goes on."""
+
+    def __init__(self, caller: Probe, place: int, mib: int) -> None:
+        self.answers: list[int] = []
+        """the driver's answer, as soon as there is one"""
+        self._thread = threading.Thread(target=lambda: self._call(caller, place, mib), daemon=True)
+        self._thread.start()
+
+    def _call(self, caller: Probe, place: int, mib: int) -> None:
+        self.answers.append(caller.call("alloc", place, mib * MIB).result)
+
+
+def race(root: Path, tenants: int, rounds: int, *, memory_mib: int = 8192) -> dict[str, float]:
+    """Tenants whose requests fill the GPU race for what the others leave free; raises AssertionError if one of them is
+    refused within its request. Returns how often they were above it, and the longest wait within it in seconds."""
+    request = memory_mib // tenants
+    gpu = Tenants(root, memory_mib)
+    program = kit.program("grant_race")
+    above, longest = 0, 0.0
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for number in range(tenants):
+            place = gpu.add(f"t{number}", request, memory_mib // 2)
+            words = (str(request), str(memory_mib // 2), str(request // 8), str(rounds), str(number))
+            running[f"t{number}"] = stack.enter_context(gpu.process(place, program, *words))
+        while running:
+            evict = gpu.round()
+            for name, process in list(running.items()):
+                if name in evict:
+                    process.kill()
+                if process.poll() is not None:
+                    del running[name]
+                    said = kit.values(process.stdout.read() if process.stdout else "")
+                    assert process.returncode == 0, f"{name}: exit code {process.returncode}, {said}"
+                    above, longest = above + said["above"], max(longest, said["longest_us"] / 1e6)
+            time.sleep(POLL_S)
+    return {"above": above, "longest_s": longest}
