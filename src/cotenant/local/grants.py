@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose limits are above their requests: what each GPU grants them at present, and who has to give it back."""
+"""Jobs whose limits are above their requests: what each GPU grants them at present, and which jobs have to give it back."""
 
 import asyncio
 import time
@@ -136,7 +136,7 @@ class JobGrants:
                 self._starts.pop(job)()
 
     def _reclaim(self, index: int, done: Round) -> None:
-        """Evicts if it is not enough that nobody above its request may grow: its grant is what it uses by now."""
+        """Evicts if it is not enough that no job above its request may grow: its grant is what it uses by now."""
         if not done.waiting or not done.evict:
             self._lacking_since.pop(index, None)
             return

@@ -68,7 +68,7 @@ class Round(NamedTuple):
     waiting: Mapping[str, int]
     """bytes that tenants need within their request and do not have yet"""
     evict: tuple[str, ...]
-    """who has to leave the GPU for them, unless memory is freed soon"""
+    """tenants that have to leave the GPU for them, unless memory is freed soon"""
 
 
 class _Seen(NamedTuple):
@@ -81,7 +81,7 @@ class _Seen(NamedTuple):
 def grant(uuid: str, capacity: int, margin: int, members: Sequence[Member], leaving: Container[str] = ()) -> Round:
     """One round: observes the tenants of a GPU, lowers grants, observes again, raises grants.
 
-    Tenants in `leaving` are being evicted: nobody else is evicted for what they will free.
+    Tenants in `leaving` are being evicted: no other tenant is evicted for what they will free.
     """
     seen = {one.name: _observe(one, uuid, margin) for one in members}
     shares = divide(capacity, [one.holder for one in seen.values()], margin)

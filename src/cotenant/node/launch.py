@@ -256,7 +256,7 @@ def _grant(gpu: Gpu, memory: MiB, compute: MilliGpu, demand: Demand) -> Grant:
 
 
 def compute_limit_of(demand: Demand) -> MilliGpu:
-    """The share of compute that a job may have while nobody requests it: at least what it requests."""
+    """The share of compute that a job may have while no other job requests it: at least what it requests."""
     return demand.compute if demand.compute_limit is None else max(demand.compute, demand.compute_limit)
 
 

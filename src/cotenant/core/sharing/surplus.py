@@ -71,7 +71,7 @@ def divide(capacity: int, holders: Sequence[Holder], margin: int) -> dict[str, S
             free -= amount
 
     give(lambda one: needed(one, margin), 0, whole)
-    # What is free already is kept for those who still lack something: nobody else grows meanwhile.
+    # What is free already is kept for those who still lack something: no other tenant grows meanwhile.
     unmet = sum(max(0, needed(one, margin) - granted[one.name]) for one in holders)
     give(lambda one: min(one.request, one.used + margin), unmet, evenly)
     secure = {one.name: max(granted[one.name], needed(one, margin)) for one in holders}
@@ -89,8 +89,8 @@ def divide(capacity: int, holders: Sequence[Holder], margin: int) -> dict[str, S
 
 
 def evictions(capacity: int, holders: Iterable[Holder], margin: int) -> list[str]:
-    """Whom to evict so that every tenant can have what it needs within its request: who is furthest above its request
-    first; empty if nothing is lacking."""
+    """The tenants to evict, so that every other one can have what it needs within its request; the one furthest above
+    its request is first. Empty if nothing is lacking."""
     left = list(holders)
     chosen: list[str] = []
 
@@ -127,7 +127,7 @@ def raises(
 
 
 def divide_compute(capacity: int, holders: Sequence[Holder]) -> dict[str, int]:
-    """The compute shares of the tenants of one GPU: their requests, and what nobody requested, up to their limits."""
+    """The compute shares of the tenants of one GPU: their requests, and what no tenant requested, up to their limits."""
     spare = max(0, capacity - sum(one.request for one in holders))
     more = evenly({one.name: one.limit - one.request for one in holders}, spare)
     return {one.name: one.request + more[one.name] for one in holders}
@@ -138,7 +138,7 @@ Fill = Callable[[Mapping[str, int], int], Mapping[str, int]]
 
 
 def evenly(missing: Mapping[str, int], available: int) -> dict[str, int]:
-    """Max-min fair: everybody gets the same, but nobody more than it misses."""
+    """Max-min fair: each tenant gets the same, but none gets more than it misses."""
     given, left = {}, available
     for place, (name, amount) in enumerate(sorted(missing.items(), key=lambda item: (item[1], item[0]))):
         given[name] = min(amount, left // (len(missing) - place))
