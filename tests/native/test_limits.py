@@ -188,6 +188,8 @@ gpu_limits = st.builds(
     compute=st.integers(1, 1000).map(MilliGpu),
     host_bytes=st.integers(0, UNLIMITED - 1),
     paused=st.booleans(),
+    request_bytes=sizes,
+    most_bytes=st.integers(0, UNLIMITED - 1),
 )
 
 

@@ -34,14 +34,18 @@ SMALL = Limits(
     priority=Priority.LOW,
 )
 AMOUNTS = st.integers(0, (1 << 64) - 2)
-LIMIT = st.builds(
+FIXED = st.builds(
     GpuLimit,
     st.from_regex(r"GPU-[0-9a-f-]{1,40}", fullmatch=True),
     st.none() | AMOUNTS,
     st.integers(1, 1000).map(MilliGpu),
     AMOUNTS,
     st.booleans(),
+    st.none(),
+    st.just(0),
 )
+GRANTED = st.tuples(FIXED, AMOUNTS, AMOUNTS).map(lambda one: one[0]._replace(request_bytes=one[1], most_bytes=one[2]))
+LIMIT = FIXED | GRANTED
 
 
 def test_the_text_is_what_the_library_reads() -> None:
@@ -53,6 +57,11 @@ def test_the_text_is_what_the_library_reads() -> None:
         "default memory=0 host=0 compute=1000 paused=0\n"
         "gpu GPU-8f memory=2147483648 host=0 compute=300 paused=0\n"
         "end\n"
+    )
+    granted = GpuLimit("GPU-8f", 1 << 30, request_bytes=2 << 30, most_bytes=3 << 30)
+    assert (
+        "\ngpu GPU-8f memory=1073741824 request=2147483648 most=3221225472 host=0 compute=1000 paused=0\n"
+        in limits_text(Limits(gpus=(granted,)))
     )
     assert "memory=none" in limits_text(Limits(gpus=(GpuLimit("GPU-8f", None),)))
 

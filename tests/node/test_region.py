@@ -24,7 +24,7 @@ ME = ProcessIdentity(os.getpid(), 1, 2)
 USE = GpuUse(10, 20, 30, 1, 5, 600, 700)
 
 HEADER_FIELDS = "magic version header_bytes slot_bytes slots devices high created faults uuid bucket spilled reserved"
-SLOT_FIELDS = "state pid pid_space started beat faults memory host peak refused launches busy waited reserved"
+SLOT_FIELDS = "state pid pid_space started beat faults memory host peak refused launches busy waited wanted reserved"
 OFFSETS = """
 #include <stddef.h>
 #include <stdio.h>

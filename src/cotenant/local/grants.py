@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose limits are above their requests: what each GPU grants them at present, and which jobs have to give it back."""
+"""Jobs whose limits are above their requests: what each GPU grants them at present, and which have to give it back."""
 
 import asyncio
 import time

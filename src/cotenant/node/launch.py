@@ -29,7 +29,7 @@ class Grant(NamedTuple):
     host: MiB = MiB(0)
     """How much of `memory` is memory of the host, because more of the GPU is assigned than it has."""
     limit: MiB = MiB(0)
-    """Above `memory`: what the job may use while others leave it free; else `memory` or less."""
+    """What the job may use while others leave it free; 0: `memory`."""
     margin: int = 0
     """Bytes that a job with such a limit is granted at its start, if it requests as much (see `grants.py`)."""
 
@@ -250,9 +250,9 @@ def _grants(machine: Machine, slot: Slot, demand: Demand) -> tuple[Grant, ...]:
 
 def _grant(gpu: Gpu, memory: MiB, compute: MilliGpu, demand: Demand) -> Grant:
     amount = memory or gpu.memory_capacity
+    grant = Grant(gpu.uuid, amount, compute, whole=not memory, host=gpu.host_part(amount))
     limit = MiB(0) if demand.containers else memory_limit_on(demand, gpu)
-    margin = margin_of(gpu.memory * MIB_BYTES)
-    return Grant(gpu.uuid, amount, compute, whole=not memory, host=gpu.host_part(amount), limit=limit, margin=margin)
+    return grant if limit <= amount else grant._replace(limit=limit, margin=margin_of(gpu.memory * MIB_BYTES))
 
 
 def compute_limit_of(demand: Demand) -> MilliGpu:

@@ -127,7 +127,7 @@ def raises(
 
 
 def divide_compute(capacity: int, holders: Sequence[Holder]) -> dict[str, int]:
-    """The compute shares of the tenants of one GPU: their requests, and what no tenant requested, up to their limits."""
+    """The compute shares of the tenants of one GPU: their requests, and up to their limits what no tenant requested."""
     spare = max(0, capacity - sum(one.request for one in holders))
     more = evenly({one.name: one.limit - one.request for one in holders}, spare)
     return {one.name: one.request + more[one.name] for one in holders}
