@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from cotenant.cli.client import RefusedByDaemonError
+from cotenant.cli.jobs import describe
 from cotenant.wire.local import JobView
 from tests.local.daemon import Daemon, until
 from tests.native import kit
@@ -79,8 +80,10 @@ def test_a_job_uses_more_than_it_requests_while_that_is_free(daemon: Daemon) -> 
     (grant,) = listed.grants
     assert (grant.gpu, grant.memory_request_mib, grant.memory_limit_mib) == (0, 1024, 3500)
     assert 3000 <= grant.memory_granted_mib <= 3500
-    assert (grant.compute_request, grant.compute_limit, grant.compute_granted) == (200, 600, 600)
+    assert (grant.compute_request_percent, grant.compute_limit_percent, grant.compute_granted_percent) == (20, 60, 60)
     assert "memory on GPU 0: 1 GiB requested, at most 3500 MiB" in why(daemon, job)["notes"][0]
+    told = describe(listed, wide=False)
+    assert "MEMORY REQUEST MIB  MEMORY LIMIT MIB  MEMORY GRANTED MIB" in told
     assert any("above the request: up to 3500 MiB" in line for line in daemon.job(job.id).enforcement)
 
 

@@ -35,7 +35,7 @@ class Tenants:
         first = min(request, margin) if limit > request else request
         gpu = GpuLimit(kit.gpu(), first)
         if limit > request:
-            gpu = gpu._replace(request_bytes=request, most_bytes=first)
+            gpu = gpu._replace(request_bytes=request, most_bytes=limit)
         folder = self.root / name
         limits = Limits(gpus=(gpu,), region=folder / REGION, processes=folder / PROCESSES)
         self.members.append(Member(name, make_slice(self.root, name, limits), request, limit))

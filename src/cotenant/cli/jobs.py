@@ -350,10 +350,10 @@ def _lines(fields: Mapping[str, Any], hidden: Sequence[str] = ()) -> Iterator[st
 
 
 def _trials(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The tuning history as a table, one row for each trial."""
+    """The tuning history, or what is granted on each GPU, as a table."""
     names = list(dict.fromkeys(name for trial in trials for name in _with_value(trial)))
     rows = [[printable(" ".join(_text(trial.get(name, "")))) for name in names] for trial in trials]
-    return iter(aligned([[_label(name).upper() for name in names], *rows]))
+    return iter(aligned([[name.removesuffix("_s").replace("_", " ").upper() for name in names], *rows]))
 
 
 def _label(field: str) -> str:

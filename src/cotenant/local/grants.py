@@ -102,6 +102,8 @@ class JobGrants:
     # Rounds
 
     def _step(self, index: int) -> None:
+        if index >= len(self._devices.machine.gpus):  # it failed, and the driver no longer lists it
+            return
         gpu, now = self._devices.machine.gpus[index], time.monotonic()
         self._leaving = {job: since for job, since in self._leaving.items() if now - since < ASK_AGAIN_S}
         held, foreign = self._held(gpu.uuid)
@@ -173,10 +175,10 @@ class JobGrants:
             memory = (view.memory_request_mib, view.memory_limit_mib, view.memory_granted_mib)
             requested, most, granted = (format_memory(MiB(amount)) for amount in memory)
             said.append(f"memory on GPU {view.gpu}: {requested} requested, at most {most}, {granted} granted now")
-            if view.compute_limit > view.compute_request:
+            if view.compute_limit_percent > view.compute_request_percent:
                 said.append(
-                    f"compute on GPU {view.gpu}: {view.compute_request / 10:g} % requested, at most "
-                    f"{view.compute_limit / 10:g} %, {view.compute_granted / 10:g} % granted now"
+                    f"compute on GPU {view.gpu}: {view.compute_request_percent:g} % requested, at most "
+                    f"{view.compute_limit_percent:g} %, {view.compute_granted_percent:g} % granted now"
                 )
             done = self._rounds.get(view.gpu)
             if done is not None and done.waiting and done.evict and view.memory_used_mib > view.memory_request_mib:
@@ -194,9 +196,9 @@ def _view(index: int, member: Member, now: Grant | None) -> GrantView:
         memory_limit_mib=member.limit // MIB_BYTES,
         memory_granted_mib=(member.request if now is None else now.granted) // MIB_BYTES,
         memory_used_mib=0 if now is None else now.used // MIB_BYTES,
-        compute_request=member.compute,
-        compute_limit=member.compute_limit,
-        compute_granted=now.compute if now is not None and throttled else member.compute,
+        compute_request_percent=member.compute / 10,
+        compute_limit_percent=member.compute_limit / 10,
+        compute_granted_percent=(now.compute if now is not None and throttled else member.compute) / 10,
     )
 
 

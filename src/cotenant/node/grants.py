@@ -130,8 +130,8 @@ def _observe(member: Member, uuid: str, margin: int) -> _Seen:
     first = first_grant(holder, margin) if member.started else 0
     if state is None:
         return _Seen(holder, first)
-    counted, wanted = _use(state, uuid)
-    used = counted + min(max(0, member.held - counted), CONTEXT_BYTES)
+    counted, wanted, processes = _use(state, uuid)
+    used = counted + min(max(0, member.held - counted), processes * CONTEXT_BYTES)
     if wanted:  # its processes have added what no account has
         wanted = max(0, counted + wanted - used)
     limit = _limit(state.limits, uuid)
@@ -140,14 +140,14 @@ def _observe(member: Member, uuid: str, margin: int) -> _Seen:
     return _Seen(holder._replace(used=used, wanted=wanted), in_force)
 
 
-def _use(state: SliceState, uuid: str) -> tuple[int, int]:
-    """Bytes that the live processes of a slice use and want of a GPU, as they recorded it."""
+def _use(state: SliceState, uuid: str) -> tuple[int, int, int]:
+    """Bytes that the live processes of a slice use and want of a GPU, as they recorded it, and their number."""
     names = gpu_uuids(state)
     if state.region is None or uuid not in names:
-        return 0, 0
+        return 0, 0, 0
     place = names.index(uuid)
     uses = [one.gpus[place] for one in state.region.processes if one.live and place < len(one.gpus)]
-    return sum(use.memory_bytes for use in uses), sum(use.wanted_mib for use in uses) * MIB_BYTES
+    return sum(use.memory_bytes for use in uses), sum(use.wanted_mib for use in uses) * MIB_BYTES, len(uses)
 
 
 def _limit(limits: Limits, uuid: str) -> GpuLimit | None:

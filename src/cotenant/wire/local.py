@@ -85,10 +85,9 @@ class GrantView(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_mib: int
     memory_granted_mib: int
     memory_used_mib: int
-    compute_request: int
-    """thousandths of the GPU"""
-    compute_limit: int
-    compute_granted: int
+    compute_request_percent: float
+    compute_limit_percent: float
+    compute_granted_percent: float
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
