@@ -5,7 +5,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import cotenant
@@ -51,3 +52,10 @@ def refusal(*words: str | Path, cwd: Path | None = None, env: Mapping[str, str] 
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     return line.removeprefix("cotenant: ")
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.sim.studies.registry import STUDIES
-from tests.cli.command import START, environment, refusal, run
-from tests.cli.test_simulate import alive, wait_until, workers
+from tests.cli.command import START, environment, refusal, run, wait_until
+from tests.cli.test_simulate import alive, workers
 
 QUICK = ("experiment", "tune-grid", "--seeds", "40")
 

@@ -8,14 +8,13 @@ import pty
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.cli.command import START, environment, refusal, run
+from tests.cli.command import START, environment, refusal, run, wait_until
 
 REPORT = ["report.html", "results.json", "series.csv", "summary.csv"]
 SMALL = ("simulate", "--trace", "jobs.csv", "--nodes", "2x2", "--policy", "binpack,fgd")
@@ -423,13 +422,6 @@ def running(here: Path) -> Iterator[Command]:
             except ProcessLookupError:
                 continue
         command.communicate()
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def stat(pid: int) -> list[str]:

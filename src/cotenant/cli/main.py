@@ -45,6 +45,7 @@ SECTIONS = {
     "Limit a command without the daemon": {
         "run": ("run", "Runs a command with limits on GPU memory and compute."),
         "slices": ("slices", "Lists the slices in use: limits, usage and faults."),
+        "conformance": ("conformance", "Measures whether limits hold on this machine's GPU."),
         "ai-benchmark": ("ai_benchmark", "Measures ten cases: native, in a slice, with virtual memory."),
     },
     "Manage the GPUs of this machine": {

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cotenant.cli.options import CommandOfWords, complete_files, output_option
-from cotenant.cli.slices import driver, show_slices
+from cotenant.cli.slices import chosen_gpu, driver, show_slices
 from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MilliGpu, parse_compute, parse_memory
 from cotenant.errors import CotenantError, InputError
-from cotenant.wire.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,13 +192,7 @@ def _uuids(gpus: tuple[str, ...]) -> list[str]:
         found = [gpu.uuid for gpu in backend.machine().gpus]
     finally:
         backend.close()
-    for gpu in gpus:
-        if gpu not in found and not (gpu.isdecimal() and int(gpu) < len(found)):
-            raise InputError(
-                f"--gpu {gpu[:60]}: no such GPU; this machine has {counted(len(found), 'GPU')}, see nvidia-smi -L"
-            )
-    chosen = [found[int(gpu)] if gpu.isdecimal() else gpu for gpu in gpus] or found
-    return list(dict.fromkeys(chosen))
+    return list(dict.fromkeys([chosen_gpu(gpu, found) for gpu in gpus] or found))
 
 
 FORWARDED = (

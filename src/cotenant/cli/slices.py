@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cotenant slices`: the slices in use on this machine, those of jobs and those of `cotenant run`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -9,8 +10,9 @@ import click
 from cotenant.cli.options import output_option
 from cotenant.cli.output import render, table
 from cotenant.core.units import MIB_BYTES
-from cotenant.errors import DeviceError
+from cotenant.errors import DeviceError, InputError
 from cotenant.wire.slice_status import SliceGpu, SliceView
+from cotenant.wire.text import counted
 
 if TYPE_CHECKING:
     from cotenant.node.devices.nvml import NvmlBackend
@@ -82,3 +84,12 @@ def driver() -> "NvmlBackend | None":
         return NvmlBackend(load_library())
     except DeviceError:
         return None
+
+
+def chosen_gpu(gpu: str, uuids: Sequence[str]) -> str:
+    """The UUID of the GPU that the option --gpu names; InputError if this machine has no such GPU."""
+    if gpu in uuids:
+        return gpu
+    if gpu.isdecimal() and int(gpu) < len(uuids):
+        return uuids[int(gpu)]
+    raise InputError(f"--gpu {gpu[:60]}: no such GPU; this machine has {counted(len(uuids), 'GPU')}, see nvidia-smi -L")

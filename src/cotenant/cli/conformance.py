@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant conformance`: measures on a GPU whether the limits of slices hold."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from cotenant import __version__
+from cotenant.cli.options import output_option
+from cotenant.cli.output import note, or_dash, progress, render, table
+from cotenant.cli.slices import chosen_gpu, driver
+from cotenant.conformance.checks import CHECKS, FULL, QUICK, Bench, checks_for, rows
+from cotenant.conformance.frameworks import framework_rows
+from cotenant.conformance.report import FORMAT, Device, Report, Result, Row, Rung
+from cotenant.conformance.running import ClientError, Runner, Slice
+from cotenant.errors import CotenantError, InputError
+from cotenant.wire.text import counted
+
+LIMITED = [Rung.PRELOAD, Rung.STRICT]
+EPILOG = """\b
+Examples:
+  cotenant conformance --report a100.json
+  cotenant conformance --quick --check memory-limit --check compute-30
+  cotenant conformance --list
+Without other users of the GPU, the whole suite takes less than ten minutes.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--gpu", default="0", show_default=True, metavar="UUID|INDEX", help="The GPU to measure on.")
+@click.option(
+    "--rung",
+    "rungs",
+    multiple=True,
+    type=click.Choice([str(one) for one in LIMITED]),
+    help="Measure only this way to limit programs; repeatable.",
+)
+@click.option(
+    "--check",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=lambda _context, _option, word: [one.name for one in CHECKS if one.name.startswith(word)],
+    help="Carry out only this check; repeatable.",
+)
+@click.option("--quick", is_flag=True, help="Measure once, for a short time each.")
+@click.option("--list", "is_list", is_flag=True, help="List the checks, and carry out none.")
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report, as JSON.")
+@output_option
+def conformance(
+    gpu: str,
+    rungs: Sequence[str],
+    names: Sequence[str],
+    quick: bool,
+    is_list: bool,
+    report: Path | None,
+    output: str,
+) -> None:
+    """Measures whether limits on GPU memory and compute hold on this machine, and what they cost.
+
+    Each row has a figure, what is promised, and the metric of GPU-Virt-Bench that it corresponds to. The exit code is 1
+    if a promise is not kept.
+    """
+    for name in set(names) - {one.name for one in CHECKS}:
+        raise InputError(f"--check {name[:60]}: no such check; `cotenant conformance --list` names them")
+    effort = QUICK if quick else FULL
+    checks = checks_for(effort, names)
+    if is_list:
+        listed = [{"check": one.name, "title": one.title, "metric": one.metric} for one in checks]
+        render(listed, output, lambda wide: click.echo(table(checks, LIST_COLUMNS, wide)))
+        return
+    if report is not None and not report.parent.is_dir():
+        raise InputError(f"--report {report}: there is no folder {report.parent}")
+    chosen = [Rung(one) for one in rungs] or LIMITED
+    bench = Bench(runner=(runner := Runner(_uuid(gpu))), device=_device(runner), effort=effort)
+    found: list[Row] = []
+    with progress("checks", len(checks) * len(chosen)) as step:
+        for row in rows(bench, chosen, checks):
+            found.append(row)
+            step(row.check)
+    if not names:
+        found += framework_rows(bench, chosen)
+    whole = Report(
+        format=FORMAT,
+        cotenant=__version__,
+        at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        device=bench.device,
+        rows=found,
+    )
+    if report is not None:
+        report.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n")
+    render(whole, output, lambda wide: _print(whole, wide))
+    failed = sum(row.result is Result.FAILED for row in found)
+    if failed:
+        raise CotenantError(
+            f"{counted(failed, 'promise')} not kept, in {counted(len(found), 'row')}; the notes say more"
+        )
+
+
+def _print(report: Report, wide: bool) -> None:
+    click.echo(table(report.rows, COLUMNS, wide))
+    device = report.device
+    note(f"{device.title}, compute capability {device.capability}, CUDA {device.cuda}, {device.total_mib} MiB")
+    if device.stand_in:
+        note("this is the stand-in driver of the tests: no figure is that of a GPU")
+
+
+def _uuid(gpu: str) -> str:
+    backend = driver()
+    if backend is None:
+        raise CotenantError("no NVIDIA driver answers; the suite needs a GPU")
+    try:
+        return chosen_gpu(gpu, [one.uuid for one in backend.machine().gpus])
+    finally:
+        backend.close()
+
+
+def _device(runner: Runner) -> Device:
+    try:
+        return msgspec.convert(runner.run(Slice(rung=Rung.NONE), "about"), Device)
+    except ClientError as error:
+        raise CotenantError(f"the GPU cannot be used: {error}") from None
+
+
+def _value(row: Row) -> str:
+    return f"{or_dash(row.value, '{:.4g}')} {row.unit}".strip()
+
+
+COLUMNS = (
+    ("CHECK", lambda row: row.check, False),
+    ("RUNG", lambda row: row.rung, False),
+    ("RESULT", lambda row: row.result, False),
+    ("VALUE", _value, False),
+    ("EXPECTED", lambda row: row.expected or "-", False),
+    ("METRIC", lambda row: row.metric or "-", True),
+    ("DEVICE", lambda row: row.device, False),
+    ("NOTE", lambda row: row.note or "-", False),
+)
+LIST_COLUMNS = (
+    ("CHECK", lambda one: one.name, False),
+    ("WHAT IS MEASURED", lambda one: one.title, False),
+    ("METRIC OF GPU-VIRT-BENCH", lambda one: one.metric or "-", False),
+)

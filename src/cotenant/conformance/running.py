@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs clients in slices: one alone, or several that start at the same moment."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotenant.conformance.client import READY
+from cotenant.conformance.report import Rung
+
+MOST_WORDS = 300
+"""characters of what a client wrote to standard error"""
+
+
+class ClientError(Exception):
+    """A client could not do its work; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What a client may use; amounts that are None are not limited."""
+
+    rung: Rung
+    memory_mib: int | None = None
+    compute_percent: int | None = None
+
+    def command(self, gpu: str) -> list[str]:
+        """The beginning of a command that runs in this slice."""
+        if self.rung is Rung.NONE:
+            return []
+        words = [sys.executable, "-P", "-m", "cotenant", "run", "--gpu", gpu, "--policy", "always"]
+        # The memory of the driver's contexts depends on the GPU: it would blur what a limit holds.
+        words += ["--overhead", "ignored"]
+        words += [] if self.memory_mib is None else ["--memory", f"{self.memory_mib}MiB"]
+        words += [] if self.compute_percent is None else ["--compute", f"{self.compute_percent}%"]
+        return [*words, *(["--strict"] if self.rung is Rung.STRICT else []), "--"]
+
+
+class Client:
+    """A running client. Leaving its context ends it, with all that it has started."""
+
+    def __init__(self, command: Sequence[str], gpu: str) -> None:
+        pipe = subprocess.PIPE
+        env = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+        self._child = subprocess.Popen(
+            command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", process_group=0
+        )
+        self._said = ""
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._child.communicate()
+
+    def kill(self) -> None:
+        if self._child.poll() is None:  # else its process ID may be that of another program
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def wait_until_ready(self) -> Path:
+        """Returns the limits file of the client when it waits for its start."""
+        stream = self._child.stderr
+        while stream is not None and (line := stream.readline()):
+            word, _, path = line.strip().partition(" ")
+            if word == READY:
+                return Path(path)
+            self._said += line
+        raise self._error()
+
+    def start(self) -> None:
+        """Lets a client that is ready begin."""
+        stream = self._child.stdin
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.write("\n")
+                stream.flush()
+
+    def result(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            output, said = self._child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ClientError(f"did not end within {timeout_s:g} s") from None
+        self._said += said
+        try:
+            found = json.loads(output.splitlines()[-1])
+        except (IndexError, ValueError):
+            raise self._error() from None
+        if isinstance(found.get("error"), str):
+            raise ClientError(found["error"])
+        return dict(found)
+
+    def _error(self) -> ClientError:
+        said = " ".join(self._said.split())[-MOST_WORDS:]
+        return ClientError(f"exit code {self._child.wait()}: {said or 'no output'}")
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs clients on one GPU."""
+
+    gpu: str
+    """UUID"""
+    timeout_s: float = 120.0
+
+    def client(self, place: Slice, program: str, *numbers: int) -> Client:
+        words = [sys.executable, "-P", "-m", "cotenant.conformance.client", program, *map(str, numbers)]
+        return Client([*place.command(self.gpu), *words], self.gpu)
+
+    def run(self, place: Slice, program: str, *numbers: int) -> dict[str, Any]:
+        """The result of a client that runs alone; ClientError if it has none."""
+        with self.client(place, program, *numbers) as client:
+            client.start()
+            return client.result(self.timeout_s)
+
+    @contextlib.contextmanager
+    def together(self, places: Sequence[Slice], program: str, *numbers: int) -> Iterator[list[Client]]:
+        """Clients that are ready, one in each slice, and start at the same moment."""
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(self.client(place, program, *numbers)) for place in places]
+            for client in clients:
+                client.wait_until_ready()
+            for client in clients:
+                client.start()
+            yield clients

@@ -1,0 +1,156 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""`cotenant conformance` over the stand-in driver: promises that are kept, and that are not."""
+
+import ctypes.util
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.conformance.checks import CHECKS, FULL, QUICK, checks_for
+from cotenant.conformance.kernels import FAULT, NOTHING, SPIN, ptx_for
+from cotenant.conformance.report import Report
+from tests.cli.command import START, environment, refusal, run, wait_until
+from tests.native import kit
+
+MEMORY = [one.name for one in CHECKS if one.name.startswith("memory-")]
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> dict[str, str]:
+    """No driver answers."""
+    return environment(COTENANT_RUNTIME=str(tmp_path / "run"), COTENANT_LIBRARY=str(kit.library()))
+
+
+@pytest.fixture
+def env(plain: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """One GPU of the stand-in, of 4 GiB."""
+    return plain | {
+        "LD_LIBRARY_PATH": str(kit.standin()),
+        "STANDIN_STATE": str(tmp_path / "state"),
+        "STANDIN_MEMORY_MIB": "4096",
+        "STANDIN_BACKING": "none",
+    }
+
+
+def only(*names: str) -> list[str]:
+    return [word for name in names for word in ("--check", name)]
+
+
+def rows_of(output: str) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["check"], row["rung"]): row for row in json.loads(output)["rows"]}
+
+
+def test_limits_of_memory_hold_and_the_report_says_that_it_was_no_gpu(env: dict[str, str], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = run("conformance", "--quick", *only(*MEMORY), "--report", report, "-o", "json", env=env, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = rows_of(done.stdout)
+    assert set(rows) == {(name, rung) for name in MEMORY for rung in ("preload", "strict")}
+    for (name, rung), row in rows.items():
+        assert row["result"] == ("measured" if name in ("memory-refusal", "memory-resize") else "passed"), row
+        assert row["device"] == "stand-in (Stand-in GPU)", (name, rung)
+    assert rows["memory-limit", "preload"]["value"] == 100
+    assert rows["memory-limit", "preload"]["metric"] == "IS-001 memory limit accuracy"
+    assert rows["memory-shown", "strict"]["value"] == 1024
+    written = Report(**json.loads(report.read_text()))
+    assert (written.format, len(written.rows)) == (1, len(rows))
+
+
+def test_a_library_that_holds_nothing_fails(env: dict[str, str]) -> None:
+    """Another library in its place."""
+    found = ctypes.util.find_library("m")
+    env["COTENANT_LIBRARY"] = str(next(Path("/").glob(f"lib*/**/{found}")))
+    done = run("conformance", "--quick", *only("memory-limit"), "--rung", "preload", env=env, timeout=120)
+    assert done.returncode == 1
+    assert re.search(r"memory-limit +preload +failed +400 %", done.stdout)
+    assert done.stderr.splitlines()[-1] == "cotenant: 1 promise not kept, in 1 row; the notes say more"
+    assert "no figure is that of a GPU" in done.stderr
+
+
+def test_shares_and_neighbours_are_measured(env: dict[str, str]) -> None:
+    """How well a share is held depends on the load of this machine: only the form is tested here."""
+    names = ("compute-30", "compute-fairness", "compute-neighbour", "throughput", "killed-neighbour", "launch-cost")
+    done = run("conformance", "--quick", *only(*names), "--rung", "preload", "-o", "json", env=env, timeout=120)
+    rows = rows_of(done.stdout)
+    assert {name for name, _ in rows} == set(names)
+    assert 0 < rows["compute-30", "preload"]["value"] < 60
+    assert 0 < rows["compute-fairness", "preload"]["value"] <= 1
+    assert rows["killed-neighbour", "preload"]["result"] == "passed"
+    assert rows["launch-cost", "preload"]["result"] == "measured"
+
+
+def test_what_the_stand_in_cannot_show_is_skipped_and_never_passed(env: dict[str, str]) -> None:
+    done = run("conformance", "--quick", *only("faulty-neighbour"), env=env)
+    assert done.returncode == 0
+    assert done.stdout.count("skipped") == 2
+    assert "the stand-in cannot show it" in done.stdout
+
+
+def test_a_client_that_fails_is_a_failed_check(env: dict[str, str]) -> None:
+    env["STANDIN_FAULTS"] = "cuMemAlloc_v2=999"
+    done = run("conformance", "--quick", *only("memory-limit"), "--rung", "preload", env=env)
+    assert done.returncode == 1
+    assert "cuMemAlloc: error 999" in done.stdout
+
+
+def test_without_a_driver_it_says_what_it_needs(plain: dict[str, str]) -> None:
+    done = run("conformance", env=plain)
+    assert (done.returncode, done.stderr) == (1, "cotenant: no NVIDIA driver answers; the suite needs a GPU\n")
+
+
+def test_wrong_options_are_refused(env: dict[str, str]) -> None:
+    assert "--gpu 7: no such GPU; this machine has 1 GPU" in refusal("conformance", "--gpu", "7", env=env)
+    assert "--check memory: no such check; `cotenant conformance --list`" in refusal("conformance", "--check", "memory")
+    assert "there is no folder /no/such" in refusal("conformance", "--report", "/no/such/file", env=env)
+
+
+def test_checks_are_listed_without_a_gpu(plain: dict[str, str]) -> None:
+    listed = run("conformance", "--list", env=plain).stdout
+    assert all(one.name in listed for one in CHECKS)
+    assert "IS-003 SM utilization accuracy" in listed
+
+
+def test_interrupted_it_ends_its_clients(env: dict[str, str]) -> None:
+    command = [*START, "conformance", *only("compute-neighbour")]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as suite:
+        wait_until(lambda: bool(clients_of(env)))
+        suite.send_signal(signal.SIGINT)
+        suite.communicate(timeout=30)
+    assert suite.returncode == 130
+    wait_until(lambda: not clients_of(env))
+
+
+def clients_of(env: dict[str, str]) -> list[int]:
+    """The clients that use this stand-in."""
+    mark, found = f"STANDIN_STATE={env['STANDIN_STATE']}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            is_client = b"cotenant.conformance.client" in (entry / "cmdline").read_bytes()
+            if is_client and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_quick_run_has_fewer_checks_unless_they_are_named() -> None:
+    assert {one.name for one in checks_for(FULL)} - {one.name for one in checks_for(QUICK)} == {
+        "compute-10",
+        "compute-50",
+        "compute-80",
+    }
+    assert [one.name for one in checks_for(QUICK, ["compute-10"])] == ["compute-10"]
+
+
+@pytest.mark.parametrize(("capability", "target"), [((6, 1), b"sm_50"), ((7, 0), b"sm_50"), ((9, 0), b"sm_75")])
+def test_the_kernels_are_source_for_the_oldest_gpu_of_a_driver(capability: tuple[int, int], target: bytes) -> None:
+    source = ptx_for(capability)
+    assert b".target " + target in source
+    assert source.endswith(b"\0")
+    assert all(b".entry " + name + b"(" in source for name in (SPIN, NOTHING, FAULT))
