@@ -18,17 +18,18 @@
 
 static uint64_t load(_Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 static uint32_t in_mib(uint64_t bytes) {
     uint64_t mib = bytes / MIB_BYTES + (bytes % MIB_BYTES != 0);
     return mib < UINT32_MAX ? (uint32_t)mib : UINT32_MAX;
 }
 
-// Whether the bytes fit into what the slice is guaranteed, or into what it could be granted at present.
-static bool may_come(int device, uint64_t used, uint64_t bytes) {
-    uint64_t most = larger(load(&ct_limits_now[device].request), load(&ct_limits_now[device].most));
-    return bytes <= most && used <= most - bytes;
+static bool is_within(uint64_t most, uint64_t used, uint64_t bytes) { return bytes <= most && used <= most - bytes; }
+
+// For how long it is worth waiting: the bytes fit into what the slice is guaranteed, which always comes unless the
+// granting process was killed; or into what it could be granted at present. 0: they do not fit.
+static uint64_t patience(int device, uint64_t used, uint64_t bytes) {
+    if (is_within(load(&ct_limits_now[device].request), used, bytes)) return CT_REQUEST_SECONDS * SECOND;
+    return is_within(load(&ct_limits_now[device].most), used, bytes) ? CT_GRANT_SECONDS * SECOND : 0;
 }
 
 // The slot's number is the sum of what the threads of this process want. What no account has counts, too: whoever
@@ -44,16 +45,17 @@ static void want(int device, uint32_t *announced, uint32_t mib) {
 bool ct_await_grant(int device, uint64_t bytes) {
     if (device < 0 || device >= CT_DEVICES || !load(&ct_limits_now[device].request)) return false;
     struct ct_thread_state before = ct_save_thread();
-    uint64_t end = ct_monotonic() + CT_GRANT_SECONDS * SECOND;
+    uint64_t began = ct_monotonic();
     uint32_t announced = 0;
     bool is_reserved = false;
     for (;;) {
         ct_confirm_limits();
         uint64_t used = ct_used(device, CT_DEVICE), counted = ct_counted(device);
-        if (!may_come(device, used, bytes)) break;
+        uint64_t waits = patience(device, used, bytes);
+        if (!waits) break;
         want(device, &announced, in_mib(bytes + (used > counted ? used - counted : 0)));
         is_reserved = ct_reserve(device, CT_DEVICE, bytes);
-        if (is_reserved || ct_monotonic() >= end) break;
+        if (is_reserved || ct_monotonic() - began >= waits) break;
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
     want(device, &announced, 0);

@@ -18,7 +18,7 @@
 // memory and host are bytes; memory=none is no limit. compute is thousandths of the GPU, 1 to 1000; 1000 is no limit.
 // request is there if the limit on memory is granted anew while the slice runs: memory is what it may use now, request
 // what it is guaranteed, most what it could be granted at present. Then an allocation beyond memory and within request or
-// most waits until memory is raised, at most CT_GRANT_SECONDS; and each allocation reads the file again after it is
+// most waits until memory is raised, at most CT_REQUEST_SECONDS or CT_GRANT_SECONDS; and each allocation reads the file again after it is
 // announced, so whoever lowers memory and then reads the region knows all that was allocated before. A slice has request
 // from its start or never.
 // paused=1 holds launches back on that GPU while the file was written or touched in the last CT_PAUSE_SECONDS: the
@@ -56,6 +56,7 @@
 #define CT_WHOLE 1000
 #define CT_PAUSE_SECONDS 3
 #define CT_PROCESSES 256
+#define CT_REQUEST_SECONDS 30
 #define CT_GRANT_SECONDS 10
 
 enum ct_policy { CT_CONSERVING, CT_ALWAYS, CT_NEVER };

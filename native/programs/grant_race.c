@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The cotenant authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tenant whose limit is above its request: grant_race REQUEST_MIB LIMIT_MIB CHUNK_MIB ROUNDS SEED. In each round it grows to
-// its request, in every third as far as it gets up to its limit, and frees most of it again. Ends with 3 if it is
-// refused within its request. Prints how often it was above its request, and the longest time that an allocation within
-// its request took.
+// A tenant whose limit is above its request: grant_race REQUEST_MIB LIMIT_MIB CHUNK_MIB ROUNDS SEED. In each round it
+// grows to its request, in every third as far as it gets up to its limit, and frees most of it again; if its seed is
+// odd, it frees all of it, and others have time to borrow that. Ends with 3 if it is refused within its request. Prints
+// how often it was above its request, and the longest time that an allocation within its request took.
 
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -29,10 +29,11 @@ static uint64_t now(void) {
 int main(int count, char **words) {
     if (count != 6) return 1;
     unsigned chunk = (unsigned)atoi(words[3]), rounds = (unsigned)atoi(words[4]);
+    int seed = atoi(words[5]);
     unsigned request = (unsigned)atoi(words[1]) / chunk, limit = (unsigned)atoi(words[2]) / chunk, above = 0;
     uint64_t longest = 0;
     if (limit > CHUNKS) return 1;
-    srand((unsigned)atoi(words[5]));
+    srand((unsigned)seed);
     share_start();
     for (unsigned round = 0; round < rounds; round++) {
         unsigned goal = round % 3 ? request : limit;
@@ -50,7 +51,9 @@ int main(int count, char **words) {
         }
         above += held > request;
         nanosleep(&(struct timespec){.tv_nsec = rand() % 3000000}, NULL);
-        for (unsigned keep = (unsigned)rand() % (request + 1); held > keep;) CHECK(cuMemFree_v2(chunks[--held]));
+        unsigned keep = seed % 2 ? 0 : (unsigned)rand() % (request + 1);
+        while (held > keep) CHECK(cuMemFree_v2(chunks[--held]));
+        if (seed % 2) nanosleep(&(struct timespec){.tv_nsec = rand() % 100000000}, NULL);
     }
     printf("above %u\nlongest_us %" PRIu64 "\n", above, longest / 1000);
     return 0;

@@ -83,7 +83,7 @@ def test_the_program_sees_what_it_is_guaranteed_or_has(gpu: Tenants) -> None:
 
 
 def test_eight_racing_tenants_are_never_refused_within_their_requests(tmp_path: Path) -> None:
-    seen = race(tmp_path, 8, 40)
+    seen = race(tmp_path, 8, 20)
     assert seen["above"] > 0  # else they would not have shown anything
 
 
