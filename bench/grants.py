@@ -22,6 +22,7 @@ def reclaim() -> Iterator[Figure]:
     of = f"{TENANTS} tenants, requests fill the GPU, limits above, {ROUNDS} rounds each"
     yield at_most("refused within a request", 0, "times", limit=0, note=f"{of}; else this benchmark fails")
     yield Figure(name="rounds above a request", figure=seen["above"], unit="rounds", note=of)
+    yield Figure(name="evictions", figure=seen["evicted"], unit="tenants", note=f"{of}; an evicted one begins again")
     yield at_most("longest wait within a request", seen["longest_s"], "s", limit=2, note=of)
     yield at_most(
         "time to reclaim",

@@ -100,6 +100,7 @@ def test_an_array_has_indices_and_replicas_are_a_gang() -> None:
         ((*SUBMIT, *IMAGE, "--name", "A_b", "x"), "--name A_b: expected up to 50 lowercase letters"),
         ((*SUBMIT, *IMAGE, "--memory", "much", "x"), "--memory: 'much' is not an amount of memory"),
         ((*SUBMIT, *IMAGE, "--compute", "much", "x"), "--compute: 'much' is not a percentage"),
+        ((*SUBMIT, *IMAGE, "--memory", "2GiB:6GiB", "x"), "--memory 2GiB:6GiB: a limit above a request works on one"),
         ((*SUBMIT, *IMAGE, "--gpus", "0", "--memory", "1GiB", "x"), "--gpus 0: --memory and --compute are parts"),
         ((*SUBMIT, *IMAGE, "--array", "2", "--replicas", "2", "x"), "--array and --replicas: expected one of them"),
         (("logs", "--on", "kubernetes", "--attempt", "1", "x"), "--attempt: has no meaning"),

@@ -80,6 +80,11 @@ def _limits(request: TrainingRequest) -> dict[str, int]:
         if request.memory is not None or request.compute is not None:
             raise InputError("--gpus 0: --memory and --compute are parts of a GPU; leave them out")
         return {}
+    for option, amount in (("--memory", request.memory), ("--compute", request.compute)):
+        if amount is not None and ":" in amount:
+            raise InputError(
+                f"{option} {amount[:40]}: a limit above a request works on one machine only; give one amount"
+            )
     limits = {str(VGPU.count): request.gpus}
     if request.memory == AUTO and (request.workload is None or request.gpus != 1):
         raise InputError("--memory auto: expected 1 GPU, and --workload, which says whose profile counts")
