@@ -27,11 +27,16 @@ def read(results: Path = RESULTS) -> list[Row]:
     return rows
 
 
-def keep(results: Path, name: str, figures: Iterable[Figure]) -> None:
-    """Replaces the rows of one benchmark in the file, in an order that does not depend on the run."""
+def keep(results: Path, name: str, figures: Iterable[Figure], *, part: bool = False) -> None:
+    """Replaces the rows of one benchmark in the file, in an order that does not depend on the run.
+
+    If the figures are a part of the benchmark, its other rows stay as they are.
+    """
     where = {"command": f"make bench ONLY={name}", **conditions()}
-    rows = [row for row in read(results) if row["bench"] != name]
-    rows += [{"bench": name, **asdict(figure), **where} for figure in figures]
+    new: list[Row] = [{"bench": name, **asdict(figure), **where} for figure in figures]
+    measured = {row["name"] for row in new}
+    rows = [row for row in read(results) if row["bench"] != name or (part and row["name"] not in measured)]
+    rows += new
     rows.sort(key=lambda row: str(row["bench"]))
     partial = results.with_suffix(".partial")
     partial.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")

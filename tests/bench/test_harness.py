@@ -12,6 +12,7 @@ import pytest
 
 from bench.__main__ import main, run
 from bench.harness import BENCHMARKS, Figure, at_least, at_most, benchmark, cpu_seconds, in_fresh_process, p99
+from bench.rows import keep
 
 
 def two_figures() -> Iterator[Figure]:
@@ -64,6 +65,13 @@ def test_a_row_names_its_command_commit_date_and_cpu(tmp_path: Path) -> None:
         "note": "",
         "command": "make bench ONLY=pair",
     }
+
+
+def test_a_part_of_a_benchmark_replaces_only_its_own_rows(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    run({"pair": two_figures}, results, hush)
+    keep(results, "pair", [at_least("share", 95.0, "%", limit=90.0)], part=True)
+    assert [(row["name"], row["figure"]) for row in rows_of(results)] == [("time", 1.0), ("share", 95.0)]
 
 
 def test_rows_of_benchmarks_that_did_not_run_are_kept(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from bench.mutants import KILLED, PACKAGES, ROOT, SLOW, SURVIVED, Mutant, chosen, draw, try_mutant, workshop
 from bench.mutations import in_c, in_python
+from bench.recording import Recording
 
 PYTHON = b'''"""Says 1 < 2."""
 from functools import cache
@@ -84,7 +85,8 @@ def test_the_same_seed_draws_the_same_mutants(package: str) -> None:
     assert all(ROOT.joinpath(one.file).is_file() for one in first)
 
 
-TOY = """def fits(size):
+TOY = """# Without a recorded call, as of `unused`, the files count that name the module.
+def fits(size):
     return size <= 3
 
 
@@ -158,11 +160,24 @@ def test_a_mutant_meets_the_tests_that_call_it_and_those_that_notice_it_are_told
     assert {change: sorted(files) for change, files in met.items()} == {
         "<= <": both,
         "3 4": both,
-        "== !=": [],
-        "4 5": [],
+        "== !=": both,
+        "4 5": both,
         "5 6": both,
     }
     assert verdicts == {"<= <": KILLED, "3 4": SURVIVED, "== !=": SURVIVED, "4 5": SURVIVED, "5 6": SURVIVED}
+
+
+def test_a_mutant_of_c_meets_the_nearest_tests_that_its_budget_allows(tmp_path: Path) -> None:
+    texts = {"test_near.py": "vmm", "test_fast.py": "", "test_slow.py": "", "test_late.py": ""}
+    folder = tmp_path / "tests" / "native"
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).write_text(f"# {text}\n")
+    seconds = {"near": 50.0, "fast": 10.0, "slow": 30.0, "late": 31.0}
+    recorded = Recording({}, {f"tests/native/test_{name}.py": time for name, time in seconds.items()}, ())
+    mutant = Mutant("native/lib", "native/lib/vmm.c", in_c(C)[0])
+    names = ["near", "fast", "slow"]  # 90 s
+    assert chosen(mutant, tmp_path, recorded) == [f"tests/native/test_{name}.py" for name in names]
 
 
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_noticed(tmp_path: Path) -> None:

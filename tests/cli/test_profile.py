@@ -14,7 +14,7 @@ from cotenant.wire.profile import Profiles
 from tests.cli.command import environment, refusal, run
 from tests.local.daemon import Daemon, running_daemon
 from tests.local.test_interference import TRAIN
-from tests.local.test_profiles import BERT
+from tests.node.tenants import BERT
 
 
 @pytest.fixture(scope="module")

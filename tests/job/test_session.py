@@ -266,7 +266,7 @@ def test_an_agent_that_never_reads_costs_nothing(session: Session, agent: Script
         if number < 100:
             agent.say({"t": "batch", "size": 32 + number % 2, "lr_scale": 1.0})
         take(session, 2)
-        session._report_at = session._since = 0.0  # a report is due each time
+        session._report_at = session._tally.since = 0.0  # a report is due each time
         _ = session.batch_size
     assert time.process_time() - start < 5
     assert session.batch_size == 33

@@ -56,7 +56,7 @@ def test_whole_gpus_of_the_topology_dialect_are_well_linked() -> None:
 )
 def test_a_dialect_has_a_policy_unless_the_pod_names_one(limits: Any, annotations: Any, policy: str) -> None:
     placer = placer_of(state_of(node(machine("n1"))), policy="fgd")
-    assert placer.why(waiting("a", limits, annotations=annotations)).policy == policy
+    assert placer.reasons.why(waiting("a", limits, annotations=annotations)).policy == policy
 
 
 def test_the_policy_of_iadeep_takes_an_idle_gpu_first() -> None:
@@ -71,11 +71,10 @@ def test_the_policy_of_iadeep_takes_an_idle_gpu_first() -> None:
 def test_the_policy_of_a_dialect_is_a_setting() -> None:
     text = b"dialects: {topology: {policy: spread}, iadeep: {policy: fgd}, vgpu: {policy: spread/binpack}}"
     placer = placer_of(state_of(node(machine("n1"))), settings=parse_settings(text).codec())
-    assert placer.why(waiting("a", {GPU: 1})).policy == "spread/binpack"
-    assert placer.why(waiting("a", {"aliyun.com/gpu": 1})).policy == "spread"
-    assert (
-        placer.why(waiting("a", {"gpushare/gpu-mem": 1}, annotations={"cotenant.io/workload": "bert"})).policy == "fgd"
-    )
+    assert placer.reasons.why(waiting("a", {GPU: 1})).policy == "spread/binpack"
+    assert placer.reasons.why(waiting("a", {"aliyun.com/gpu": 1})).policy == "spread"
+    named = {"cotenant.io/workload": "bert"}
+    assert placer.reasons.why(waiting("a", {"gpushare/gpu-mem": 1}, annotations=named)).policy == "fgd"
     with pytest.raises(InputError, match=r"settings: dialects.vgpu: policy: .*best"):
         parse_settings(b"dialects: {vgpu: {policy: best}}")
 
@@ -85,7 +84,7 @@ def test_pods_of_hami_find_its_defaults() -> None:
     assert HAMI.gpus.split == 10
     state = state_of(node(machine("n1")))
     placer = placer_of(state, settings=HAMI.codec())
-    assert placer.why(waiting("a", {GPU: 1, MEMORY: 100})).policy == "hami-binpack/spread"
+    assert placer.reasons.why(waiting("a", {GPU: 1, MEMORY: 100})).policy == "hami-binpack/spread"
     place(state, placer, waiting("a", {GPU: 1, MEMORY: 100}), "n1")
     allocation = chosen(placer, waiting("b", {GPU: 1, MEMORY: 100}), "n1").allocation
     assert allocation is not None

@@ -40,19 +40,19 @@ def test_it_is_the_same_without_asking_every_node(
 ) -> None:
     wishes = {"nvidia.com/use-gputype": types} if types else {}
     pod, placer = waiting("a", limits, annotations=wishes), placer_of(state)
-    why = placer.why(pod, offered)
+    why = placer.reasons.why(pod, offered)
     assert not why.fits
-    assert placer.nearest(pod, offered) is not None, "or nothing is shown by this"
+    assert placer.reasons.nearest(pod, offered) is not None, "or nothing is shown by this"
     assert why_not(pod, placer, offered) == describe(why)
-    why = placer.why(pod)
+    why = placer.reasons.why(pod)
     refused = placer.filter(args(pod, *NAMES, "stranger"), 0.0).failed_and_unresolvable_nodes
     assert refused == {name: class_of(reason) for name, reason in why.reasons.items()} | {"stranger": "no GPUs known"}
 
 
 def test_a_pod_that_would_fit_by_now_is_explained_so(state: ClusterState) -> None:
     pod, placer = waiting("a", {GPU: 1, MEMORY: 1}), placer_of(state)
-    assert placer.nearest(pod) is None
-    assert why_not(pod, placer) == describe(placer.why(pod))
+    assert placer.reasons.nearest(pod) is None
+    assert why_not(pod, placer) == describe(placer.reasons.why(pod))
 
 
 @pytest.mark.parametrize(

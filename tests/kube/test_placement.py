@@ -145,7 +145,7 @@ def test_a_node_whose_agent_is_away_accepts_no_pod_and_says_so() -> None:
     placer = placer_of(state_of(node(machine("n1"), annotations={AWAY: "the agent was told to end"})))
     refused = placer.filter(args(waiting("a"), "n1"), 0.0)
     assert refused.failed_and_unresolvable_nodes == {"n1": "GPU agent away"}
-    assert str(placer.why(waiting("a")).reasons["n1"]) == "the agent was told to end"
+    assert str(placer.reasons.why(waiting("a")).reasons["n1"]) == "the agent was told to end"
 
 
 def test_a_closed_node_accepts_no_pod_and_says_so(state: ClusterState) -> None:
@@ -267,13 +267,13 @@ def test_the_sharing_gate_sees_how_many_pods_wait() -> None:
     place(state, placer, waiting("a", annotations=working), "n1")
     pod = waiting("b", annotations=working)
     state.pod_changed(None, pod)
-    alone = placer.why(pod)
+    alone = placer.reasons.why(pod)
     assert alone.waits is not None
     assert alone.waits.check == "gain"
     assert placer.filter(args(pod, "n1"), 0.0).failed_and_unresolvable_nodes == {"n1": "GPU sharing not worth it"}
     for i in range(50):
         state.pod_changed(None, waiting(f"w{i}"))
-    crowded = placer.why(pod)
+    crowded = placer.reasons.why(pod)
     assert crowded.waits is None or crowded.waits.needed < alone.waits.needed
 
 
@@ -441,7 +441,7 @@ def test_why_says_in_numbers_what_is_missing_on_each_node_nearest_first(state: C
     place(state, placer, waiting("b", {GPU: 2, MEMORY: 4000}), "n2")
     state.node_changed(node(machine("n3")), node(machine("n3", healthy=False)))
     pod = waiting("c", {GPU: 1, MEMORY: 15000})
-    why = placer.why(pod)
+    why = placer.reasons.why(pod)
     assert why.fits == ()
     assert {name: str(reason) for name, reason in why.reasons.items()} == {
         "n2": "needs 15000 MiB on one GPU; the freest has 12000 MiB free",
@@ -454,13 +454,13 @@ def test_why_says_in_numbers_what_is_missing_on_each_node_nearest_first(state: C
 
 def test_why_tells_of_fits_and_of_where_it_is(state: ClusterState) -> None:
     placer, pod = placer_of(state), waiting("a")
-    assert [fit.slot.node for fit in placer.why(pod).fits] == list(NAMES)
+    assert [fit.slot.node for fit in placer.reasons.why(pod).fits] == list(NAMES)
     assert placer.would_fit(pod)
     choice = placer.choose(pod, "n2", 0.0, 1)
     assert isinstance(choice, Choice)
-    assert placer.why(pod).allocation == choice.allocation
+    assert placer.reasons.why(pod).allocation == choice.allocation
     state.assume("uid-a")
     there = bound(pod, choice)
     state.pod_changed(pod, there)
-    assert placer.why(there).allocation == choice.allocation
-    assert placer.why(replace(waiting("z", {"cpu": 1}))).reasons == {}
+    assert placer.reasons.why(there).allocation == choice.allocation
+    assert placer.reasons.why(replace(waiting("z", {"cpu": 1}))).reasons == {}

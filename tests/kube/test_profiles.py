@@ -532,12 +532,7 @@ def test_a_newcomer_that_harms_is_evicted_once_and_only_if_something_creates_it_
     settings: KubeSettings, owners: list[dict[str, Any]], evicted: list[str]
 ) -> None:
     async def story(plane: ControlPlane) -> None:
-        plane.add_node("n1")
-        await until(lambda: plane.scheduler.state.vendors)
-        await learn(plane, 0.95)
-        await placed(plane, "a", "small@16", owners)
-        await placed(plane, "c", "large@16", owners)
-        await learn(plane, 0.06)
+        await share_harmfully(plane, owners, owners)
         await until(lambda: plane.server.evicted == evicted)
         if evicted:
             await until(lambda: plane.events("Separated"))
@@ -557,12 +552,7 @@ def test_another_leader_does_not_evict_a_pod_of_the_same_controller_again() -> N
         server = ApiServer()
         async with server.serving():
             async with a_scheduler(server, EVICTING) as plane:
-                plane.add_node("n1")
-                await until(lambda: plane.scheduler.state.vendors)
-                await learn(plane, 0.95)
-                await placed(plane, "a", "small@16", [])
-                await placed(plane, "c", "large@16", OWNED)
-                await learn(plane, 0.06)
+                await share_harmfully(plane, OWNED)
                 await until(lambda: server.evicted == ["c"])
                 (said,) = server.profiles.pods["", "n1.1"]["status"]["separations"]
                 assert (said["controller"], said["pod"]) == ("uid-j", "c")
@@ -592,12 +582,7 @@ async def evicted_elsewhere(plane: ControlPlane) -> None:
 
 def test_a_leader_remembers_whose_pod_it_evicted_if_the_profile_goes_away() -> None:
     async def story(plane: ControlPlane) -> None:
-        plane.add_node("n1")
-        await until(lambda: plane.scheduler.state.vendors)
-        await learn(plane, 0.95)
-        await placed(plane, "a", "small@16", [])
-        await placed(plane, "c", "large@16", OWNED)
-        await learn(plane, 0.06)
+        await share_harmfully(plane, OWNED)
         await until(lambda: plane.server.evicted == ["c"])
         plane.end("c")
         plane.server.profiles.merge("n1.1", {"status": None})
@@ -625,17 +610,24 @@ def test_a_pod_whose_eviction_cannot_be_recorded_stays_and_does_not_keep_others(
             return merge(name, patch, *more, **options)
 
         monkeypatch.setattr(profiles, "merge", pruned)
-        plane.add_node("n1")
-        await until(lambda: plane.scheduler.state.vendors)
-        await learn(plane, 0.95)
-        await placed(plane, "a", "small@16", [])
-        await placed(plane, "c", "large@16", OWNED)
-        await learn(plane, 0.06)
+        await share_harmfully(plane, OWNED)
         await until(lambda: "WorkloadProfile n1.1 does not keep it" in str(plane.events("SeparationRefused")))
         await evicted_elsewhere(plane)
         assert plane.server.evicted == ["x"]
 
     play(story, EVICTING)
+
+
+async def share_harmfully(
+    plane: ControlPlane, newcomer: list[dict[str, Any]], resident: list[dict[str, Any]] | None = None
+) -> None:
+    """The pod c joins a on a GPU; then it is measured that they slow each other down. The arguments are their owners."""
+    plane.add_node("n1")
+    await until(lambda: plane.scheduler.state.vendors)
+    await learn(plane, 0.95)
+    await placed(plane, "a", "small@16", resident or [])
+    await placed(plane, "c", "large@16", newcomer)
+    await learn(plane, 0.06)
 
 
 async def learn(plane: ControlPlane, speed: float) -> None:
@@ -657,7 +649,7 @@ def test_a_scheduler_that_does_not_lead_remembers_no_pod_to_judge() -> None:
         settings=EVICTING,
         lead=SimpleNamespace(unready_reason=lambda: waits[-1]),
         clock=lambda: 0.0,
-        placer=SimpleNamespace(crowding=0.0),
+        placer=SimpleNamespace(feasibility=SimpleNamespace(crowding=0.0)),
     )
     separator = Separator(shared, Profiles())
     before = Pod(metadata=Metadata(name="a", uid="uid-a"))

@@ -382,8 +382,8 @@ def test_no_node_is_offered_to_a_pod_whose_gang_was_not_released() -> None:
 def test_of_a_gang_that_waits_it_is_not_said_that_one_alone_would_not_fit() -> None:
     world = one_card()
     world.tell(*(open_gate(pod) for pod in gang("g", 2, 17_000)))
-    assert world.placer.nearest(world.pods["g0"]) is None
-    assert world.placer.nearest(open_gate(queued("alone", 17_000))) is not None
+    assert world.placer.reasons.nearest(world.pods["g0"]) is None
+    assert world.placer.reasons.nearest(open_gate(queued("alone", 17_000))) is not None
 
 
 def test_an_arrival_that_was_refused_since_does_not_count() -> None:
@@ -569,7 +569,7 @@ def test_the_queue_releases_what_the_core_would_place_and_where(pods: list[Any],
         )
         for i, pod in enumerate(made)
     ]
-    ranker = world.placer.ranker(queued("any"))
+    ranker = world.placer.views.ranker(queued("any"))
     by_order = build_policy("binpack", queue=order)
     assume(by_order.overdue is not None or not any(is_overdue(job, TODAY) for job in jobs))
     wanted = decide(by_order, jobs, world.state.cluster, TODAY, ranker=ranker, ends=())

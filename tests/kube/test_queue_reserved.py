@@ -102,8 +102,8 @@ def test_a_pod_that_was_released_to_preempt_does_not_take_a_gpu_that_becomes_fre
     end(world, "n1-0")
     assert filtered(world, "equal") == ()
     assert not world.placer.would_fit(world.pods["equal"])
-    assert world.placer.must_leave_reserved(world.pods["equal"])
-    assert not world.placer.must_leave_reserved(world.pods["g0"])
+    assert world.placer.views.must_leave_reserved(world.pods["equal"])
+    assert not world.placer.views.must_leave_reserved(world.pods["g0"])
     end(world, "n1-1")
     assert world.go() == [["g0", "g1"]]
 

@@ -82,7 +82,7 @@ def test_pods_of_the_namespace_count_until_they_end_and_holds_count_too(state: C
     assert placer.filter(args(pod, *NAMES), 0.0).failed_and_unresolvable_nodes == dict.fromkeys(
         NAMES, "GPU quota exceeded"
     )
-    assert str(placer.why(pod).waits) == "needs 4000 MiB of GPU memory, quota gpus leaves its namespace 2000"
+    assert str(placer.reasons.why(pod).waits) == "needs 4000 MiB of GPU memory, quota gpus leaves its namespace 2000"
     assert placer.filter(args(waiting("b", amounts), *NAMES), 0.0).node_names, "not against itself"
     state.pod_changed(there, None, "5")
     state.node_changed(node(machine("large", memory=40000)), node(machine("large", memory=40000), orphans=("5", [])))

@@ -194,7 +194,7 @@ def decided(scenario: Scenario, policy: str) -> dict[str, Answer]:
             answers[name] = written(Slot(best, where.gpus))
     for name, pod in pods.items():
         if name not in answers:
-            why = placer.why(pod).reasons
+            why = placer.reasons.why(pod).reasons
             answers[name] = {at: f"{one.check} {one.needed} {one.available}" for at, one in why.items()}
     return answers
 

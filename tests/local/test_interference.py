@@ -4,34 +4,29 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from cotenant.core.interference.predictor import Speed
 from cotenant.core.sharing.speeds import tenant_set_of
 from cotenant.core.tuning.coordination import Coordinator
-from cotenant.core.tuning.episode import Trial
 from cotenant.core.tuning.goodput import NOISE_BOUNDS
-from cotenant.core.units import Seconds
 from cotenant.errors import InputError
 from cotenant.local.engine import Engine
 from cotenant.local.journal import Journal, JournalEvent
-from cotenant.local.profiles import ProfileStore
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.agent import Connected, Reported
-from cotenant.node.interference import InterferenceMonitor, Newcomer
-from cotenant.node.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, JobUsage
+from cotenant.node.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S
 from cotenant.node.tuning import coordinator_event
 from cotenant.wire.agent import Hello
 from cotenant.wire.profile import JobProfile
 from tests.local.daemon import Daemon, running_daemon, until
 from tests.local.engines import placed
-from tests.local.test_profiles import BERT, V100, one_card, request, started, steps
+from tests.local.test_profiles import one_card, started
+from tests.node.tenants import BERT, request, steps
 
 T = TypeVar("T")
 RESIDENT, NEWCOMER = 100, 100
@@ -186,75 +181,6 @@ def test_sizes_that_were_tuned_say_nothing_of_a_workload_at_its_own(tmp_path: Pa
         assert gain_expected(engine) == before
 
     in_company(tmp_path, scene)
-
-
-@dataclass
-class Trials:
-    """A tuner that has measured at most one trial."""
-
-    trial: Trial | None
-    measured_elsewhere: bool = False
-    asked: int | None = None
-
-    def solo(self, job: str) -> float | None:
-        return None
-
-    def untuned(self, job: str) -> Trial | None:
-        return self.trial
-
-    def batch(self, job: str) -> int | None:
-        return self.asked
-
-
-def test_where_sizes_are_tuned_the_trial_at_the_job_s_own_size_is_what_counts(tmp_path: Path) -> None:
-    own = Trial(at=Seconds(5.0), kind="default", sizes={"j": 32}, measured={"j": 640.0})
-    with Journal.open(tmp_path / "journal.db") as journal:
-        known = ProfileStore(journal, V100)
-        monitor = InterferenceMonitor(known, Trials(own), lambda job: JobUsage(), exclusive_steps=True)
-        monitor.add(placed("j", request(workload="bert", batch=32), gpu_type="V100", since=1.0))
-        monitor.hear(Reported("j", 6.0, steps(batch=128)))
-        monitor.tick(6.5)
-        (kept,) = known.find()
-    assert (kept.samples_per_second, kept.step_seconds, kept.utilisation) == (640.0, 0.05, 0.5)
-
-
-def test_memory_at_a_tuned_batch_size_is_not_that_of_the_workload(tmp_path: Path) -> None:
-    with Journal.open(tmp_path / "journal.db") as journal:
-        known, trials, used = ProfileStore(journal, V100), Trials(None), [300]
-        known.add(msgspec.structs.replace(BERT, memory_mib=200.0))
-        monitor = InterferenceMonitor(known, trials, lambda job: JobUsage(memory_mib=used[-1]), exclusive_steps=True)
-        monitor.add(placed("j", request(workload="bert", batch=32), gpu_type="V100", since=1.0))
-        for second, asked, memory in ((2.0, 32, 300), (20.0, 128, 900), (40.0, 32, 900)):
-            trials.asked = asked
-            used.append(memory)
-            monitor.tick(second)
-        monitor.remove("j", 50.0)
-        (kept,) = known.find()
-    assert kept.memory_mib == 300, "a framework keeps what a larger batch needed"
-
-
-class Unpredicted(ProfileStore):
-    """Knows workloads, and predicts no speed."""
-
-    def predict(self, gpu_type: str, workloads: Mapping[str, str]) -> dict[str, Speed]:
-        return {}
-
-
-def test_a_newcomer_is_judged_by_its_measured_speed_if_none_was_predicted(tmp_path: Path) -> None:
-    newcomers = list[Newcomer]()
-    with Journal.open(tmp_path / "journal.db") as journal:
-        known = Unpredicted(journal, V100)
-        monitor = InterferenceMonitor(known, Trials(None), lambda job: JobUsage(), exclusive_steps=True)
-        monitor.newcomer_measured.subscribe(newcomers.append)
-        for job, crowding, since in (("j-1", None, 1.0), ("j-2", 2.0, 2.0)):
-            known.add(profile(job))
-            monitor.add(placed(job, request(workload=job), gpu_type="V100", crowding=crowding, since=since))
-        for second in range(3, int(OBSERVE_S) + 5):
-            for job, samples in (("j-1", 30), ("j-2", 40)):
-                monitor.hear(Reported(job, float(second), steps(samples=samples, batch=1)))
-            monitor.tick(float(second))
-    (newcomer,) = newcomers
-    assert newcomer.text == "j-1 was at 30%, j-2 was at 40%"
 
 
 def test_an_absurd_gradient_norm_is_not_taken_and_the_speed_is() -> None:

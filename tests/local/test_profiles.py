@@ -23,27 +23,11 @@ from cotenant.local.profiles import ProfileStore
 from cotenant.local.views import usage_by_job
 from cotenant.node.agent import Reported
 from cotenant.node.devices.backend import GpuUsage, Running
-from cotenant.node.interference import PEAK_EVERY_S
-from cotenant.node.measurement import LOADING_S, OBSERVE_S, JobUsage, Meter, TenantMeasurement
-from cotenant.wire.agent import Steps
-from cotenant.wire.local import JobRequest
+from cotenant.node.measurement import OBSERVE_S, JobUsage
+from cotenant.node.peak_memory import STORED_EVERY_S
 from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decode_profiles, workload_of
 from tests.local.engines import engine_on
-
-V100 = Machine(name="local", gpus=(Gpu(uuid="GPU-0", type="V100", memory=MiB(1024)),))
-BERT = JobProfile(
-    family="bert", batch=32, card="V100", digest="a" * 64, step_seconds=0.02, samples_per_second=1600.0,
-    utilisation=0.5, measured_s=20.0, at=1.0,
-)  # fmt: skip
-
-
-def request(**wishes: Any) -> JobRequest:
-    return JobRequest(**{"command": ("train",), "cwd": "/", "memory": "100MiB", **wishes})
-
-
-def steps(samples: int = 320, n: int = 10, wall_s: float = 1.0, batch: int = 32, **more: Any) -> Steps:
-    return Steps(n=n, samples=samples, busy_s=wall_s / 2, wall_s=wall_s, batch=batch, **more)
-
+from tests.node.tenants import BERT, V100, request, steps
 
 def reports(engine: Engine, job: str, since: float, seconds: int, **about: Any) -> float:
     """A report each second; when the last came."""
@@ -127,7 +111,7 @@ def test_the_peak_follows_a_job_after_its_first_measurement(tmp_path: Path) -> N
             last = reports(engine, job, since, int(OBSERVE_S) + 2)
             assert peak_of(engine) == 300
             engine._devices._used = {job: JobUsage(memory_mib=900)}
-            last = reports(engine, job, last, int(PEAK_EVERY_S))
+            last = reports(engine, job, last, int(STORED_EVERY_S))
             assert peak_of(engine) == 900
             engine._devices._used = {job: JobUsage(memory_mib=901)}
             last = reports(engine, job, last, 1)
@@ -190,47 +174,6 @@ def test_a_short_job_leaves_a_profile_when_it_ends(tmp_path: Path) -> None:
             return len(engine.profiles.find())
 
     assert asyncio.run(scene()) == 1
-
-
-def test_a_silent_job_gets_a_profile_without_speeds_and_only_after_it_could_have_loaded() -> None:
-    told: list[dict[str, TenantMeasurement]] = []
-    meter = Meter(OBSERVE_S)
-    meter.measured.subscribe(lambda gpu, tenants, seconds: told.append(dict(tenants)))
-    meter.set_tenants(0, ("j",), 100.0)
-    used = JobUsage(memory_mib=300, utilisation=80.0)
-    for second in range(int(OBSERVE_S + LOADING_S)):
-        assert meter.tick(lambda job: used, 100.0 + second), "still measuring"
-    assert told == []
-    meter.tick(lambda job: used, 100.0 + OBSERVE_S + LOADING_S)
-    (tenants,) = told
-    assert (tenants["j"].steps, tenants["j"].busy_fraction(exclusive_steps=True), tenants["j"].memory) == (0, 0.8, 300)
-
-
-def test_neighbours_are_measured_only_from_when_all_of_them_report() -> None:
-    told: list[float] = []
-    meter = Meter(OBSERVE_S)
-    meter.measured.subscribe(lambda gpu, tenants, seconds: told.append(tenants["a"].rate))
-    meter.set_tenants(0, ("a", "b"), 0.0)
-    for second in range(1, 60):
-        meter.report("a", steps(samples=100 if second <= 30 else 50), float(second))
-        if second >= 30:
-            meter.report("b", steps(), float(second))
-        meter.tick(lambda job: JobUsage(), float(second))
-    assert told == [50.0], "while b was loading a was not slowed down as it is now"
-
-
-def test_disturbed_reports_are_left_out() -> None:
-    told: list[float] = []
-    meter = Meter(OBSERVE_S)
-    meter.measured.subscribe(lambda gpu, tenants, seconds: told.append(tenants["a"].rate))
-    meter.set_tenants(0, ("a",), 0.0)
-    for second in range(1, 60):
-        disturbed = second % 3 == 0
-        if disturbed:
-            meter.disturbed(0, second - 0.5)
-        meter.report("a", steps(samples=1 if disturbed else 100), float(second))
-        meter.tick(lambda job: JobUsage(), float(second))
-    assert told == [100.0]
 
 
 def test_profiles_survive_a_restart_and_are_averaged_with_newer_ones(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import functools
 import importlib
 
-from cotenant.job.session import Session, Step, connect
+from cotenant.job.blocks import Step
+from cotenant.job.session import Session, connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,18 +17,19 @@ import time
 import weakref
 
 from cotenant.job import messages
+from cotenant.job.blocks import Request, Step, Untimed
 from cotenant.job.compute_lock import ComputeLock
 from cotenant.job.link import Link
 from cotenant.job.noise import Smoothed, estimate
+from cotenant.job.numbers import batch_bounds, finite, positive
+from cotenant.job.tally import Tally
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
-    from typing import Literal, SupportsFloat, SupportsInt, TypeAlias
+    from typing import Literal, SupportsFloat
 
-    Number: TypeAlias = SupportsFloat | None
-    """a number, or anything that float() accepts: a scalar of numpy, JAX or PyTorch"""
+    from cotenant.job.numbers import Number
 
 EVERY = 1.0
 """seconds between reports, unless the agent requests another interval"""
@@ -62,7 +63,7 @@ def connect(
             agent=os.environ.get("COTENANT_AGENT"),
             engine=os.environ.get("COTENANT_ENGINE"),
             job=os.environ.get("COTENANT_JOB", ""),
-            batch=_positive(os.environ.get("COTENANT_BATCH")) or batch,
+            batch=positive(os.environ.get("COTENANT_BATCH")) or batch,
             batch_range=batch_range,
             memory_mib_per_sample=memory_mib_per_sample,
             lr_rule=lr_rule,
@@ -88,11 +89,11 @@ class Session:
     ) -> None:
         self.closed = False
         self._job = job
-        self._named = _positive(batch)
-        self._range = _range(batch_range, self._named)
-        self._memory_mib_per_sample = _float(memory_mib_per_sample)
+        self._named = positive(batch)
+        self._range = batch_bounds(batch_range, self._named)
+        self._memory_mib_per_sample = finite(memory_mib_per_sample)
         self._lr_rule = lr_rule
-        self._floor = _float(floor)
+        self._floor = finite(floor)
 
         self._link = Link(agent) if agent else None
         self._compute_lock = ComputeLock(engine) if engine else None
@@ -109,7 +110,7 @@ class Session:
         self._answered_at = time.monotonic()
         self._noise: tuple[Number, Number] = (None, None)
         self._smoothed = Smoothed()
-        self._begin(None)
+        self._tally = Tally()
         _open_sessions.add(self)
         with self._lock:
             self._talk(time.monotonic())
@@ -124,7 +125,7 @@ class Session:
             if self._used is not self._requested:
                 if self._used.size != self._requested.size:
                     self._send_report(time.monotonic())
-                    self._begin(None)
+                    self._tally.begin(None)
                     self._first = True
                 self._used = self._requested
             return self._used.size
@@ -168,7 +169,7 @@ class Session:
         self, *, samples: int, seconds: float, steps: int = 1, grad_sqr: Number = None, grad_var: Number = None
     ) -> None:
         """Reports steps that you timed yourself; call it right after them."""
-        busy, whole_steps = _float(seconds), _positive(steps)
+        busy, whole_steps = finite(seconds), positive(steps)
         if busy is not None and busy >= 0 and whole_steps is not None:
             self._count(whole_steps, samples, busy, time.monotonic(), grad_sqr, grad_var)
 
@@ -181,7 +182,7 @@ class Session:
 
     def answered(self, *, seconds: float, requests: int = 1) -> None:
         """Reports requests whose latency you measured yourself; call it right after them."""
-        latency, count = _float(seconds), _positive(requests)
+        latency, count = finite(seconds), positive(requests)
         if latency is None or latency < 0 or count is None:
             return
         now = time.monotonic()
@@ -189,8 +190,7 @@ class Session:
             if now >= self._listen_at:
                 self._listen_at = now + LISTEN_EVERY
                 self._listen()
-            bucket = messages.bucket_of(latency)
-            self._latencies[bucket] = self._latencies.get(bucket, 0) + count
+            self._tally.add_latency(latency, count)
             # Answers overlap, so the time of one counts only as far as it is after the one before.
             busy = min(latency, max(0.0, now - self._answered_at))
             self._answered_at = now
@@ -203,7 +203,7 @@ class Session:
 
         The estimates are averaged over calls. None: the numbers allow no estimate.
         """
-        norms = _float(sqr_small), _float(sqr_big)
+        norms = finite(sqr_small), finite(sqr_big)
         if norms[0] is None or norms[1] is None or not 0 < small < big:
             return None
         with self._lock:
@@ -231,14 +231,11 @@ class Session:
 
     # Between steps
 
-    def _begin(self, now: float | None) -> None:
+    def _begin(self, now: float) -> None:
         """Starts a new report."""
-        self._since = now
-        if now is not None and self._link is not None:
+        self._tally.begin(now)
+        if self._link is not None:
             self._report_at = now + self._every
-        self._steps = self._samples = self._largest = 0
-        self._busy = self._excluded_s = 0.0
-        self._latencies: dict[int, int] = {}
 
     def _before(self) -> float:
         """Does what is due before a step; the time after it."""
@@ -249,8 +246,8 @@ class Session:
                 self._listen()
             if self._paused_until is not None:
                 now = self._wait_for_resume()
-        if self._since is None:
-            self._since = now
+        if self._tally.since is None:
+            self._tally.since = now
         return now
 
     def _wait_for_resume(self) -> float:
@@ -264,7 +261,7 @@ class Session:
                 self._listen()
             now = time.monotonic()
         self._paused_until = None
-        self._excluded_s += now - began if self._since is not None else 0.0
+        self._tally.exclude(began, now)
         return now
 
     def _after(self, samples: int, started: float, grad_sqr: Number, grad_var: Number) -> None:
@@ -278,13 +275,7 @@ class Session:
 
     def _count(self, steps: int, samples: int, busy: float, now: float, grad_sqr: Number, grad_var: Number) -> None:
         with self._lock:
-            if self._since is None:
-                self._since = now - busy
-            whole_samples = _positive(samples) or 0
-            self._steps += steps
-            self._samples += whole_samples
-            self._busy += busy
-            self._largest = max(self._largest, whole_samples // steps)
+            self._tally.add(steps, positive(samples) or 0, busy, now)
             if grad_sqr is not None and grad_var is not None:
                 self._noise = grad_sqr, grad_var
             if now >= self._report_at:
@@ -311,29 +302,17 @@ class Session:
         )
 
     def _send_report(self, now: float) -> None:
-        if self._link is None or self._since is None or self._steps == 0:
+        if self._link is None or self._tally.since is None or self._tally.steps == 0:
             return
         if self._link.is_open:
-            wall = max(now - self._since - self._excluded_s, self._busy)
-            batch = self._used.size if self._named else max(1, self._largest)
-            noise = self._measured_noise()
-            self._link.send(
-                messages.steps(
-                    n=self._steps,
-                    samples=self._samples,
-                    busy_s=self._busy,
-                    wall_s=wall,
-                    batch=batch,
-                    noise=noise,
-                    latencies=self._latencies,
-                )
-            )
+            batch = self._used.size if self._named else None
+            self._link.send(self._tally.message(now, batch, self._measured_noise()))
         self._begin(now)
 
     def _measured_noise(self) -> tuple[float, float] | None:
         # Converted to numbers only here: for a scalar on a GPU that waits for the GPU.
         (grad_sqr, grad_var), self._noise = self._noise, (None, None)
-        sqr, var = _float(grad_sqr), _float(grad_var)
+        sqr, var = finite(grad_sqr), finite(grad_var)
         return (sqr, var) if sqr is not None and var is not None else None
 
     def _listen(self) -> None:
@@ -355,8 +334,8 @@ class Session:
                 self._requested = action
         elif isinstance(action, messages.ReportInterval):
             self._every = action.every_s
-            if self._since is not None:
-                self._report_at = self._since + self._every
+            if self._tally.since is not None:
+                self._report_at = self._tally.since + self._every
         elif isinstance(action, messages.Refusal):
             self._give_up(action.why)
         elif action == messages.PAUSE:
@@ -388,103 +367,6 @@ class Session:
         """Closes the connections in a forked child: they are the parent's, and would outlive it if held open here."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._shut()
-
-
-class Step:
-    """One training step."""
-
-    __slots__ = ("_compute_lock", "_grad_sqr", "_grad_var", "_samples", "_session", "_started")
-
-    def __init__(self, session: Session, samples: int, grad_sqr: Number, grad_var: Number) -> None:
-        self._session = session
-        self._samples = samples
-        self._grad_sqr = grad_sqr
-        self._grad_var = grad_var
-
-    def __enter__(self) -> Step:
-        session = self._session
-        self._started = session._before()
-        lock = session._compute_lock
-        if lock is not None:
-            self._compute_lock = lock if lock.acquire() else None
-            self._started = time.monotonic()
-        else:
-            self._compute_lock = None
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._compute_lock is not None:
-            self._compute_lock.release()
-        if kind is None:
-            self._session._after(self._samples, self._started, self._grad_sqr, self._grad_var)
-
-
-class Request:
-    """One request of a server, from its arrival to its answer. One that raises is not counted."""
-
-    __slots__ = ("_session", "_started")
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        self._started = time.monotonic()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._session.answered(seconds=time.monotonic() - self._started)
-
-
-class Untimed:
-    """A period that is left out of the reports."""
-
-    __slots__ = ("_session", "_started")
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        self._started = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        session = self._session
-        with session._lock:
-            if session._since is not None:
-                session._excluded_s += time.monotonic() - max(self._started, session._since)
-
-
-def _float(value: Number) -> float | None:
-    """A finite number, or None. Converting the caller's value may raise anything: a deleted buffer, a lost device."""
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except Exception:  # noqa: BLE001  never an exception into training
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _positive(value: SupportsInt | str | None) -> int | None:
-    """A positive integer, or None."""
-    try:
-        number = int(value or 0)
-    except Exception:  # noqa: BLE001  never an exception into training
-        return None
-    return number if number > 0 else None
-
-
-def _range(bounds: tuple[int, int] | None, batch: int | None) -> tuple[int, int] | None:
-    """The bounds, widened to include `batch`; None: they are not valid."""
-    try:
-        least, most = bounds or (None, None)
-    except (TypeError, ValueError):
-        return None
-    low, high = _positive(least), _positive(most)
-    if low is None or high is None or low > high:
-        return None
-    return (low, high) if batch is None else (min(low, batch), max(high, batch))
 
 
 def _close_all() -> None:

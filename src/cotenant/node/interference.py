@@ -3,114 +3,25 @@
 """How the tenants of a GPU slow each other down on this node, and what follows from it.
 
 A tenant that is alone for a while gets a profile, and the speeds of tenants that share a GPU are passed on to be
-learned. Then the one that was placed last is judged again, if the engine listens.
+learned. Then the one that was placed last is judged again, if the engine subscribes to that.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import msgspec
-
-from cotenant.core.interference import ABSURD, Speed
-from cotenant.core.model import Gpus
+from cotenant.core.interference import ABSURD
 from cotenant.core.sharing.objectives import latency_at
-from cotenant.core.tuning.episode import Trial
 from cotenant.core.units import WHOLE_GPU, MilliGpu, Seconds
 from cotenant.errors import InputError
 from cotenant.node.agent import Connected, JobEvent, Reported
 from cotenant.node.measurement import GIVE_UP_AFTER, LOADING_S, OBSERVE_S, JobUsage, Meter, TenantMeasurement
+from cotenant.node.objectives import LatencyObjectives
+from cotenant.node.peak_memory import PeakMemory
+from cotenant.node.tenant import Knowledge, MeasuredJob, TenantState, TunerRates
 from cotenant.signals import Signal
-from cotenant.wire.agent import Steps
-from cotenant.wire.profile import JobProfile, WorkloadId, validated
-
-AVERAGED_OVER_S = 3.0
-"""seconds of steps over which the latency of a job is averaged"""
-VIOLATIONS_TO_ACT = 2
-"""violations in a row after which the newest neighbour is removed"""
-NOTED_EVERY_S = 60.0
-"""between two events about the latency objective of one job"""
-PEAK_EVERY_S = 10.0
-"""between two writes of a larger peak of the memory of one job"""
-
-
-class Wishes(Protocol):
-    """What the owner of a job asked for."""
-
-    @property
-    def batch(self) -> int | None: ...
-    @property
-    def latency_s(self) -> float | None: ...
-    @property
-    def revert(self) -> bool:
-        """Whether the job may be removed for the sake of its neighbours."""
-        ...
-
-
-class MeasuredJob(Protocol):
-    """A run of a job on its GPUs."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def gpus(self) -> Gpus: ...
-    @property
-    def gpu_type(self) -> str | None:
-        """Of its first GPU; None: it uses no GPU."""
-        ...
-
-    @property
-    def since(self) -> float: ...
-    @property
-    def workload(self) -> WorkloadId: ...
-    @property
-    def digest(self) -> str:
-        """SHA-256 of its command."""
-        ...
-
-    @property
-    def compute(self) -> MilliGpu:
-        """Its compute share; 0: none."""
-        ...
-
-    @property
-    def crowding(self) -> float | None:
-        """Waiting jobs for each GPU when it was placed; None: it is not judged."""
-        ...
-
-    @property
-    def request(self) -> Wishes: ...
-
-
-class Knowledge(Protocol):
-    """Where profiles are kept and speeds are learned."""
-
-    def introduce(self, workload: WorkloadId) -> None: ...
-    def profile(self, workload: WorkloadId, gpu_type: str) -> JobProfile | None: ...
-    def add(self, profile: JobProfile, *, replace: bool = False) -> JobProfile: ...
-    def predict(self, gpu_type: str, workloads: Mapping[str, str]) -> Mapping[str, Speed]:
-        """The speed of each job on a GPU that they share; empty: none is predicted."""
-        ...
-
-    def observe(self, gpu_type: str, workloads: Mapping[str, str], speeds: Mapping[str, float]) -> bool: ...
-    def save(self, now: float) -> None: ...
-
-
-class TunerRates(Protocol):
-    """What the tuner has measured, and whether it must look for foreign work although it tries no batch size."""
-
-    measured_elsewhere: bool
-
-    def solo(self, job: str) -> float | None: ...
-
-    def untuned(self, job: str) -> Trial | None: ...
-
-    def batch(self, job: str) -> int | None:
-        """The batch size that a job was last asked to use; None: it was asked for none."""
-        ...
+from cotenant.wire.profile import JobProfile, validated
 
 
 class Newcomer(NamedTuple):
@@ -123,59 +34,6 @@ class Newcomer(NamedTuple):
     """it and each of its neighbours"""
     text: str
     """the predicted and the measured speed of each tenant"""
-
-
-@dataclass(slots=True)
-class TenantState:
-    """What is known about one tenant."""
-
-    job: MeasuredJob
-    workload: WorkloadId
-    gpu_type: str
-    crowding: float | None
-    """of the pass that placed it beside others; None: its GPU was idle, or it was judged already"""
-    default_batch: int | None
-    """its batch size unless it is tuned"""
-    limit: MilliGpu = MilliGpu(0)
-    """the compute share to which it is limited although it claims none; 0: it is not limited"""
-    rate: float | None = None
-    """samples per second in its last report"""
-    busy: float = 0.0
-    """fraction of its time inside steps in its last report"""
-    predicted: float | None = None
-    """the speed that was predicted before it and its neighbours were measured together"""
-    recent: deque[Steps] = field(default_factory=deque)
-    """reports since the last check of its latency objective"""
-    violations: int = 0
-    """of its latency objective, in total"""
-    violations_in_row: int = 0
-    """with its present neighbours"""
-    violated_before: bool = False
-    """its objective was violated already before the last change of its neighbours"""
-    noted_at: float = -NOTED_EVERY_S
-    """time of the last event about its objective"""
-    rejected: bool = False
-    """an event about its impossible reports was sent"""
-    peak: int | None = None
-    """the most memory that it used at its own batch size, in MiB"""
-    peak_stored_at: float = -PEAK_EVERY_S
-    tuned: bool = False
-    """it was asked to use another batch size, so its memory no longer says what it needs at its own"""
-
-    @property
-    def gpu(self) -> int | None:
-        """Its GPU; None: it has several."""
-        return self.job.gpus[0] if len(self.job.gpus) == 1 else None
-
-    @property
-    def limited(self) -> bool:
-        """Whether it is limited to a compute share."""
-        return 0 < (self.job.compute or self.limit) < WHOLE_GPU
-
-    def comparable(self, measurement: TenantMeasurement) -> bool:
-        """Whether it ran at its own batch size and was not limited to a compute share, as profiles describe it."""
-        own_batch = self.default_batch or measurement.batch
-        return not self.limited and (not measurement.steps or measurement.batch == own_batch)
 
 
 class InterferenceMonitor:
@@ -198,13 +56,14 @@ class InterferenceMonitor:
         """sent with a job that must leave its GPU, and the reason"""
         self.noted: Signal[[str, str, str]] = Signal()
         """sent with the kind of an event, its job and its text"""
-        self.violations_total = 0
-        """of the latency objectives of all jobs"""
         self._profiles, self._tuner, self._usage_of = profiles, tuner, usage_of
         self._exclusive_steps, self._observe = exclusive_steps, observe
         self._tenants: dict[str, TenantState] = {}
         self._meter = Meter(observe)
         self._meter.measured.subscribe(self._measured)
+        self._peaks = PeakMemory(profiles, tuner)
+        self._objectives = LatencyObjectives(self.noted)
+        self._objectives.violated.subscribe(self._protect)
         self._now = 0.0
         self._separated: set[tuple[str, str]] = set()
         """jobs that were removed, and from which neighbour: each pair is separated once only"""
@@ -218,6 +77,8 @@ class InterferenceMonitor:
         tenant = self._tenants[job.id] = TenantState(
             job, job.workload, job.gpu_type, None, default_batch=job.request.batch
         )
+        self._peaks.add(tenant)
+        self._objectives.add(job)
         if tenant.gpu is not None and len(self._on(tenant.gpu)) > 1:
             tenant.crowding = job.crowding
         self._tenants_changed(job, job.since)
@@ -239,7 +100,8 @@ class InterferenceMonitor:
             return
         if period is not None and period.jobs == (job,) and not period.complete and period.usable:
             self._measured_alone(job, period.tenants[job], now - period.since)
-        self._store_peak(tenant)
+        self._peaks.remove(job)
+        self._objectives.remove(job)
         del self._tenants[job]
         self._tenants_changed(tenant.job, now)
 
@@ -255,10 +117,8 @@ class InterferenceMonitor:
         for gpu in job.gpus:
             jobs = self._on(gpu)
             for one in jobs:
-                tenant = self._tenants[one]
-                tenant.predicted = None
-                tenant.violated_before, tenant.violations_in_row = tenant.violations_in_row > 0, 0
-                tenant.recent.clear()
+                self._tenants[one].predicted = None
+                self._objectives.neighbours_changed(one)
             several = any(self._tenants[one].gpu is None for one in jobs)
             self._meter.set_tenants(gpu, () if several else jobs, at)
 
@@ -278,7 +138,7 @@ class InterferenceMonitor:
             tenant.rate = event.steps.samples / event.steps.wall_s
             tenant.busy = event.steps.busy_s / event.steps.wall_s
             self._meter.report(event.job, event.steps, event.at)
-            self._check_objective(event.job, tenant, event)
+            self._objectives.report(event)
 
     def disturbed(self, gpu: int, at: float, tuning: bool) -> None:
         """Something other than the jobs' own steps used a GPU: trials of batch sizes, or foreign work."""
@@ -287,7 +147,7 @@ class InterferenceMonitor:
     def tick(self, at: float) -> None:
         self._now = at
         usage_of = cache(self._usage_of)  # each job's is read once
-        self._see_memory(usage_of, at)
+        self._peaks.tick(usage_of, at)
         self._use_tuner_trials()
         self._tuner.measured_elsewhere = self._meter.tick(usage_of, at)
         self._profiles.save(at)
@@ -318,34 +178,13 @@ class InterferenceMonitor:
         tenant = self._tenants[job]
         if not tenant.limited:
             self._add_profile(job, measurement, seconds)
-        elif tenant.peak is not None and self._profiles.profile(tenant.workload, tenant.gpu_type) is None:
-            empty = TenantMeasurement(memory=tenant.peak)
+            return
+        peak = self._peaks.peak(job)
+        if peak is not None and self._profiles.profile(tenant.workload, tenant.gpu_type) is None:
+            empty = TenantMeasurement(memory=peak)
             profile = validated(_profile(tenant, empty, seconds, self._exclusive_steps))
             if profile is not None:
                 self._profiles.add(profile)
-
-    def _see_memory(self, usage_of: Callable[[str], JobUsage], at: float) -> None:
-        """Follows the memory of all tenants as long as they run: it depends neither on neighbours nor on shares, and a
-        job may need the most of it at its end."""
-        for job, tenant in self._tenants.items():
-            asked = self._tuner.batch(job)
-            if asked is not None and tenant.default_batch is not None and asked != tenant.default_batch:
-                tenant.tuned = True
-            used = None if tenant.gpu is None or tenant.tuned else usage_of(job).memory_mib
-            if used is not None:
-                tenant.peak = max(tenant.peak or 0, used)
-            if at - tenant.peak_stored_at >= PEAK_EVERY_S:
-                tenant.peak_stored_at = at
-                self._store_peak(tenant)
-
-    def _store_peak(self, tenant: TenantState) -> None:
-        """Raises the peak in the profile of a workload, if there is one: a run that has just begun says too little."""
-        profile = self._profiles.profile(tenant.workload, tenant.gpu_type)
-        if profile is None or tenant.peak is None or tenant.peak <= (profile.memory_mib or 0):
-            return
-        raised = validated(msgspec.structs.replace(profile, memory_mib=tenant.peak))
-        if raised is not None:
-            self._profiles.add(raised, replace=True)
 
     def _add_profile(
         self, job: str, measurement: TenantMeasurement, seconds: float, *, replace: bool = False
@@ -406,31 +245,9 @@ class InterferenceMonitor:
 
     # Latency objectives
 
-    def _check_objective(self, job: str, tenant: TenantState, event: Reported) -> None:
-        objective = tenant.job.request.latency_s
-        if objective is None:
-            return
-        tenant.recent.append(event.steps)
-        seconds = sum(steps.wall_s for steps in tenant.recent)
-        if seconds < AVERAGED_OVER_S:
-            return
-        latency = seconds / sum(steps.n for steps in tenant.recent)
-        tenant.recent.clear()
-        if latency <= objective:
-            tenant.violations_in_row, tenant.violated_before = 0, False
-        else:
-            tenant.violations += 1
-            tenant.violations_in_row += 1
-            self.violations_total += 1
-            if event.at - tenant.noted_at >= NOTED_EVERY_S:
-                tenant.noted_at = event.at
-                text = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s; the objective is"
-                self.noted.send("slo-violated", job, f"{text} {1000 * objective:g} ms")
-            if tenant.violations_in_row >= VIOLATIONS_TO_ACT and not tenant.violated_before:
-                self._protect(job, tenant, latency)
-
-    def _protect(self, job: str, tenant: TenantState, latency: float) -> None:
+    def _protect(self, job: str, latency: float) -> None:
         """Removes the newest neighbour of a job whose objective is violated since that neighbour was placed."""
+        tenant = self._tenants[job]
         others = self._on(tenant.gpu) if tenant.gpu is not None else ()
         newest = max(others, key=lambda one: self._tenants[one].job.since, default=job)
         if newest == job or not self._tenants[newest].job.request.revert or (newest, job) in self._separated:
@@ -474,7 +291,13 @@ class InterferenceMonitor:
         return self._predict(tenant.gpu).get(job) if tenant.predicted is None else tenant.predicted
 
     def violations(self, job: str) -> int:
-        return self._tenants[job].violations if job in self._tenants else 0
+        """How often its latency objective was violated in this run."""
+        return self._objectives.violations(job)
+
+    @property
+    def violations_total(self) -> int:
+        """Violations of the latency objectives of all jobs."""
+        return self._objectives.total
 
     def company(self, job: str) -> list[dict[str, Any]]:
         """A job and its neighbours, each with its predicted and its measured speed."""

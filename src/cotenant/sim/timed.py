@@ -8,12 +8,9 @@ end of every job that was placed. The same trace and seed give the same report, 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heappop, heappush
 from random import Random
-
-import numpy as np
 
 from cotenant.core.cluster import Cluster
 from cotenant.core.fragmentation.mix import Knowledge, Mix, inventory_of
@@ -31,11 +28,9 @@ from cotenant.errors import InputError
 from cotenant.sim.arrivals import Arrival
 from cotenant.sim.contention import Contention, Jobs, World
 from cotenant.sim.fill import ONLINE, Watch
-from cotenant.sim.metrics import FragmentationMeter, GpuRows, TimeAverages, quantiles
-from cotenant.sim.results import HeatMap, RunResult
-
-ALLOCATED, QUEUED, FRAGMENTED = range(3)
-CHANNELS = 3
+from cotenant.sim.results import RunResult
+from cotenant.sim.running import Finishes, Progress, Running
+from cotenant.sim.timed_metrics import TimedMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,57 +60,6 @@ class Timing:
     """whether fragmentation is measured after every event, which takes time on large clusters"""
     heat: bool = True
     """whether the data of the heat map is recorded"""
-
-
-@dataclass(slots=True)
-class _Running:
-    """A running job, its placements and its true progress."""
-
-    job: Job
-    placements: tuple[Placement, ...]
-    arrival: Arrival
-    started: float
-    ends: float
-    crowding: float
-    """of the cluster when the job started"""
-    unjudged: bool = True
-    """whether its effect on its neighbours has not been measured yet"""
-    rate: float = 1.0
-    """progress per second, relative to the speed at which the trace's durations were taken"""
-    done: float = 0.0
-    """seconds of its work completed in this start, up to `since`"""
-    since: float = 0.0
-    """in the future while the job starts up"""
-
-    def update_progress(self, now: float) -> None:
-        """Adds the work done since the last update; must be called before `rate` changes."""
-        self.done += max(0.0, now - self.since) * self.rate
-        self.since = max(self.since, now)
-
-
-@dataclass(slots=True)
-class _Progress:
-    """The remaining work and the waiting time of a job, over all its starts."""
-
-    arrival: Arrival
-    left: float
-    waiting_since: float
-    waited: float = 0.0
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Counters and samples of the whole run."""
-
-    waits: list[float] = field(default_factory=list)
-    completions: list[float] = field(default_factory=list)
-    unplaceable: int = 0
-    preemptions: int = 0
-    shared: int = 0
-    """starts on a GPU that already had a tenant"""
-    trials: int = 0
-    reverted: int = 0
-    moved: int = 0
 
 
 class TimedRun:
@@ -150,48 +94,43 @@ class TimedRun:
         self._contention = (
             None if world is None else Contention(world, belief, timing.look, timing.noise, random, timing.startup)
         )
-        self._meter = FragmentationMeter(mix, self._cluster) if timing.fragmentation else None
-        self._rows = GpuRows(self._cluster)
-        self._capacity = float(self._rows.capacity.sum())
-        self._levels = np.zeros(CHANNELS + (self._rows.rows if timing.heat else 0))
-        self._finishes: list[tuple[float, int, str]] = []
-        self._sequence = 0
-        self._running: dict[str, _Running] = {}
-        self._progress: dict[str, _Progress] = {}
+        self._metrics = TimedMetrics(
+            self._cluster,
+            mix,
+            fragmentation=timing.fragmentation,
+            heat=timing.heat,
+            sharing=self._contention is not None,
+        )
+        self._tally = self._metrics.tally
+        self._running: dict[str, Running] = {}
+        self._finishes = Finishes(self._running)
+        self._progress: dict[str, Progress] = {}
         self._placeable: dict[tuple[Demand, int], bool] = {}
-        self._tally = _Tally()
 
     def run(self, arrivals: Iterator[Arrival]) -> "TimedRun":
         upcoming = next(arrivals, None)
-        start = self._now = float(upcoming.job.submitted) if upcoming is not None else 0.0
-        self._averages = TimeAverages(len(self._levels), start)
-        self._start, self._next_round = start, math.inf
+        self._start = float(upcoming.job.submitted) if upcoming is not None else 0.0
+        self._metrics.begin(self._start)
+        self._next_round = math.inf
         self._next_start, self._last_start = math.inf, -math.inf
         # The loop jumps from one event time to the next: an arrival, the end of a job or of its start-up, a
         # measurement, a preemption round, and with a tick the next time at which jobs may start.
         # Invariants at the top of each iteration:
         # - `self._cluster` holds exactly the placements of `self._running`; every waiting job is in `self._queue`, and
         #   `self._progress` has an entry for exactly the jobs that wait or run.
-        # - `self._finishes` has an entry (ends, sequence, job) with the current `ends` of every running job. Entries
-        #   whose `ends` differs from the job's are stale (the job was preempted, or its rate changed) and are skipped
-        #   when they reach the top; deleting them from the heap at once would cost a search.
-        # - `self._levels` are the values of the metrics since `self._now`; `_advance` integrates them before any event
-        #   of the new time changes them.
-        # At one time, ends come before arrivals, so that a new job sees the freed GPUs; ties between ends are broken
-        # by the sequence number, never by job ID or by hash order. This makes runs reproducible.
+        # - `self._finishes` has the current `ends` of every running job.
+        # - `self._metrics` has the values since the last event time; `advance` integrates them before any event of the
+        #   new time changes them.
+        # At one time, ends come before arrivals, so that a new job sees the freed GPUs.
         while upcoming is not None or self._running or (len(self._queue) and self._next_start < math.inf):
             arrives = float(upcoming.job.submitted) if upcoming is not None else math.inf
-            now = min(arrives, self._next_finish(), self._next_round, self._next_start)
+            now = min(arrives, self._finishes.next(), self._next_round, self._next_start)
             if self._contention is not None:
                 now = min(now, self._contention.next_measurement, self._contention.next_wake)
-            self._advance(now)
+            self._metrics.advance(now)
             freed = self._finish_due(now)
             if self._contention is not None:
-                for job_id in self._contention.wake(now):
-                    if job_id in self._running:
-                        self._update_rates(self._contention, self._running[job_id].placements, now)
-                while (jobs := self._contention.measure_next(self._cluster, now)) is not None:
-                    freed |= self._judge_newest(jobs, now)
+                freed |= self._measure_due(self._contention, now)
             new_jobs: list[Job] = []
             while upcoming is not None and upcoming.job.submitted <= now:
                 new_jobs += self._admit(upcoming, now)
@@ -210,66 +149,16 @@ class TimedRun:
                 self._preempt(now)
             if self._timing.queue in PREEMPTIVE:
                 self._next_round = self._next_round_after(now) if len(self._queue) and self._running else math.inf
-            self._levels[QUEUED] = len(self._queue)
+            self._metrics.set_queued(len(self._queue))
         return self
 
     @property
     def now(self) -> float:
         """The simulated time."""
-        return self._now
+        return self._metrics.now
 
     def result(self, policy: str, seed: int) -> RunResult:
-        tally, mean = self._tally, self._averages.mean()
-        edges, rows = self._averages.series()
-        jobs = len(tally.completions)
-        waits, completions = quantiles(tally.waits), quantiles(tally.completions)
-        summary = {
-            "jobs": float(jobs),
-            "unplaceable": float(tally.unplaceable),
-            "makespan": self._now - self._start,
-            "utilisation": float(mean[ALLOCATED]),
-            "preemptions": float(tally.preemptions),
-        }
-        if self._contention is not None:
-            summary |= {
-                "shared": float(tally.shared),
-                "trials": float(tally.trials),
-                "reverted": float(tally.reverted),
-                "moved": float(tally.moved),
-            }
-        if jobs:
-            summary |= {
-                "mean_wait": float(np.mean(tally.waits)),
-                "p95_wait": waits[95],
-                "mean_jct": float(np.mean(tally.completions)),
-                "median_jct": completions[50],
-                "p95_jct": completions[95],
-            }
-        series = {
-            "time": edges,
-            "allocated": rows[:, ALLOCATED].round(3).tolist(),
-            "queued": rows[:, QUEUED].round(3).tolist(),
-        }
-        if self._meter is not None:
-            summary["fragmented"] = float(mean[FRAGMENTED])
-            series["fragmented"] = rows[:, FRAGMENTED].round(3).tolist()
-        return RunResult(
-            policy=policy,
-            seed=seed,
-            summary={name: round(value, 6) for name, value in summary.items()},
-            series=series,
-            quantiles={"wait": waits, "jct": completions} if jobs else {},
-            heat=self._heat(edges, rows[:, CHANNELS:]) if self._timing.heat else None,
-        )
-
-    def _heat(self, edges: list[float], used: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> HeatMap:
-        every = max(1, len(edges) // 128)
-        percent = (100 * used[::every] / self._rows.capacity).round(1)
-        return HeatMap(columns=edges[::every], rows=self._rows.labels, values=percent.T.tolist())
-
-    def _advance(self, now: float) -> None:
-        self._averages.hold(self._levels, now)
-        self._now = now
+        return self._metrics.result(policy, seed)
 
     def _admit(self, arrival: Arrival, now: float) -> list[Job]:
         """Adds a new job to the queue; a job that does not fit even the empty cluster is counted and dropped."""
@@ -287,7 +176,7 @@ class TimedRun:
             raise InputError(
                 f"job {job.id!r} appears twice in the trace while it waits or runs; expected unique job IDs"
             )
-        self._progress[job.id] = _Progress(arrival, float(arrival.duration or 0.0), now)
+        self._progress[job.id] = Progress(arrival, float(arrival.duration or 0.0), now)
         self._queue.add(job, Seconds(now))
         return [job]
 
@@ -365,36 +254,21 @@ class TimedRun:
         self._queue.remove(job)
         self._ends.add(placements, Seconds(now))
         works_from = now + self._timing.startup
-        running = _Running(
+        running = Running(
             job, placements, progress.arrival, now, works_from + progress.left, crowding, since=works_from
         )
         self._running[job.id] = running
-        self._count(placements, +1)
+        self._metrics.count(placements, +1, self._cluster)
         self._tally.trials += any(placement.trial for placement in placements)
         if self._contention is None:  # otherwise its rate depends on the other jobs that start now; `_place` sets it
-            self._push_finish(running)
+            self._finishes.push(running)
         else:
             self._contention.begin(job.id, now)
 
-    def _push_finish(self, running: _Running) -> None:
-        self._sequence += 1
-        heappush(self._finishes, (running.ends, self._sequence, running.job.id))
-
-    def _next_finish(self) -> float:
-        """The time at which the next job ends, or infinity; drops stale entries from the heap."""
-        finishes = self._finishes
-        while finishes:
-            ends, _, job_id = finishes[0]
-            running = self._running.get(job_id)
-            if running is not None and running.ends == ends:
-                return ends
-            heappop(finishes)
-        return math.inf
-
     def _finish_due(self, now: float) -> bool:
         freed = False
-        while self._next_finish() <= now:
-            _, _, job_id = heappop(self._finishes)
+        while self._finishes.next() <= now:
+            job_id = self._finishes.pop()
             running = self._running.pop(job_id)
             progress = self._progress.pop(job_id)
             self._release(running, now)
@@ -403,11 +277,11 @@ class TimedRun:
             freed = True
         return freed
 
-    def _release(self, running: _Running, now: float) -> None:
+    def _release(self, running: Running, now: float) -> None:
         self._ends.remove(running.job.id)
         for placement in running.placements:
             self._cluster = self._cluster.finish(placement)
-        self._count(running.placements, -1)
+        self._metrics.count(running.placements, -1, self._cluster)
         if self._contention is not None:
             self._update_rates(self._contention, running.placements, now)
 
@@ -423,8 +297,18 @@ class TimedRun:
             running.rate = contention.rate(self._cluster, running.placements)
             left = max(0.0, self._progress[job_id].left - running.done)
             running.ends = now + left / running.rate if running.rate else math.inf  # infinite until it has started up
-            self._push_finish(running)
+            self._finishes.push(running)
         return sharing
+
+    def _measure_due(self, contention: Contention, now: float) -> bool:
+        """Handles the ends of start-ups and the measurements that are due; whether GPUs were freed."""
+        freed = False
+        for job_id in contention.wake(now):
+            if job_id in self._running:
+                self._update_rates(contention, self._running[job_id].placements, now)
+        while (jobs := contention.measure_next(self._cluster, now)) is not None:
+            freed |= self._judge_newest(jobs, now)
+        return freed
 
     def _judge_newest(self, jobs: Jobs, now: float) -> bool:
         """Judges the job that started last by the measured speeds: if the policy would no longer place it there, it
@@ -444,20 +328,6 @@ class TimedRun:
         self._requeue(running, self._attained(running, now), now)
         self._tally.reverted += 1
         return True
-
-    def _count(self, placements: tuple[Placement, ...], sign: int) -> None:
-        """Updates allocation and fragmentation after these placements were added (+1) or removed (-1)."""
-        demand = placements[0].job.demand
-        for placement in placements:
-            slot = placement.slot
-            compute = sign * demand.compute
-            if self._timing.heat:
-                self._rows.add(self._levels[CHANNELS:], slot.node, slot.gpus, compute)
-            self._levels[ALLOCATED] += 100.0 * compute * len(slot.gpus) / self._capacity
-            if self._meter is not None:
-                self._meter.update(self._cluster.index[slot.node], self._cluster.node(slot.node))
-        if self._meter is not None:
-            self._levels[FRAGMENTED] = 100.0 * self._meter.read()[0] / self._capacity
 
     def _repair(self, now: float) -> None:
         """While GPUs are idle and the queue is empty, moves the jobs that gain most to an idle GPU."""
@@ -488,12 +358,12 @@ class TimedRun:
                 self._tally.preemptions += 1
         self._place(self._queue, now)
 
-    def _attained(self, running: _Running, now: float) -> Job:
+    def _attained(self, running: Running, now: float) -> Job:
         running.update_progress(now)
         gpus = running.job.demand.gpus * running.job.replicas
         return replace(running.job, attained=Seconds(running.job.attained + running.done * gpus))
 
-    def _requeue(self, running: _Running, job: Job, now: float) -> None:
+    def _requeue(self, running: Running, job: Job, now: float) -> None:
         progress = self._progress[job.id]
         running.update_progress(now)
         progress.left -= max(0.0, running.done - self._timing.restart)

@@ -12,9 +12,10 @@ from cotenant.kube.codec.assignment import Record
 from cotenant.kube.codec.inventory import ServerReport
 from cotenant.kube.codec.objective import LATENCY, has_objective
 from cotenant.kube.scheduler.naming import visible_to
-from cotenant.kube.scheduler.placement import Placer, Refused, Why
+from cotenant.kube.scheduler.placement import Placer
 from cotenant.kube.scheduler.preemption import Plan
 from cotenant.kube.scheduler.profiles import Profiles
+from cotenant.kube.scheduler.reasons import Reasons, Refused, Why
 from cotenant.kube.scheduler.why import (
     EvictionView,
     FitView,
@@ -58,14 +59,13 @@ def explain(
     is why it waits in the queue, and `server` how it holds its latency objective.
     """
     about = Named(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
-    why = placer.why(pod, offered)
+    why = placer.reasons.why(pod, offered)
     if has_ended(pod):
         return WhyPod(metadata=about, state="ended", policy=why.policy, reason="it has ended and uses no GPU")
     if pod.spec.node_name and why.allocation is None:
         reason = f"it is on node {pod.spec.node_name} and was given no GPU by this scheduler"
         return WhyPod(metadata=about, state="elsewhere", policy=why.policy, reason=reason, node=pod.spec.node_name)
     placed = state.bound(pod.metadata.uid) is not None
-    own_notes = () if placed else tuple(filter(None, (placer.unit_note(pod), placer.memory_note(pod))))
     fits = tuple(FitView(node=fit.slot.node, gpus=fit.slot.gpus, score=fit.score) for fit in why.fits[:MOST_NODES])
     left = MOST_NODES - len(fits)
     reasons = "; ".join(_reasons(why, plan, unschedulable_message(pod)))
@@ -81,9 +81,18 @@ def explain(
         eviction=None if plan is None else EvictionView(node=plan.node, pods=plan.pods, under_way=plan.under_way),
         tenants=() if profiles is None else tuple(_tenants(pod, state, profiles)),
         latency=_latency(server),
-        notes=(*own_notes, *placer.unenforced(pod), *_not_offered(pod, why), *_not_reported(pod, placed, server)),
+        notes=tuple(_notes(pod, placer.reasons, why, placed, server)),
         more=len(why.fits) + len(why.reasons) - len(fits) - min(left, len(why.reasons)),
     )
+
+
+def _notes(pod: Pod, reasons: Reasons, why: Why, placed: bool, server: ServerReport | None) -> Iterable[str]:
+    """What the owner of a pod may not expect."""
+    if not placed:
+        yield from filter(None, (reasons.unit_note(pod), reasons.memory_note(pod)))
+    yield from reasons.unenforced(pod)
+    yield from _not_offered(pod, why)
+    yield from _not_reported(pod, placed, server)
 
 
 def _not_offered(pod: Pod, why: Why) -> Iterable[str]:
@@ -150,11 +159,11 @@ def describe_refusals(refused: Iterable[Refused]) -> str:
 
 def why_not(pod: Pod, placer: Placer, offered: frozenset[str] | None = None) -> str:
     """Why a pod waits. Avoids checking each node if possible, since many pods may wait."""
-    refused, unit = placer.nearest(pod, offered), placer.unit_note(pod)
+    refused, unit = placer.reasons.nearest(pod, offered), placer.reasons.unit_note(pod)
     if refused is None:
-        text = describe(placer.why(pod, offered))
+        text = describe(placer.reasons.why(pod, offered))
     else:
-        text = (describe_refusals(refused) or NO_GPUS) + RESERVED * placer.must_leave_reserved(pod)
+        text = (describe_refusals(refused) or NO_GPUS) + RESERVED * placer.views.must_leave_reserved(pod)
     return text if unit is None else f"{text}; {unit}"
 
 

@@ -288,7 +288,7 @@ class GangSlots:
         one. Overdue pods are exempt from the sharing gate.
         """
         shapes, cluster = by_shape(pods), self.state.cluster
-        cluster = cluster if reservation is None else self.placer.beside(reservation, cluster)
+        cluster = cluster if reservation is None else self.placer.views.beside(reservation, cluster)
         placements = self._place(shapes, cluster, kept, overdue=overdue)
         if placements is None:
             return Reason(NO_CAPACITY, "no free slots for {needed} such pods at once", len(pods))
@@ -336,9 +336,9 @@ class GangSlots:
     ) -> list[Placement] | None:
         """A slot for each pod, in the order of the shapes; None unless all of them fit."""
         placements: list[Placement] = []
-        crowding = None if overdue else self.placer.crowding
+        crowding = None if overdue else self.placer.feasibility.crowding
         for alike in shapes:
-            ranker, closed = self.placer.ranker(alike[0].pod), self._closed_to(alike[0]).union(kept)
+            ranker, closed = self.placer.views.ranker(alike[0].pod), self._closed_to(alike[0]).union(kept)
             found = place_gang(ranker, _job(alike[0], len(alike)), cluster, None, crowding, closed)
             if found is None:
                 return None
@@ -359,12 +359,12 @@ class GangSlots:
         closed = self._closed_to(first)
         empty = Cluster.of(node.machine for node in cluster if node.name not in closed)
         for alike in shapes:
-            ranker = Ranker(self.placer.ranker(alike[0].pod).policy, 1)  # not the shared one: its cache is kept
+            ranker = Ranker(self.placer.views.ranker(alike[0].pod).policy, 1)  # not the shared one: its cache is kept
             decision = place_gang(ranker, _job(alike[0], len(alike)), empty, None, None)
             if decision is None:
                 return []
             empty = decision.cluster
-        policy = self.placer.ranker(first.pod).policy
+        policy = self.placer.views.ranker(first.pod).policy
         return idlest_nodes(policy, _job(first, len(pods)), cluster.leave(*closed) if closed else cluster)
 
     def _closed_to(self, pod: QueuedPod) -> set[str]:

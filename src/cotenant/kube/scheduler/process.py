@@ -42,6 +42,7 @@ from cotenant.kube.api.server import (
     text_reply,
 )
 from cotenant.kube.codec.dialect import GIB
+from cotenant.kube.codec.settings import Settings
 from cotenant.kube.scheduler.absent import AbsentVendors
 from cotenant.kube.scheduler.backfill import Backfill
 from cotenant.kube.scheduler.binding import Binder
@@ -124,7 +125,7 @@ def check(options: SchedulerOptions) -> None:
 class Scheduler:
     """All parts of the scheduler. Make it in the event loop that runs it.
 
-    The constructor shows which parts there are, what each of them needs, and which signals it subscribes to.
+    The constructor shows which parts there are and what each of them needs, `_subscribe` which signals it receives.
     """
 
     def __init__(
@@ -136,13 +137,30 @@ class Scheduler:
         election: Election | None = None,
         pace: Pace = Pace(again_s=AGAIN_S),  # noqa: B008 -- frozen
     ) -> None:
-        part, signals = settings.scheduler, Signals()
+        signals = Signals()
         self.errors, self.profiles = errors, Profiles(settings.defaults.memory_margin)
         codec = replace(settings.codec(), measured_memory=self.profiles.memory_of)
-        self.state = ClusterState(codec, scheduler=part.name, freed=signals.freed.send)
+        self.state = ClusterState(codec, scheduler=settings.scheduler.name, freed=signals.freed.send)
         self.quotas, self.gangs = Quotas(codec), Gangs(self.state)
         self.backfill = Backfill(self.state, self.gangs, settings.queue)
-        self.placer = Placer(
+        self.placer = self._make_placer(settings, codec)
+        self.watches = Watches(client, self.state, self.quotas, errors, signals, pace=pace)
+        self.lead: Lead = SoleLeader()
+        if election is not None:
+            self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won)
+        shared = self._shared = self._make_shared(client, settings, signals)
+        queue = self._make_queue(settings, codec)
+        self.retrier, self.preemptor, self.absent_vendors = Retrier(shared), Preemptor(shared), AbsentVendors(shared)
+        self.releaser = Releaser(shared, queue, self.preemptor.can_preempt)
+        self.binder = Binder(shared, self.releaser.join_gang)
+        self.resizer = Resizer(shared, self.binder.is_binding)
+        self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
+        self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
+        self._subscribe(signals, queue)
+
+    def _make_placer(self, settings: KubeSettings, codec: Settings) -> Placer:
+        part = settings.scheduler
+        return Placer(
             self.state,
             self.quotas,
             policy=part.policy,
@@ -153,36 +171,38 @@ class Scheduler:
             must_wait=self.gangs.must_wait,
             reserved=self.backfill.reserved_from,
         )
-        self.watches = Watches(client, self.state, self.quotas, errors, signals, pace=pace)
-        self.lead: Lead = SoleLeader()
-        if election is not None:
-            self.lead = ElectedLeader(election, self.watches.pods, errors, won=signals.lead_won)
-        shared = self._shared = Shared(
+
+    def _make_shared(self, client: Client, settings: KubeSettings, signals: Signals) -> Shared:
+        """What several of the parts that follow need."""
+        return Shared(
             client=client,
             settings=settings,
-            errors=errors,
+            errors=self.errors,
             signals=signals,
             state=self.state,
             quotas=self.quotas,
             gangs=self.gangs,
             placer=self.placer,
             offers=OfferedNodes(),
-            events=EventRecorder(client, part.name, errors),
+            events=EventRecorder(client, settings.scheduler.name, self.errors),
             pods=self.watches.pods,
             lead=self.lead,
             state_unready_reason=self.unready_reason,
         )
-        slots = GangSlots(self.state, self.quotas, self.placer)
-        queue = Queue(
-            slots, self.gangs, self.backfill, settings.queue, scheduler=part.name, hold_s=part.hold_s, settings=codec
-        )
-        self.retrier, self.preemptor, self.absent_vendors = Retrier(shared), Preemptor(shared), AbsentVendors(shared)
-        self.releaser = Releaser(shared, queue, self.preemptor.can_preempt)
-        self.binder = Binder(shared, self.releaser.join_gang)
-        self.resizer = Resizer(shared, self.binder.is_binding)
-        self.objectives = ObjectiveKeeper(shared, self.binder.is_binding, codec)
-        self.learning, self.separator = Learning(shared, self.profiles, pace=pace), Separator(shared, self.profiles)
 
+    def _make_queue(self, settings: KubeSettings, codec: Settings) -> Queue:
+        return Queue(
+            GangSlots(self.state, self.quotas, self.placer),
+            self.gangs,
+            self.backfill,
+            settings.queue,
+            scheduler=settings.scheduler.name,
+            hold_s=settings.scheduler.hold_s,
+            settings=codec,
+        )
+
+    def _subscribe(self, signals: Signals, queue: Queue) -> None:
+        """Which part is called when: subscribers are called in this order."""
         signals.pod_changed.subscribe(
             self.resizer.pod_changed,
             self.preemptor.pod_changed,
@@ -195,13 +215,13 @@ class Scheduler:
         # A pod that the sharing gate refused may be placed by what is known now.
         signals.learned.subscribe(queue.on_learned, lambda: signals.freed.send(None), self.separator.on_learned)
         signals.freed.subscribe(self.retrier.on_freed, self.releaser.on_freed)
-        signals.refused.subscribe(shared.offers.on_refused, self.retrier.on_refused, self.preemptor.on_refused)
+        signals.refused.subscribe(self._shared.offers.on_refused, self.retrier.on_refused, self.preemptor.on_refused)
         # A new leader forgets what it held when it last led, and goes on with what the previous leader had begun.
         signals.lead_won.subscribe(
             self.state.release_holds,
             self.gangs.revoke_all,
             self.preemptor.forget,
-            self.placer.warm_up,
+            self.placer.views.warm_up,
             self.retrier.on_lead_won,
             self.releaser.on_freed,
         )
@@ -322,7 +342,7 @@ async def ready(scheduler: Scheduler) -> None:
     """Wait until the scheduler knows the cluster, and prepare it so that its first answer is fast."""
     while scheduler.unready_reason() is not None:
         await asyncio.sleep(READY_S)
-    scheduler.placer.warm_up()
+    scheduler.placer.views.warm_up()
     # Almost all objects of now stay: if the garbage collector scanned them again and again, calls would be delayed.
     gc.collect()
     gc.freeze()

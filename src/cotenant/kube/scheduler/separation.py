@@ -74,7 +74,7 @@ class Separator:
         elif new.metadata.uid in self._placed:
             self._placed[new.metadata.uid] = self._placed[new.metadata.uid]._replace(pod=new)
         elif old is not None and not old.spec.node_name and new.spec.node_name:
-            placed = _Placed(self._shared.clock(), self._shared.placer.crowding, new)
+            placed = _Placed(self._shared.clock(), self._shared.placer.feasibility.crowding, new)
             self._placed[new.metadata.uid] = placed
             if len(self._placed) > MOST_REMEMBERED:
                 del self._placed[next(iter(self._placed))]
@@ -166,7 +166,7 @@ class Separator:
         if not others or not self._is_newest(uid, others) or not self._is_measured(own, others, node.machine.gpus):
             return None
         try:
-            policy = shared.placer.ranker(placed.pod).policy
+            policy = shared.placer.views.ranker(placed.pod).policy
         except InputError:
             return None
         placement = Placement(Job(id=uid, demand=own.demand), Slot(node.name, own.gpus), own.replica)
