@@ -14,7 +14,7 @@ import grpc
 
 from cotenant.kube.codec.inventory import ORPHANS, USED
 from tests.cluster.api import Json, RefusedError, wait_for
-from tests.cluster.chaos import CARDS, ENDS, FAILS, STAYS, Action, Create, Delete, Fault, Kill, Plan, Wish
+from tests.cluster.chaos import CARDS, ENDS, FAILS, STAYS, Action, Create, Delete, Fault, Kill, Plan, PlannedPod
 from tests.cluster.checker import Checker
 from tests.cluster.counting import ENDED
 from tests.cluster.engine import Engine
@@ -53,8 +53,8 @@ class Run:
         self._pool: ThreadPoolExecutor
         self._done: list[Future[None]] = []
         self._created: dict[str, Future[None]] = {}
-        self._now = {name: name for name in plan.wishes}
-        """what each wish is called at present: a pod that was given up is made anew"""
+        self._now = {name: name for name in plan.pods}
+        """the present name of each planned pod: one that kubelet gave up is created again"""
         self._unwanted: set[str] = set()
         self._killed: set[str] = set()
         self._judged: set[str] = set()
@@ -79,7 +79,7 @@ class Run:
                 time.sleep(min(wait, AGAIN_S))
             started = self._submit(self._do, action)
             if isinstance(action, Create):
-                self._created[action.wish.name] = started
+                self._created[action.planned.name] = started
             if self._checker.violations:
                 break
         while not all(one.done() for one in self._done):
@@ -96,8 +96,8 @@ class Run:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Create(_, wish):
-                self._create(wish)
+            case Create(_, planned):
+                self._create(planned)
             case Delete(_, name, force):
                 self._unwanted.add(name)
                 self._created[name].result()
@@ -112,10 +112,12 @@ class Run:
             case _:
                 assert_never(action)
 
-    def _create(self, wish: Wish) -> None:
-        name = self._now[wish.name]
-        apps, first = containers_for(wish)
-        make = partial(create_pod, self._engine.cluster, name, *apps, initContainers=first, restartPolicy=wish.restarts)
+    def _create(self, planned: PlannedPod) -> None:
+        name = self._now[planned.name]
+        apps, first = containers_for(planned)
+        make = partial(
+            create_pod, self._engine.cluster, name, *apps, initContainers=first, restartPolicy=planned.restarts
+        )
         self._insisting(make)
 
     def _kill(self, name: str) -> None:
@@ -155,10 +157,10 @@ class Run:
 
     def _judge(self, pod: Json) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        wish = self._plan.wishes.get(name.partition("-")[0])
-        if wish is None or uid in self._killed or name.partition("-")[0] in self._unwanted:
+        planned = self._plan.pods.get(name.partition("-")[0])
+        if planned is None or uid in self._killed or name.partition("-")[0] in self._unwanted:
             return
-        expected = {STAYS: None, ENDS: "Succeeded", FAILS: "Failed"}[wish.fate]
+        expected = {STAYS: None, ENDS: "Succeeded", FAILS: "Failed"}[planned.outcome]
         if pod["status"]["phase"] == expected and (expected == "Succeeded" or FAILED_AS_PLANNED in exit_codes(pod)):
             return
         node = pod["spec"].get("nodeName", "")
@@ -169,11 +171,11 @@ class Run:
             with self._observer.lock:
                 self._checker.wrong(f"lost without a reason: {why}")
         self.lost.append(why)
-        self._now[wish.name] = f"{wish.name}-again{len(self.lost)}"
-        self._submit(self._create, wish)
+        self._now[planned.name] = f"{planned.name}-again{len(self.lost)}"
+        self._submit(self._create, planned)
 
     def _settle(self) -> None:
-        """Waits until every pod runs, has ended as planned, or waits for room that there is not."""
+        """Waits until every pod runs, has ended as planned, or waits for capacity that no node has."""
         until = time.monotonic() + SETTLES_S
         left: list[str] = ["not looked yet"]
         while left and time.monotonic() < until and not self._checker.violations:
@@ -191,8 +193,8 @@ class Run:
             status = pod["status"]
             waits = not pod["spec"].get("nodeName")
             runs = status["phase"] == "Running" and all(one["ready"] for one in status["containerStatuses"])
-            wish = self._plan.wishes.get(pod["metadata"]["name"].partition("-")[0])
-            stays = wish is None or wish.fate == STAYS
+            planned = self._plan.pods.get(pod["metadata"]["name"].partition("-")[0])
+            stays = planned is None or planned.outcome == STAYS
             if "deletionTimestamp" in pod["metadata"] or not (waits or status["phase"] in ENDED or (runs and stays)):
                 yield f"{pod['metadata']['name']}: {status['phase']} {why_ended(pod)}"
 
@@ -223,11 +225,12 @@ class Run:
         return False
 
 
-def containers_for(wish: Wish) -> tuple[list[Json], list[Json]]:
-    """The containers and init containers of a pod: each says what it sees, keeps all memory, and meets its fate."""
+def containers_for(planned: PlannedPod) -> tuple[list[Json], list[Json]]:
+    """The containers and init containers of a pod: each reports what it sees, takes its memory, and ends as planned."""
     apps, first = [], []
-    for number, tenant in enumerate(wish.tenants):
-        does = {"init": "", "sidecar": DOES[STAYS]}.get(tenant.kind, DOES[wish.fate].format(after_s=wish.after_s))
+    for number, tenant in enumerate(planned.tenants):
+        ends = DOES[planned.outcome].format(after_s=planned.after_s)
+        does = {"init": "", "sidecar": DOES[STAYS]}.get(tenant.kind, ends)
         name = f"c{number}"
         code = f"{SOURCE}\ntell(keeps=True)\n{does}"
         made = container(name, code, tenant.limits, env=[{"name": MARK, "value": name}])

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is to go wrong: from a seed, a plan of pods that come and go and of parts that are killed or cut off meanwhile.
+"""A plan of faults: from a seed, pods that are created and deleted, and parts that are killed or cut off meanwhile.
 
-A pure function of the seed, so a run can be had again as far as a machine allows: the same pods ask for the same, at
-the same moments, and the same parts fail; what the cluster makes of it is its own.
+It is a pure function of the seed, so a run can be repeated as far as a machine allows: the same pods request the same,
+at the same times, and the same parts fail.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,28 +47,28 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PlannedPod:
     """A pod."""
 
     name: str
     tenants: tuple[Tenant, ...]
-    fate: str
+    outcome: str
     after_s: float = 0.0
-    """it ends or fails so long after it has begun"""
+    """seconds from its start until it ends or fails"""
     restarts: str = "Never"
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A pod is wanted."""
+    """Creates a pod."""
 
     at: float
-    wish: Wish
+    planned: PlannedPod
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A pod is not wanted any more."""
+    """Deletes a pod."""
 
     at: float
     name: str
@@ -77,7 +77,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A pod's processes are killed, if it has any."""
+    """Kills the processes of a pod, if it has any."""
 
     at: float
     name: str
@@ -99,11 +99,11 @@ Action = Create | Delete | Kill | Fault
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it, in the order of time."""
+    """All actions, in the order of their times."""
 
     seed: int
     actions: tuple[Action, ...]
-    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    pods: Mapping[str, PlannedPod] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "\n".join([f"seed {self.seed}:", *map(_in_words, self.actions)])
@@ -116,32 +116,33 @@ def plan_for(seed: int, pods: int) -> Plan:
     actions: list[Action] = []
     at = 0.0
     for number in range(pods):
-        if random.random() < 0.6:  # the others come together with the one before
+        if random.random() < 0.6:  # the others are created together with the one before
             at += random.uniform(0.0, 2 / 0.6 / PODS_EACH_S)
-        wish = _wish(random, f"p{number}")
-        actions += [Create(at, wish), *_later(random, wish, at, lasts_s)]
+        planned = _planned_pod(random, f"p{number}")
+        actions += [Create(at, planned), *_later(random, planned, at, lasts_s)]
     actions += _faults(random, at)
     in_order = sorted(actions, key=lambda one: one.at)
-    return Plan(seed, tuple(in_order), {one.wish.name: one.wish for one in in_order if isinstance(one, Create)})
+    created = (one.planned for one in in_order if isinstance(one, Create))
+    return Plan(seed, tuple(in_order), {one.name: one for one in created})
 
 
-def _later(random: Random, wish: Wish, at: float, lasts_s: float) -> Iterator[Action]:
+def _later(random: Random, planned: PlannedPod, at: float, lasts_s: float) -> Iterator[Action]:
     """What is done to a pod; some stay to the end."""
     if random.random() < 0.12:
-        yield Kill(at + random.uniform(2.0, 12.0), wish.name)
-    if wish.fate == STAYS and (at < lasts_s * 0.8 or random.random() < 0.4) and random.random() < 0.95:
-        # Some are taken away before they can have begun.
+        yield Kill(at + random.uniform(2.0, 12.0), planned.name)
+    if planned.outcome == STAYS and (at < lasts_s * 0.8 or random.random() < 0.4) and random.random() < 0.95:
+        # Some are deleted before they can have started.
         soon = random.random() < 0.25
-        yield Delete(at + random.uniform(0.0, 2.0 if soon else 18.0), wish.name, random.random() < 0.4)
-    elif wish.fate != STAYS and random.random() < 0.15:
-        yield Delete(at + random.uniform(0.0, 6.0), wish.name, random.random() < 0.5)
+        yield Delete(at + random.uniform(0.0, 2.0 if soon else 18.0), planned.name, random.random() < 0.4)
+    elif planned.outcome != STAYS and random.random() < 0.15:
+        yield Delete(at + random.uniform(0.0, 6.0), planned.name, random.random() < 0.5)
 
 
-def _wish(random: Random, name: str) -> Wish:
-    fate = random.choices((STAYS, ENDS, FAILS), (55, 33, 12))[0]
-    after_s = 0.0 if fate == STAYS else round(random.uniform(0.0, 4.0), 1)
-    restarts = random.choices(("Never", "OnFailure", "Always"), (6, 2, 2))[0] if fate == STAYS else "Never"
-    return Wish(name=name, tenants=_tenants(random), fate=fate, after_s=after_s, restarts=restarts)
+def _planned_pod(random: Random, name: str) -> PlannedPod:
+    outcome = random.choices((STAYS, ENDS, FAILS), (55, 33, 12))[0]
+    after_s = 0.0 if outcome == STAYS else round(random.uniform(0.0, 4.0), 1)
+    restarts = random.choices(("Never", "OnFailure", "Always"), (6, 2, 2))[0] if outcome == STAYS else "Never"
+    return PlannedPod(name=name, tenants=_tenants(random), outcome=outcome, after_s=after_s, restarts=restarts)
 
 
 def _tenants(random: Random) -> tuple[Tenant, ...]:
@@ -186,9 +187,10 @@ def _faults(random: Random, lasts_s: float) -> list[Fault]:
 
 def _in_words(action: Action) -> str:
     match action:
-        case Create(at, wish):
-            wanted: Any = [{tenant.kind: dict(tenant.limits)} for tenant in wish.tenants]
-            return f"{at:7.2f} create {wish.name} {wanted}, {wish.fate} after {wish.after_s}, restarts {wish.restarts}"
+        case Create(at, planned):
+            wanted: Any = [{tenant.kind: dict(tenant.limits)} for tenant in planned.tenants]
+            ends = f"{planned.outcome} after {planned.after_s}, restarts {planned.restarts}"
+            return f"{at:7.2f} create {planned.name} {wanted}, {ends}"
         case Delete(at, name, force):
             return f"{at:7.2f} delete {name}{' by force' if force else ''}"
         case Kill(at, name):

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Judges what is seen of a cluster from outside, and never asks the product: who is on which card, and who sees which.
+"""Checks observations of a cluster without the product: which pods are on which card, and which cards they see.
 
-It is told of every change of a pod, of the processes on the nodes, of what containers say that they see, of the devices
-that kubelet lists and of what agents publish (`observing.py` looks). All that must not be is collected in `violations`,
-with the history that led there. Knows neither clock nor cluster, so that tests can lie to it.
+It receives every change of a pod, the processes on the nodes, the reports of containers about what they see, the
+devices that kubelet lists and what agents publish (`observing.py` observes). Everything that must not happen is
+collected in `violations`, with the history that led to it. It has neither a clock nor a cluster, so that tests can
+give it wrong observations.
 """
 
 import json
@@ -15,24 +16,24 @@ from typing import NamedTuple
 from tests.cluster.counting import (
     ALL_COMPUTE,
     ENDED,
+    Capacity,
     Cards,
     Given,
     Json,
-    Room,
-    asked_by,
     fits,
     given_to,
     holds,
     overbooked,
+    requests_of,
     wants_cards_alone,
 )
 
 INVENTORY, ORPHANS = "cotenant.io/inventory", "cotenant.io/orphans"
 HISTORY = 6000
-TOLD = 60
-"""lines of it with each violation"""
+SHOWN = 60
+"""lines of it that are shown with each violation"""
 LASTING_S = 20.0
-"""kubelet's list and the API server's may differ for less: each hears of a pod at its own time"""
+"""kubelet's list and the API server's may differ for less: each learns of a pod at its own time"""
 
 
 class Process(NamedTuple):
@@ -45,9 +46,9 @@ class Process(NamedTuple):
     visible: str
     """NVIDIA_VISIBLE_DEVICES"""
     memory: tuple[int, ...]
-    """MiB that it was told it may have of each card"""
+    """its limit in MiB on each card, by its variables"""
     compute: int
-    """thousandths of each; 0: it was told nothing"""
+    """thousandths of each; 0: it has no limit"""
 
 
 class Gone(NamedTuple):
@@ -58,7 +59,7 @@ class Gone(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Devices that kubelet says a container has."""
+    """Devices of a container, as kubelet lists them."""
 
     pod: str
     container: str
@@ -73,9 +74,9 @@ class Checker:
         self.pods: dict[str, Json] = {}
         """as the API server has them, by UID"""
         self.given: dict[str, Given] = {}
-        """what each pod was given that ever was, by UID"""
+        """what each pod was given, by UID, also of pods that are gone"""
         self.counts: dict[str, int] = {}
-        """how often each thing was looked at: a checker that saw nothing proves nothing"""
+        """how often each thing was observed: a checker without observations proves nothing"""
         self._cards, self._clock = cards, clock
         self._gone: dict[str, Gone] = {}
         self._history: deque[str] = deque(maxlen=HISTORY)
@@ -93,11 +94,11 @@ class Checker:
         return "\n".join(list(self._history)[-lines:])
 
     def wrong(self, text: str) -> None:
-        """What must not be, once: it may be seen again and again."""
+        """Adds a violation once: it may be observed again and again."""
         if text not in self._wrongs:
             self._wrongs.add(text)
             self.note(f"VIOLATION {text}")
-            self.violations.append(f"{text}\n{self.history(TOLD)}")
+            self.violations.append(f"{text}\n{self.history(SHOWN)}")
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -105,7 +106,7 @@ class Checker:
     # The API server
 
     def pod(self, event: str, pod: Json) -> None:
-        """A change, as a watch tells it: ADDED, MODIFIED or DELETED."""
+        """A change, as a watch shows it: ADDED, MODIFIED or DELETED."""
         self._keep(event, pod)
         self._judge(pod)
 
@@ -128,14 +129,14 @@ class Checker:
             self._check_node(node, self.pods.values(), [], "by the API server's pods")
 
     def all_pods(self, version: int, pods: Iterable[Json]) -> None:
-        """All that there are, after changes were missed."""
+        """All pods that exist, after changes were missed."""
         there = {pod["metadata"]["uid"]: pod for pod in pods}
-        self.note(f"all pods are told anew, at {version}")
+        self.note(f"all pods are listed again, at {version}")
         for lost in [pod for uid, pod in self.pods.items() if uid not in there]:
             self._keep("DELETED", {**lost, "metadata": {**lost["metadata"], "resourceVersion": str(version)}})
         for pod in there.values():
             self._keep("MODIFIED", pod)
-        for pod in there.values():  # only now: what was missed of one may be why there is room for another
+        for pod in there.values():  # only now: a missed change of one may have freed what another has
             self._judge(pod)
 
     def _check_given(self, pod: Json) -> None:
@@ -147,7 +148,7 @@ class Checker:
             self.wrong(f"pod {name}: its assignment cannot be read: {error}")
             return
         if given is None:
-            if (node and asked_by(pod)) or uid in self.given:
+            if (node and requests_of(pod)) or uid in self.given:
                 self.wrong(f"pod {name}: it is on node {node or 'none'} without an assignment")
             return
         before = self.given.setdefault(uid, given)
@@ -155,7 +156,7 @@ class Checker:
             self.wrong(f"pod {name}: its assignment was changed from {before} to {given}")
         if (given.pod, given.node) != (uid, node):
             self.wrong(f"pod {name}, {uid} on node {node}: its assignment is of {given.pod} on {given.node}")
-        elif before == given and (wrong := _not_as_asked(pod, given, self._cards.get(node, {}))):
+        elif before == given and (wrong := _not_as_requested(pod, given, self._cards.get(node, {}))):
             self.wrong(f"pod {name}: {wrong}")
 
     def _check_node(self, node: str, pods: Iterable[Json], more: Sequence[Given], how: str) -> None:
@@ -168,24 +169,24 @@ class Checker:
 
     # Containers
 
-    def saw(self, uid: str, container: str, seen: Json) -> None:
-        """What a container says of itself."""
-        self._count("containers heard")
+    def report(self, uid: str, container: str, seen: Json) -> None:
+        """What a container reports about itself."""
+        self._count("container reports")
         given = self.given.get(uid)
         if given is None:
-            self._early[uid, container, "said"] = json.dumps(seen)
+            self._early[uid, container, "report"] = json.dumps(seen)
             return
         shares = [share for part in given.parts if part.name == container for share in part.shares]
         cards = [share.card for share in shares]
-        told = [line.split()[1:3] for line in (seen["limits"] or "").splitlines() if line.startswith("gpu ")]
+        limits = [line.split()[1:3] for line in (seen["limits"] or "").splitlines() if line.startswith("gpu ")]
         facts = {
             "cards": (seen["gpus"], cards),
             "variable": (seen["variables"].get("NVIDIA_VISIBLE_DEVICES"), ",".join(cards) or "void"),
-            "limits": (told, [[share.card, f"memory={share.memory << 20}"] for share in shares]),
+            "limits": (limits, [[share.card, f"memory={share.memory << 20}"] for share in shares]),
             "sizes": (seen.get("totals", []), [share.memory for share in shares]),
-            "NVML": ([room["nvml"][0] for room in seen.get("rooms", [])], [share.memory for share in shares]),
+            "NVML": ([one["nvml"][0] for one in seen.get("rooms", [])], [share.memory for share in shares]),
             "memory it could have": (
-                [room["room"] for room in seen.get("rooms", [])],
+                [one["room"] for one in seen.get("rooms", [])],
                 [share.memory for share in shares],
             ),
             "library": (bool(seen["preloaded"]), bool(shares)),
@@ -197,7 +198,7 @@ class Checker:
     def living(
         self, node: str, processes: Sequence[Process], pods: Sequence[Json] | None = None, orphans: str | None = None
     ) -> None:
-        """Tenants' processes that lived all the while when `pods` and the node's annotation were read."""
+        """Tenants' processes that lived before and after `pods` and the node's annotation were read."""
         self._count("looks at processes")
         for one in processes:
             self._check_visible(one.pod, one.container, one.visible)
@@ -215,14 +216,14 @@ class Checker:
             self._check_orphans(node, {one.pod for one in processes}, json.loads(orphans))
 
     def _check_living(self, node: str, processes: Sequence[Process]) -> None:
-        """Sums over what processes were told, whatever the API server has."""
+        """Sums over the limits of processes, whatever the API server has."""
         containers = {(one.pod, one.container): one for one in processes if one.visible != "void"}
-        for card, room in self._cards.get(node, {}).items():
+        for card, capacity in self._cards.get(node, {}).items():
             here = [one for one in containers.values() if card in one.visible.split(",")]
             memory = sum(one.memory[one.visible.split(",").index(card)] for one in here)
             compute = sum(one.compute for one in here)
             words = ", ".join(sorted(f"{self._name(one.pod)}/{one.container}" for one in here))
-            if memory > room.memory or compute > ALL_COMPUTE or len(here) > room.slots:
+            if memory > capacity.memory or compute > ALL_COMPUTE or len(here) > capacity.slots:
                 self.wrong(f"{card} on {node}: {memory} MiB, {compute} compute, {len(here)} slots in use by {words}")
             alone = {one.pod for one in here if one.pod in self.given and self.given[one.pod].alone}
             if alone and len({one.pod for one in here}) > 1:
@@ -236,30 +237,30 @@ class Checker:
             self.wrong(f"{self._name(uid)}/{container} sees {visible}, was given {should_be}")
 
     def _explain(self, uid: str) -> None:
-        """Judge what was seen of a pod before the API server told of it."""
+        """Judges what was observed of a pod before the API server showed it."""
         if uid in self.given:
             for key in [key for key in self._early if key[0] == uid]:
                 seen = self._early.pop(key)
-                if key[2] == "said":
-                    self.saw(uid, key[1], json.loads(seen))
+                if key[2] == "report":
+                    self.report(uid, key[1], json.loads(seen))
                 else:
                     self._check_visible(uid, key[1], seen)
 
     # Kubelet and the agents
 
     def devices(self, node: str, listed: Sequence[Listed], earlier: Mapping[str, Json]) -> None:
-        """All that kubelet lists; `earlier` are the pods as they were before it was asked."""
+        """All that kubelet lists; `earlier` are the pods as they were before the list was requested."""
         self._count("lists of devices")
         holders: dict[str, list[str]] = {}
         for one in listed:
             for device in one.devices:
                 holders.setdefault(device, []).append(f"{one.pod}/{one.container}")
                 card, _, number = device.partition("::")
-                room = self._cards.get(node, {}).get(card)
-                if room is None or not number.isdecimal() or int(number) >= room.slots:
-                    self.wrong(f"{one.pod}/{one.container}: kubelet of {node} gave it {device}, which there is not")
-        # Kubelet forgets what it is just giving away when it is asked for its list at that moment, and gives it away
-        # again. What a container may use is not in its devices, so it is noted; harm would be seen in the container.
+                capacity = self._cards.get(node, {}).get(card)
+                if capacity is None or not number.isdecimal() or int(number) >= capacity.slots:
+                    self.wrong(f"{one.pod}/{one.container}: kubelet of {node} gave it {device}, which does not exist")
+        # If its list is requested while it gives a device to a container, kubelet loses the device and gives it to
+        # another one, too. A container may use what its assignment says, whatever its devices are: it is only noted.
         twice = {f"{device} of {node} given to {sorted(who)}" for device, who in holders.items() if len(who) > 1}
         for device in twice - self._twice:
             self._count("devices given twice")
@@ -286,42 +287,42 @@ class Checker:
 
     @property
     def differing(self) -> list[str]:
-        """Containers of which kubelet says something else than their assignment, so far."""
+        """Containers whose devices by kubelet differ from their assignment, so far."""
         return [f"{self._name(uid)}/{container}: {count} devices" for uid, container, count in self._differing]
 
     def node(self, node: Json) -> None:
         """What an agent has published of its node."""
-        name, said = node["metadata"]["name"], node["metadata"].get("annotations", {}).get(INVENTORY)
-        if said is None or name not in self._cards:
+        name, text = node["metadata"]["name"], node["metadata"].get("annotations", {}).get(INVENTORY)
+        if text is None or name not in self._cards:
             return
         self._count("inventories")
-        cards = {card["uuid"]: Room(card["memory"], card["slots"]) for card in json.loads(said)["cards"]}
+        cards = {card["uuid"]: Capacity(card["memory"], card["slots"]) for card in json.loads(text)["cards"]}
         if cards != dict(self._cards[name]):
-            self.wrong(f"the agent of {name} tells of {cards}, there are {dict(self._cards[name])}")
+            self.wrong(f"the agent of {name} reports {cards}, there are {dict(self._cards[name])}")
 
-    def _check_orphans(self, node: str, living: set[str], said: Json) -> None:
-        """Whatever was deleted by the version that an agent has seen, and lives, must be listed."""
+    def _check_orphans(self, node: str, living: set[str], claim: Json) -> None:
+        """An agent must list each pod that was deleted by the version that it has seen, and has processes."""
         self._count("claims of agents")
-        held = {one["pod"] for one in said["held"]}
+        held = {one["pod"] for one in claim["held"]}
         for uid in sorted(living - held):
             gone = self._gone.get(uid)
-            if gone is not None and gone.version <= int(said["seen"]):
-                self.wrong(f"the agent of {node} says at {said['seen']} that {gone.name} has ended, and it lives")
+            if gone is not None and gone.version <= int(claim["seen"]):
+                self.wrong(f"the agent of {node} claims at {claim['seen']} that {gone.name} has ended, and it lives")
 
     # The end
 
     def never_explained(self) -> list[str]:
-        """Containers that were seen and belong to no pod that was ever given anything."""
+        """Containers that were observed and belong to no pod that was given anything."""
         return [f"pod {uid}, {container}: {seen}" for (uid, container, _), seen in self._early.items()]
 
     def could_run(self) -> list[str]:
-        """Pods that wait although there is room for them."""
-        waiting = [pod for pod in self.pods.values() if not pod["spec"].get("nodeName") and asked_by(pod)]
+        """Pods that wait although they would fit."""
+        waiting = [pod for pod in self.pods.values() if not pod["spec"].get("nodeName") and requests_of(pod)]
         found = []
-        for node, rooms in self._cards.items():
+        for node, capacities in self._cards.items():
             here = [pod["metadata"]["uid"] for pod in self.pods.values() if holds(pod)]
             holders = [self.given[uid] for uid in here if uid in self.given and self.given[uid].node == node]
-            found += [f"{pod['metadata']['name']} on {node}" for pod in waiting if fits(pod, rooms, holders)]
+            found += [f"{pod['metadata']['name']} on {node}" for pod in waiting if fits(pod, capacities, holders)]
         return found
 
     def _name(self, uid: str) -> str:
@@ -334,22 +335,22 @@ class Checker:
         return self.given[uid].node if uid in self.given else ""
 
 
-def _not_as_asked(pod: Json, given: Given, rooms: Mapping[str, Room]) -> str | None:
-    """What is wrong with an assignment, by what the pod asks for."""
-    asked = asked_by(pod)
-    if [(name, kind) for name, kind, _ in asked] != [(part.name, part.kind) for part in given.parts]:
-        return f"asked for cards are {asked}, given {given.parts}"
+def _not_as_requested(pod: Json, given: Given, capacities: Mapping[str, Capacity]) -> str | None:
+    """What is wrong with an assignment, by what the pod requests."""
+    requests = requests_of(pod)
+    if [(name, kind) for name, kind, _ in requests] != [(part.name, part.kind) for part in given.parts]:
+        return f"requested are {requests}, given {given.parts}"
     if given.alone != wants_cards_alone(pod):
         return f"alone on its cards: {given.alone}"
-    for (name, _, ask), part in zip(asked, given.parts, strict=True):
+    for (name, _, request), part in zip(requests, given.parts, strict=True):
         cards = {share.card for share in part.shares}
-        if len(part.shares) != ask.cards or len(cards) != ask.cards:
-            return f"{name} asked for {ask.cards} cards and was given {part.shares}"
-        if not cards <= rooms.keys():
-            return f"{name} was given {sorted(cards - rooms.keys())}, which its node does not have"
+        if len(part.shares) != request.cards or len(cards) != request.cards:
+            return f"{name} requested {request.cards} cards and was given {part.shares}"
+        if not cards <= capacities.keys():
+            return f"{name} was given {sorted(cards - capacities.keys())}, which its node does not have"
         for share in part.shares:
-            if (share.memory, share.compute) != ask.on(rooms[share.card]):
-                return f"{name} asked for {ask}, was given {share}"
+            if (share.memory, share.compute) != request.on(capacities[share.card]):
+                return f"{name} requested {request}, was given {share}"
     return None
 
 

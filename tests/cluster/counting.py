@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""What pods ask for and were given of cards, counted apart from the product: from raw JSON, with arithmetic of its own.
+"""What pods request and were given of cards, counted apart from the product: from raw JSON, with its own arithmetic.
 
-Nothing here imports cotenant, so a mistake there is not made twice. It knows the words of one dialect, that of vGPU.
+Nothing here imports cotenant, so a mistake there is not repeated here. It reads one dialect, that of vGPU.
 """
 
 import json
@@ -21,7 +21,7 @@ ENDED = ("Succeeded", "Failed")
 WORDS = ("gpu", "gpumem", "gpumem-percentage", "gpucores")
 
 
-class Room(NamedTuple):
+class Capacity(NamedTuple):
     """What a card has."""
 
     memory: int
@@ -29,22 +29,22 @@ class Room(NamedTuple):
     slots: int
 
 
-Cards = Mapping[str, Mapping[str, Room]]
+Cards = Mapping[str, Mapping[str, Capacity]]
 """by node and UUID"""
 
 
-class Ask(NamedTuple):
-    """What a container wants of each of some cards."""
+class Request(NamedTuple):
+    """What a container requests of each of some cards."""
 
     cards: int
     memory: int
     percent: int
-    """of the card's memory, where no amount is said"""
+    """of the card's memory, if no amount is given"""
     compute: int
 
-    def on(self, room: Room) -> tuple[int, int]:
+    def on(self, capacity: Capacity) -> tuple[int, int]:
         """MiB and thousandths of compute on such a card."""
-        return self.memory or room.memory * self.percent // 100, self.compute
+        return self.memory or capacity.memory * self.percent // 100, self.compute
 
 
 class Share(NamedTuple):
@@ -98,17 +98,17 @@ def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
         yield "app", one
 
 
-def asked_by(pod: Json) -> list[tuple[str, str, Ask]]:
-    """Name, kind and wishes of the containers that want cards."""
+def requests_of(pod: Json) -> list[tuple[str, str, Request]]:
+    """Name, kind and request of the containers that request cards."""
     found = []
     for kind, one in containers_of(pod):
         limits = one.get("resources", {}).get("limits", {})
-        said = {word: _number(limits.get(f"nvidia.com/{word}", 0)) for word in WORDS}
-        if any(said.values()):
-            percent = said["gpumem-percentage"] or 100
-            whole = not said["gpumem"] and percent == 100
-            compute = 10 * said["gpucores"] or (ALL_COMPUTE if whole else 0)
-            found.append((one["name"], kind, Ask(said["gpu"] or 1, said["gpumem"], percent, compute)))
+        amounts = {word: _number(limits.get(f"nvidia.com/{word}", 0)) for word in WORDS}
+        if any(amounts.values()):
+            percent = amounts["gpumem-percentage"] or 100
+            whole = not amounts["gpumem"] and percent == 100
+            compute = 10 * amounts["gpucores"] or (ALL_COMPUTE if whole else 0)
+            found.append((one["name"], kind, Request(amounts["gpu"] or 1, amounts["gpumem"], percent, compute)))
     return found
 
 
@@ -120,31 +120,31 @@ def _number(written: str | int) -> int:
 
 def wants_cards_alone(pod: Json) -> bool:
     """Whether nobody else may be on its cards: it wants all the compute of each."""
-    return all(ask.compute == ALL_COMPUTE for _, _, ask in asked_by(pod))
+    return all(request.compute == ALL_COMPUTE for _, _, request in requests_of(pod))
 
 
 def given_to(pod: Json) -> Given | None:
-    """What a pod's annotation says; ValueError where it says nothing that can be understood."""
+    """What the annotation of a pod assigns; ValueError if it cannot be read."""
     annotations = pod["metadata"].get("annotations", {})
     if ASSIGNMENT not in annotations:
         return None
     try:
-        said, names = json.loads(annotations[ASSIGNMENT]), json.loads(annotations[NAMES])
+        assigned, names = json.loads(annotations[ASSIGNMENT]), json.loads(annotations[NAMES])
         parts = [
             Part(
                 names[one["number"]],
                 one.get("kind", "app"),
                 tuple(Share(share["gpu"], share["memory"], share["compute"]) for share in one["gpus"]),
             )
-            for one in said["containers"]
+            for one in assigned["containers"]
         ]
-        return Given(said["pod"], said["node"], bool(said.get("exclusive")), tuple(parts))
+        return Given(assigned["pod"], assigned["node"], bool(assigned.get("exclusive")), tuple(parts))
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(f"{error!r} in {annotations[ASSIGNMENT]}") from None
 
 
 def holds(pod: Json) -> bool:
-    """Whether the API server says that a pod has what it was given."""
+    """Whether a pod has what it was given, according to the API server."""
     return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ENDED
 
 
@@ -167,7 +167,7 @@ def _added(sums: Mapping[str, Sum], part: Part) -> dict[str, Sum]:
     return total
 
 
-def overbooked(rooms: Mapping[str, Room], holders: Sequence[Given]) -> list[str]:
+def overbooked(capacities: Mapping[str, Capacity], holders: Sequence[Given]) -> list[str]:
     """Why these pods cannot all be on the cards of one node, a line for each card and amount."""
     sums: dict[str, Sum] = {}
     tenants: Counter[str] = Counter()
@@ -179,11 +179,11 @@ def overbooked(rooms: Mapping[str, Room], holders: Sequence[Given]) -> list[str]
             alone |= {card} if one.alone else set()
     found = []
     for card, taken in sorted(sums.items()):
-        room = rooms.get(card)
-        if room is None:
+        capacity = capacities.get(card)
+        if capacity is None:
             found.append(f"{card} is not a card of the node")
             continue
-        limits = {"MiB": room.memory, "compute": ALL_COMPUTE, "slots": room.slots}
+        limits = {"MiB": capacity.memory, "compute": ALL_COMPUTE, "slots": capacity.slots}
         found += [
             f"{card}: {used} {what} of {limit}"
             for used, (what, limit) in zip(taken, limits.items(), strict=True)
@@ -194,16 +194,19 @@ def overbooked(rooms: Mapping[str, Room], holders: Sequence[Given]) -> list[str]
     return found
 
 
-def fits(pod: Json, rooms: Mapping[str, Room], holders: Sequence[Given]) -> bool:
+def fits(pod: Json, capacities: Mapping[str, Capacity], holders: Sequence[Given]) -> bool:
     """Whether some choice of this node's cards would do for a pod, beside those who are there; tries all."""
-    asked = asked_by(pod)
-    choices = [list(combinations(rooms, ask.cards)) for _, _, ask in asked]
-    return any(not overbooked(rooms, [*holders, _as_given(pod, asked, rooms, one)]) for one in product(*choices))
+    requests = requests_of(pod)
+    choices = [list(combinations(capacities, request.cards)) for _, _, request in requests]
+    possible = (_as_given(pod, requests, capacities, one) for one in product(*choices))
+    return any(not overbooked(capacities, [*holders, one]) for one in possible)
 
 
-def _as_given(pod: Json, asked: Sequence[tuple[str, str, Ask]], rooms: Mapping[str, Room], chosen: Any) -> Given:
+def _as_given(
+    pod: Json, requests: Sequence[tuple[str, str, Request]], capacities: Mapping[str, Capacity], chosen: Any
+) -> Given:
     parts = [
-        Part(name, kind, tuple(Share(card, *ask.on(rooms[card])) for card in cards))
-        for (name, kind, ask), cards in zip(asked, chosen, strict=True)
+        Part(name, kind, tuple(Share(card, *request.on(capacities[card])) for card in cards))
+        for (name, kind, request), cards in zip(requests, chosen, strict=True)
     ]
     return Given(pod["metadata"]["uid"], "", wants_cards_alone(pod), tuple(parts))

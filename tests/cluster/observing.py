@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at a cluster from outside, all the time, and tells the checker: pods by a watch, processes by /proc, what
-containers write by their logs on disk, devices by kubelet's own list, nodes by what agents have written there."""
+"""Observes a cluster from outside all the time, for the checker: pods by a watch, processes by /proc, the reports of
+containers by their logs on disk, devices by kubelet's own list, nodes by what agents have written there."""
 
 import contextlib
 import http.client
@@ -31,14 +31,14 @@ POD = re.compile(rb"/pod([0-9a-f-]{36})/")
 LOOK_S = 0.3
 LIST_S = 1.0
 WATCH_S = 3
-"""a watch without news, before it is begun again"""
+"""duration of a watch, after which the next one begins"""
 GONE = 410
 DOWN = (OSError, http.client.HTTPException, RefusedError, json.JSONDecodeError)
-"""what it looks like when the API server is away"""
+"""errors if the API server does not answer"""
 
 
 class Observer:
-    """Runs three threads that tell a checker what they see; one lock keeps them apart."""
+    """Runs three threads that pass what they observe to a checker, under one lock."""
 
     def __init__(self, cluster: Cluster, checker: Checker) -> None:
         self.lock = RLock()
@@ -46,11 +46,11 @@ class Observer:
         self._cluster, self._checker = cluster, checker
         self._stop = Event()
         self._version = 0
-        self._heard: set[Path] = set()
+        self._read: set[Path] = set()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Looks meanwhile, and once more at the end."""
+        """Observes meanwhile, and once more at the end."""
         threads = [Thread(target=self._repeat, args=(work,)) for work in (self._follow, self._look, self._list_devices)]
         for thread in threads:
             thread.start()
@@ -65,7 +65,7 @@ class Observer:
         try:
             while not self._stop.is_set():
                 work()
-        except BaseException as error:  # noqa: BLE001 -- a thread that dies unheard would see nothing wrong
+        except BaseException as error:  # noqa: BLE001 -- a thread that died unnoticed would find no violation
             self.failures.append(error)
 
     # The API server
@@ -98,11 +98,11 @@ class Observer:
                 self._version = 0 if answer.status == GONE else self._version
                 raise RefusedError(answer.status, answer.read().decode(errors="replace"))
             while not self._stop.is_set() and (line := answer.readline()):
-                self._heard_of(json.loads(line))
+                self._handle(json.loads(line))
 
-    def _heard_of(self, event: Json) -> None:
+    def _handle(self, event: Json) -> None:
         about = event["object"]
-        if event["type"] == "ERROR":  # what happened since cannot be had any more
+        if event["type"] == "ERROR":  # the changes since then are no longer available
             self._version = 0
             raise RefusedError(about.get("code", 0), about.get("message", ""))
         with self.lock:
@@ -116,10 +116,10 @@ class Observer:
         seen = {machine.name: list(tenants(machine)) for machine in self._cluster.machines}
         with self.lock:
             left = [one.pod for many in seen.values() for one in many if not self._is_running(one.pod)]
-        pods, said = None, dict[str, str]()
+        pods, orphans = None, dict[str, str]()
         with contextlib.suppress(*DOWN):
             for node in self._cluster.get("/api/v1/nodes")["items"]:
-                said[node["metadata"]["name"]] = node["metadata"].get("annotations", {}).get(ORPHANS)
+                orphans[node["metadata"]["name"]] = node["metadata"].get("annotations", {}).get(ORPHANS)
                 with self.lock:
                     self._checker.node(node)
             if left:  # only then does the checker need to know of all pods at one moment
@@ -128,7 +128,7 @@ class Observer:
             still = {(one.pid, one.began) for one in tenants(machine)}
             living = [one for one in seen[machine.name] if (one.pid, one.began) in still]
             with self.lock:
-                self._checker.living(machine.name, living, pods, said.get(machine.name))
+                self._checker.living(machine.name, living, pods, orphans.get(machine.name))
         self._read_logs()
         self._stop.wait(max(0.05, LOOK_S - (time.monotonic() - begun)))
 
@@ -140,10 +140,10 @@ class Observer:
         for machine in self._cluster.machines:
             with contextlib.suppress(FileNotFoundError):  # kubelet removes a folder meanwhile; the next look goes on
                 for file in (machine.folder / "pods" / "pods").glob("default_*/*/*.log"):
-                    if file not in self._heard and (seen := _said(file)) is not None:
-                        self._heard.add(file)
+                    if file not in self._read and (seen := _report_in(file)) is not None:
+                        self._read.add(file)
                         with self.lock:
-                            self._checker.saw(file.parts[-3].rpartition("_")[2], file.parts[-2], seen)
+                            self._checker.report(file.parts[-3].rpartition("_")[2], file.parts[-2], seen)
 
     def _list_devices(self) -> None:
         for machine in self._cluster.machines:
@@ -179,25 +179,25 @@ def tenants(machine: Machine) -> Iterator[Process]:
 
 def _limits(variables: dict[str, str]) -> tuple[int, ...]:
     cards = variables.get("NVIDIA_VISIBLE_DEVICES", "").count(",") + 1
-    said = (variables.get(f"CUDA_DEVICE_MEMORY_LIMIT_{index}", "0m") for index in range(cards))
-    return tuple(int(one.removesuffix("m")) for one in said)
+    texts = (variables.get(f"CUDA_DEVICE_MEMORY_LIMIT_{index}", "0m") for index in range(cards))
+    return tuple(int(one.removesuffix("m")) for one in texts)
 
 
-def _said(log: Path) -> Json | None:
+def _report_in(log: Path) -> Json | None:
     """The line of JSON in a container's log, once it is whole."""
     try:
         text = log.read_text()
     except OSError:
         return None
     for line in text.splitlines(keepends=True):
-        _, _, flag, said = line.split(" ", 3)
-        if flag == "F" and said.startswith("{") and said.endswith("\n"):
-            return dict(json.loads(said))
+        _, _, flag, text = line.split(" ", 3)
+        if flag == "F" and text.startswith("{") and text.endswith("\n"):
+            return dict(json.loads(text))
     return None
 
 
 def devices(machine: Machine) -> list[Listed] | None:
-    """What kubelet says who has of our devices; None where it has just started and knows no pod, not even our agent."""
+    """Our devices by container, as kubelet lists them; None if it has just started and knows no pod yet."""
     with grpc.insecure_channel(f"unix:{machine.inside(PODRESOURCES)}") as channel:
         call = channel.unary_unary(
             LIST,

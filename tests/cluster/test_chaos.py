@@ -18,7 +18,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.carrying import Run
 from tests.cluster.chaos import CARDS, NODES, SLOTS, plan_for
 from tests.cluster.checker import Checker
-from tests.cluster.counting import Room
+from tests.cluster.counting import Capacity
 from tests.cluster.engine import Engine, running_engine
 from tests.cluster.gpus import uuid
 from tests.cluster.observing import Observer
@@ -27,13 +27,13 @@ SEED = int(os.environ.get("COTENANT_CHAOS_SEED", "8"))
 PODS = int(os.environ.get("COTENANT_CHAOS_PODS", "200"))
 SETTINGS = f"gpus: {{split: {SLOTS}}}"
 TRUTH = {
-    node: {uuid(number, i): Room(card.memory_mib, SLOTS) for i, card in enumerate(CARDS)}
+    node: {uuid(number, i): Capacity(card.memory_mib, SLOTS) for i, card in enumerate(CARDS)}
     for number, node in enumerate(NODES, 1)
 }
 MOST_LOST = 0.15
 """of all pods, that kubelet may give up because something of its node was away when they came"""
 LOOKED_AT = (
-    *("pod changes", "containers heard", "looks at processes", "lists of devices"),
+    *("pod changes", "container reports", "looks at processes", "lists of devices"),
     *("inventories", "claims of agents"),
 )
 """of which there must have been something to see"""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The checker is lied to: whatever must not be, it finds, and what is right it leaves alone. Needs no cluster."""
+"""The checker with wrong observations: it finds each violation, and reports none that is not one. Needs no cluster."""
 
 import json
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ import pytest
 from tests.cluster.carrying import was_given_up
 from tests.cluster.chaos import NODE_PROGRAMS, OTHERS, Create, Delete, Fault, plan_for
 from tests.cluster.checker import LASTING_S, ORPHANS, Checker, Listed, Process
-from tests.cluster.counting import ASSIGNMENT, NAMES, Json, Part, Room, Share, Sum, peak
+from tests.cluster.counting import ASSIGNMENT, NAMES, Capacity, Json, Part, Share, Sum, peak
 
 LARGE, SMALL, ELSEWHERE = "GPU-a", "GPU-b", "GPU-c"
-CARDS = {"one": {LARGE: Room(1000, 3), SMALL: Room(500, 3)}, "two": {ELSEWHERE: Room(1000, 3)}}
+CARDS = {"one": {LARGE: Capacity(1000, 3), SMALL: Capacity(500, 3)}, "two": {ELSEWHERE: Capacity(1000, 3)}}
 
 
 @dataclass
@@ -97,7 +97,7 @@ def test_what_is_right_is_left_alone(checker: Checker) -> None:
     checker.pod("ADDED", pod("a", node="", phase="Pending"))
     for event in (pod("a"), pod("b"), pod("c", memory=200), pod("x", cores=100, card=SMALL)):
         checker.pod("MODIFIED", event)
-    checker.saw("uid-a", "c", seen())
+    checker.report("uid-a", "c", seen())
     checker.living("one", [process("a"), process("b"), process("c", memory=200)], [pod("a"), pod("b")], orphans(9))
     checker.devices(
         "one", [Listed("a", "c", frozenset({f"{LARGE}::0"})), Listed("b", "c", frozenset({f"{SMALL}::2"}))], {}
@@ -118,13 +118,13 @@ ASSIGNED: dict[str, tuple[list[Json], str]] = {
     "another pod's assignment": ([pod("a", given={"pod": "uid-z"})], "is of uid-z on one"),
     "another node's assignment": ([pod("a", given={"node": "two"})], "is of uid-a on two"),
     "another node's card": ([pod("a", card=ELSEWHERE)], "which its node does not have"),
-    "a card too few": ([pod("a", gpu=2)], "asked for 2 cards"),
+    "a card too few": ([pod("a", gpu=2)], "requested 2 cards"),
     "other cards than before": ([pod("a"), pod("a", card=SMALL)], "its assignment was changed"),
     "not exclusive": ([pod("a", cores=100, given={"exclusive": False})], "alone on its cards: False"),
     "nonsense": ([pod("a", given={"containers": [{}]})], "cannot be read"),
     "less than it asked for": (
         [pod("a", given={"containers": [{"number": 0, "gpus": [{"gpu": LARGE, "memory": 1, "compute": 0}]}]})],
-        "asked for Ask",
+        "requested Request",
     ),
 }
 
@@ -153,19 +153,19 @@ SEEN: dict[str, Json] = {
 @pytest.mark.parametrize("what", SEEN)
 def test_a_container_that_sees_something_else_is_found(checker: Checker, what: str) -> None:
     checker.pod("MODIFIED", pod("a"))
-    checker.saw("uid-a", "c", SEEN[what])
+    checker.report("uid-a", "c", SEEN[what])
     assert f"a/c sees {what}" in found(checker)
 
 
 def test_a_container_without_cards_that_sees_one_is_found(checker: Checker) -> None:
     checker.pod("MODIFIED", pod("a"))
-    checker.saw("uid-a", "plain", seen())
+    checker.report("uid-a", "plain", seen())
     assert all("a/plain sees" in violation for violation in checker.violations)
     assert len(checker.violations) == len(SEEN)
 
 
 def test_what_is_seen_before_the_pod_is_known_is_judged_later(checker: Checker) -> None:
-    checker.saw("uid-a", "c", seen(gpus=[SMALL]))
+    checker.report("uid-a", "c", seen(gpus=[SMALL]))
     checker.living("one", [process("b", visible=SMALL)])
     assert len(checker.never_explained()) == 2
     for name in "ab":
@@ -226,14 +226,14 @@ def test_an_agent_that_takes_the_living_for_ended_is_found(checker: Checker) -> 
     checker.living("one", [], None, orphans(7))
     assert not checker.violations
     checker.living("one", [process("a")], None, orphans(5))
-    assert "says at 5 that a has ended, and it lives" in found(checker)
+    assert "claims at 5 that a has ended, and it lives" in found(checker)
 
 
 def test_an_agent_that_tells_of_other_cards_is_found(checker: Checker) -> None:
     cards = [{"uuid": LARGE, "memory": 2000, "slots": 3}, {"uuid": SMALL, "memory": 500, "slots": 3}]
     said = {"cotenant.io/inventory": json.dumps({"cards": cards}), ORPHANS: orphans(1)}
     checker.node({"metadata": {"name": "one", "annotations": said}})
-    assert "the agent of one tells of" in found(checker)
+    assert "the agent of one reports" in found(checker)
 
 
 def test_a_device_of_two_containers_is_noted_and_no_harm_by_itself(checker: Checker) -> None:
@@ -352,8 +352,8 @@ def test_a_plan_is_the_same_for_the_same_seed_and_has_everything() -> None:
     assert [one.at for one in plan.actions] == sorted(one.at for one in plan.actions)
     failing = {(one.part, one.how) for one in plan.actions if isinstance(one, Fault)}
     assert failing == {(part, how) for part, ways in {**NODE_PROGRAMS, **OTHERS}.items() for how in ways}
-    created = {one.wish.name: one.at for one in plan.actions if isinstance(one, Create)}
-    assert len(created) == len(plan.wishes) == 200
+    created = {one.planned.name: one.at for one in plan.actions if isinstance(one, Create)}
+    assert len(created) == len(plan.pods) == 200
     deleted = [one for one in plan.actions if isinstance(one, Delete)]
     assert all(one.at >= created[one.name] for one in deleted)
     assert {one.force for one in deleted} == {True, False}

@@ -118,7 +118,7 @@ def test_what_it_has_is_taken_until_it_ends(state: ClusterState, old: Pod, taken
 
 def test_whole_gpus_of_the_topology_dialect_are_taken(state: ClusterState) -> None:
     state.pod_changed(None, running({"aliyun.com/gpu": 1}, {"ALIYUN_COM_GPU_GROUP": "1"}))
-    fits = placer_of(state).why(waiting("new", {"aliyun.com/gpu": 1})).fits
+    fits = placer_of(state).reasons.why(waiting("new", {"aliyun.com/gpu": 1})).fits
     assert [fit.slot.gpus for fit in fits] == [(0,)]
 
 

@@ -282,7 +282,7 @@ def test_nonsense_is_refused_with_its_sentence(state: ClusterState) -> None:
     refused = placer_of(state).filter(args(pod, "n1"), 0.0).failed_and_unresolvable_nodes
     assert "120 % of a GPU" in refused["n1"]
     assert [one.score for one in placer_of(state).prioritize(args(pod, "n1"), 0.0)] == [0]
-    why = placer_of(state).why(pod)
+    why = placer_of(state).reasons.why(pod)
     assert "120 % of a GPU" in str(why.waits)
     assert placer_of(state).preempt(PreemptionArgs(pod=pod)).node_name_to_meta_victims == {}
 

@@ -621,7 +621,7 @@ def test_a_pod_whose_eviction_cannot_be_recorded_stays_and_does_not_keep_others(
 async def share_harmfully(
     plane: ControlPlane, newcomer: list[dict[str, Any]], resident: list[dict[str, Any]] | None = None
 ) -> None:
-    """The pod c joins a on a GPU; then it is measured that they slow each other down. The arguments are their owners."""
+    """The pod c joins a on a GPU, then they are measured to slow each other down. The arguments are their owners."""
     plane.add_node("n1")
     await until(lambda: plane.scheduler.state.vendors)
     await learn(plane, 0.95)

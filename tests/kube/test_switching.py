@@ -94,7 +94,7 @@ def test_a_manifest_of_another_system_gets_what_its_documents_promise(system: st
         return
     pod = admitted(made, settings)
     assert pod["spec"]["schedulerName"] == settings.scheduler.name
-    fits = placer_of(state, policy=settings.scheduler.policy, settings=settings.codec()).why(read(pod)).fits
+    fits = placer_of(state, policy=settings.scheduler.policy, settings=settings.codec()).reasons.why(read(pod)).fits
     if case.get("waits"):
         assert not fits
     else:

@@ -67,7 +67,7 @@ def alone(engine: Engine, job: str, since: float) -> None:
 def together(engine: Engine, rates: dict[str, int], since: float, seconds: int = int(OBSERVE_S) + 2) -> None:
     for second in range(1, seconds + 1):
         for job, rate in rates.items():
-            engine.interference.hear(Reported(job, since + second, steps(samples=rate, batch=1)))
+            engine.interference.handle(Reported(job, since + second, steps(samples=rate, batch=1)))
         engine.interference.tick(since + second)
 
 
@@ -176,7 +176,7 @@ def test_a_pair_is_parted_once_only(tmp_path: Path) -> None:
 def test_sizes_that_were_tuned_say_nothing_of_a_workload_at_its_own(tmp_path: Path) -> None:
     def scene(engine: Engine, journal: Journal, resident: str, newcomer: str, since: float) -> None:
         before = gain_expected(engine)
-        engine.interference.hear(Connected(newcomer, since, Hello(v=1, job=newcomer, pid=1, batch=64)))
+        engine.interference.handle(Connected(newcomer, since, Hello(v=1, job=newcomer, pid=1, batch=64)))
         together(engine, {resident: 30, newcomer: 40}, since)  # at a batch size of 1
         assert gain_expected(engine) == before
 
@@ -242,12 +242,12 @@ def test_a_violation_is_an_event_once_a_minute_and_counted_each_time(tmp_path: P
             engine.schedule()
             (job,) = engine._tenants.placed
             for second in range(90):
-                engine.interference.hear(Reported(job, 1000.0 + second, steps(n=10, wall_s=1.0)))
+                engine.interference.handle(Reported(job, 1000.0 + second, steps(n=10, wall_s=1.0)))
             said = [event.text for event in events(journal, "slo-violated")]
             assert said == ["steps took 100 ms over 3 s; the objective is 50 ms"] * 2
             assert engine.queries.job(job).slo_violations == engine.queries.status()["slo_violations"] == 30
             for second in range(90):
-                engine.interference.hear(Reported(job, 2000.0 + second, steps(n=30, wall_s=1.0)))
+                engine.interference.handle(Reported(job, 2000.0 + second, steps(n=30, wall_s=1.0)))
             assert engine.queries.job(job).slo_violations == 30
 
     asyncio.run(scene())
@@ -288,7 +288,7 @@ def beside_a_server(state: Path, then: Callable[[Engine, Journal, str, str], Non
 
 def serve(engine: Engine, server: str, per_second: int, since: float, seconds: int = 12) -> None:
     for second in range(seconds):
-        engine.interference.hear(Reported(server, 1e6 + since + second, steps(n=per_second, wall_s=1.0)))
+        engine.interference.handle(Reported(server, 1e6 + since + second, steps(n=per_second, wall_s=1.0)))
 
 
 def test_who_comes_beside_a_server_and_breaks_its_promise_leaves_and_does_not_come_back(tmp_path: Path) -> None:

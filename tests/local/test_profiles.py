@@ -29,10 +29,11 @@ from cotenant.wire.profile import VERSION, JobProfile, Profiles, averaged, decod
 from tests.local.engines import engine_on
 from tests.node.tenants import BERT, V100, request, steps
 
+
 def reports(engine: Engine, job: str, since: float, seconds: int, **about: Any) -> float:
     """A report each second; when the last came."""
     for second in range(1, seconds + 1):
-        engine.interference.hear(Reported(job, since + second, steps(**about)))
+        engine.interference.handle(Reported(job, since + second, steps(**about)))
         engine.interference.tick(since + second)
     return since + seconds
 

@@ -55,7 +55,7 @@ class Gpu:
         for _ in range(seconds):
             self.now += 1
             for job, count in samples.items():
-                self.monitor.hear(Reported(job, self.now, steps(samples=count, batch=1)))
+                self.monitor.handle(Reported(job, self.now, steps(samples=count, batch=1)))
             self.monitor.tick(self.now)
 
 
@@ -75,7 +75,7 @@ def test_the_trial_of_the_tuner_at_the_job_s_own_batch_size_makes_the_profile(tm
         gpu = Gpu(ProfileStore(journal, V100), own)
         gpu.now = 1.0
         gpu.add("j", profiled=False, batch=32)
-        gpu.monitor.hear(Reported("j", 6.0, steps(batch=128)))
+        gpu.monitor.handle(Reported("j", 6.0, steps(batch=128)))
         gpu.monitor.tick(6.5)
         (kept,) = gpu.profiles.find()
     assert (kept.samples_per_second, kept.step_seconds, kept.utilisation) == (640.0, 0.05, 0.5)
@@ -88,7 +88,7 @@ def test_a_newcomer_is_judged_by_its_measured_speed_if_none_was_predicted(gpu: G
     gpu.report(21, one=30, two=40)
     (newcomer,) = gpu.newcomers
     assert newcomer.text == "one was at 30%, two was at 40%"
-    assert (newcomer.job, newcomer.crowding, newcomer.pairs) == ("two", 2.0, {("two", "one")})
+    assert (newcomer.job, newcomer.crowding, newcomer.pairs) == ("two", 2.0, frozenset({("two", "one")}))
     assert (gpu.monitor.speed("one"), gpu.monitor.speed("two")) == (0.3, 0.4)
     gpu.report(60, one=30, two=40)
     assert gpu.newcomers == [newcomer], "it is judged once"
@@ -151,16 +151,15 @@ def test_a_limit_begins_another_measurement(gpu: Gpu) -> None:
 
 
 def test_the_newest_neighbour_leaves_at_the_second_violation_and_the_pair_is_separated_once(gpu: Gpu) -> None:
-    gpu.add("server", latency_s=0.08)
-    gpu.report(6, server=100)
-    gpu.add("older")
-    gpu.add("newest")
-
     def serve(seconds: int, per_second: int) -> None:
         for _ in range(seconds):
             gpu.now += 1
-            gpu.monitor.hear(Reported("server", gpu.now, steps(n=per_second)))
+            gpu.monitor.handle(Reported("server", gpu.now, steps(n=per_second)))
 
+    gpu.add("server", latency_s=0.08)
+    for neighbour in ("older", "newest"):
+        serve(3, 20)
+        gpu.add(neighbour)
     serve(3, 5)
     assert gpu.harmful == []
     serve(3, 5)

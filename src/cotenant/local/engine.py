@@ -138,7 +138,7 @@ class Engine:
         self._tenants.removed.subscribe(self._save_tuning_history)
         self._tenants.removed.subscribe(self.interference.remove)
         self._tenants.removed.subscribe(self._tuning.remove)
-        self._tuner.heard.subscribe(self.interference.hear)
+        self._tuner.received.subscribe(self.interference.handle)
         self._tuner.disturbed.subscribe(self.interference.disturbed)
         self._tuning.ticked.subscribe(self.interference.tick)
         self._tuner.noted.subscribe(self._on_tuner_note)

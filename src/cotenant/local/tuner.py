@@ -45,7 +45,7 @@ class TuningLoop:
         self.ticked: Signal[[float]] = Signal()
         self.tuner = Tuner(self._send, settings)
         self._supervisor_of, self._cores_of = supervisor_of, cores_of
-        self._agent = AgentServer(str(paths.agent), job_of=self._job_of, sink=self._hear)
+        self._agent = AgentServer(str(paths.agent), job_of=self._job_of, sink=self._handle)
         self._engines = [ComputeLockServer(str(path)) for path in paths.compute_locks.values()]
         self._usual: dict[int, deque[float]] = {}
         self._foreign = ForeignWork({gpu: cores for gpu in paths.compute_locks if (cores := cores_of((gpu,)))})
@@ -75,8 +75,8 @@ class TuningLoop:
     def _send(self, job: str, message: ToJob) -> None:
         self._agent.send(job, message)
 
-    def _hear(self, event: JobEvent) -> None:
-        self.tuner.hear(event)
+    def _handle(self, event: JobEvent) -> None:
+        self.tuner.handle(event)
 
     def _look_for_foreign_work(self) -> None:
         """Only while something is measured, because it reads the process table."""

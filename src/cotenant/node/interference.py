@@ -127,7 +127,7 @@ class InterferenceMonitor:
 
     # Measurements
 
-    def hear(self, event: JobEvent) -> None:
+    def handle(self, event: JobEvent) -> None:
         """A message of a job."""
         tenant = self._tenants.get(event.job)
         if tenant is None:

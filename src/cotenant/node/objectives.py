@@ -28,7 +28,7 @@ class _Objective:
     violations_in_row: int = 0
     """with the present neighbours"""
     violated_before: bool = False
-    """it was violated already before the last change of the neighbours"""
+    """it was violated before the last change of the neighbours, and has not held since"""
     noted_at: float = -NOTED_EVERY_S
     """time of the last event"""
 
@@ -56,7 +56,8 @@ class LatencyObjectives:
     def neighbours_changed(self, job: str) -> None:
         one = self._objectives.get(job)
         if one is not None:
-            one.violated_before, one.violations_in_row = one.violations_in_row > 0, 0
+            one.violated_before |= one.violations_in_row > 0
+            one.violations_in_row = 0
             one.recent.clear()
 
     def violations(self, job: str) -> int:
@@ -81,7 +82,7 @@ class LatencyObjectives:
         self.total += 1
         if event.at - one.noted_at >= NOTED_EVERY_S:
             one.noted_at = event.at
-            text = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s; the objective is {1000 * one.latency_s:g} ms"
-            self._noted.send("slo-violated", event.job, text)
+            took = f"steps took {1000 * latency:.3g} ms over {seconds:.0f} s"
+            self._noted.send("slo-violated", event.job, f"{took}; the objective is {1000 * one.latency_s:g} ms")
         if one.violations_in_row >= VIOLATIONS_TO_ACT and not one.violated_before:
             self.violated.send(event.job, latency)

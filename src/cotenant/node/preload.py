@@ -83,7 +83,7 @@ def stage(library: Path, base: Path | None = None) -> Path:
 
 
 def _refuse_foreign(folder: Path, content: bytes) -> None:
-    """CotenantError if another user could have made or changed a staged folder: programs would run his code."""
+    """CotenantError if another user could have made or changed a staged folder: programs would run their code."""
     for path in (folder, *folder.rglob("*")):
         if path.is_symlink():
             _refuse(path, None if path.resolve() == staged_library(folder).resolve() else "leads out of its folder")

@@ -37,8 +37,8 @@ ABSURD_GRADIENT = 1e30
 """squared norms of gradients from here on are ignored: an average of such numbers means nothing"""
 
 
-class TuningWishes(Protocol):
-    """What the owner of a job asked for; what is not set comes from the job itself."""
+class TuningRequest(Protocol):
+    """What the owner of a job requested; what is not set comes from the job itself."""
 
     @property
     def tune(self) -> bool: ...
@@ -69,7 +69,7 @@ class TunedJob(Protocol):
     @property
     def since(self) -> float: ...
     @property
-    def request(self) -> TuningWishes: ...
+    def request(self) -> TuningRequest: ...
 
 
 class Tuner:
@@ -77,7 +77,7 @@ class Tuner:
 
     def __init__(self, send: Callable[[str, messages.ToJob], object], settings: Tuning | None = None) -> None:
         """`send` passes a message on to a job."""
-        self.heard: Signal[[JobEvent]] = Signal()
+        self.received: Signal[[JobEvent]] = Signal()
         """a tenant sent a message"""
         self.disturbed: Signal[[int, float, bool]] = Signal()
         """sent with a GPU, the time, and whether trials of batch sizes disturbed it (else other work did)"""
@@ -144,12 +144,12 @@ class Tuner:
         since = self.tenants[job].since
         return [asdict(trial) | {"at": round(trial.at - since, 1)} for trial in coordinator.history(job)]
 
-    def hear(self, event: JobEvent) -> None:
+    def handle(self, event: JobEvent) -> None:
         """A message of a job."""
         tenant = self.tenants.get(event.job)
         if tenant is None:
             return
-        self.heard.send(event)
+        self.received.send(event)
         if len(tenant.gpus) != 1:
             return
         try:

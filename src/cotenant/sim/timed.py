@@ -348,7 +348,7 @@ class TimedRun:
         return self._start + rounds * self._timing.round
 
     def _preempt(self, now: float) -> None:
-        """Preempts the fewest running jobs that make room for waiting jobs that come before them in the queue order."""
+        """Preempts the fewest running jobs so that waiting jobs before them in the queue order fit."""
         running = {one.job.id: self._attained(one, now) for one in self._running.values()}
         holders = [(job, self._running[job.id].placements) for job in running.values()]
         turn = partial(queue_position, self._ranker.policy, now=Seconds(now))

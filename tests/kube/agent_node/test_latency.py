@@ -47,7 +47,7 @@ class Story:
     def window(self, name: str, bucket: int, requests: int = 100, lasting: float = 1.0) -> None:
         self.now += lasting
         steps = Steps(n=requests, samples=1, busy_s=0, wall_s=1, batch=1, latencies={bucket: requests})
-        self.servers.hear(Reported(f"uid-{name}", self.now, steps))
+        self.servers.handle(Reported(f"uid-{name}", self.now, steps))
         self.servers.tick(self.now)
 
     def change(self, *pods: Pod) -> None:

@@ -68,7 +68,7 @@ class Node:
         self.batches[name] = batch
         # With a floor, the other pods are paused for a moment.
         hello = Hello(v=1, job=f"uid-{name}", pid=1, batch=batch, min=bounds[0], max=bounds[1], floor=0.1)
-        self.training.hear(Connected(f"uid-{name}", time.monotonic(), hello))
+        self.training.handle(Connected(f"uid-{name}", time.monotonic(), hello))
 
     def work(self, rate: Callable[[str, dict[str, int]], float], done: Callable[[], object]) -> None:
         """Each pod reports 0.2 s of steps at a time, at a speed that depends on all batch sizes, until it is done."""
@@ -81,7 +81,7 @@ class Node:
                     running = {other: size for other, size in self.batches.items() if other not in self.paused}
                     samples = round(rate(name, running) * 0.2)
                     steps = Steps(n=10, samples=samples, busy_s=0.1, wall_s=0.2, batch=batch)
-                    self.training.hear(Reported(f"uid-{name}", time.monotonic(), steps))
+                    self.training.handle(Reported(f"uid-{name}", time.monotonic(), steps))
             self.tick()
 
     def is_measured(self) -> bool:
@@ -261,7 +261,7 @@ def test_pods_that_a_trial_paused_go_on_if_tuning_fails() -> None:
 
     pods, node.training._pods = node.training._pods, fail
     node.training.pods_changed()
-    node.training.hear(Disconnected("uid-x", time.monotonic()))
+    node.training.handle(Disconnected("uid-x", time.monotonic()))
     assert "tuning begins anew: RuntimeError: a defect" in node.notes[0]
     assert node.paused == set()
     node.training._pods = pods
@@ -343,7 +343,7 @@ def test_pods_are_looked_at_only_if_they_changed_and_nothing_is_kept_once_none_i
     for _ in range(10):
         node.tick()
     assert looks == 1
-    node.training.hear(Disconnected("uid-a", time.monotonic()))
+    node.training.handle(Disconnected("uid-a", time.monotonic()))
     node.tick(look=True)
     assert (node.training._parts, node.training._tenants) == (None, {})
     del node.batches["a"]
@@ -358,7 +358,7 @@ def test_a_pod_that_is_gone_is_no_tenant_and_one_with_two_gpus_is_not_tuned() ->
     node.work(goodput, lambda: len(node.training._reports) == 1)
     assert node.sent == []
     node.set_pods()
-    node.training.hear(Disconnected("uid-wide", time.monotonic()))
+    node.training.handle(Disconnected("uid-wide", time.monotonic()))
     node.tick()
     assert node.training._tenants == {}
     assert node.pod_speeds() == {}

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from cotenant.core.interference import ALONE, Measured, Predictor, Signature, Speed
 
 UNKNOWN = Signature(None, None, None)
-NEWS = 0.02
+LEAST_CHANGE = 0.02
 """a further measurement of a pair is ignored if it differs from the prediction by less than this"""
 
 
@@ -97,8 +97,8 @@ class Predicted:
             return False
         one, other = (self.signature(workload) for workload in company.workloads)
         predictor = self.predictor(company.gpu_type)
-        expected = zip(self.speeds(company), speeds, strict=True)
-        if predictor.known(one, other) and all(now is None or abs(was.mean - now) < NEWS for was, now in expected):
+        measured = [(was, now) for was, now in zip(self.speeds(company), speeds, strict=True) if now is not None]
+        if predictor.known(one, other) and all(abs(was.mean - now) < LEAST_CHANGE for was, now in measured):
             return False
         if not _taken(predictor, (one, other), *speeds):
             return False

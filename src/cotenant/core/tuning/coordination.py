@@ -56,7 +56,7 @@ class _Seat:
     asked: int
     noise: NoiseAverage = field(default_factory=NoiseAverage)
     solo: float | None = None
-    heard: Seconds | None = None
+    reported_at: Seconds | None = None
     training: bool = False
     """whether it reports; only such tenants are tuned"""
     unsteady: bool = False
@@ -147,9 +147,9 @@ class Coordinator:
         seat = self._seats.get(report.job)
         if seat is None or report.steps < 0 or report.samples < 0 or not 0 < report.wall < math.inf:
             return
-        if seat.heard is None and seat.joined.bounds is not None:
+        if seat.reported_at is None and seat.joined.bounds is not None:
             seat.asked = report.batch  # not its default where it was tuned before and another agent has died since
-        seat.heard = self._now
+        seat.reported_at = self._now
         if not seat.training and (not seat.unsteady or self._now >= self._began + self.settings.retune_after):
             seat.training = True
         if report.noise is not None:
@@ -191,7 +191,7 @@ class Coordinator:
 
     def _leave_out_the_silent(self) -> None:
         for seat in self._seats.values():
-            silent = seat.heard is not None and self._now - seat.heard >= self.settings.silence
+            silent = seat.reported_at is not None and self._now - seat.reported_at >= self.settings.silence
             if seat.training and silent and not seat.paused:
                 seat.training, seat.unsteady = False, True
 
@@ -262,7 +262,7 @@ class Coordinator:
         for job, seat in self._seats.items():
             if seat.paused and job not in paused:
                 actions.append(Resume(job))
-                seat.heard = self._now  # it could not report while it paused
+                seat.reported_at = self._now  # it could not report while it paused
             elif job in paused and not seat.paused:
                 actions.append(Pause(job))
             seat.paused = job in paused

@@ -99,7 +99,7 @@ class Jobs:
     """The jobs that are connected to the agent's socket, from `start` to `close`."""
 
     def __init__(self, folder: Path, known: Callable[[], Collection[str]], sink: Sink, proc: Path = PROC) -> None:
-        """`sink` takes what the pods say; jobs are named by the UID of their pod."""
+        """`sink` receives the messages of pods; jobs are named by the UID of their pod."""
         self._folder = folder
         self.server = AgentServer(
             str(folder / AGENT_SOCKET.name),

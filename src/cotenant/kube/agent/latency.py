@@ -83,7 +83,7 @@ class Servers:
         """Takes effect with the next tick or report."""
         self._changed = True
 
-    def hear(self, event: JobEvent) -> None:
+    def handle(self, event: JobEvent) -> None:
         """A message of a pod. Reports of a pod without an objective, or too soon after a change, are dropped."""
         if isinstance(event, Reported) and event.steps.latencies:
             self._take_in(event.at)

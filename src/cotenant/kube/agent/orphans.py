@@ -52,7 +52,7 @@ class Records:
     """The records of pods on disk, one file for each.
 
     A disk may be slow, and kubelet should not wait for it: `keep` writes changes in a thread. An agent that is killed
-    in between starts again as if it had been killed before it heard of them.
+    in between starts again as if it had been killed before they reached it.
     """
 
     def __init__(self, folder: Path, report: Callable[[str], object]) -> None:
@@ -278,7 +278,7 @@ class NodePods:
         held: tuple[Record, ...] = ()
         lists = 0
         while True:
-            # A list does not show pods that came and went unseen, and the scheduler may wait for word of them.
+            # A list does not show pods that were deleted before it, and the scheduler may wait for a look after that.
             publish = self._tracker.must_publish or self._reflector.counts["lists"] != lists
             self._tracker.must_publish, lists = False, self._reflector.counts["lists"]
             seen, before = self._reflector.version, held
@@ -295,7 +295,7 @@ class NodePods:
         return await asyncio.to_thread(running_pods, self._tracker.known, self._proc)
 
     async def _wait(self, seconds: float) -> None:
-        """Until a pod changes or the time has passed, but at least as long as two looks are apart."""
+        """Waits until a pod changes or the time has passed, but at least for the time between two looks."""
         await asyncio.sleep(self._timing.looks_s)
         try:
             async with asyncio.timeout(seconds - self._timing.looks_s):

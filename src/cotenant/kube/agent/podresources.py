@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that kubelet gave to containers, and the pods whose records say something else.
+"""The devices that kubelet gave to containers, and the pods whose records differ from them.
 
 A device ID carries no meaning, so only numbers are compared: which pods have devices, and how many.
 """

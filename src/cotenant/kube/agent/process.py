@@ -218,7 +218,7 @@ class Agent:
             observe_s=intervals.observe_s,
         )
         self.servers = Servers(self._pods.pods, self._publish_servers, intervals.windows)
-        self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._hear, proc)
+        self.jobs = Jobs(options.host.agent.seen, self._pods.known, self._handle, proc)
 
     async def run(self) -> None:
         """Runs until cancelled; what was written on the node stays."""
@@ -253,9 +253,9 @@ class Agent:
         self.training.pods_changed()
         self.servers.pods_changed()
 
-    def _hear(self, event: JobEvent) -> None:
-        self.training.hear(event)
-        self.servers.hear(event)
+    def _handle(self, event: JobEvent) -> None:
+        self.training.handle(event)
+        self.servers.handle(event)
 
     def _publish_servers(self, text: str | None) -> None:
         self._node.want({SERVERS: text})

@@ -49,7 +49,7 @@ LOOK_S = 0.1
 """Seconds between two checks whether the API server has reported a pod."""
 
 MOST_TRIES = 3
-"""Times that room is made for a slice."""
+"""Attempts to free space for a slice."""
 
 Pods = Callable[[], Iterable[Pod]]
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class Service:
     def _allocated(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         state = self._state
         machine = state.machine()
-        answer = self._with_room(
+        answer = self._with_space(
             lambda: answer_for(self._resource, ids, machine, state.vendor, state.host, state.common)
         )
         state.given.add(self._resource, ids)
@@ -209,7 +209,7 @@ class Service:
         """Makes a usage region for the container that is about to start; in strict mode, also its CDI device."""
         ids, state = frozenset(request.devices_ids), self._state
         try:
-            self._with_room(lambda: renew_slice(state.host, self._resource, ids))
+            self._with_space(lambda: renew_slice(state.host, self._resource, ids))
             if state.strict:
                 owned = await self._owned(ids)
                 edits = edits_for(state.vendor, owned.gpus, state.host.cdi_folders)
@@ -220,8 +220,8 @@ class Service:
             return await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()
 
-    def _with_room(self, make: Callable[[], T]) -> T:
-        """Makes a slice. If tenants have taken the room for it, they lose it first, and cannot fill it that fast."""
+    def _with_space(self, make: Callable[[], T]) -> T:
+        """Makes a slice. If tenants have filled the space for it, what they added is truncated first."""
         for _ in range(MOST_TRIES):
             try:
                 made = make()

@@ -39,8 +39,8 @@ WORKLOAD, TUNE = own_key("workload"), own_key("tune")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodWishes:
-    """What the owner of a pod asked for; batch sizes come from the program itself."""
+class PodOptions:
+    """What the owner of a pod requested; batch sizes come from the program itself."""
 
     tune: bool = True
     workload: str | None = None
@@ -66,7 +66,7 @@ class PodTenant:
     compute: MilliGpu
     """What it claims."""
     workload: WorkloadId
-    request: PodWishes
+    request: PodOptions
     limit: MilliGpu = field(default=MilliGpu(0), compare=False)
     """Of a pod that claims no compute. A server beside it changes it often, and the pod stays the same tenant."""
     since: float = field(default_factory=time.monotonic, compare=False)
@@ -95,7 +95,7 @@ def tenant_of(pod: Pod, record: Record, machine: Machine) -> PodTenant | None:
         compute=MilliGpu(sum(one.compute for one in first)),
         limit=MilliGpu(sum(one.most for one in first)),
         workload=workload_of_pod(about.namespace, workload, about.uid),
-        request=PodWishes(tune=about.annotations.get(TUNE, "").strip().lower() != "false", workload=workload),
+        request=PodOptions(tune=about.annotations.get(TUNE, "").strip().lower() != "false", workload=workload),
     )
 
 
@@ -117,16 +117,16 @@ class Training:
         self._report, self._settings, self._observe_s = report, settings, observe_s
         self._tenants: dict[str, PodTenant] = {}
         self._hellos: dict[str, Connected] = {}
-        """The hello of each pod that is connected: a pod says it once, and tuning may begin anew."""
+        """The hello of each pod that is connected: a pod sends it once, and tuning may start again."""
         self._reports: dict[str, Reported] = {}
         """The last report of each pod that is connected."""
         self._memory: Mapping[str, int] = {}
-        """MiB that pods use, by UID, as the driver said last."""
+        """MiB that pods use, by UID, as the driver reported last."""
         self._parts: tuple[Tuner, InterferenceMonitor] | None = None
         self._seen: Machine | None = None
         """The machine whose pods were taken in; None: pods have changed since."""
 
-    def hear(self, event: JobEvent) -> None:
+    def handle(self, event: JobEvent) -> None:
         """A message of a pod."""
         if isinstance(event, Connected):
             self._hellos[event.job] = event
@@ -139,7 +139,7 @@ class Training:
             if self._parts is None:
                 self._parts, self._seen = self._made(), None
             self.update()
-            self._parts[0].hear(event)  # a pod that was just taken in joins twice, which changes nothing
+            self._parts[0].handle(event)  # a pod that was just taken in joins twice, which changes nothing
 
     @property
     def is_measuring(self) -> bool:
@@ -147,7 +147,7 @@ class Training:
         return self._parts is not None
 
     def set_memory(self, used: Mapping[str, int]) -> None:
-        """The MiB that pods use now, by UID; a pod is not asked for it, so it cannot lie about it."""
+        """The MiB that pods use now, by UID; they come from the driver, so a pod cannot lie about them."""
         self._memory = used
 
     def pods_changed(self) -> None:
@@ -176,7 +176,7 @@ class Training:
                 tuner.add(tenant)
                 monitor.add(tenant)
                 if uid in self._hellos:
-                    tuner.hear(replace(self._hellos[uid], at=now))
+                    tuner.handle(replace(self._hellos[uid], at=now))
             monitor.set_limit(uid, tenant.limit, now)
         self._reports = {uid: one for uid, one in self._reports.items() if uid in self._tenants}
 
@@ -217,7 +217,7 @@ class Training:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Whatever goes wrong in the tuning loop, the agent goes on to serve kubelet, and tuning begins anew."""
+        """If the tuning loop fails, the agent still serves kubelet, and tuning starts again."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 -- see above
@@ -242,7 +242,7 @@ class Training:
             exclusive_steps=False,
             observe=observe,
         )
-        tuner.heard.subscribe(monitor.hear)
+        tuner.received.subscribe(monitor.handle)
         tuner.disturbed.subscribe(monitor.disturbed)
         tuner.noted.subscribe(self._note)
         monitor.noted.subscribe(lambda kind, job, text: self._note(job, text))

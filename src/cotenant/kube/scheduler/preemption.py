@@ -29,7 +29,7 @@ SWEEP_S = 60.0
 SETTLE_S = 1.0
 """from a refusal to the first search: kube-scheduler may evict pods itself, for a resource that it counts"""
 AGAIN_S, LONGEST_AGAIN_S = 5.0, 60.0
-"""between two searches in vain for one pod, doubled after each"""
+"""between two searches for one pod that found nothing, doubled after each"""
 LASTING_S = 600.0
 """how long a refusal is remembered; kube-scheduler asks again within 5 minutes"""
 UNKNOWN_S = 10.0
@@ -214,7 +214,7 @@ class Preemptor:
     # The search pauses, so the cluster may have changed when it ends. The invariants:
     # - The decision is made again without an await (`_search_node`) before the dry run, and once more before the slot
     #   is reserved. Between that last decision and the reservation there is no await, so no other pod gets the slot.
-    # - The slot is reserved before the first eviction. A pod that is evicted therefore always makes room for this pod.
+    # - The slot is reserved before the first eviction. So a pod that is evicted leaves its slot to this pod.
     # - All evictions are tried as a dry run first: if a disruption budget forbids one of them, no victim is evicted.
     # - If an eviction fails after all, the reservation is dropped. Victims that leave already count in the next search.
     async def _preempt(self, pod: Pod, refusal: _Refusal) -> None:
@@ -265,7 +265,7 @@ class Preemptor:
     def _report_refusal(self, pod: Pod, victim: Pod, error: ApiError) -> None:
         shared = self._shared
         self._victims.spare(victim.metadata.uid, shared.clock() + SPARED_S)
-        # The server's words name the victim and its disruption budget.
+        # The server's message names the victim and its disruption budget.
         is_own = victim.metadata.namespace == pod.metadata.namespace
         why = error.summary if is_own else "a disruption budget forbids it" if error.status == 429 else "it failed"
         text = f"cannot evict {_describe([victim], pod)}: {why}; looking for other victims"

@@ -225,7 +225,7 @@ class Profiles:
         return next((name for name, spec in everywhere if spec.name == workload), None)
 
     def reported(self, uid: str, namespace: str, node: str) -> PodSpeed | None:
-        """What a pod reported last; an agent's words about pods of other nodes or namespaces do not count."""
+        """What a pod reported last; what an agent reports about pods of other nodes or namespaces does not count."""
         of_namespace = (spec for spec in self._used.get(node, {}).values() if spec.namespace == namespace)
         return next((pod for spec in of_namespace for pod in spec.pods if pod.uid == uid), None)
 
