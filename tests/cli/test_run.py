@@ -133,6 +133,15 @@ def test_the_command_has_the_usual_dispositions(plain: dict[str, str]) -> None:
     ]
 
 
+def until_swept(plain: dict[str, str]) -> None:
+    """Runs commands, each of which removes the slices of processes that have ended, until no slice is left."""
+    for _ in range(100):
+        run("run", "--", "true", env=plain)
+        if left(plain) == []:
+            return
+    pytest.fail(f"left: {left(plain)}")
+
+
 def test_what_it_leaves_running_keeps_the_slice(plain: dict[str, str], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "wait")
     done = run("run", "--", "sh", "-c", "cat wait >/dev/null 2>&1 &", env=plain, cwd=tmp_path)
@@ -141,11 +150,7 @@ def test_what_it_leaves_running_keeps_the_slice(plain: dict[str, str], tmp_path:
     run("run", "--", "true", env=plain)
     assert len(left(plain)) == 1  # nor does another command sweep it away
     (tmp_path / "wait").write_text("")
-    for _ in range(100):
-        run("run", "--", "true", env=plain)
-        if left(plain) == []:
-            break
-    assert left(plain) == []
+    until_swept(plain)
 
 
 def test_who_has_closed_everything_and_begins_later_keeps_the_slice(plain: dict[str, str], tmp_path: Path) -> None:
@@ -157,11 +162,7 @@ if os.fork() == 0: open("wait").read()"""
     assert run("run", "--", sys.executable, "-c", leave, env=plain, cwd=tmp_path).returncode == 0
     assert len(left(plain)) == 1
     (tmp_path / "wait").write_text("")
-    for _ in range(100):
-        run("run", "--", "true", env=plain)
-        if left(plain) == []:
-            break
-    assert left(plain) == []
+    until_swept(plain)
 
 
 # limits

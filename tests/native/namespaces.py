@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cotenant.node.company import UNKNOWN_SPACE, SliceProcess, identify, write_list
 from tests.native import kit
-from tests.native.shares import PERCENT
+from tests.native.shares import PERCENT, outputs_of
 
 OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child")
 """with the host's /proc, from which the stand-in reads the host's process ID"""
@@ -60,14 +60,9 @@ def namespaced_shares(
                 write_list(place.processes, own)
                 place.processes.chmod(0o666 if forged else 0o444)
         go.touch()
-        try:
-            said = [process.communicate(timeout=60) for process in processes]
-        except subprocess.TimeoutExpired:
-            for process in processes:
-                process.kill()
-            raise
-    assert [complaints for _, complaints in said] == [""] * len(places)
-    return [kit.values(output)["share"] / PERCENT for output, _ in said]
+        printed = outputs_of(processes)
+    assert [errors for _, errors in printed] == [""] * len(places)
+    return [kit.values(output)["share"] / PERCENT for output, _ in printed]
 
 
 def found_by_agent(process: "subprocess.Popen[str]", knows_spaces: bool) -> SliceProcess:

@@ -18,6 +18,16 @@ def slice_in(folder: Path, compute: int, policy: str = "always") -> kit.Slice:
     return kit.Slice(folder).write(compute=compute, policy=policy)
 
 
+def outputs_of(processes: Sequence["subprocess.Popen[str]"]) -> list[tuple[str, str]]:
+    """What each process printed, and its errors; kills all if one takes too long."""
+    try:
+        return [process.communicate(timeout=60) for process in processes]
+    except subprocess.TimeoutExpired:
+        for process in processes:
+            process.kill()
+        raise
+
+
 def burn(places: Sequence[kit.Slice], *given: str, **settings: str | int) -> list[Mapping[str, int]]:
     """What each process printed, one in each of the slices, all on the GPU and the clock of the first.
 
@@ -37,16 +47,11 @@ def burn(places: Sequence[kit.Slice], *given: str, **settings: str | int) -> lis
             )
             for number, place in enumerate(places)
         ]
-        try:
-            said = [process.communicate(timeout=60) for process in processes]
-        except subprocess.TimeoutExpired:
-            for process in processes:
-                process.kill()
-            raise
-    for process, (_, complaints) in zip(processes, said, strict=True):
-        assert complaints == "", complaints
+        printed = outputs_of(processes)
+    for process, (_, errors) in zip(processes, printed, strict=True):
+        assert errors == "", errors
         assert process.returncode in (0, -9), process.returncode
-    return [kit.values(output) for output, _ in said]
+    return [kit.values(output) for output, _ in printed]
 
 
 def _words_for(number: int, given: Sequence[str]) -> list[str]:
