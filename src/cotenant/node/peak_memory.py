@@ -25,7 +25,7 @@ class _Peak:
     """in MiB, at the job's own batch size"""
     stored_at: float = -STORED_EVERY_S
     tuned: bool = False
-    """the job was told to use another batch size, so its memory no longer says what it needs at its own"""
+    """the tuner requested another batch size, so the memory no longer shows what the job needs at its own"""
 
 
 class PeakMemory:

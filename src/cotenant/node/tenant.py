@@ -90,7 +90,7 @@ class TunerRates(Protocol):
     def untuned(self, job: str) -> Trial | None: ...
 
     def batch(self, job: str) -> int | None:
-        """The batch size that a job was last told to use; None: it was told none."""
+        """The batch size that the tuner last requested of a job; None: it requested none."""
         ...
 
 
