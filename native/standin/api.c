@@ -43,6 +43,13 @@ PUBLIC void standinBreak(int device, int answer) {
     if (device >= 0 && device < SI_DEVICES) atomic_store(&si_state()->broken[device], answer);
 }
 
+PUBLIC void standinPartition(int card, const char *layout) {
+    if (card < 0 || card >= (int)si_state()->set.devices) return;
+    si_lock();
+    si_partition(si_mapped, card, layout);
+    si_unlock();
+}
+
 PUBLIC uint64_t standinCalls(const char *name) { return si_calls(name); }
 
 PUBLIC void standinAfter(const char *name, void (*function)(void)) { si_set_after(name, function); }

@@ -49,35 +49,41 @@ void si_make_cards(struct si_settings *set) {
     }
 }
 
-void si_uuid(int card, char text[SI_UUID]) {
-    snprintf(text, SI_UUID, "GPU-00000000-0000-0000-0000-%012x", si_state()->set.first + (unsigned)card);
-}
-
-static int card_named(const char *word, size_t length) {
-    int count = (int)si_state()->set.devices;
-    for (int card = 0; card < count; card++) {
-        char uuid[SI_UUID], index[SI_UUID];
-        si_uuid(card, uuid);
-        snprintf(index, sizeof index, "%d", card);
-        if ((strlen(uuid) == length && !strncmp(uuid, word, length)) ||
-            (strlen(index) == length && !strncmp(index, word, length)))
-            return card;
+void si_uuid(int device, char text[SI_UUID]) {
+    struct si_state *state = si_state();
+    if (si_is_instance(device)) {
+        const struct si_instance *one = &state->instance[device];
+        unsigned card = state->set.first + (unsigned)one->card;
+        snprintf(text, SI_UUID, "MIG-00000000-0000-0000-%04x-%012x", one->serial & 0xFFFF, card);
+    } else {
+        snprintf(text, SI_UUID, "GPU-00000000-0000-0000-0000-%012x", state->set.first + (unsigned)device);
     }
-    return -1;
 }
 
-int si_present(int cards[SI_DEVICES]) {
+static bool is_named(int device, const char *word, size_t length) {
+    char uuid[SI_UUID], index[SI_UUID];
+    si_uuid(device, uuid);
+    snprintf(index, sizeof index, "%d", device);
+    return (strlen(uuid) == length && !strncmp(uuid, word, length)) ||
+           (!si_is_instance(device) && strlen(index) == length && !strncmp(index, word, length));
+}
+
+// Its own name makes an instance visible, or that of its card.
+bool si_sees(int device) {
     const char *named = getenv("STANDIN_VISIBLE");
-    int count = (int)si_state()->set.devices, found = 0;
-    bool seen[SI_DEVICES] = {false};
-    for (int card = 0; card < count; card++) seen[card] = !named;
-    while (named && *named) {
+    if (!named) return true;
+    while (*named) {
         size_t length = strcspn(named, ",");
-        int card = card_named(named, length);
-        if (card >= 0) seen[card] = true;
+        if (is_named(device, named, length) || is_named(si_card_of(device), named, length)) return true;
         named += length + (named[length] == ',');
     }
+    return false;
+}
+
+// A card is there if one of its instances is.
+int si_present(int cards[SI_DEVICES]) {
+    int count = (int)si_state()->set.devices, found = 0, instances[SI_DEVICES];
     for (int card = 0; card < count; card++)
-        if (seen[card]) cards[found++] = card;
+        if (si_sees(card) || si_instances(card, instances)) cards[found++] = card;
     return found;
 }

@@ -29,8 +29,22 @@ CUdevice si_ordinal(int which) {
     return -1;
 }
 
+static int first_instance(int card) {
+    int found[SI_DEVICES];
+    return si_instances(card, found) ? found[0] : -1;
+}
+
+static int instance_named(const char *word) {
+    for (int device = 0; device < SI_DEVICES; device++) {
+        char text[SI_UUID];
+        si_uuid(device, text);
+        if (si_is_instance(device) && si_sees(device) && !strcasecmp(text, word)) return device;
+    }
+    return -1;
+}
+
 // An index, or the beginning of a UUID that fits one device.
-static int device_named(const char *word, const int *present, int count) {
+static int card_named(const char *word, const int *present, int count) {
     if (strncmp(word, "GPU-", 4)) {
         char *end;
         long index = strtol(word, &end, 10);
@@ -47,7 +61,24 @@ static int device_named(const char *word, const int *present, int count) {
     return found;
 }
 
-// The first name that is not one ends the list; a device named twice leaves none.
+// The name of a partitioned card means its first instance.
+static int device_named(const char *word, const int *present, int count) {
+    if (!strncasecmp(word, "MIG-", 4)) return instance_named(word);
+    int card = card_named(word, present, count);
+    return card >= 0 && si_is_partitioned(card) ? first_instance(card) : card;
+}
+
+// A process that sees a MIG instance sees nothing else.
+static void see_any(const int *present, int count) {
+    for (int i = 0; i < count && !si_visible; i++) {
+        int instance = si_is_partitioned(present[i]) ? first_instance(present[i]) : -1;
+        if (instance >= 0) physical[si_visible++] = instance;
+    }
+    for (int i = 0; i < count && (!si_visible || !si_is_instance(physical[0])); i++)
+        if (!si_is_partitioned(present[i])) physical[si_visible++] = present[i];
+}
+
+// The first name that is not one ends the list, and so does a MIG instance; a device named twice leaves none.
 static void see_named(char *list, const int *present, int count) {
     for (char *word; (word = strsep(&list, ","));) {
         while (isspace((unsigned char)*word)) word++;
@@ -58,7 +89,9 @@ static void see_named(char *list, const int *present, int count) {
             si_visible = 0;
             return;
         }
+        if (si_visible && si_is_instance(device)) return;
         physical[si_visible++] = device;
+        if (si_is_instance(device)) return;
     }
 }
 
@@ -73,7 +106,7 @@ API(cuInit)(unsigned flags) {
         see_named(copy, present, count);
         free(copy);
     } else {
-        while (si_visible < count) physical[si_visible] = present[si_visible], si_visible++;
+        see_any(present, count);
     }
     if (!si_visible) return CUDA_ERROR_NO_DEVICE;
     si_initialised = true;
@@ -110,14 +143,17 @@ API(cuDeviceGetUuid_v2)(CUuuid *uuid, CUdevice device) {
     KNOWN(uuid);
     TRY(si_known_device(device));
     memset(uuid, 0, sizeof *uuid);
-    uuid->bytes[15] = (char)(si_state()->set.first + (uint32_t)si_physical(device));
+    int which = si_physical(device);
+    uint32_t serial = si_is_instance(which) ? si_state()->instance[which].serial : 0;
+    uuid->bytes[8] = (char)(serial >> 8), uuid->bytes[9] = (char)serial;
+    uuid->bytes[15] = (char)(si_state()->set.first + (uint32_t)si_card_of(which));
     return CUDA_SUCCESS;
 }
 
 API(cuDeviceGetPCIBusId)(char *text, int length, CUdevice device) {
     KNOWN(text && length > 0);
     TRY(si_known_device(device));
-    snprintf(text, (size_t)length, "0000:%02x:00.0", si_physical(device) + 1);
+    snprintf(text, (size_t)length, "0000:%02x:00.0", si_card_of(si_physical(device)) + 1);
     return CUDA_SUCCESS;
 }
 
@@ -238,7 +274,7 @@ static const struct {
 API(cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice device) {
     KNOWN(value && attribute > 0);
     TRY(si_known_device(device));
-    *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? si_physical(device) + 1 : 0;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? si_card_of(si_physical(device)) + 1 : 0;
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
         if (attributes[i].attribute == (int)attribute) *value = attributes[i].value;
     return CUDA_SUCCESS;

@@ -162,7 +162,7 @@ static void run(uint32_t device, uint64_t until) {
 // Choices stand until something ends, so what is chosen for one device runs exactly as long as for the others.
 static uint64_t choose_all(uint64_t lengths[SI_DEVICES]) {
     uint64_t shortest = SI_NEVER;
-    for (uint32_t device = 0; device < si_mapped->set.devices; device++) {
+    for (uint32_t device = 0; device < si_mapped->all; device++) {
         lengths[device] = si_mapped->lanes ? choose(device) : SI_NEVER;
         if (lengths[device] < shortest) shortest = lengths[device];
     }
@@ -174,7 +174,7 @@ void si_serve(uint64_t until) {
     while (state->served < until) {
         uint64_t lengths[SI_DEVICES], shortest = choose_all(lengths), to = until;
         if (shortest != SI_NEVER && state->served + shortest < until) to = state->served + shortest;
-        for (uint32_t device = 0; device < state->set.devices; device++)
+        for (uint32_t device = 0; device < state->all; device++)
             if (lengths[device] != SI_NEVER) run(device, to);
         state->served = to;
     }

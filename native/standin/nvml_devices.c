@@ -23,8 +23,11 @@ int si_nvml_not_supported(const char *name) {
 
 int si_index(nvmlDevice_t device) {
     ptrdiff_t index = (char *)device - handles;
-    return initialised && index >= 0 && index < (ptrdiff_t)si_state()->set.devices ? (int)index : -1;
+    if (!initialised || index < 0 || index >= SI_DEVICES) return -1;
+    return index < (ptrdiff_t)si_state()->set.devices || si_is_instance((int)index) ? (int)index : -1;
 }
+
+nvmlDevice_t si_handle(int index) { return (nvmlDevice_t)&handles[index]; }
 
 nvmlReturn_t si_text(char *to, unsigned length, const char *text) {
     if (!to) return NVML_ERROR_INVALID_ARGUMENT;
@@ -129,7 +132,7 @@ API(nvmlDeviceGetHandleByIndex_v2)(unsigned index, nvmlDevice_t *device) {
     if (!initialised) return NVML_ERROR_UNINITIALIZED;
     int cards[SI_DEVICES];
     if (!device || index >= (unsigned)si_present(cards)) return NVML_ERROR_INVALID_ARGUMENT;
-    *device = (nvmlDevice_t)&handles[cards[index]];
+    *device = si_handle(cards[index]);
     return NVML_SUCCESS;
 }
 
@@ -141,6 +144,13 @@ API(nvmlDeviceGetHandleByUUID)(const char *uuid, nvmlDevice_t *device) {
         char text[SI_UUID];
         si_uuid(cards[index], text);
         if (!strcmp(uuid, text)) return si_nvmlDeviceGetHandleByIndex_v2((unsigned)index, device);
+    }
+    for (int instance = 0; instance < SI_DEVICES; instance++) {
+        char text[SI_UUID];
+        si_uuid(instance, text);
+        if (!si_is_instance(instance) || !si_sees(instance) || strcmp(uuid, text) != 0) continue;
+        *device = si_handle(instance);
+        return NVML_SUCCESS;
     }
     return NVML_ERROR_NOT_FOUND;
 }
@@ -165,15 +175,15 @@ API(nvmlDeviceGetName)(nvmlDevice_t device, char *text, unsigned length) {
 }
 
 API(nvmlDeviceGetIndex)(nvmlDevice_t device, unsigned *index) {
-    return number(device, index, (unsigned)position(si_index(device)));
+    return number(device, index, (unsigned)position(si_card_of(si_index(device))));
 }
 
 API(nvmlDeviceGetMinorNumber)(nvmlDevice_t device, unsigned *minor) {
-    return number(device, minor, (unsigned)si_index(device));
+    return number(device, minor, (unsigned)si_card_of(si_index(device)));
 }
 
 API(nvmlDeviceGetPciInfo_v3)(nvmlDevice_t device, nvmlPciInfo_t *info) {
-    return at_bus(info, (unsigned)DEVICE(device) + 1);
+    return at_bus(info, (unsigned)si_card_of(DEVICE(device)) + 1);
 }
 
 API(nvmlDeviceGetNvLinkState)(nvmlDevice_t device, unsigned link, nvmlEnableState_t *active) {

@@ -19,12 +19,13 @@
     ({                                                                       \
         int found = si_index(device);                                        \
         if (found < 0) return NVML_ERROR_INVALID_ARGUMENT;                   \
-        int broken = atomic_load(&si_state()->broken[found]);                \
+        int broken = atomic_load(&si_state()->broken[si_card_of(found)]);    \
         if (broken) return (nvmlReturn_t)broken;                             \
         found;                                                               \
     })
 
 int si_index(nvmlDevice_t device);
+nvmlDevice_t si_handle(int index);
 nvmlReturn_t si_text(char *to, unsigned length, const char *text);
 
 #endif

@@ -80,6 +80,7 @@ API(nvmlDeviceGetBAR1MemoryInfo)(nvmlDevice_t device, nvmlBAR1Memory_t *memory) 
 API(nvmlDeviceGetUtilizationRates)(nvmlDevice_t device, nvmlUtilization_t *rates) {
     int index = DEVICE(device);
     if (!rates) return NVML_ERROR_INVALID_ARGUMENT;
+    if (si_is_instance(index) || si_is_partitioned(index)) return NVML_ERROR_NOT_SUPPORTED;
     uint64_t now = si_now(), end = window_end(now), window = si_state()->set.nvml_window;
     si_lock();
     si_serve(now);
@@ -103,6 +104,7 @@ API(nvmlDeviceGetProcessUtilization)
     struct usage found[SI_SLOTS];
     int index = DEVICE(device);
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    if (si_is_instance(index) || si_is_partitioned(index)) return NVML_ERROR_NOT_SUPPORTED;
     unsigned room = *count, many = processes(index, found);
     unsigned long long when = sample_time();
     if (when <= since) many = 0;

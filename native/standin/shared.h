@@ -30,6 +30,8 @@
 #define SI_DEPENDENCIES 4
 #define SI_NAME 96 // room for what a device is called
 #define SI_UUID 41
+#define SI_PROFILE 24 // room for a MIG profile
+#define SI_LAYOUT 256 // room for the profiles of one card
 #define SI_NVLINKS 18 // of one device
 #define SI_NEVER UINT64_MAX
 #define SI_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -129,6 +131,14 @@ struct si_settings {
     uint64_t nvml_lag;
 };
 
+// A MIG instance, by its number as a device. The cards come first.
+struct si_instance {
+    uint32_t serial; // in its UUID; 0: there is no instance of this number
+    int32_t card;
+    uint32_t slices; // of the card's compute
+    char profile[SI_PROFILE];
+};
+
 // Physical memory that was exported as a file. It counts for its maker as long as that one holds it, and then for the
 // first of the others that do. Slots are stored plus one; 0 is none.
 struct si_share {
@@ -145,6 +155,10 @@ struct si_state {
     pthread_mutex_t lock;
     struct si_level level[SI_DEVICES];
     _Atomic int broken[SI_DEVICES]; // what NVML answers about a device that is; 0: it works
+    _Atomic uint32_t partitioned[SI_DEVICES]; // cards in MIG mode
+    struct si_instance instance[SI_DEVICES];
+    uint32_t serials; // instances that were ever made
+    uint32_t all;     // no device at or above this was ever used: the cards, and behind them the instances
     _Atomic uint64_t now; // of the virtual clock
     uint64_t served;      // the engines have been worked up to this time
     uint64_t tickets;
@@ -183,6 +197,16 @@ static inline struct si_state *si_state(void) { return SI_LIKELY(si_mapped != 0)
 void si_make_cards(struct si_settings *set);
 void si_uuid(int card, char text[SI_UUID]);
 int si_present(int cards[SI_DEVICES]); // those that this process can see, in order
+bool si_sees(int device);
+
+// mig.c; a layout has the profiles of a card's instances, separated by slashes, NULL: the card is not partitioned
+void si_make_instances(struct si_state *state);
+void si_partition(struct si_state *state, int card, const char *layout); // the lock is held
+unsigned si_compute_slices(int card); // the most instances that it can have
+bool si_is_partitioned(int card);
+bool si_is_instance(int device);
+int si_card_of(int device); // of an instance; a card is its own
+int si_instances(int card, int found[SI_DEVICES]); // those that this process can see
 
 // ledger.c
 bool si_charge(int device, uint64_t bytes);
@@ -198,7 +222,8 @@ void si_leave_share(uint64_t place, bool is_maker);
 void si_drop_shares(struct si_state *state, unsigned slot); // of an ended process
 uint64_t si_inherited(int device, unsigned slot); // bytes of others that it is the first to hold
 
-static inline uint64_t si_level(int device) { return si_state()->level[device].word & ((UINT64_C(1) << 43) - 1); }
+#define SI_BYTES ((UINT64_C(1) << 43) - 1) // of a level's word
+static inline uint64_t si_level(int device) { return si_state()->level[device].word & SI_BYTES; }
 
 // engine.c; the lock is held
 static inline uint64_t si_reference(unsigned lane, uint64_t sequence) { return (uint64_t)(lane + 1) << 48 | sequence; }

@@ -14,6 +14,9 @@
 //   STANDIN_NUMA         NUMA node of each, as NVML tells it (unknown), or a list likewise
 //   STANDIN_NVLINKS      far ends of the NVLinks of each (none), or a list likewise: 1+1 is two links to GPU 1, s0 a link to
 //                        NVSwitch 0
+//   STANDIN_MIG          MIG instances of each, as profiles with slashes between them: 1g.5gb/3g.20gb is two instances (not in
+//                        MIG mode, also written -), or a list likewise. Cards and instances together are 16 at most; UUIDs
+//                        of instances are MIG-00000000-0000-0000-MMMM-00000000000N, M from 1 for each that was ever made
 //   STANDIN_CLOCK        real (default) or virtual: time passes only when every thread that takes part waits
 //   STANDIN_PARTIES      with a virtual clock: threads (of all processes) that must have joined before time passes (1)
 //   STANDIN_ENGINE       fifo (default) or round-robin: the unit of turns between processes on one GPU
@@ -30,7 +33,8 @@
 // Read by each process for itself:
 //   STANDIN_VISIBLE      indices and UUIDs of the only GPUs that exist for it, as in a container that was given some of
 //                        the machine's; those it sees are numbered anew, their minor numbers are the machine's
-//   CUDA_VISIBLE_DEVICES indices and UUIDs, as the driver reads them
+//   CUDA_VISIBLE_DEVICES indices and UUIDs, as the driver reads them: a process sees one MIG instance at most, and no GPU
+//                        beside it
 //   STANDIN_BACKING      real (default: allocations are memory that can be copied) or none (addresses only, fast)
 //   STANDIN_DRIVER       CUDA version that is claimed (12090)
 //   STANDIN_FAULTS       "cuMemAlloc_v2=2@3,cuLaunchKernel=719": from its third call on cuMemAlloc_v2 answers 2, ...;
@@ -52,6 +56,8 @@ uint64_t standinBusy(int device, uint32_t pid, uint64_t from, uint64_t to); // n
 uint64_t standinUsed(int device, uint32_t pid); // bytes on the device (by index, not as made visible); pid 0: all
 uint64_t standinPeak(int device);          // most bytes ever on the device at once
 void standinBreak(int device, int answer); // NVML answers this to everything about the device; 0: it works again
+// Other MIG instances for a card, as in STANDIN_MIG; NULL: it leaves MIG mode. Instances of equal profiles stay.
+void standinPartition(int card, const char *layout);
 uint64_t standinCalls(const char *name);   // of a driver function by this process; only of those in STANDIN_COUNT
 // Calls a function once, when the next call of a driver function is done and has not returned: what another thread does
 // at that moment.

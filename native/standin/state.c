@@ -57,6 +57,7 @@ static void make(struct si_state *state) {
         .nvml_lag = setting("STANDIN_NVML_LAG_MS", 0) * ms,
     };
     si_make_cards(&state->set);
+    si_make_instances(state);
     if (!state->set.quantum) state->set.quantum = 1;
     if (!state->set.nvml_window) state->set.nvml_window = ms;
     pthread_mutexattr_t shared;

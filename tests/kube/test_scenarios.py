@@ -59,6 +59,7 @@ def wishes(demand: Demand) -> dict[str, str]:
         "avoid-types": ",".join(demand.avoid_types),
         "use-uuids": ",".join(sorted(demand.use_uuids)),
         "avoid-uuids": ",".join(sorted(demand.avoid_uuids)),
+        "mig": demand.mig or "",
         "one-numa": "true" if demand.one_numa else "",
         "link": demand.link.name if isinstance(demand.link, Link) else "",
         "affinity": demand.affinity or "",

@@ -3,7 +3,7 @@
 """The tables in `switching`: manifests as users of other systems write them, and the GPUs that they get there and here.
 
 name: what it shows
-nodes: {n1: {gpus: 2, memory: 16384, type: ..., numa: [0, 1], linked: [[0, 1]]}}  # default: n1 and n2 with 2 GPUs
+nodes: {n1: {gpus: 2, memory: 16384, type: ..., numa: [0, 1], linked: [[0, 1]], mig: [1g.5gb, null]}}  # default: two
 dialects: {...}                         # of the settings; the cases of HAMi have `compat: hami` in addition
 running: [{node: n1, gpus: [0], limits: {...}}]
 manifest: {...}                         # of any kind that has a pod or a template of one
@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from cotenant.core.model import Gpu, Link, Machine, Slot
-from cotenant.core.units import MiB
+from cotenant.core.units import MiB, MilliGpu
 from cotenant.kube.api.objects import Pod, decode_pod
 from cotenant.kube.codec.request import request_of
 from cotenant.kube.settings import KubeSettings, parse_settings
@@ -42,7 +42,7 @@ def cases() -> list[Any]:
 
 def machine(name: str, said: Case) -> Machine:
     count, near = said["gpus"], {frozenset(pair) for pair in said.get("linked", [])}
-    numa = said.get("numa", [None] * count)
+    numa, mig = said.get("numa", [None] * count), said.get("mig", [None] * count)
     gpus = tuple(
         Gpu(
             uuid=f"GPU-{name}-{i}",
@@ -50,6 +50,8 @@ def machine(name: str, said: Case) -> Machine:
             type=said.get("type", "Tesla V100-SXM2-16GB"),
             numa=numa[i],
             slots=10,
+            mig=mig[i],
+            part=MilliGpu(1000 if mig[i] is None else int(mig[i][0]) * 1000 // 7),
         )
         for i in range(count)
     )

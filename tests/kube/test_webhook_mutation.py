@@ -216,7 +216,7 @@ def test_cards_of_another_plugin_are_left_to_it_but_not_to_the_author(resource: 
 
 
 def test_where_nobody_chose_the_node_cards_of_another_plugin_are_not_believed_in() -> None:
-    pod = admitted(written({"nvidia.com/mig-1g.5gb": 1}, nodeName="n1"))
+    pod = admitted(written({"nvidia.com/gpu.shared": 1}, nodeName="n1"))
     assert environment(app(pod)) == HIDDEN
 
 

@@ -36,6 +36,7 @@ def asked(job: Job) -> JobRequest | None:
         gpus=demand.gpus,
         memory=memory,
         compute=None if memory and not demand.compute else f"{demand.compute / 10:g}%" if demand.gpus else None,
+        mig=demand.mig,
         types=demand.use_types,
         exclusive=demand.exclusive,
         priority=demand.priority,

@@ -47,6 +47,10 @@ class GpuModel:
     affinity: int | None = None
     """bits of NUMA nodes, as the driver tells them; None: it does not"""
     mig: int = 0
+    instances: "list[GpuModel]" = field(default_factory=list)
+    """of a card in MIG mode"""
+    slices: int = 0
+    """of a MIG instance: slices of compute, out of seven"""
     ecc: int = 0
     remapped: tuple[int, int, int, int] = (0, 0, 0, 0)
     processes: list[tuple[int, int | None]] = field(default_factory=list)
@@ -111,6 +115,8 @@ class FakeNvml:
         self.init_error: int | None = None
         self.events: list[tuple[GpuModel, int, int]] = []
         """card, type, data"""
+        self.event_instance = 0xFFFFFFFF
+        """the GPU instance that events are about; this one: the whole card"""
         self.sessions = 0
         self.event_sets = 0
         self.gpm_samples: list[Any] = []
@@ -141,7 +147,8 @@ class FakeNvml:
         return self.cards[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> GpuModel:
-        card = next((card for card in self.cards if card.uuid == uuid), None)
+        every = [*self.cards, *(one for card in self.cards for one in card.instances)]
+        card = next((card for card in every if card.uuid == uuid), None)
         if card is None:
             raise NVMLError(6)
         self._ask(card, "handle")
@@ -166,6 +173,27 @@ class FakeNvml:
     def nvmlDeviceGetMigMode(self, card: GpuModel) -> list[int]:
         self._ask(card, "mig")
         return [card.mig, card.mig]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card: GpuModel) -> int:
+        self._ask(card, "instances")
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: GpuModel, index: int) -> GpuModel:
+        self._ask(card, "instances")
+        if index >= len(card.instances):
+            raise NVMLError(6)
+        return card.instances[index]
+
+    def nvmlDeviceGetAttributes_v2(self, card: GpuModel) -> Any:
+        self._ask(card, "attributes")
+        return SimpleNamespace(
+            computeInstanceSliceCount=card.slices,
+            gpuInstanceSliceCount=card.slices,
+            memorySizeMB=card.memory // 1024**2,
+        )
+
+    def nvmlDeviceGetGpuInstanceId(self, card: GpuModel) -> int:
+        return card.bus
 
     def nvmlDeviceGetTotalEccErrors(self, card: GpuModel, kind: int, counter: int) -> int:
         self._ask(card, "ecc")
@@ -269,4 +297,4 @@ class FakeNvml:
         if not self.events:
             raise NVMLError(10)
         card, kind, payload = self.events.pop(0)
-        return SimpleNamespace(device=card, eventType=kind, eventData=payload)
+        return SimpleNamespace(device=card, eventType=kind, eventData=payload, gpuInstanceId=self.event_instance)

@@ -26,6 +26,7 @@ for line in sys.stdin:
     found, jobs = backend.machine(), [Running(**{**one, "gpus": tuple(one["gpus"])}) for one in json.loads(line)]
     print(json.dumps({
         "gpus": [[gpu.uuid, gpu.type, gpu.memory, gpu.numa, gpu.healthy] for gpu in found.gpus],
+        "instances": [[gpu.mig, gpu.card, gpu.part] for gpu in found.gpus],
         "links": found.links,
         "notes": backend.notes,
         "vendor": backend.vendor,
@@ -67,9 +68,9 @@ class StandinGpus:
             yield Adapter(process)
 
     @contextmanager
-    def held(self, gpu: int, mib: int) -> Iterator[int]:
+    def held(self, gpu: int, mib: int, **env: str) -> Iterator[int]:
         """A process that holds memory on a GPU; its pid."""
-        with self._started([sys.executable, "-c", HOLDER, str(gpu), str(mib)]) as process:
+        with self._started([sys.executable, "-c", HOLDER, str(gpu), str(mib)], **env) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "held\n"
             yield process.pid
@@ -79,10 +80,18 @@ class StandinGpus:
         code = f"import ctypes; ctypes.CDLL('libcuda.so.1').standinBreak({gpu}, {answer})"
         subprocess.run([sys.executable, "-c", code], env=self._env, check=True)
 
+    def partition(self, gpu: int, layout: str | None) -> None:
+        """Other MIG instances, as profiles with slashes between them; None: the GPU leaves MIG mode."""
+        code = (
+            "import ctypes, sys; ctypes.CDLL('libcuda.so.1').standinPartition(int(sys.argv[1]), sys.argv[2].encode())"
+        )
+        code = code if layout is not None else code.replace("sys.argv[2].encode()", "None")
+        subprocess.run([sys.executable, "-c", code, str(gpu), layout or ""], env=self._env, check=True)
+
     @contextmanager
-    def _started(self, command: list[str]) -> "Iterator[subprocess.Popen[str]]":
+    def _started(self, command: list[str], **env: str) -> "Iterator[subprocess.Popen[str]]":
         with subprocess.Popen(
-            command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, env={**self._env, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             try:
                 yield process

@@ -26,6 +26,28 @@ MACHINE = Machine(
 )
 
 
+INSTANCE = Machine(
+    name="local",
+    gpus=(Gpu(uuid="MIG-a", memory=MiB(5120), mig="1g.5gb", card="GPU-a", part=MilliGpu(142)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("demand", "limit"),
+    [
+        (Demand(mig="1g.5gb", memory_percent=Percent(100)), GpuLimit("MIG-a", 5120 << 20)),
+        (Demand(mig="1g.5gb", memory=MiB(100), compute=MilliGpu(500)), GpuLimit("MIG-a", 100 << 20, MilliGpu(500))),
+        (Demand(memory=MiB(100), compute=MilliGpu(71)), GpuLimit("MIG-a", 100 << 20, MilliGpu(500))),
+        (Demand(memory=MiB(100), compute=MilliGpu(0)), GpuLimit("MIG-a", 100 << 20)),
+    ],
+    ids=["a whole instance", "half of it", "as much of the card", "no share"],
+)
+def test_a_limit_on_a_mig_instance_is_a_part_of_the_instance(demand: Demand, limit: GpuLimit) -> None:
+    made = launch(demand, (0,), Vendor.NVIDIA, machine=INSTANCE)
+    assert made.limits.gpus == (limit,)
+    assert made.env["CUDA_VISIBLE_DEVICES"] == "MIG-a"
+
+
 def launch(
     demand: Demand,
     gpus: tuple[int, ...] = (2,),

@@ -16,7 +16,11 @@ def seats(demand: Demand, gpus: Gpus) -> list[Seat]:
     """Each container with its own GPUs; a demand without containers is one app container."""
     if not demand.containers:
         whole = Container(
-            gpus=demand.gpus, memory=demand.memory, memory_percent=demand.memory_percent, compute=demand.compute
+            gpus=demand.gpus,
+            memory=demand.memory,
+            memory_percent=demand.memory_percent,
+            compute=demand.compute,
+            mig=demand.mig,
         )
         return [(whole, gpus)]
     waiting = list(gpus)
@@ -43,13 +47,29 @@ def memory_asked(container: Container, card: Gpu) -> int:
     return handed_out * container.memory_percent // 100
 
 
+def compute_asked(container: Container, card: Gpu) -> int:
+    return container.compute if container.mig is None else (capacity(card) * container.compute) // 1000
+
+
+def capacity(card: Gpu) -> int:
+    return card.part * card.compute_scaling // 100
+
+
+def belongs(container: Container, card: Gpu, exclusive: bool) -> bool:
+    """Whether a card is of the kind that was asked for: an instance of the profile, or no instance unless the request
+    is for an amount on one card."""
+    if container.mig is not None or card.mig is None:
+        return container.mig == card.mig
+    return container.gpus < 2 and container.compute < 1000 and container.memory_percent is None and not exclusive
+
+
 def peak(demand: Demand, gpus: Gpus, gpu: int, card: Gpu) -> tuple[int, int, int]:
     """The most memory, compute and slots that the tenant ever has on that GPU."""
     here = [[one for one, own in moment if gpu in own] for moment in moments(seats(demand, gpus))]
     slots = max(len(running) for running in here)
     return (
         max(sum(memory_asked(one, card) for one in running) for running in here),
-        max(sum(one.compute for one in running) for running in here),
+        max(sum(compute_asked(one, card) for one in running) for running in here),
         card.slots if demand.exclusive and slots else slots,
     )
 
@@ -64,7 +84,7 @@ def _overfull(node: Node) -> list[str]:
     for i, card in enumerate(node.machine.gpus):
         here = [one for one in node.tenants if i in one.gpus]
         peaks = [peak(one.demand, one.gpus, i, card) for one in here]
-        limits = (card.memory * card.memory_scaling // 100, 10 * card.compute_scaling, card.slots)
+        limits = (card.memory * card.memory_scaling // 100, capacity(card), card.slots)
         for what, limit, asked in zip(("memory", "compute", "slots"), limits, zip(*peaks, strict=True), strict=False):
             if sum(asked) > limit:
                 faults.append(f"{node.name}/{i}: {sum(asked)} {what} of {limit}")
@@ -100,6 +120,9 @@ def broken_constraints(demand: Demand, node: Node, gpus: Gpus) -> list[str]:
         "avoid type": not any(card.type in demand.avoid_types for card in cards),
         "use uuid": not demand.use_uuids or all(card.uuid in demand.use_uuids for card in cards),
         "avoid uuid": not any(card.uuid in demand.avoid_uuids for card in cards),
+        "mig": all(
+            belongs(one, node.machine.gpus[i], demand.exclusive) for one, own in seats(demand, gpus) for i in own
+        ),
         "numa": not demand.one_numa or len({card.numa for card in cards}) <= 1,
         "exclusive": not demand.exclusive or not any(set(one.gpus) & set(gpus) for one in node.tenants),
         "affinity": demand.affinity is None or all(set(gpus) <= where for where in others),

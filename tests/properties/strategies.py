@@ -44,8 +44,13 @@ ASKED_COMPUTE = st.sampled_from([0, 100, 250, 300, 500, 700, 1000])
 PERCENTS = st.sampled_from([0, 10, 33, 50, 100])
 
 
+PROFILES = {"1g.5gb": 142, "1g.10gb": 142, "3g.20gb": 428}
+"""and the part of the card's compute that an instance has"""
+
+
 @st.composite
 def cards(draw: st.DrawFn) -> Gpu:
+    profile = draw(st.sampled_from([None, None, None, None, *PROFILES]))
     return Gpu(
         uuid="",
         type=draw(st.sampled_from(TYPES)),
@@ -56,6 +61,8 @@ def cards(draw: st.DrawFn) -> Gpu:
         cordoned=draw(st.integers(0, 7)) == 0,
         memory_scaling=Percent(draw(st.sampled_from([100, 100, 100, 150, 50]))),
         compute_scaling=Percent(draw(st.sampled_from([100, 100, 100, 200, 50]))),
+        mig=profile,
+        part=MilliGpu(1000 if profile is None else PROFILES[profile]),
     )
 
 
@@ -126,6 +133,7 @@ def containers(draw: st.DrawFn) -> Container:
         memory=MiB(draw(ASKED_MEMORY)),
         memory_percent=draw(st.sampled_from([None, None, Percent(10), Percent(50)])),
         compute=MilliGpu(draw(ASKED_COMPUTE)),
+        mig=draw(st.sampled_from([None, None, None, None, "1g.5gb"])),
     )
 
 
@@ -139,6 +147,7 @@ def special_demands(draw: st.DrawFn) -> Demand:
             optional={
                 "memory_percent": PERCENTS,
                 "exclusive": st.just(True),
+                "mig": st.sampled_from(sorted(PROFILES)),
                 "avoid_types": st.sampled_from([("T4",), ("V100", "T4")]),
                 "use_uuids": uuids,
                 "avoid_uuids": uuids,
@@ -253,6 +262,7 @@ def policies(draw: st.DrawFn, cluster: Cluster) -> Policy:
     if name == UNIQUE.name:
         return UNIQUE
     if name not in ("fgd", "fragmentation"):
-        return build_policy(name)
+        known = inventory_of(node.machine for node in cluster) if draw(st.booleans()) else {}
+        return build_policy(name, Knowledge(inventory=known))
     mix = mix_of(draw(st.lists(demands(), min_size=1, max_size=8)))
     return build_policy(name, Knowledge(mix, inventory_of(node.machine for node in cluster)))

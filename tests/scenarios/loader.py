@@ -19,7 +19,8 @@ A file holds one scenario per YAML document:
 
 Other keys of a node: `links` (a matrix as `nvidia-smi topo -m` prints it), `labels` (only those that a check reads),
 `cpu`, `host_memory`. Other keys of a GPU, also allowed for all GPUs of a node: `slots`, `numa`, `healthy`, `cordoned`,
-`memory_scaling`, `compute_scaling`. A job has the fields of `Demand`, and `replicas`, `submitted`, `estimate`,
+`memory_scaling`, `compute_scaling`, and of a MIG instance `mig` (its profile) and `part` (thousandths of its card). A
+job has the fields of `Demand`, and `replicas`, `submitted`, `estimate`,
 `attained`. A job that names neither memory nor compute claims all compute of its GPUs.
 
 On Kubernetes, a pod that names no memory requests all memory of its GPUs. So if the GPUs of a scenario have memory,
@@ -160,9 +161,9 @@ def _labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _card(uuid: str, of: Table) -> Gpu:
-    _only(of, "memory type slots numa healthy cordoned memory_scaling compute_scaling")
+    _only(of, "memory type slots numa healthy cordoned memory_scaling compute_scaling mig part")
     scaling = {key: _scaling(of[key]) for key in ("memory_scaling", "compute_scaling") if key in of}
-    rest = {key: of[key] for key in ("type", "slots", "numa", "healthy", "cordoned") if key in of}
+    rest = {key: of[key] for key in ("type", "slots", "numa", "healthy", "cordoned", "mig", "part") if key in of}
     return Gpu(uuid=uuid, memory=_memory(of.get("memory", 0)), **rest, **scaling)
 
 
@@ -177,7 +178,7 @@ def _job(of: Table) -> Job:
 
 
 def _demand(of: Table) -> Demand:
-    plain = "gpus exclusive one_numa affinity anti_affinity priority workload least_speed"
+    plain = "gpus mig exclusive one_numa affinity anti_affinity priority workload least_speed"
     _only(of, f"{plain} memory compute use_types avoid_types use_uuids avoid_uuids link cpu host_memory containers")
     wishes = {key: of[key] for key in plain.split() if key in of}
     return Demand(

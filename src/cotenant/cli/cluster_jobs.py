@@ -113,7 +113,19 @@ def _request(command: Sequence[str], options: Mapping[str, Any]) -> Any:
 
     if options["image"] is None:
         raise InputError("--image is missing; name the image in which the command runs")
-    same = ("image", "gpus", "memory", "compute", "types", "exclusive", "workload", "retries", "array", "replicas")
+    same = (
+        "image",
+        "gpus",
+        "memory",
+        "compute",
+        "mig",
+        "types",
+        "exclusive",
+        "workload",
+        "retries",
+        "array",
+        "replicas",
+    )
     return TrainingRequest(
         name=options["name"] or f"job-{secrets.token_hex(4)}",
         command=tuple(command),

@@ -18,12 +18,13 @@ COLUMNS = (
     ("TYPE", lambda gpu: gpu.type, False),
     ("MEMORY", lambda gpu: f"{gpu.memory_mib - gpu.free_memory_mib}/{gpu.memory_mib} MiB", False),
     ("USED", lambda gpu: or_dash(gpu.used_mib, "{} MiB"), False),
-    ("COMPUTE", lambda gpu: f"{(1000 - gpu.free_compute) / 10:.0f}%", False),
+    ("COMPUTE", lambda gpu: f"{(gpu.compute - gpu.free_compute) * 100 / gpu.compute:.0f}%", False),
     ("BUSY", lambda gpu: or_dash(gpu.utilisation, "{:.0f}%"), False),
     ("STATE", lambda gpu: state(gpu), False),
     ("TENANTS", lambda gpu: " ".join(gpu.tenants) or "-", False),
     ("FAULT", lambda gpu: gpu.fault or "-", True),
     ("UUID", lambda gpu: gpu.uuid, True),
+    ("CARD", lambda gpu: gpu.card or "-", True),
 )
 DRAIN_EPILOG = """\b
 Examples:

@@ -69,6 +69,11 @@ OPTIONS = (
         "Default: all of it; no other job shares the GPUs.",
     ),
     click.option("--compute", metavar="30%|20%:60%", help="Compute share of each GPU, or a request and a limit."),
+    click.option(
+        "--mig",
+        metavar="1g.10gb",
+        help="Profile of the MIG instances to use, as nvidia-smi -L shows it. --memory and --compute are then of each.",
+    ),
     click.option("--type", "types", multiple=True, metavar="NAME", help="Acceptable GPU type; repeatable."),
     click.option("--exclusive", is_flag=True, help="Share the GPUs with no other job."),
     click.option(
@@ -141,6 +146,7 @@ def request_of(
     gpus: int,
     memory: str | None,
     compute: str | None,
+    mig: str | None,
     types: tuple[str, ...],
     exclusive: bool,
     priority: int,
@@ -167,6 +173,7 @@ def request_of(
         gpus=gpus,
         memory=memory,
         compute=compute,
+        mig=mig,
         types=types,
         exclusive=exclusive,
         priority=priority,

@@ -170,6 +170,8 @@ class Cluster:
     """the most free milli-GPU on one GPU of each node: a demand for more need not be tried there"""
     groups: Groups
     """for each affinity group, the nodes of its members: (node, number of members)"""
+    has_instances: bool = False
+    """whether a machine has, or had, MIG instances"""
 
     @classmethod
     def of(cls, nodes: Iterable[Node | Machine]) -> "Cluster":
@@ -193,6 +195,7 @@ class Cluster:
             np.array(versions, dtype=np.int64),
             np.array([node.widest for node in values], dtype=np.int32),
             groups,
+            any(node.machine.has_instances for node in values),
         )
 
     def __len__(self) -> int:
@@ -253,7 +256,8 @@ class Cluster:
         versions, widest = self.versions.copy(), self.widest.copy()
         versions[i], widest[i] = _next_version(), node.widest
         rows = (*self.rows[:r], (*row[:c], node, *row[c + 1 :]), *self.rows[r + 1 :])
-        return Cluster(self.names, self.index, rows, versions, widest, groups)
+        has_instances = self.has_instances or node.machine.has_instances
+        return Cluster(self.names, self.index, rows, versions, widest, groups, has_instances)
 
     def _with_nodes(self, nodes: list[Node]) -> "Cluster":
         cluster = Cluster.of(nodes)

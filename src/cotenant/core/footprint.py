@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gpus
-from cotenant.core.units import MiB, MilliGpu
+from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +41,17 @@ def memory_limit_on(request: Demand | Container, gpu: Gpu) -> MiB:
     return requested if limit is None else max(requested, min(limit, gpu.memory_capacity))
 
 
+def compute_of(request: Demand | Container, capacity: Size) -> MilliGpu | Size:
+    """Milli-GPU needed on a GPU with so much compute, or on each of many: a request that names a MIG profile needs a
+    share of the instance."""
+    return request.compute if request.mig is None else capacity * request.compute // WHOLE_GPU
+
+
+def compute_on(request: Demand | Container, gpu: Gpu) -> MilliGpu:
+    """Milli-GPU needed on this GPU."""
+    return MilliGpu(compute_of(request, int(gpu.compute_capacity)))
+
+
 def claims(demand: Demand, chosen: Gpus, gpus: Sequence[Gpu]) -> Mapping[int, Claim]:
     """The peak claim on each GPU of a slot; a GPU that was removed has nothing to claim."""
     if demand.claim is not None:
@@ -51,7 +62,7 @@ def claims(demand: Demand, chosen: Gpus, gpus: Sequence[Gpu]) -> Mapping[int, Cl
     return {
         i: Claim(
             memory_on(demand, gpus[i]),
-            demand.compute,
+            compute_on(demand, gpus[i]),
             gpus[i].slots if demand.exclusive else 1,
         )
         for i in chosen
@@ -94,7 +105,7 @@ def _with(running: dict[int, Claim], container: Container, own: Gpus, gpus: Sequ
         old = total.get(i, NOTHING)
         total[i] = Claim(
             MiB(old.memory + memory_on(container, gpus[i])),
-            MilliGpu(old.compute + container.compute),
+            MilliGpu(old.compute + compute_on(container, gpus[i])),
             old.slots + 1,
         )
     return total

@@ -20,6 +20,9 @@ Gpus = tuple[int, ...]
 MACHINE_TYPE_LABEL = "cotenant.io/machine-type"
 """names a table of well-linked GPU sets (`topology.STATIC_TABLES`)"""
 
+ANY_PROFILE = "*"
+"""instead of a MIG profile: any MIG instance, and no GPU that is none"""
+
 
 class Link(IntEnum):
     """How two GPUs reach each other, worst first; the value is the pair's score (nvidia-smi's names)."""
@@ -63,6 +66,7 @@ class Container:
     memory_limit: MiB | None = None
     memory_limit_percent: Percent | None = None
     compute_limit: MilliGpu | None = None
+    mig: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,8 @@ class Demand:
     """of the memory of each GPU, instead of `memory_limit`"""
     compute_limit: MilliGpu | None = None
     """on each GPU, at least `compute`; None: what is requested"""
+    mig: str | None = None
+    """only on MIG instances of this profile, such as `1g.10gb`; then `compute` is a share of each instance"""
     exclusive: bool = False
     """only on GPUs that no other job uses"""
     use_types: tuple[str, ...] = ()
@@ -118,7 +124,7 @@ class Demand:
     """What it takes of each of its GPUs if that is the same on every GPU; else None (see `footprint.claims`)."""
 
     def __post_init__(self) -> None:
-        if self.memory_percent is None and not self.exclusive and not self.containers:
+        if self.memory_percent is None and self.mig is None and not self.exclusive and not self.containers:
             object.__setattr__(self, "claim", Claim(self.memory, self.compute, 1))
 
     @property
@@ -127,7 +133,11 @@ class Demand:
         staying = [one for one in self.containers if one.kind is not ContainerKind.INIT]
         if not staying:
             return Container(
-                gpus=self.gpus, memory=self.memory, memory_percent=self.memory_percent, compute=self.compute
+                gpus=self.gpus,
+                memory=self.memory,
+                memory_percent=self.memory_percent,
+                compute=self.compute,
+                mig=self.mig,
             )
         percents = [one.memory_percent for one in staying if one.memory_percent is not None]
         return Container(
@@ -182,6 +192,12 @@ class Gpu:
     cordoned: bool = False
     memory_scaling: Percent = Percent(100)
     compute_scaling: Percent = Percent(100)
+    mig: str | None = None
+    """the profile of the MIG instance that it is, such as `1g.10gb`; None: it is handed out as a GPU"""
+    card: str | None = None
+    """UUID of the GPU of which it is a MIG instance"""
+    part: MilliGpu = WHOLE_GPU
+    """how much of the compute of its card it has"""
 
     @property
     def memory_capacity(self) -> MiB:
@@ -198,11 +214,11 @@ class Gpu:
 
     @property
     def compute_capacity(self) -> MilliGpu:
-        return MilliGpu(WHOLE_GPU * self.compute_scaling // 100)
+        return MilliGpu(self.part * self.compute_scaling // 100)
 
     @property
     def gpu_model(self) -> "GpuModel":
-        return GpuModel(self.type, self.memory_capacity, self.compute_capacity)
+        return GpuModel(self.type, self.memory_capacity, self.compute_capacity, self.mig is not None)
 
 
 class GpuModel(NamedTuple):
@@ -212,7 +228,12 @@ class GpuModel(NamedTuple):
     memory: MiB
     compute: MilliGpu = WHOLE_GPU
     """capacity: more than a whole GPU if it is oversubscribed"""
+    is_instance: bool = False
+    """of a GPU that is partitioned by MIG"""
 
+
+_SIZE_SPAN = 1 << 24
+"""more MiB than a GPU has, so that compute and then memory are compared as one number"""
 
 _KINDS: dict[tuple[object, ...], object] = {}
 """one object for each kind of machine, which is quicker to compare than all of the hardware"""
@@ -239,7 +260,16 @@ class Machine:
     @cached_property
     def _cards(self) -> tuple[tuple[object, ...], ...]:
         return tuple(
-            (gpu.type, gpu.memory_capacity, gpu.compute_capacity, gpu.slots, gpu.numa, gpu.healthy, gpu.cordoned)
+            (
+                gpu.type,
+                gpu.memory_capacity,
+                gpu.compute_capacity,
+                gpu.slots,
+                gpu.numa,
+                gpu.healthy,
+                gpu.cordoned,
+                gpu.mig,
+            )
             for gpu in self.gpus
         )
 
@@ -266,6 +296,17 @@ class Machine:
         """The model of its GPUs if they are all the same."""
         models = {gpu.gpu_model for gpu in self.gpus}
         return models.pop() if len(models) == 1 else None
+
+    @cached_property
+    def has_instances(self) -> bool:
+        """Whether some of its GPUs are MIG instances."""
+        return any(gpu.mig is not None for gpu in self.gpus)
+
+    @cached_property
+    def instance_sizes(self) -> tuple[int, ...]:
+        """A number for each GPU, larger for a larger MIG instance, and the same for all GPUs that are none."""
+        whole = _SIZE_SPAN * (WHOLE_GPU + 1)
+        return tuple(whole if gpu.mig is None else _SIZE_SPAN * gpu.part + gpu.memory for gpu in self.gpus)
 
     @cached_property
     def types(self) -> frozenset[str]:

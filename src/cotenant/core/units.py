@@ -18,6 +18,7 @@ MIB_BYTES = 1024 * 1024
 
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*(Mi?B?|Gi?B?|Ti?B?)?", re.IGNORECASE)
 _MEMORY_FACTOR = {"m": 1, "g": 1024, "t": 1024 * 1024}
+_PROFILE = re.compile(r"(?:\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb(?:[+-][a-z]{1,8}(?:\.[a-z]{1,8})?)?")
 
 
 def parse_memory(text: str) -> MiB:
@@ -43,6 +44,14 @@ def parse_compute(text: str) -> MilliGpu:
     if stripped.endswith("m") and stripped[:-1].isdecimal():
         return MilliGpu(int(stripped[:-1]))
     return MilliGpu(parse_percent(stripped) * 10)
+
+
+def parse_profile(text: str) -> str:
+    """`1g.10gb`, `1g.10gb+me` or `1c.3g.20gb`: a MIG profile, as nvidia-smi names it."""
+    profile = text.strip().lower()
+    if not _PROFILE.fullmatch(profile):
+        raise ValueError(f"{text[:40]!r} is not a MIG profile; write for example 1g.10gb, as `nvidia-smi -L` shows it")
+    return profile
 
 
 def format_memory(memory: MiB) -> str:

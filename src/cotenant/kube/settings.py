@@ -51,6 +51,7 @@ Slots = Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 Seconds = Annotated[int, Meta(ge=1, le=600)]
+MigStrategy = Literal["mixed", "single", "none"]
 
 
 RECORDS: Mapping[str, Annotations] = {"hami": hami_annotations}
@@ -260,6 +261,8 @@ class NodePart(GpuPart, frozen=True):
     """Values for single GPUs, by UUID or index."""
     hide: tuple[str, ...] = ()
     """UUIDs or indices of GPUs that are not assigned at all."""
+    mig_strategy: MigStrategy | None = None
+    """How its MIG instances are requested."""
 
 
 class GpuSharing(_Section, frozen=True):
@@ -271,6 +274,8 @@ class GpuSharing(_Section, frozen=True):
     """Percent of a GPU's memory that is assigned at most; what exceeds 100 is host memory."""
     compute_scaling: Scaling = 100
     """Percent of a GPU's compute that is assigned at most."""
+    mig_strategy: MigStrategy = "mixed"
+    """How MIG instances are requested: `mixed` by profile or by amounts, `single` as whole GPUs, `none`: not at all."""
 
 
 class KubeSettings(_Section, frozen=True, dict=True):
@@ -330,6 +335,10 @@ class KubeSettings(_Section, frozen=True, dict=True):
                     check_policy(names.policy)
                 except InputError as error:
                     raise InputError(f"dialects.{name}: {error}") from None
+
+    def mig_strategy_of(self, node: str) -> MigStrategy:
+        """Return how the MIG instances of a node are requested."""
+        return self.nodes.get(node, NodePart()).mig_strategy or self.gpus.mig_strategy
 
     def sharing_of(self, node: str, uuid: str, index: int) -> GpuSharing | None:
         """Return how a GPU is shared; None if it is hidden."""

@@ -123,6 +123,7 @@ class Engine:
         # Which part hears what. A signal calls its listeners at once, in the order of these lines.
         self._devices.changed.subscribe(self._tenants.replace_machine)
         self._devices.changed.subscribe(self._admission.replace_machine)
+        self._devices.changed.subscribe(lambda machine: self._learner.machines_changed(inventory_of([machine])))
         self._devices.changed.subscribe(self._on_machine_change)
         self._devices.inventory_changed.subscribe(self._on_inventory_change)
         if resources.slices is not None:

@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from cotenant.core.footprint import memory_limit_on, memory_on
+from cotenant.core.footprint import compute_on, memory_limit_on, memory_on
 from cotenant.core.model import Gpu
 from cotenant.core.units import MIB_BYTES, MiB, format_memory
 from cotenant.local.devices import Devices
 from cotenant.local.job_slices import JobSlices
 from cotenant.local.tenants import PlacedJob
 from cotenant.node.grants import POLL_S, Grant, Member, Round, grant, margin_of
-from cotenant.node.launch import compute_limit_of, is_throttled
+from cotenant.node.launch import compute_limit_of, is_throttled, of_device
 from cotenant.signals import Signal
 from cotenant.wire.local import GrantView
 
@@ -91,8 +91,8 @@ class JobGrants:
             folder=slices.folder(job.id),
             request=(memory - gpu.host_part(memory)) * MIB_BYTES,
             limit=(max(memory, limit) - gpu.host_part(max(memory, limit))) * MIB_BYTES,
-            compute=demand.compute,
-            compute_limit=compute_limit_of(demand),
+            compute=of_device(gpu, compute_on(demand, gpu)),
+            compute_limit=compute_limit_of(demand) if demand.mig else of_device(gpu, compute_limit_of(demand)),
             started=False,
         )
 

@@ -250,6 +250,8 @@ def _grants(machine: Machine, slot: Slot, demand: Demand) -> tuple[Grant, ...]:
 
 def _grant(gpu: Gpu, memory: MiB, compute: MilliGpu, demand: Demand) -> Grant:
     amount = memory or gpu.memory_capacity
+    # Demands count compute in parts of a whole GPU, and limits in parts of the device that the process sees.
+    compute = of_device(gpu, compute)
     grant = Grant(gpu.uuid, amount, compute, whole=not memory, host=gpu.host_part(amount))
     limit = MiB(0) if demand.containers else memory_limit_on(demand, gpu)
     return grant if limit <= amount else grant._replace(limit=limit, margin=margin_of(gpu.memory * MIB_BYTES))
@@ -258,6 +260,11 @@ def _grant(gpu: Gpu, memory: MiB, compute: MilliGpu, demand: Demand) -> Grant:
 def compute_limit_of(demand: Demand) -> MilliGpu:
     """The share of compute that a job may have while no other job requests it: at least what it requests."""
     return demand.compute if demand.compute_limit is None else max(demand.compute, demand.compute_limit)
+
+
+def of_device(gpu: Gpu, compute: MilliGpu) -> MilliGpu:
+    """A share of a whole GPU, in parts of this one, which may be a MIG instance."""
+    return MilliGpu(min(WHOLE_GPU, -(-compute * WHOLE_GPU // gpu.part)))
 
 
 def _limits(grants: tuple[Grant, ...], demand: Demand, slice_: Slice) -> Limits:

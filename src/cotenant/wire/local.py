@@ -20,6 +20,7 @@ from cotenant.core.units import (
     parse_compute,
     parse_memory,
     parse_percent,
+    parse_profile,
 )
 from cotenant.errors import InputError
 from cotenant.wire.agent import Batch
@@ -58,6 +59,8 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     compute: str | None = None
     """on each GPU: `30%`, or `20%:60%` as a request and a limit; null: a whole GPU if `memory` is null too, else no
     compute share"""
+    mig: str | None = None
+    """profile of the MIG instances that it needs, such as `1g.10gb`; `memory` and `compute` are then parts of each"""
     types: tuple[Name, ...] = ()
     exclusive: bool = False
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
@@ -138,6 +141,13 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     free_memory_mib: int
     free_compute: int
+    """thousandths of a whole GPU"""
+    compute: int = 1000
+    """thousandths of a whole GPU that it has in all: less if it is a MIG instance"""
+    mig: str | None = None
+    """profile, if it is a MIG instance"""
+    card: str | None = None
+    """UUID of the GPU of which it is a MIG instance"""
     used_mib: int | None = None
     utilisation: float | None = None
     healthy: bool = True
@@ -228,8 +238,8 @@ def decode_request(content: bytes) -> JobRequest:
 
 def demand_of(request: JobRequest) -> Demand:
     """The demand of a request; InputError if the request contradicts itself."""
-    if request.gpus == 0 and (request.memory or request.compute):
-        raise InputError("--gpus 0: memory and compute need at least 1 GPU")
+    if request.gpus == 0 and (request.memory or request.compute or request.mig):
+        raise InputError("--gpus 0: memory, compute and MIG instances need at least 1 GPU")
     memory, memory_limit = _memories(request.memory) if request.gpus else (Amount(), None)
     compute, compute_limit = _computes(request)
     if request.batch_range is not None:
@@ -246,6 +256,7 @@ def demand_of(request: JobRequest) -> Demand:
         memory_limit=None if memory_limit is None or memory_limit.percent is not None else memory_limit.memory,
         memory_limit_percent=None if memory_limit is None else memory_limit.percent,
         compute_limit=compute_limit,
+        mig=None if request.mig is None else _parsed(parse_profile, request.mig, "--mig"),
         exclusive=request.exclusive,
         use_types=request.types,
         priority=request.priority,

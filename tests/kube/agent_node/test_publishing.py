@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from cotenant.core.model import Gpu, Machine
-from cotenant.core.units import MiB, Percent
+from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.publishing import OwnNode, take_back
 from cotenant.kube.agent.reporting import annotations_for, host_memory_note, scaling_note, shared_machine, topology_text
@@ -55,6 +55,46 @@ def test_each_card_is_shared_as_the_settings_say_and_hidden_ones_are_left_out() 
         "GPU-1",
         "GPU-2",
     ]
+
+
+INSTANCES = Machine(
+    name="local",
+    gpus=(
+        Gpu(uuid="GPU-a", memory=MiB(40960)),
+        Gpu(uuid="MIG-b", memory=MiB(5120), mig="1g.5gb", card="GPU-b", part=MilliGpu(142)),
+        Gpu(uuid="MIG-c", memory=MiB(5120), mig="1g.5gb", card="GPU-b", part=MilliGpu(142), healthy=False),
+    ),
+)
+
+
+def test_instances_are_handed_out_as_the_strategy_of_the_node_says() -> None:
+    settings = parse_settings(
+        b"{gpus: {mig-strategy: single}, nodes: {n1: {mig-strategy: mixed}, n2: {mig-strategy: none}}}"
+    )
+    found = {
+        node: [(gpu.uuid, gpu.mig, gpu.compute_capacity, gpu.card) for gpu in shared.gpus]
+        for node in ("n1", "n2", "n3")
+        for shared in [shared_machine(INSTANCES, node, settings, Vendor.NVIDIA)]
+    }
+    whole = ("GPU-a", None, 1000, None)
+    assert found == {
+        "n1": [whole, ("MIG-b", "1g.5gb", 142, "GPU-b"), ("MIG-c", "1g.5gb", 142, "GPU-b")],
+        "n2": [whole],
+        "n3": [whole, ("MIG-b", None, 1000, "GPU-b"), ("MIG-c", None, 1000, "GPU-b")],
+    }
+
+
+def test_instances_that_were_removed_leave_room_for_others() -> None:
+    gone = tuple(replace(INSTANCES.gpus[2], uuid=f"MIG-{i}") for i in range(70))
+    shared = shared_machine(replace(INSTANCES, gpus=(*INSTANCES.gpus, *gone)), "n9", SETTINGS, Vendor.NVIDIA)
+    assert [gpu.uuid for gpu in shared.gpus] == ["GPU-a", "MIG-b"]
+
+
+def test_the_scheduler_reads_instances_as_they_are() -> None:
+    shared = shared_machine(INSTANCES, "n1", parse_settings(b""), Vendor.NVIDIA)
+    annotations = {key: value for key, value in annotations_for(shared, Vendor.NVIDIA, DEFAULTS).items() if value}
+    node = decode_node(json.dumps({"metadata": {"name": "n1", "annotations": annotations}}).encode())
+    assert machine_of(node) == (shared, Vendor.NVIDIA)
 
 
 def test_simulated_cards_of_two_nodes_have_different_names_that_stay() -> None:

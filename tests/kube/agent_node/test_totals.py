@@ -15,7 +15,7 @@ from cotenant.core.cluster import Node
 from cotenant.core.model import Gpu, Gpus, Machine, Slot
 from cotenant.core.placement.feasibility import feasibility
 from cotenant.core.placement.slots import slots_of
-from cotenant.core.units import MiB, Percent
+from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.agent.totals import NodeTotals, dialect_totals, kubelet_sum, most_percent
 from cotenant.kube.api.objects import Pod, decode_pod
@@ -64,7 +64,7 @@ def test_oversubscription_raises_the_totals_and_unhealthy_cards_keep_theirs() ->
 
 @given(capacity=st.integers(0, 400), tenants=st.integers(1, 8))
 def test_no_choice_of_percentages_is_above_the_bound(capacity: int, tenants: int) -> None:
-    bound = most_percent(Gpu(uuid="g", memory=MiB(capacity)), tenants)
+    bound = most_percent(capacity, tenants)
     exact = _most_by_trying(capacity, tenants)
     assert exact <= bound
     assert bound == exact or capacity < 100 * tenants  # on a card that is not tiny nothing is added
@@ -250,3 +250,15 @@ def test_pods_and_cards_that_change_are_counted_anew() -> None:
     for there, more in ((placed(1000), 0), (placed(400), 1000), (placed(400, phase="Failed"), 0), (placed(400), 1000)):
         assert counting.of(NODE, [there])["nvidia.com/gpumem"] == usual + more
     assert counting.of(replace(NODE, gpus=NODE.gpus[1:]), [placed(1000)])["nvidia.com/gpumem"] < usual
+
+
+def test_parts_of_a_mig_instance_never_exceed_the_total_of_compute() -> None:
+    instance = Gpu(uuid="MIG-a", memory=MiB(5120), slots=16, mig="1g.5gb", part=MilliGpu(142))
+    machine = Machine(name="n1", gpus=(instance,))
+    assert dialect_totals(VGPU, machine)["nvidia.com/gpucores"] >= 100
+    asked = pod({"nvidia.com/gpumem": 100, "nvidia.com/gpucores": 25}, annotations={"cotenant.io/mig": "1g.5gb"})
+    demand, node = request_of(asked).demand, Node.of(machine)
+    for _ in range(4):
+        (slot,) = slots_of(feasibility(demand), node)
+        node = node.after(demand, slot)
+    assert slots_of(feasibility(demand), node) == []

@@ -52,9 +52,10 @@ class Learner:
         return True
 
     def machines_changed(self, inventory: Inventory) -> None:
-        """Refits the policy after nodes joined or left."""
-        self._inventory = inventory
-        self._refit()
+        """Refits the policy after nodes joined or left, or GPUs were partitioned otherwise."""
+        if inventory != self._inventory:
+            self._inventory = inventory
+            self._refit()
 
     def _refit(self) -> None:
         self._seen = self._mix.total()

@@ -52,6 +52,10 @@ class GpuColumns(Protocol):
         """Free milli-GPU of each GPU."""
 
     @property
+    def compute_capacity(self) -> Amounts:
+        """Milli-GPU that each GPU has in all."""
+
+    @property
     def memory(self) -> Amounts:
         """Free MiB of each GPU."""
 
@@ -78,6 +82,14 @@ class GpuColumns(Protocol):
     @property
     def type_names(self) -> Sequence[str]:
         """All GPU types that were seen."""
+
+    @property
+    def profile(self) -> Amounts:
+        """Index of the MIG profile of each GPU in `profiles`; -1 if the node has no such GPU."""
+
+    @property
+    def profiles(self) -> Sequence[str | None]:
+        """All MIG profiles that were seen; the first is None, of GPUs that are no MIG instance."""
 
     @property
     def cpu(self) -> Amounts:

@@ -12,10 +12,11 @@ from functools import lru_cache
 import numpy as np
 
 from cotenant.core.cluster import Node
-from cotenant.core.footprint import memory_of
+from cotenant.core.footprint import compute_of, memory_of
 from cotenant.core.model import MACHINE_TYPE_LABEL, Demand, Reason
 from cotenant.core.placement import topology
 from cotenant.core.placement.check import Check, Floors, GpuColumns, Mask, Reads, enough, plain_text
+from cotenant.core.placement.mig import PROFILE_CHECK, instances
 from cotenant.core.units import WHOLE_GPU
 
 # The host
@@ -147,6 +148,8 @@ def gpu_memory(demand: Demand, node: Node, eligible: list[int]) -> list[int] | R
 
 
 def gpu_compute(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    if demand.mig is not None:
+        return instance_compute(demand, node, eligible)
     compute, needed = node.compute, demand.compute
     left = [i for i in eligible if compute[i] >= needed]
     if len(left) >= demand.gpus:
@@ -165,6 +168,15 @@ def gpu_compute(demand: Demand, node: Node, eligible: list[int]) -> list[int] | 
     else:
         text = "needs {needed_percent} % of one GPU; the freest has {available_percent} % free"
     return Reason("compute", text, needed, max(compute[i] for i in eligible))
+
+
+def instance_compute(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
+    """The same for MIG instances, of which the demand needs a share."""
+    sizes = node.machine.compute_capacities
+    left = [i for i in eligible if node.compute[i] >= compute_of(demand, sizes[i])]
+    free = "free" if demand.compute == WHOLE_GPU else f"with {demand.compute / 10:g} % of their compute free"
+    text = f"needs {{needed}} free {instances(demand.mig or '', demand.gpus)}; the node has {{available}} {free}"
+    return enough(demand, left, "compute", text)
 
 
 # Sets of GPUs. These say whether there is such a set; `slots.py` finds the sets themselves.
@@ -204,6 +216,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("count", installed, needs_gpus, Reads.HARDWARE, floors=lambda demand: Floors()),
     Check("type", gpu_type, has_type_constraint, Reads.TYPE, mask=mask_type),
+    PROFILE_CHECK,
     Check("uuid", named_gpu, lambda demand: bool(demand.use_uuids or demand.avoid_uuids)),
     Check("health", usable, needs_gpus, Reads.HARDWARE, mask=lambda demand, gpus: gpus.usable),
     Check("affinity", affinity, lambda demand: demand.affinity is not None, Reads.TENANTS),
@@ -220,8 +233,9 @@ CHECKS: tuple[Check, ...] = (
         "compute",
         gpu_compute,
         needs_amounts,
-        Reads.AMOUNTS,
-        floors=lambda demand: Floors(compute=demand.compute),
+        Reads.AMOUNTS | Reads.HARDWARE,
+        floors=lambda demand: Floors(compute=demand.compute) if demand.mig is None else None,
+        mask=lambda demand, gpus: gpus.compute >= compute_of(demand, gpus.compute_capacity),
         nearness=lambda gpus: gpus.compute,
     ),
     Check(

@@ -8,10 +8,11 @@ from itertools import combinations
 from typing import NamedTuple
 
 from cotenant.core.cluster import Node
-from cotenant.core.footprint import NOTHING, claims, larger_of, memory_on
+from cotenant.core.footprint import NOTHING, claims, compute_on, larger_of, memory_on
 from cotenant.core.model import Claim, Container, ContainerKind, Demand, Gpu, Gpus, Reason
 from cotenant.core.placement.checks import by_numa, linked_slot
 from cotenant.core.placement.feasibility import Feasibility
+from cotenant.core.placement.mig import instances, may_use
 from cotenant.core.units import MiB, MilliGpu
 
 _STEPS = 300
@@ -28,7 +29,7 @@ class _Load(NamedTuple):
     apps: Claim = NOTHING
 
     def beside(self, container: Container, gpu: Gpu) -> "_Load":
-        own = Claim(memory_on(container, gpu), container.compute, 1)
+        own = Claim(memory_on(container, gpu), compute_on(container, gpu), 1)
         if container.kind is ContainerKind.APP:
             return _Load(self.peak, self.sidecars, _sum(self.apps, own))
         running = _sum(self.sidecars, own)
@@ -82,8 +83,9 @@ def _could_fit(demand: Demand, node: Node, pool: list[int]) -> bool:
             return False
         if container.kind is not ContainerKind.INIT and container.gpus:
             least = min(memory_on(container, node.machine.gpus[i]) for i in fits)
+            compute = min(compute_on(container, node.machine.gpus[i]) for i in fits)
             for _ in range(container.gpus):
-                needed = _sum(needed, Claim(least, container.compute, 1))
+                needed = _sum(needed, Claim(least, compute, 1))
     for i in pool:
         there = _sum(there, node.free(i))
     return _within(needed, there)
@@ -131,6 +133,7 @@ def _greedy_slot(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus
     chosen: Gpus = ()
     loads: _Loads = {}
     free_again: set[int] = set()
+    sizes = node.machine.instance_sizes
     for position, container in enumerate(demand.containers):
         fits = [i for i in pool if _takes(demand, node, loads, container, i)]
         if len(fits) < container.gpus:
@@ -141,7 +144,7 @@ def _greedy_slot(demand: Demand, node: Node, pool: list[int], sign: int) -> Gpus
                 text = f"container {position} needs {{gpus}} linked as requested; the node has no such set"
                 return Reason("link", text, container.gpus, 0)
         else:
-            ranked = sorted(fits, key=lambda i: (i not in free_again, sign * node.room[i], i))
+            ranked = sorted(fits, key=lambda i: (i not in free_again, sizes[i], sign * node.room[i], i))
             own = tuple(sorted(ranked[: container.gpus]))
         chosen += own
         loads = _loaded(loads, node, container, own)
@@ -154,14 +157,24 @@ def _refusal(demand: Demand, node: Node, pool: list[int], loads: _Loads, positio
     """Why too few GPUs can take a container: if it needs one, by how much the best of them falls short."""
     container = demand.containers[position]
     name = f"container {position} ({container.kind})"
-    needs = {i: Claim(memory_on(container, node.machine.gpus[i]), container.compute, 1) for i in pool}
+    gpus = node.machine.gpus
+    there, pool = len(pool), [i for i in pool if may_use(container, gpus[i].mig, demand.exclusive)]
+    if len(pool) < min(there, container.gpus):
+        kind = (
+            "{gpus} without MIG" if container.mig is None else f"{{needed}} {instances(container.mig, container.gpus)}"
+        )
+        return Reason("mig", f"{name} needs {kind}; the node has {{available}}", container.gpus, len(pool))
+    needs = {i: Claim(memory_on(container, gpus[i]), compute_on(container, gpus[i]), 1) for i in pool}
     left = {i: _left_for(needs[i], _claim(demand, node, loads, container, i), node.free(i)) for i in pool}
     if container.gpus == 1 and pool:
         freest = max(pool, key=lambda i: left[i].memory - needs[i].memory)
         if left[freest].memory < needs[freest].memory:
             text = f"{name} needs {{needed}} MiB on one GPU; the freest has {{available}} MiB free for it"
             return Reason("container", text, needs[freest].memory, max(0, left[freest].memory))
-        freest = max(pool, key=lambda i: left[i].compute)
+        freest = max(pool, key=lambda i: left[i].compute - needs[i].compute)
+        if container.mig is not None and left[freest].compute < needs[freest].compute:
+            text = f"{name} needs {{needed}} free {instances(container.mig, 1)}; the node has {{available}}"
+            return Reason("container", text, 1, 0)
         if left[freest].compute < container.compute:
             text = f"{name} needs {{needed_percent}} % of one GPU; the freest has {{available_percent}} % free for it"
             return Reason("container", text, container.compute, max(0, left[freest].compute))
@@ -186,6 +199,8 @@ def _loaded(loads: _Loads, node: Node, container: Container, own: Gpus) -> _Load
 
 def _takes(demand: Demand, node: Node, loads: _Loads, container: Container, gpu: int) -> bool:
     """Whether a container fits on that GPU beside the ones that are placed."""
+    if not may_use(container, node.machine.gpus[gpu].mig, demand.exclusive):
+        return False
     return _within(_claim(demand, node, loads, container, gpu), node.free(gpu))
 
 

@@ -26,7 +26,8 @@ from cotenant.core.sharing.orders import tenants_on
 NO_GPU = -1
 """type and tenant number of a GPU index that a node does not have"""
 
-_COMPUTE, _MEMORY, _SLOTS, _ROOM, _TENANTS, _MEMORY_CAPACITY, _SLOT_CAPACITY, _USABLE, _TYPE = range(9)
+_COMPUTE, _MEMORY, _SLOTS, _ROOM, _TENANTS = range(5)
+_COMPUTE_CAPACITY, _MEMORY_CAPACITY, _SLOT_CAPACITY, _USABLE, _TYPE, _PROFILE = range(5, 11)
 _CHANGING = 5
 """the rows before this one change with the tenants, the others only with the machine"""
 _CPU, _HOST_MEMORY, _TOTAL_ROOM = range(3)
@@ -68,11 +69,12 @@ class Columns:
         gpus: Amounts,
         hosts: Amounts,
         type_names: Sequence[str],
+        profiles: Sequence[str | None],
         machines: list[Machine],
         at: NDArray[np.intp] | None,
     ) -> None:
         self._gpus, self._hosts, self._machines, self._at = gpus, hosts, machines, at
-        self.type_names = type_names
+        self.type_names, self.profiles = type_names, profiles
 
     def _row(self, row: int) -> Amounts:
         values: Amounts = self._gpus[row]
@@ -89,6 +91,10 @@ class Columns:
     @property
     def memory(self) -> Amounts:
         return self._row(_MEMORY)
+
+    @property
+    def compute_capacity(self) -> Amounts:
+        return self._row(_COMPUTE_CAPACITY)
 
     @property
     def memory_capacity(self) -> Amounts:
@@ -110,6 +116,10 @@ class Columns:
     @property
     def type(self) -> Amounts:
         return self._row(_TYPE)
+
+    @property
+    def profile(self) -> Amounts:
+        return self._row(_PROFILE)
 
     @property
     def room(self) -> Amounts:
@@ -157,12 +167,13 @@ class GpuArrays:
         self._known: OrderedDict[Demand, _Known] = OrderedDict()
         self._names: tuple[str, ...] = ()
         self._seen: Versions = np.zeros(0, dtype=np.int64)
-        self._gpus: Amounts = np.zeros((9, 0, 0), dtype=np.int64)
+        self._gpus: Amounts = np.zeros((11, 0, 0), dtype=np.int64)
         """by row (_COMPUTE and so on), GPU index and node"""
         self._hosts: Amounts = np.zeros((3, 0), dtype=np.int64)
         self._machines: list[Machine | None] = []
         self._types: dict[str, int] = {}
         self._type_names: tuple[str, ...] = ()
+        self._profiles: dict[str | None, int] = {None: 0}
 
     @property
     def worn_out(self) -> bool:
@@ -175,7 +186,8 @@ class GpuArrays:
         return self._columns(at)
 
     def _columns(self, at: NDArray[np.intp] | None) -> Columns:
-        return Columns(self._gpus, self._hosts, self._type_names, self._machines, at)  # type: ignore[arg-type]
+        profiles = tuple(self._profiles)
+        return Columns(self._gpus, self._hosts, self._type_names, profiles, self._machines, at)  # type: ignore[arg-type]
 
     def labels(self, policy: Orders, feasible: Feasibility, cluster: Cluster) -> Labels:
         """A number for every node, larger if the policy prefers it, `REFUSED` if the demand does not fit; read-only."""
@@ -231,7 +243,8 @@ class GpuArrays:
         more = max(len(node.compute) for node in nodes) - self._gpus.shape[1]
         if more > 0:
             self._gpus = np.pad(self._gpus, ((0, 0), (0, more), (0, 0)))
-            self._gpus[_TYPE, -more:] = self._gpus[_TENANTS, -more:] = NO_GPU
+            for row in (_TYPE, _PROFILE, _TENANTS):
+                self._gpus[row, -more:] = NO_GPU
         width = self._gpus.shape[1]
         changed = [[_wide(row, width) for row in self._changing(node)] for node in nodes]
         self._gpus[:_CHANGING, :, stale] = np.array(changed, dtype=np.int64).transpose(1, 2, 0)
@@ -266,12 +279,17 @@ class GpuArrays:
         gpus, types = machine.gpus, self._types
         usable = [i not in machine.unusable for i in range(len(gpus))]
         kinds = [types.setdefault(gpu.type, len(types)) for gpu in gpus]
-        return machine.memory_capacities, [gpu.slots for gpu in gpus], usable, kinds
+        profiles = [self._profiles.setdefault(gpu.mig, len(self._profiles)) for gpu in gpus]
+        slots = [gpu.slots for gpu in gpus]
+        return machine.compute_capacities, machine.memory_capacities, slots, usable, kinds, profiles
 
     def _tenants(self, node: Node) -> list[int]:
-        """GPUs of one type with the same tenants have the same number."""
+        """GPUs of one type, and of one size if they are MIG instances, with the same tenants have the same number."""
         # All that checks and orders by tenants read; the order of tenants does not matter, but sorting takes time.
-        there: list[tuple[object, ...]] = [(gpu.type,) for gpu in node.machine.gpus]
+        machine = node.machine
+        there: list[tuple[object, ...]] = [
+            (gpu.type, size) for gpu, size in zip(machine.gpus, machine.instance_sizes, strict=True)
+        ]
         for tenant in node.tenants:
             one = (tenant.demand.workload, tenant.demand.least_speed)
             for i in tenant.gpus if len(tenant.gpus) < 2 else set(tenant.gpus):

@@ -7,7 +7,7 @@ the first and breaks ties by the second.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotenant.core.fragmentation import fgd
 from cotenant.core.fragmentation import ours as fragmentation
@@ -17,6 +17,7 @@ from cotenant.core.model import Job
 from cotenant.core.placement import scores
 from cotenant.core.placement.check import Check
 from cotenant.core.placement.checks import CHECKS
+from cotenant.core.placement.mig import smallest_instance
 from cotenant.core.placement.ranking import Policy, QueueOrder
 from cotenant.core.placement.scores import Order
 from cotenant.core.queueing.overdue import UNKNOWN_LENGTH, is_overdue
@@ -180,7 +181,7 @@ def build_policy(
     gpus = _orders(gpu_part, known) if gpu_part else nodes  # not built twice, since building may be costly
     alone = not gpu_part and len(nodes) == 1 and nodes[0].nodes == nodes[0].gpus
     node_orders = tuple(order for one in nodes for order in one.nodes)
-    return Policy(
+    policy = Policy(
         name=spec,
         queue=QUEUES[queue],
         table=table,
@@ -192,6 +193,19 @@ def build_policy(
         gpus=node_orders if alone else tuple(order for one in gpus for order in one.gpus),
         random=spec == "random",
         known=known,
+    )
+    return _for_instances(policy) if any(kind.model.is_instance for kind in known.inventory) else policy
+
+
+def _for_instances(policy: Policy) -> Policy:
+    """The policy for machines with MIG instances: the size of an instance is compared before all else."""
+    gate = policy.gate
+    return replace(
+        policy,
+        nodes=(smallest_instance, *policy.nodes),
+        gpus=(smallest_instance, *policy.gpus),
+        by_gpu=(smallest_instance, *policy.by_gpu) if policy.by_gpu else (),
+        gate=None if gate is None else lambda score, crowding: gate(score[1:], crowding),
     )
 
 

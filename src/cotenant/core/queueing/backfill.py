@@ -313,6 +313,7 @@ def _likeness(demand: Demand) -> Demand:
         memory=MiB(0),
         memory_percent=None,
         compute=MilliGpu(0),
+        mig=None,
         containers=(),
         affinity=None,
         cpu=MilliCpu(0),

@@ -11,7 +11,7 @@ from itertools import combinations
 import msgspec
 
 from cotenant.core.model import Gpu, Link, Machine
-from cotenant.core.units import MiB, Percent, format_memory
+from cotenant.core.units import WHOLE_GPU, MiB, Percent, format_memory
 from cotenant.errors import InputError
 from cotenant.kube.codec.inventory import (
     GPU_TOPOLOGY,
@@ -54,18 +54,25 @@ def shared_machine(
 
     Only the vGPU library can put memory of the host behind a GPU, so no more than there is of other GPUs is handed out.
     """
+    strategy = settings.mig_strategy_of(node)
     ways = [settings.sharing_of(node, gpu.uuid, index) for index, gpu in enumerate(found.gpus)]
-    shown = [index for index, way in enumerate(ways) if way is not None]
+    hidden = [
+        way is None or (gpu.mig is not None and strategy == "none") for way, gpu in zip(ways, found.gpus, strict=True)
+    ]
+    shown = [index for index, out in enumerate(hidden) if not out]
+    if len(shown) > MOST_NODE_GPUS:  # instances that were removed need no place
+        shown = [index for index in shown if found.gpus[index].healthy or found.gpus[index].mig is None]
     if len(shown) > MOST_NODE_GPUS:
         raise InputError(f"node {node} has {len(shown)} GPUs, expected at most {MOST_NODE_GPUS}; hide some")
     gpus = tuple(
         replace(
-            _named_by(node, found.gpus[index]) if simulated else found.gpus[index],
+            _named_by(node, gpu) if simulated else _as_handed_out(gpu, strategy),
             slots=way.split,
             memory_scaling=Percent(way.memory_scaling if vendor.row.preload else min(way.memory_scaling, NOT_SCALED)),
             compute_scaling=Percent(way.compute_scaling),
         )
-        for index, way in enumerate(ways)
+        for index in shown
+        for gpu, way in [(found.gpus[index], ways[index])]
         if way is not None
     )
     links = found.links and tuple(tuple(found.links[a][b] for b in shown) for a in shown)
@@ -90,6 +97,11 @@ def host_memory_note(machine: Machine, host: MiB) -> str | None:
         f"memory-scaling assigns up to {format_memory(assigned)} of the host's memory to pods, and the host has "
         f"{format_memory(host)}: lower memory-scaling of node {machine.name}, or pods can exhaust its memory"
     )
+
+
+def _as_handed_out(gpu: Gpu, strategy: str) -> Gpu:
+    """A MIG instance counts as a whole GPU if all instances of the node are requested as GPUs."""
+    return replace(gpu, mig=None, part=WHOLE_GPU) if gpu.mig is not None and strategy == "single" else gpu
 
 
 def _named_by(node: str, gpu: Gpu) -> Gpu:
@@ -121,7 +133,7 @@ def hami_text(machine: Machine) -> str:
             "devcore": gpu.compute_capacity // 10,
             "type": f"{VGPU.type_prefix}{gpu.type}",
             "numa": gpu.numa or 0,
-            "mode": VGPU.modes[0],
+            "mode": VGPU.modes[0] if gpu.mig is None else VGPU.mig_mode,
             "health": gpu.healthy,
         }
         for index, gpu in enumerate(machine.gpus)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from cotenant.core.footprint import memory_on
+from cotenant.core.footprint import compute_on, memory_on
 from cotenant.core.model import ContainerKind, Gpu, Machine
 from cotenant.core.units import WHOLE_GPU
 from cotenant.errors import InputError
@@ -76,12 +76,13 @@ def dialect_totals(dialect: Dialect, machine: Machine) -> dict[str, int]:
     """All totals but the number of devices, which the device plugin reports; an unhealthy GPU still has its tenants."""
     gpus = machine.gpus
     slots = sum(gpu.slots for gpu in gpus)
+    most = {gpu.uuid: max(gpu.slots, min(MOST_CONTAINERS, slots)) for gpu in gpus}
     amounts = {
         dialect.memory: sum(gpu.memory_capacity // dialect.memory_unit for gpu in gpus),
         dialect.count if dialect.slots is not None else None: _whole_gpus(dialect, gpus),
         dialect.memory_mib: sum(gpu.memory_capacity for gpu in gpus),
-        dialect.memory_percent: sum(most_percent(gpu, max(gpu.slots, min(MOST_CONTAINERS, slots))) for gpu in gpus),
-        dialect.compute: sum(gpu.compute_capacity // 10 for gpu in gpus),
+        dialect.memory_percent: sum(most_percent(gpu.memory_capacity, most[gpu.uuid]) for gpu in gpus),
+        dialect.compute: sum(_compute_percent(gpu, most[gpu.uuid]) for gpu in gpus),
         dialect.priority: slots,
     }
     return {name: amount for name, amount in amounts.items() if name is not None}
@@ -98,13 +99,17 @@ def _whole_gpus(dialect: Dialect, gpus: Sequence[Gpu]) -> int:
     return sum(1 if gpu.memory_capacity else max(1, min(gpu.slots, gpu.compute_capacity // WHOLE_GPU)) for gpu in gpus)
 
 
-def most_percent(gpu: Gpu, tenants: int) -> int:
+def _compute_percent(gpu: Gpu, tenants: int) -> int:
+    """Percents of compute. Tenants of a MIG instance may state them of the instance, which are rounded down."""
+    return gpu.compute_capacity // 10 if gpu.mig is None else most_percent(gpu.compute_capacity, tenants)
+
+
+def most_percent(capacity: int, tenants: int) -> int:
     """The largest sum of percents that so many tenants can have on one GPU: more than 100, since each is rounded down.
 
     On a GPU with C MiB, p percent take w = (C p - r) / 100 MiB, where r < 100 is what is rounded away. The w of all
     tenants add up to at most C, so their p add up to at most 100 + (sum of r) / C.
     """
-    capacity = gpu.memory_capacity
     if capacity == 0:
         return 100 * tenants
     rounded_away = 100 - gcd(capacity, 100)
@@ -148,6 +153,10 @@ def _meets_request(pod: Pod, record: Record, machine: Machine, settings: Setting
         wanted, shares = one.amounts.container, record.held_by(one.number)
         if len(shares) != wanted.gpus or any(share.gpu not in gpus for share in shares):
             return False
-        if any(share.memory < memory_on(wanted, gpus[share.gpu]) or share.compute < wanted.compute for share in shares):
+        needed = [(memory_on(wanted, gpus[share.gpu]), compute_on(wanted, gpus[share.gpu])) for share in shares]
+        if any(
+            share.memory < memory or share.compute < compute
+            for share, (memory, compute) in zip(shares, needed, strict=True)
+        ):
             return False
     return True

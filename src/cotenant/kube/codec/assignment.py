@@ -13,9 +13,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cotenant.core.footprint import memory_on
+from cotenant.core.footprint import compute_on, memory_on
 from cotenant.core.model import Container, ContainerKind, Demand, Gpus, Machine, Slot, Tenant
-from cotenant.core.units import MiB, MilliGpu
+from cotenant.core.units import WHOLE_GPU, MiB, MilliGpu
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import MOST_CONTAINERS as MOST_NUMBERS
 from cotenant.kube.api.objects import Pod
@@ -80,7 +80,10 @@ def record_for(pod: Pod, request: PodRequest, slot: Slot, machine: Machine) -> R
     for one in request.containers:
         wanted = one.amounts.container
         own = [machine.gpus[gpu] for gpu in islice(gpus, wanted.gpus)]
-        shares = [Share(gpu=gpu.uuid, memory=memory_on(wanted, gpu), compute=wanted.compute) for gpu in own]
+        shares = [
+            Share(gpu=gpu.uuid, memory=memory_on(wanted, gpu), compute=min(WHOLE_GPU, compute_on(wanted, gpu)))
+            for gpu in own
+        ]
         containers.append(Held(number=one.number, kind=wanted.kind, gpus=tuple(shares)))
     return Record(
         pod=pod.metadata.uid, node=slot.node, exclusive=request.demand.exclusive, containers=tuple(containers)

@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from cotenant.core.model import Demand, Link
-from cotenant.core.units import MilliGpu, Percent, parse_percent
+from cotenant.core.model import ANY_PROFILE, Demand, Link
+from cotenant.core.units import MilliGpu, Percent, parse_percent, parse_profile
 from cotenant.errors import InputError
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.keys import own_key, qualified
 from cotenant.wire.text import printable
 
+PROFILE = own_key("mig")
+"""Annotation: the profile of the MIG instances that a pod gets."""
 MOST_NAMES = 64
 LONGEST_NAME = 200
 
@@ -23,7 +25,7 @@ _LISTS = {
     "avoid-uuids": "avoid_uuids",
 }
 """Lists of names: the key in our annotations, and the field of a dialect that has its own key."""
-_OTHERS = ("exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed")
+_OTHERS = ("mig", "exclusive", "one-numa", "link", "affinity", "anti-affinity", "workload", "least-speed")
 
 T = TypeVar("T")
 
@@ -64,9 +66,10 @@ def _constraints_of(
         name = _read(annotations, own_key(ours), _name)
         return None if name is None else qualified(namespace, name)
 
+    profile = _read(annotations, PROFILE, parse_profile)
     for one in dialects:
         if one.mode is not None:
-            _read(annotations, one.mode, partial(_check_mode, one))
+            profile = _read(annotations, one.mode, partial(_check_mode, one)) or profile
     prefixes = tuple(one.type_prefix for one in dialects if one.type_prefix)
     numa = [own_key("one-numa"), *(one.one_numa for one in dialects if one.one_numa is not None)]
     together = [said for key in numa if (said := _read(annotations, key, _truth)) is not None]
@@ -74,6 +77,7 @@ def _constraints_of(
     return Demand(
         gpus=0,
         compute=MilliGpu(0),
+        mig=profile,
         exclusive=_read(annotations, own_key("exclusive"), _truth) or False,
         use_types=_patterns(listed("use-types"), prefixes) or tuple(dict.fromkeys(types)),
         avoid_types=_patterns(listed("avoid-types"), prefixes),
@@ -128,12 +132,16 @@ def _speed(text: str) -> Percent:
     return parse_percent(text[:40])
 
 
-def _check_mode(dialect: Dialect, text: str) -> None:
+def _check_mode(dialect: Dialect, text: str) -> str | None:
+    """Returns the MIG profile that the mode means, if it means one."""
+    if text == dialect.mig_mode:
+        return ANY_PROFILE
     if text not in dialect.modes:
         raise ValueError(
-            f"{printable(text[:40])!r}: cotenant limits a container by its vGPU library, and makes neither MIG"
-            f" instances nor MPS servers; remove the annotation, or write {' or '.join(dialect.modes)}"
+            f"{printable(text[:40])!r}: cotenant limits a container by its vGPU library, and makes no MPS servers;"
+            f" remove the annotation, or write {' or '.join(dialect.modes)}"
         )
+    return None
 
 
 def _patterns(parts: list[str], prefixes: tuple[str, ...]) -> tuple[str, ...]:

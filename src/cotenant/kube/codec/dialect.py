@@ -96,6 +96,8 @@ class Dialect:
     """Annotation: how a GPU is divided."""
     modes: tuple[str, ...] = ()
     """Values of `mode` that mean the limits that we enforce; others are refused."""
+    mig_mode: str | None = None
+    """The value of `mode` that means a MIG instance."""
     other_names: tuple[tuple[str, str], ...] = ()
     """Pairs of a field of this class that names a resource, and another name of that resource."""
     policy: str | None = None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cotenant.core.model import MACHINE_TYPE_LABEL, Gpu, Machine
-from cotenant.core.units import MiB, Percent
+from cotenant.core.units import MiB, MilliGpu, Percent
 from cotenant.errors import InputError
 from cotenant.kube.api.objects import Node
 from cotenant.kube.codec.assignment import Identity, Record, Uuid, checked_record
@@ -65,6 +65,12 @@ class GpuView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     healthy: bool = True
     memory_scaling: Scaling = 100
     compute_scaling: Scaling = 100
+    mig: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
+    """Profile, if it is a MIG instance."""
+    card: Uuid | None = None
+    """The GPU of which it is a MIG instance."""
+    part: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    """Thousandths of the compute of that GPU."""
 
 
 class Inventory(
@@ -152,6 +158,9 @@ def inventory_for(machine: Machine, vendor: Vendor) -> str:
             healthy=gpu.healthy,
             memory_scaling=gpu.memory_scaling,
             compute_scaling=gpu.compute_scaling,
+            mig=gpu.mig,
+            card=gpu.card,
+            part=gpu.part,
         )
         for gpu in machine.gpus
     )
@@ -177,6 +186,9 @@ def machine_of(node: Node) -> tuple[Machine, Vendor] | None:
             cordoned=gpu.uuid in cordoned,
             memory_scaling=Percent(gpu.memory_scaling),
             compute_scaling=Percent(gpu.compute_scaling),
+            mig=gpu.mig,
+            card=gpu.card,
+            part=MilliGpu(gpu.part),
         )
         for gpu in inventory.gpus
     )

@@ -15,6 +15,9 @@ VOLCANO: Mapping[str, str] = {
 """Volcano's resources, and the fields of a dialect that name the same resources of ours."""
 VOLCANO_MODE = "volcano.sh/vgpu-mode"
 
+MIG = "mig-"
+"""Begins the names of NVIDIA's resources for MIG instances, behind the domain of the resource that counts GPUs."""
+
 KAI = "kai-scheduler"
 FRACTION, MEMORY, COMPUTE, CORES = "gpu-fraction", "gpu-memory", "gpu-sm-percentage", "gpu-sm-cores"
 DEVICES, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"

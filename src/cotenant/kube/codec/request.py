@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from cotenant.core.model import Container, ContainerKind, Demand
+from cotenant.core.model import ANY_PROFILE, Container, ContainerKind, Demand
 from cotenant.core.sharing.latency import LEAST_SHARE
 from cotenant.core.units import WHOLE_GPU, WHOLE_MEMORY, MiB, MilliGpu
 from cotenant.errors import InputError
@@ -97,6 +97,8 @@ def request_of(pod: Pod, settings: Settings = DEFAULTS) -> PodRequest:
         constraints = _constraints(pod, containers, settings)
     if objective_of(pod.metadata.annotations) is not None:
         containers = _serving(containers)
+    if constraints.mig is not None:
+        containers, constraints = _on_instances(containers, constraints.mig), replace(constraints, mig=None)
     demand = demand_for([one.amounts.container for one in containers], constraints)
     return PodRequest(
         demand=demand, constraints=constraints, containers=tuple(containers), vendor=_vendor(containers), note=note
@@ -177,6 +179,18 @@ def _serving(containers: list[ContainerRequest]) -> list[ContainerRequest]:
     ]
 
 
+def _on_instances(containers: list[ContainerRequest], profile: str) -> list[ContainerRequest]:
+    """The containers on MIG instances. One that leaves the profile open has its instance to itself, as in HAMi."""
+    found = []
+    for one in containers:
+        amounts = one.amounts.container
+        compute = WHOLE_GPU if profile == ANY_PROFILE and not amounts.compute else amounts.compute
+        found.append(
+            replace(one, amounts=replace(one.amounts, container=replace(amounts, mig=profile, compute=compute)))
+        )
+    return found
+
+
 def _amounts(
     container: PodContainer,
     kind: ContainerKind,
@@ -223,7 +237,12 @@ def _demand_for(containers: tuple[Container, ...], constraints: Demand) -> Deman
         return replace(constraints, gpus=1, compute=WHOLE_GPU, containers=containers)
     only = containers[0]
     return replace(
-        constraints, gpus=only.gpus, memory=only.memory, memory_percent=only.memory_percent, compute=only.compute
+        constraints,
+        gpus=only.gpus,
+        memory=only.memory,
+        memory_percent=only.memory_percent,
+        compute=only.compute,
+        mig=only.mig,
     )
 
 

@@ -50,5 +50,6 @@ VGPU = Dialect(
     type_prefix="NVIDIA-",
     mode="nvidia.com/vgpu-mode",
     modes=("hami-core",),
+    mig_mode="mig",
     variables=_variables,
 )

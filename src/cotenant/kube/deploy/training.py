@@ -5,9 +5,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cotenant.core.units import parse_memory, parse_percent
+from cotenant.core.units import parse_memory, parse_percent, parse_profile
 from cotenant.errors import InputError
 from cotenant.kube.api.names import Json
+from cotenant.kube.codec.constraints import PROFILE
 from cotenant.kube.codec.keys import own_key
 from cotenant.kube.codec.policy import POLICY
 from cotenant.kube.codec.queueing import ESTIMATE, GANG, GANG_SIZE, MOST_MEMBERS
@@ -30,6 +31,8 @@ class TrainingRequest:
     memory: str | None = None
     """An amount such as 4GiB, a percentage such as 50%, or `auto`: that of the workload's profile."""
     compute: str | None = None
+    mig: str | None = None
+    """Profile of the MIG instances that it needs."""
     types: tuple[str, ...] = ()
     exclusive: bool = False
     estimate_s: float | None = None
@@ -105,8 +108,20 @@ def _limits(request: TrainingRequest) -> dict[str, int]:
     return limits
 
 
+def _profile(request: TrainingRequest) -> str | None:
+    if request.mig is None:
+        return None
+    if request.gpus == 0:
+        raise InputError("--gpus 0: --mig is for jobs with GPUs; leave it out")
+    try:
+        return parse_profile(request.mig)
+    except ValueError as error:
+        raise InputError(f"--mig: {error}") from None
+
+
 def _annotations(request: TrainingRequest) -> dict[str, str]:
     found = {
+        PROFILE: _profile(request),
         own_key("use-types"): ",".join(request.types) or None,
         own_key("exclusive"): "true" if request.exclusive else None,
         ESTIMATE: None if request.estimate_s is None else f"{request.estimate_s:g}s",

@@ -28,9 +28,13 @@ class Rankers:
         self._known, self._belief = known, Predicted() if belief is None else belief
         self._rankers: dict[str, Ranker | Learner] = {}
         self._names: tuple[str, ...] = ()
+        self._has_instances = False
 
     def of(self, spec: str, cluster: Cluster) -> Ranker:
         """The ranker of a policy. InputError with the list of names if the policy does not exist."""
+        if cluster.has_instances != self._has_instances:  # policies for MIG instances compare their sizes first
+            self._has_instances = cluster.has_instances
+            self._rankers.clear()
         found = self._rankers.pop(spec, None) or self._new(spec, cluster)
         self._rankers[spec] = found  # most recent last
         if len(self._rankers) > MOST_POLICIES:
@@ -49,7 +53,8 @@ class Rankers:
                 one.observe(demand)
 
     def _new(self, spec: str, cluster: Cluster) -> Ranker | Learner:
-        policy = parse_policy(spec, self._known or Knowledge(belief=self._belief))
+        inventory = inventory_of(node.machine for node in cluster) if cluster.has_instances else {}
+        policy = parse_policy(spec, self._known or Knowledge(inventory=inventory, belief=self._belief))
         if self._known is not None or not BY_MIX & set(spec.replace("/", "+").split("+")):
             return Ranker(policy, MOST_DEMANDS)
         seen = (tenant.demand for node in cluster for tenant in node.tenants)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The cotenant authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as KAI and Volcano have them become requests of the dialect `vgpu`.
+"""Requests as KAI and Volcano have them, and NVIDIA's device plugin for MIG, become requests of the dialect `vgpu`.
 
 They are translated once, at admission, rather than read as dialects of their own: each further dialect adds resources
 to every node, and kube-scheduler compares all of them for every pod. The translation of a translated pod is the same
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from cotenant.core.units import parse_profile
 from cotenant.errors import InputError
+from cotenant.kube.codec.constraints import PROFILE
 from cotenant.kube.codec.dialect import Dialect
 from cotenant.kube.codec.other_systems import (
     COMPUTE,
@@ -25,6 +27,7 @@ from cotenant.kube.codec.other_systems import (
     KAI,
     LIMIT,
     MEMORY,
+    MIG,
     VOLCANO,
     VOLCANO_MODE,
 )
@@ -53,7 +56,7 @@ def translate(pod: Json, manifest: PodManifest, settings: KubeSettings) -> Trans
     vgpu = next((one for one in settings.codec().dialects if one.name == VGPU.name), None)
     if vgpu is None or not ours.places(scheduler):
         return Translation(pod)
-    pod = _from_volcano(pod, vgpu)
+    pod = _from_mig(_from_volcano(pod, vgpu), vgpu)
     # The names of KAI's annotations have no prefix, so only a pod of that scheduler means KAI by them.
     if scheduler in (KAI, ours.name) and {FRACTION, MEMORY} & manifest.metadata.annotations.keys():
         return _from_kai(pod, manifest, vgpu)
@@ -83,6 +86,43 @@ def _from_volcano(pod: Json, vgpu: Dialect) -> Json:
         annotations.setdefault(vgpu.mode, annotations[VOLCANO_MODE])
         metadata = {**metadata, "annotations": annotations}
     return {**pod, "metadata": metadata, "spec": {**spec, **changed}}
+
+
+def _from_mig(pod: Json, vgpu: Dialect) -> Json:
+    """Resources such as nvidia.com/mig-1g.10gb become GPUs and the annotation of the profile.
+
+    If the dialect counts GPUs under another domain, these resources are those of NVIDIA's own device plugin.
+    """
+    spec, metadata = pod.get("spec", {}), pod.get("metadata", {})
+    prefix = f"{vgpu.count.rpartition('/')[0]}/{MIG}"
+    kinds = [kind for kind in ("initContainers", "containers") if spec.get(kind)]
+    named = sorted({name for kind in kinds for one in spec[kind] for name in _limits(one) if name.startswith(prefix)})
+    if not named:
+        return pod
+    if len(named) > 1:
+        raise InputError(f"{named[0]} and {named[1]}: expected MIG instances of one profile in a pod; use two pods")
+    profile = _profile(named[0], prefix)
+    annotations = dict(metadata.get("annotations") or {})
+    if annotations.setdefault(PROFILE, profile) != profile:
+        raise InputError(
+            f"{named[0]} and annotation {PROFILE}: {printable(annotations[PROFILE][:40])}: use one of them"
+        )
+    changed = {kind: [_renamed(container, {named[0]: vgpu.count}) for container in spec[kind]] for kind in kinds}
+    return {**pod, "metadata": {**metadata, "annotations": annotations}, "spec": {**spec, **changed}}
+
+
+def _limits(container: Json) -> Mapping[str, object]:
+    resources = container.get("resources") or {}
+    return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+
+
+def _profile(resource: str, prefix: str) -> str:
+    """The profile in the name of a resource, which has a dot where nvidia-smi has a plus: `mig-1g.10gb.me`."""
+    name, gigabytes, rest = resource.removeprefix(prefix).partition("gb")
+    try:
+        return parse_profile(f"{name}{gigabytes}{rest.replace('.', '+', 1)}")
+    except ValueError as error:
+        raise InputError(f"{printable(resource[:60])}: {error}") from None
 
 
 def _renamed(container: Json, names: Mapping[str, str]) -> Json:

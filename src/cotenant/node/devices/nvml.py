@@ -4,25 +4,31 @@
 
 A query that the GPU does not support, or that needs a missing permission, returns None. Any other error makes that one
 GPU unhealthy; the others go on.
+
+The MIG instances of a partitioned card are GPUs of their own, and the card itself is not handed out. An entry stays in
+the list as long as the process lives, because jobs know their GPUs by index: an instance that was removed is unhealthy,
+and a new one comes last.
 """
 
 import os
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from cotenant.core.links import LinkMatrix, link_matrix_of_pairs
-from cotenant.core.model import Gpu, Gpus, Link, Machine
-from cotenant.core.units import MIB_BYTES, MiB, MilliCpu, Seconds
+from cotenant.core.model import Gpu, Gpus, Machine
+from cotenant.core.units import MIB_BYTES, WHOLE_GPU, MiB, MilliCpu, MilliGpu, Seconds
 from cotenant.errors import DeviceError
-from cotenant.node.devices.backend import MACHINE, GpuUsage, NoDriverError, ProcessUsage, Running
+from cotenant.node.devices.backend import MACHINE, GpuUsage, NoDriverError, Running
 from cotenant.node.devices.counters import Counters
 from cotenant.node.devices.health import RECOVERY, Health
-from cotenant.node.devices.links import Bus, Far, numa_node, nvlink_pairs
+from cotenant.node.devices.links import Bus, numa_node
+from cotenant.node.devices.nvml_links import bus_of, linked_pairs
+from cotenant.node.devices.nvml_mig import instances_of, is_partitioned, read_instance
+from cotenant.node.devices.nvml_processes import read_processes
 from cotenant.node.devices.processes import job_members, process_table
 from cotenant.node.devices.vendors import Vendor
 
@@ -33,7 +39,10 @@ Handle = Any
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the GPU (NVIDIA's XID catalogue; its device plugin skips the same ones)."""
 
-_IN_MIG_MODE = "in MIG mode; its instances are not used yet, so it takes no jobs"
+_IN_MIG_MODE = "in MIG mode, so it takes no jobs; its MIG instances do, if it has any (nvidia-smi mig -lgi)"
+_REMOVED = "this MIG instance was removed"
+_WHOLE_CARD = 0xFFFFFFFF
+"""Number of the GPU instance in an event that concerns the whole card."""
 _NUMA_WORDS = 16
 """Words of 64 bits for a set of NUMA nodes: Linux has 1,024 at most."""
 _MOST_EVENTS = 100
@@ -53,11 +62,16 @@ _UNANSWERED = (
 )
 
 
-@dataclass(slots=True)
+_Faults = dict[tuple[str, int | None], str]
+"""By the UUID of a card and the number of its GPU instance, or `_WHOLE_CARD`."""
+
+
+@dataclass(slots=True, eq=False)
 class _Gpu:
-    """What is known of the GPU at one index."""
+    """What is known of one GPU: a card, or a MIG instance of one."""
 
     index: int
+    """At which NVML listed the card first."""
     health: Health
     counters: Counters
     uuid: str | None = None
@@ -66,7 +80,15 @@ class _Gpu:
     memory: MiB = MiB(0)
     numa: int | None = None
     bus: Bus | None = None
-    mig: bool = False
+    compute: MilliGpu = WHOLE_GPU
+    """Of the whole card."""
+    profile: str | None = None
+    """Of a MIG instance."""
+    card: "_Gpu | None" = None
+    """Of a MIG instance."""
+    gpu_instance: int | None = None
+    absent: str | None = None
+    """Why it cannot be used as things are, although it has no fault: its card was partitioned otherwise."""
     ecc_errors: int | None = None
     last_sample_us: int = 0
 
@@ -77,7 +99,7 @@ class _Gpu:
     @property
     def fault(self) -> str | None:
         """Why it takes no jobs."""
-        return self.health.reason or (_IN_MIG_MODE if self.mig else None)
+        return self.health.reason or self.absent
 
 
 def load_library() -> Library:
@@ -116,9 +138,12 @@ class NvmlBackend:
         self._events: Handle | None = None
         self._links: LinkMatrix | None = None
         self._linked: tuple[str, ...] = ()
+        self._recovery = recovery
         self._gpus: list[_Gpu] = []
-        self._gpus += [_Gpu(index, Health(recovery), Counters(library)) for index in range(self._start())]
-        if not self._gpus:
+        """All that were ever handed out, in the order of `machine().gpus`."""
+        self._cards: list[_Gpu] = []
+        self._cards += [self._new(index) for index in range(self._start())]
+        if not self._cards:
             self.close()
             raise DeviceError("the NVIDIA driver answers but lists no GPU; see nvidia-smi -L")
         self.poll()
@@ -127,7 +152,8 @@ class NvmlBackend:
     def notes(self) -> tuple[str, ...]:
         counted = Counter(gpu.type for gpu in self._gpus)
         models = ", ".join(f"{count} x {name}" for name, count in sorted(counted.items()))
-        return f"NVIDIA GPUs: {models}", *(f"GPU {gpu.index}: {_IN_MIG_MODE}" for gpu in self._gpus if gpu.mig)
+        absent = (f"GPU {place}: {gpu.absent}" for place, gpu in enumerate(self._gpus) if gpu.absent is not None)
+        return f"NVIDIA GPUs: {models}", *absent
 
     def machine(self) -> Machine:
         self.poll()
@@ -140,6 +166,9 @@ class NvmlBackend:
                     memory=gpu.memory,
                     numa=gpu.numa,
                     healthy=gpu.fault is None,
+                    mig=gpu.profile,
+                    card=None if gpu.card is None else gpu.card.name,
+                    part=gpu.compute,
                 )
                 for gpu in self._gpus
             ),
@@ -150,7 +179,10 @@ class NvmlBackend:
     def usage(self, jobs: Sequence[Running] = ()) -> list[GpuUsage]:
         members = job_members(jobs, process_table(self._proc)) if jobs else {}
         owners = {process.pid: job for job, tree in members.items() for process in tree}
-        return [self._usage(gpu, owners, [job.gpus for job in jobs if gpu.index in job.gpus]) for gpu in self._gpus]
+        return [
+            self._usage(gpu, owners, pcie=[job.gpus for job in jobs if place in job.gpus] == [(place,)])
+            for place, gpu in enumerate(self._gpus)
+        ]
 
     def faults(self) -> dict[str, str]:
         """Why each unhealthy GPU is unhealthy."""
@@ -161,7 +193,7 @@ class NvmlBackend:
 
     def close(self) -> None:
         events, self._events = self._events, None
-        for gpu in self._gpus:
+        for gpu in (*self._cards, *self._gpus):
             gpu.counters.close()
         try:
             if events is not None:
@@ -176,20 +208,72 @@ class NvmlBackend:
         """Queries the state of every GPU."""
         now = Seconds(self._clock())
         faults = self._reported_faults()
-        silent = 0
-        for gpu in self._gpus:
-            try:
-                fault = self._examine(gpu)
-            except self._nvml.NVMLError as error:
-                fault = self._described(error)
-                silent += 1
-            fault = faults.get(gpu.name) or fault
-            if fault is None:
-                gpu.health.answered(now)
-            else:
-                gpu.health.fault(fault, now)
-        if silent == len(self._gpus):
+        silent = [self._poll_card(card, faults, now) for card in self._cards].count(False)
+        if silent == len(self._cards):
             self._restart()
+
+    def _poll_card(self, card: _Gpu, faults: "_Faults", now: Seconds) -> bool:
+        """Queries a card and its MIG instances; whether it answers."""
+        answers, fault = True, None
+        try:
+            fault = self._examine(card)
+            self._list(card)
+        except self._nvml.NVMLError as error:
+            answers, fault = False, self._described(error)
+            if all(gpu is not card and gpu.card is not card for gpu in self._gpus):
+                self._gpus.append(card)  # it keeps its place, as no one knows yet what it is
+        fault = faults.get((card.name, _WHOLE_CARD)) or fault
+        self._judge(card, fault, now)
+        for gpu in [gpu for gpu in self._gpus if gpu.card is card and gpu.absent is None]:
+            own = faults.get((card.name, gpu.gpu_instance))
+            self._judge(gpu, own or fault or self._instance_fault(gpu), now)
+        return answers
+
+    def _judge(self, gpu: _Gpu, fault: str | None, now: Seconds) -> None:
+        if fault is None:
+            gpu.health.answered(now)
+        else:
+            gpu.health.fault(fault, now)
+
+    def _list(self, card: _Gpu) -> None:
+        """Lists a card, or its MIG instances instead if it is partitioned, and notes which of them are no longer."""
+        handle = self._handle(card)
+        partitioned = is_partitioned(self._query, handle)
+        there = {}
+        for one in instances_of(self._query, handle) if partitioned else ():
+            uuid = self._query("nvmlDeviceGetUUID", one)
+            if uuid is not None:
+                there[_text(uuid)] = one
+        known = [gpu for gpu in self._gpus if gpu is card or gpu.card is card]
+        for gpu in known:
+            gone = partitioned if gpu is card else gpu.uuid not in there
+            gpu.absent = (_IN_MIG_MODE if gpu is card else _REMOVED) if gone else None
+        for uuid, one in there.items():
+            if all(uuid != gpu.uuid for gpu in known):
+                self._add_instance(card, handle, uuid, one)
+        if not there and card not in self._gpus:
+            card.absent = _IN_MIG_MODE if partitioned else None
+            self._gpus.append(card)
+
+    def _add_instance(self, card: _Gpu, handle: Handle, uuid: str, one: Handle) -> None:
+        found = read_instance(self._query, handle, card.type, one)
+        if found is None:
+            return  # it has gone meanwhile
+        gpu = self._new(card.index)
+        gpu.uuid, gpu.type, gpu.memory, gpu.numa = uuid, found.type, found.memory, card.numa
+        gpu.profile, gpu.compute, gpu.gpu_instance = found.profile, found.compute, found.gpu_instance
+        gpu.card = card
+        self._gpus.append(gpu)
+
+    def _instance_fault(self, gpu: _Gpu) -> str | None:
+        try:
+            self._query("nvmlDeviceGetMemoryInfo", self._handle(gpu))
+        except self._nvml.NVMLError as error:
+            return self._described(error)
+        return None
+
+    def _new(self, index: int) -> _Gpu:
+        return _Gpu(index, Health(self._recovery), Counters(self._nvml))
 
     def _start(self) -> int:
         try:
@@ -211,8 +295,8 @@ class NvmlBackend:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError:
             return  # still gone; the next poll tries again
-        for gpu in self._gpus:
-            self._watch(gpu)
+        for card in self._cards:
+            self._watch(card)
 
     def _handle(self, gpu: _Gpu) -> Handle:
         # By UUID once that is known: if a GPU falls off the bus, the indices of the others may move.
@@ -234,9 +318,8 @@ class NvmlBackend:
         gpu.memory = MiB(memory.total // MIB_BYTES if memory else 0)
         gpu.type = _text(self._query("nvmlDeviceGetName", handle) or gpu.type)
         pci = self._query("nvmlDeviceGetPciInfo", handle)
-        gpu.bus = _bus(pci) if pci else None
+        gpu.bus = bus_of(pci) if pci else None
         gpu.numa = self._numa(gpu.bus, handle)
-        gpu.mig = bool((self._query("nvmlDeviceGetMigMode", handle) or [0])[0])
         gpu.uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
 
     def _numa(self, bus: Bus | None, handle: Handle) -> int | None:
@@ -279,9 +362,9 @@ class NvmlBackend:
         except nvml.NVMLError:
             pass  # without events, faults are still found when the GPU is queried
 
-    def _reported_faults(self) -> dict[str, str]:
-        """The faults reported since the last poll, by UUID."""
-        faults: dict[str, str] = {}
+    def _reported_faults(self) -> "_Faults":
+        """The faults reported since the last poll."""
+        faults: _Faults = {}
         for _ in range(_MOST_EVENTS):
             if self._events is None:
                 break
@@ -290,70 +373,36 @@ class NvmlBackend:
                 uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
             except self._nvml.NVMLError:
                 break  # no more events, or a GPU that cannot even be named: the poll will find its fault
+            where = uuid, int(getattr(event, "gpuInstanceId", _WHOLE_CARD))
             if event.eventType == self._nvml.nvmlEventTypeDoubleBitEccError:
-                faults[uuid] = "an uncorrectable memory error was reported"
+                faults[where] = "an uncorrectable memory error was reported"
             elif event.eventData not in APPLICATION_XIDS:
-                faults[uuid] = f"XID {event.eventData} was reported"
+                faults[where] = f"XID {event.eventData} was reported"
         return faults
 
     # Usage.
 
-    def _usage(self, gpu: _Gpu, owners: Mapping[int, str], slots: Sequence[Gpus]) -> GpuUsage:
-        """`slots` has the GPUs of each job that uses this one."""
+    def _usage(self, gpu: _Gpu, owners: Mapping[int, str], *, pcie: bool) -> GpuUsage:
+        """The traffic of a GPU is known to be a job's only if the GPU has one job and the job has one GPU: `pcie`."""
         try:
             handle = self._handle(gpu)
             memory = self._query("nvmlDeviceGetMemoryInfo", handle)
             rates = self._query("nvmlDeviceGetUtilizationRates", handle)
-            processes = self._processes(gpu, handle, owners)
+            processes, gpu.last_sample_us = read_processes(self._nvml, self._query, handle, gpu.last_sample_us)
         except self._nvml.NVMLError as error:
-            gpu.health.fault(self._described(error), Seconds(self._clock()))
+            if gpu.absent is None:
+                gpu.health.fault(self._described(error), Seconds(self._clock()))
             gpu.counters.close()  # samples from before a GPU fell off the bus say nothing about it afterwards
             return GpuUsage(uuid=gpu.name, used_mib=None, utilisation=None, processes=None)
-        # The traffic of a GPU is known to be a job's only if the GPU has one job and the job has one GPU.
-        counted = gpu.counters.poll(handle, pcie=slots == [(gpu.index,)])
+        counted = gpu.counters.poll(handle, pcie=pcie)
         return GpuUsage(
             uuid=gpu.name,
             used_mib=MiB(memory.used // MIB_BYTES) if memory else None,
             utilisation=_percent(counted.utilisation, rates and rates.gpu),
-            processes=processes,
+            processes=processes and tuple(one._replace(job=owners.get(one.pid)) for one in processes),
             bandwidth=_percent(counted.bandwidth, rates and rates.memory),
             pcie_mib_s=counted.pcie_mib_s,
         )
-
-    def _processes(self, gpu: _Gpu, handle: Handle, owners: Mapping[int, str]) -> tuple[ProcessUsage, ...] | None:
-        listed = self._query("nvmlDeviceGetComputeRunningProcesses_v3", handle)
-        if listed is None:  # drivers before 510
-            listed = self._query("nvmlDeviceGetComputeRunningProcesses_v2", handle)
-        if listed is None:
-            return None
-        busy = self._process_utilisation(gpu, handle) if listed else None
-        return tuple(
-            ProcessUsage(
-                int(process.pid),
-                None if process.usedGpuMemory is None else MiB(process.usedGpuMemory // MIB_BYTES),
-                None if busy is None else busy.get(process.pid, 0),
-                owners.get(int(process.pid)),
-            )
-            for process in listed
-        )
-
-    def _process_utilisation(self, gpu: _Gpu, handle: Handle) -> dict[int, int] | None:
-        """Mean SM utilisation of each process since the last call, in percent."""
-        try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, gpu.last_sample_us)
-        except self._nvml.NVMLError as error:
-            # The binding raises even for success when there is no sample.
-            if error.value in (self._nvml.NVML_SUCCESS, self._nvml.NVML_ERROR_NOT_FOUND):
-                return {}
-            if error.value in self._unanswered:
-                return None
-            raise
-        seen: defaultdict[int, list[int]] = defaultdict(list)
-        for sample in samples:
-            if sample.timeStamp > gpu.last_sample_us:
-                seen[sample.pid].append(min(sample.smUtil, 100))
-        gpu.last_sample_us = max([gpu.last_sample_us, *(sample.timeStamp for sample in samples)])
-        return {pid: round(sum(values) / len(values)) for pid, values in seen.items()}
 
     # Links.
 
@@ -367,39 +416,11 @@ class NvmlBackend:
         return self._links
 
     def _read_links(self) -> LinkMatrix | None:
-        handles = {gpu.index: self._handle(gpu) for gpu in self._gpus if gpu.uuid is not None}
-        pairs = [*self._pcie_pairs(handles), *self._nvlink_pairs(handles)]
+        cards = {place: gpu for place, gpu in enumerate(self._gpus) if gpu.uuid is not None and gpu.card is None}
+        handles = {place: self._handle(card) for place, card in cards.items()}
+        buses = {card.bus: place for place, card in cards.items() if card.bus is not None}
+        pairs = list(linked_pairs(self._nvml, self._query, handles, buses))
         return link_matrix_of_pairs(len(self._gpus), pairs) if pairs else None
-
-    def _pcie_pairs(self, handles: dict[int, Handle]) -> Iterable[tuple[int, int, int]]:
-        nvml = self._nvml
-        scores = {
-            nvml.NVML_TOPOLOGY_INTERNAL: Link.PSB,
-            nvml.NVML_TOPOLOGY_SINGLE: Link.PIX,
-            nvml.NVML_TOPOLOGY_MULTIPLE: Link.PXB,
-            nvml.NVML_TOPOLOGY_HOSTBRIDGE: Link.PHB,
-            nvml.NVML_TOPOLOGY_NODE: Link.NODE,
-            nvml.NVML_TOPOLOGY_SYSTEM: Link.SYS,
-        }
-        for a, b in combinations(handles, 2):
-            level = self._query("nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
-            if level in scores:
-                yield from ((a, b, scores[level]), (b, a, scores[level]))
-
-    def _nvlink_pairs(self, handles: dict[int, Handle]) -> Iterable[tuple[int, int, int]]:
-        ends = {gpu: self._nvlink_ends(handle) for gpu, handle in handles.items()}
-        return nvlink_pairs(ends, {gpu.bus: gpu.index for gpu in self._gpus if gpu.bus is not None})
-
-    def _nvlink_ends(self, handle: Handle) -> list[Far]:
-        """What is at the far end of each active NVLink of a GPU."""
-        nvml, ends = self._nvml, []
-        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            if self._query("nvmlDeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
-                continue
-            device = self._query("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-            pci = self._query("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-            ends.append(Far(_bus(pci) if pci else None, device == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH))
-        return ends
 
     def _query(self, function: str, *arguments: Handle) -> Any:
         """The answer, None if there is none; other errors are faults of the GPU and are raised."""
@@ -412,10 +433,6 @@ class NvmlBackend:
 
     def _described(self, error: Exception) -> str:
         return " ".join(str(error).split()) or type(error).__name__
-
-
-def _bus(pci: Any) -> Bus:
-    return int(pci.domain), int(pci.bus), int(pci.device)
 
 
 def _percent(counted: float | None, otherwise: int | None) -> int | None:

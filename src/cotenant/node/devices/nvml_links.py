@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""How NVIDIA GPUs are linked, as NVML reports it: the distance over PCIe, and where NVLinks lead."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+from cotenant.core.model import Link
+from cotenant.node.devices.links import Bus, Far, nvlink_pairs
+
+Handle = Any
+Query = Callable[..., Any]
+
+
+def linked_pairs(
+    nvml: Any, query: Query, handles: Mapping[int, Handle], buses: Mapping[Bus, int]
+) -> Iterator[tuple[int, int, int]]:
+    """(GPU, GPU, score) for each link between GPUs, by their indices."""
+    yield from _pcie_pairs(nvml, query, handles)
+    ends = {gpu: _nvlink_ends(nvml, query, handle) for gpu, handle in handles.items()}
+    yield from nvlink_pairs(ends, buses)
+
+
+def _pcie_pairs(nvml: Any, query: Query, handles: Mapping[int, Handle]) -> Iterable[tuple[int, int, int]]:
+    scores = {
+        nvml.NVML_TOPOLOGY_INTERNAL: Link.PSB,
+        nvml.NVML_TOPOLOGY_SINGLE: Link.PIX,
+        nvml.NVML_TOPOLOGY_MULTIPLE: Link.PXB,
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: Link.PHB,
+        nvml.NVML_TOPOLOGY_NODE: Link.NODE,
+        nvml.NVML_TOPOLOGY_SYSTEM: Link.SYS,
+    }
+    for a, b in combinations(handles, 2):
+        level = query("nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
+        if level in scores:
+            yield from ((a, b, scores[level]), (b, a, scores[level]))
+
+
+def _nvlink_ends(nvml: Any, query: Query, handle: Handle) -> list[Far]:
+    """What is at the far end of each active NVLink of a GPU."""
+    ends = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        if query("nvmlDeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
+            continue
+        device = query("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        pci = query("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+        ends.append(Far(bus_of(pci) if pci else None, device == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH))
+    return ends
+
+
+def bus_of(pci: Any) -> Bus:
+    return int(pci.domain), int(pci.bus), int(pci.device)

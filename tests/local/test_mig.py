@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: 2026 The cotenant authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of the daemon on MIG instances, over the stand-in driver: which instance they get, and what they see of it."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli.client import Client
+from cotenant.errors import CotenantError
+from cotenant.wire.local import GpuView, JobView
+from tests.local.daemon import Daemon, until
+from tests.local.test_vgpu import output, submit
+from tests.native import kit
+
+pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
+A100 = "NVIDIA A100-SXM4-40GB"
+LARGE = "MIG-00000000-0000-0000-0002-000000000001"
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """Two cards: one with a small and a large instance, and one without MIG."""
+    state = Path(tempfile.mkdtemp(prefix="ct"))
+    one = Daemon(state)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("COTENANT_RUNTIME", str(state / "run"))
+        changed.setenv("COTENANT_LIBRARY", str(kit.library()))
+        changed.setenv("LD_LIBRARY_PATH", str(kit.standin()))
+        changed.setenv("STANDIN_STATE", str(state / "gpus"))
+        changed.setenv("STANDIN_DEVICES", "2")
+        changed.setenv("STANDIN_MEMORY_MIB", "40960")
+        changed.setenv("STANDIN_NAMES", A100)
+        changed.setenv("STANDIN_MIG", "1g.5gb/3g.20gb,-")
+        try:
+            one.up("--policy", "binpack")
+            yield one
+        finally:
+            one.clear()
+            one.stop()
+            shutil.rmtree(state, ignore_errors=True)
+
+
+def gpus(client: Client) -> list[GpuView]:
+    return client.get("/v1/gpus", list[GpuView])
+
+
+def cancelled(daemon: Daemon, *jobs: JobView) -> None:
+    for job in jobs:
+        daemon.client.post(f"/v1/jobs/{job.id}/cancel", JobView)
+        daemon.ended(job.id)
+
+
+def test_instances_are_listed_with_their_profile_and_card(daemon: Daemon) -> None:
+    seen = [(gpu.uuid[:4], gpu.type, gpu.mig, gpu.compute, gpu.memory_mib) for gpu in gpus(daemon.client)]
+    assert seen == [
+        ("MIG-", f"{A100} MIG 1g.5gb", "1g.5gb", 142, 5120),
+        ("MIG-", f"{A100} MIG 3g.20gb", "3g.20gb", 428, 20480),
+        ("GPU-", A100, None, 1000, 40960),
+    ]
+    assert gpus(daemon.client)[0].card == "GPU-00000000-0000-0000-0000-000000000001"
+
+
+def test_a_job_by_profile_has_the_instance_to_itself_and_the_next_says_what_it_waits_for(daemon: Daemon) -> None:
+    first = submit(daemon, "5000", "60000", mig="1g.5gb", memory=None)
+    until(lambda: daemon.job(first.id).memory_used_mib)
+    second = submit(daemon, "10", "10", mig="1g.5gb", memory=None)
+    assert daemon.job(first.id).gpus == (0,)
+    waits = until(lambda: daemon.job(second.id).reason)
+    assert "needs 1 free MIG instance of profile 1g.5gb; the node has 0 free" in waits
+    cancelled(daemon, first)
+    assert (daemon.ended(second.id).code, output(daemon, second.id)["total"]) == (0, 5120)
+
+
+def test_a_job_sees_its_instance_by_its_uuid(daemon: Daemon) -> None:
+    job = daemon.submit("sh", "-c", "echo $CUDA_VISIBLE_DEVICES", mig="3g.20gb")
+    daemon.ended(job.id)
+    assert b"".join(daemon.client.lines(f"/v1/jobs/{job.id}/log?follow=0")).decode().strip() == LARGE
+
+
+def test_jobs_by_memory_share_the_smallest_instance_and_are_held_to_their_limits(daemon: Daemon) -> None:
+    holds = submit(daemon, "900", "60000", memory="1GiB")
+    until(lambda: daemon.job(holds.id).memory_used_mib)
+    too_much = submit(daemon, "1100", "10", memory="1GiB", compute="5%")
+    large = submit(daemon, "6000", "10", memory="8GiB")
+    assert [daemon.ended(job.id).code for job in (too_much, large)] == [0, 0]
+    assert [daemon.job(job.id).gpus for job in (holds, too_much, large)] == [(0,), (0,), (1,)]
+    assert (output(daemon, too_much.id)["total"], output(daemon, too_much.id)["allocated"]) == (1024, 2)
+    assert output(daemon, large.id)["allocated"] == 0
+    cancelled(daemon, holds)
+
+
+def test_a_job_without_amounts_gets_a_whole_gpu(daemon: Daemon) -> None:
+    job = submit(daemon, "10", "10", memory=None)
+    assert daemon.ended(job.id).code == 0
+    assert daemon.job(job.id).gpus == (2,)
+
+
+@pytest.mark.parametrize(("profile", "words"), [("2g.10gb", "can never run here"), ("big", "is not a MIG profile")])
+def test_a_profile_that_is_not_there_is_refused_at_once(daemon: Daemon, profile: str, words: str) -> None:
+    with pytest.raises(CotenantError, match=words):
+        submit(daemon, "10", "10", mig=profile)
+
+
+def test_a_layout_that_changes_disturbs_no_job_and_new_instances_are_used(daemon: Daemon) -> None:
+    runs = submit(daemon, "100", "60000", mig="1g.5gb")
+    until(lambda: daemon.job(runs.id).memory_used_mib)
+    partition(daemon, "1g.5gb/2g.10gb")
+    until(lambda: len(gpus(daemon.client)) == 4)
+    assert [gpu.healthy for gpu in gpus(daemon.client)] == [True, False, True, True]
+    assert gpus(daemon.client)[1].fault == "this MIG instance was removed"
+    new = submit(daemon, "9000", "10", mig="2g.10gb", memory=None)
+    assert (daemon.ended(new.id).code, daemon.job(new.id).gpus) == (0, (3,))
+    assert daemon.job(runs.id).state == "running"
+    cancelled(daemon, runs)
+
+
+def partition(daemon: Daemon, layout: str) -> None:
+    code = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').standinPartition(0, sys.argv[1].encode())"
+    env = {"LD_LIBRARY_PATH": str(kit.standin()), "STANDIN_STATE": str(daemon.state / "gpus")}
+    subprocess.run([sys.executable, "-c", code, layout], env=env, check=True)
