@@ -195,9 +195,9 @@ class Gpu:
     mig: str | None = None
     """the profile of the MIG instance that it is, such as `1g.10gb`; None: it is handed out as a GPU"""
     card: str | None = None
-    """UUID of the GPU of which it is a MIG instance"""
+    """UUID of the GPU that was partitioned, if it is a MIG instance"""
     part: MilliGpu = WHOLE_GPU
-    """how much of the compute of its card it has"""
+    """its compute, of that of the partitioned GPU"""
 
     @property
     def memory_capacity(self) -> MiB:

@@ -147,7 +147,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     mig: str | None = None
     """profile, if it is a MIG instance"""
     card: str | None = None
-    """UUID of the GPU of which it is a MIG instance"""
+    """UUID of the GPU that was partitioned, if it is a MIG instance"""
     used_mib: int | None = None
     utilisation: float | None = None
     healthy: bool = True

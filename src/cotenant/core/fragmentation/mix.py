@@ -63,7 +63,7 @@ def spec_of(demand: Demand) -> Spec:
     asked = demand.steady if demand.containers else demand
     compute = MilliGpu(1000) if demand.exclusive else asked.compute
     compute = compute if asked.gpus else MilliGpu(0)
-    if asked.mig is not None:  # a whole instance, whatever its compute is worth on a whole card
+    if asked.mig is not None:  # a whole instance, however little of a whole GPU it is
         return Spec(demand.cpu, MilliGpu(0), asked.gpus, (f"* MIG {asked.mig}",), MiB(0), Percent(100))
     percent = Percent(min(100, asked.memory_percent or 0))  # containers that share a GPU may add up to more
     return Spec(demand.cpu, compute, asked.gpus, demand.use_types, asked.memory, percent)

@@ -171,7 +171,7 @@ def gpu_compute(demand: Demand, node: Node, eligible: list[int]) -> list[int] | 
 
 
 def instance_compute(demand: Demand, node: Node, eligible: list[int]) -> list[int] | Reason:
-    """The same for MIG instances, of which the demand needs a share."""
+    """The same for a demand that names a MIG profile: it needs a share of the instance."""
     sizes = node.machine.compute_capacities
     left = [i for i in eligible if node.compute[i] >= compute_of(demand, sizes[i])]
     free = "free" if demand.compute == WHOLE_GPU else f"with {demand.compute / 10:g} % of their compute free"

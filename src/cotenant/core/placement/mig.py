@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG instances: which requests may use one, and which of them a request takes.
 
-An instance is a GPU of its node with the memory and the compute of its part of the card. A request that names a profile
+An instance is a GPU of its node with its part of the memory and the compute. A request that names a profile
 gets an instance of exactly that profile (or any, `ANY_PROFILE`), and its compute is a share of the instance. A request
 for a part of one GPU that names no profile may use any instance that has enough; it takes the smallest.
 """

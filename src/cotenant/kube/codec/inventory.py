@@ -68,9 +68,9 @@ class GpuView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     mig: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
     """Profile, if it is a MIG instance."""
     card: Uuid | None = None
-    """The GPU of which it is a MIG instance."""
+    """The GPU that was partitioned, if it is a MIG instance."""
     part: Annotated[int, Meta(ge=1, le=1000)] = 1000
-    """Thousandths of the compute of that GPU."""
+    """Thousandths of the compute of that GPU that it has."""
 
 
 class Inventory(

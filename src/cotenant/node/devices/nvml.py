@@ -5,9 +5,9 @@
 A query that the GPU does not support, or that needs a missing permission, returns None. Any other error makes that one
 GPU unhealthy; the others go on.
 
-The MIG instances of a partitioned card are GPUs of their own, and the card itself is not handed out. An entry stays in
-the list as long as the process lives, because jobs know their GPUs by index: an instance that was removed is unhealthy,
-and a new one comes last.
+The MIG instances of a partitioned GPU are GPUs of their own, and the partitioned one is not handed out. An entry stays
+in the list as long as the process lives, because jobs know their GPUs by index: an instance that was removed is
+unhealthy, and a new one comes last.
 """
 
 import os
@@ -42,7 +42,7 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 _IN_MIG_MODE = "in MIG mode, so it takes no jobs; its MIG instances do, if it has any (nvidia-smi mig -lgi)"
 _REMOVED = "this MIG instance was removed"
 _WHOLE_CARD = 0xFFFFFFFF
-"""Number of the GPU instance in an event that concerns the whole card."""
+"""Number of the GPU instance in an event that concerns the whole GPU."""
 _NUMA_WORDS = 16
 """Words of 64 bits for a set of NUMA nodes: Linux has 1,024 at most."""
 _MOST_EVENTS = 100
@@ -63,15 +63,15 @@ _UNANSWERED = (
 
 
 _Faults = dict[tuple[str, int | None], str]
-"""By the UUID of a card and the number of its GPU instance, or `_WHOLE_CARD`."""
+"""By the UUID of a GPU and the number of its GPU instance, or `_WHOLE_CARD`."""
 
 
 @dataclass(slots=True, eq=False)
 class _Gpu:
-    """What is known of one GPU: a card, or a MIG instance of one."""
+    """What is known of one GPU as NVML lists it, or of one MIG instance."""
 
     index: int
-    """At which NVML listed the card first."""
+    """At which NVML listed it, or the partitioned GPU, first."""
     health: Health
     counters: Counters
     uuid: str | None = None
@@ -81,14 +81,14 @@ class _Gpu:
     numa: int | None = None
     bus: Bus | None = None
     compute: MilliGpu = WHOLE_GPU
-    """Of the whole card."""
+    """Of the whole GPU."""
     profile: str | None = None
     """Of a MIG instance."""
     card: "_Gpu | None" = None
     """Of a MIG instance."""
     gpu_instance: int | None = None
     absent: str | None = None
-    """Why it cannot be used as things are, although it has no fault: its card was partitioned otherwise."""
+    """Why it cannot be used as things are, although it has no fault: the layout of MIG instances was changed."""
     ecc_errors: int | None = None
     last_sample_us: int = 0
 
@@ -213,7 +213,7 @@ class NvmlBackend:
             self._restart()
 
     def _poll_card(self, card: _Gpu, faults: "_Faults", now: Seconds) -> bool:
-        """Queries a card and its MIG instances; whether it answers."""
+        """Queries a GPU and its MIG instances; whether it answers."""
         answers, fault = True, None
         try:
             fault = self._examine(card)
@@ -236,7 +236,7 @@ class NvmlBackend:
             gpu.health.fault(fault, now)
 
     def _list(self, card: _Gpu) -> None:
-        """Lists a card, or its MIG instances instead if it is partitioned, and notes which of them are no longer."""
+        """Lists a GPU, or its MIG instances if it is partitioned, and notes which of them no longer exist."""
         handle = self._handle(card)
         partitioned = is_partitioned(self._query, handle)
         there = {}

@@ -12,7 +12,7 @@ Query = Callable[..., Any]
 """From the name of a function of NVML and its arguments: the answer, None if there is none."""
 
 _MARK = " MIG "
-"""In the name of an instance, between the name of the card and the profile."""
+"""In the name of an instance, between the name of the GPU and the profile."""
 _MIB_IN_GIB = 1024
 
 
@@ -20,22 +20,22 @@ class Instance(NamedTuple):
     """What never changes about a MIG instance."""
 
     type: str
-    """Of the card, and the profile: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+    """Of the GPU, and the profile: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
     profile: str
     memory: MiB
     compute: MilliGpu
-    """Of the whole card."""
+    """Of the whole GPU."""
     gpu_instance: int | None
-    """Its number on the card, which events carry."""
+    """Its number on the GPU, which events carry."""
 
 
 def is_partitioned(query: Query, card: Handle) -> bool:
-    """Whether a card is in MIG mode: then no program can use it as a whole."""
+    """Whether a GPU is in MIG mode: then no program can use it as a whole."""
     return bool((query("nvmlDeviceGetMigMode", card) or [0])[0])
 
 
 def instances_of(query: Query, card: Handle) -> Iterator[Handle]:
-    """The handles of a card's instances. Their numbers may have gaps."""
+    """The handles of the instances of a GPU. Their numbers may have gaps."""
     for number in range(query("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
         handle = query("nvmlDeviceGetMigDeviceHandleByIndex", card, number)
         if handle is not None:
