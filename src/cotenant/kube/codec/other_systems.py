@@ -4,6 +4,8 @@
 
 from collections.abc import Mapping
 
+from cotenant.kube.codec.dialect import Dialect
+
 VOLCANO: Mapping[str, str] = {
     "volcano.sh/vgpu-number": "count",
     "volcano.sh/vgpu-memory": "memory",
@@ -15,9 +17,6 @@ VOLCANO: Mapping[str, str] = {
 """Volcano's resources, and the fields of a dialect that name the same resources of ours."""
 VOLCANO_MODE = "volcano.sh/vgpu-mode"
 
-MIG = "mig-"
-"""Begins the names of NVIDIA's resources for MIG instances, behind the domain of the resource that counts GPUs."""
-
 KAI = "kai-scheduler"
 FRACTION, MEMORY, COMPUTE, CORES = "gpu-fraction", "gpu-memory", "gpu-sm-percentage", "gpu-sm-cores"
 DEVICES, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
@@ -25,3 +24,9 @@ LIMIT = ".limit"
 """Suffix of the annotation that states up to how much memory a pod may use while others leave it free."""
 GROUP = "scheduling.k8s.io/group-name"
 """Annotation by which Volcano knows the pods that must start together."""
+
+
+def mig_prefix(vgpu: Dialect) -> str:
+    """What the names of resources for MIG instances begin with: the domain is that of the resource for GPUs. If it is
+    not NVIDIA's, the resources of NVIDIA's own device plugin are left to the plugin."""
+    return f"{vgpu.count.rpartition('/')[0]}/mig-"

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 
 from cotenant.kube.api.names import MUTATE, NAMESPACE, SCHEDULER, SERVICE_PORT, WEBHOOK, Json, object_of
 from cotenant.kube.api.objects import EPHEMERAL_CONTAINERS, MIRROR
-from cotenant.kube.codec.other_systems import FRACTION, KAI, MEMORY, VOLCANO
+from cotenant.kube.codec.other_systems import FRACTION, KAI, MEMORY, VOLCANO, mig_prefix
 from cotenant.kube.codec.settings import Settings
+from cotenant.kube.codec.vgpu import VGPU
 from cotenant.kube.settings import DEFAULT_SCHEDULER, KubeSettings, WebhookPart, split_label
 
 API = "admissionregistration.k8s.io/v1"
@@ -137,13 +138,23 @@ def _requests_translated(settings: KubeSettings) -> str:
         f"has(object.spec.schedulerName) && object.spec.schedulerName in {of_kai}"
         f" && has(object.metadata.annotations) && ({said})"
     )
-    return f"{scheduler} && (({_has_limits(VOLCANO)}) || ({kai}))"
+    mig = " || ".join(
+        f"({_has_limit(f'name.startsWith({cel(mig_prefix(one))})')})"
+        for one in settings.codec().dialects
+        if one.name == VGPU.name
+    )
+    return f"{scheduler} && (({_has_limits(VOLCANO)}) || ({kai}){' || ' if mig else ''}{mig})"
 
 
 def _has_limits(names: Iterable[str]) -> str:
     """CEL: whether a container of a pod has a limit of one of these resources."""
+    return _has_limit(f"name in {cel(sorted(names))}")
+
+
+def _has_limit(condition: str) -> str:
+    """CEL: whether a container of a pod has a limit of a resource whose `name` fulfils the condition."""
     limits = "has(c.resources) && has(c.resources.limits)"
-    one = f"{limits} && c.resources.limits.exists(name, name in {cel(sorted(names))})"
+    one = f"{limits} && c.resources.limits.exists(name, {condition})"
     return (
         f"object.spec.containers.exists(c, {one})"
         f" || (has(object.spec.initContainers) && object.spec.initContainers.exists(c, {one}))"

@@ -27,9 +27,9 @@ from cotenant.kube.codec.other_systems import (
     KAI,
     LIMIT,
     MEMORY,
-    MIG,
     VOLCANO,
     VOLCANO_MODE,
+    mig_prefix,
 )
 from cotenant.kube.codec.queueing import GANG, GANG_SIZE
 from cotenant.kube.codec.queueing import GROUP as COSCHEDULING_GROUP
@@ -89,12 +89,9 @@ def _from_volcano(pod: Json, vgpu: Dialect) -> Json:
 
 
 def _from_mig(pod: Json, vgpu: Dialect) -> Json:
-    """Resources such as nvidia.com/mig-1g.10gb become GPUs and the annotation of the profile.
-
-    If the dialect counts GPUs under another domain, these resources are those of NVIDIA's own device plugin.
-    """
+    """Resources such as nvidia.com/mig-1g.10gb become GPUs and the annotation of the profile."""
     spec, metadata = pod.get("spec", {}), pod.get("metadata", {})
-    prefix = f"{vgpu.count.rpartition('/')[0]}/{MIG}"
+    prefix = mig_prefix(vgpu)
     kinds = [kind for kind in ("initContainers", "containers") if spec.get(kind)]
     named = sorted({name for kind in kinds for one in spec[kind] for name in _limits(one) if name.startswith(prefix)})
     if not named:
