@@ -131,9 +131,13 @@ class JobGrants:
 
     def _start_startable(self) -> None:
         for job in list(self._starts):
-            places = [members[job] for members in self._members.values() if job in members]
-            alone = not any(self._is_elastic(index) for index, members in self._members.items() if job in members)
-            if alone or all(one.started for one in places):
+            # On a GPU without jobs above their requests, nothing has to be given back.
+            pending = any(
+                not members[job].started and self._is_elastic(index)
+                for index, members in self._members.items()
+                if job in members
+            )
+            if not pending:
                 self.found(job)
                 self._starts.pop(job)()
 
